@@ -12,11 +12,11 @@ from benchmarks.minilm_baselines import Run
 from minilm.settings import HERE
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest, load
+from tailcut.models.runtimes import Runtime, open_runtime
+from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.live import source_of
+from tailcut.models.runtimes.pair import PairFile, Part
 from tailcut.registry import Registry, Variant
-from tailcut.runtimes import Runtime, open_runtime
-from tailcut.runtimes.base import Opening
-from tailcut.runtimes.live import source_of
-from tailcut.runtimes.pair import PairFile, Part
 
 OUTPUT = "embedding"
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import uvloop
 
-from tailcut.engine.company import Company
+from tailcut.pipeline.in_flight import Company
 from tailcut.server.http import JSON, Body, HeaderMap, Reply
 from tailcut.server.http1.connection import Connection
 from tailcut.server.http1.site import Site

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.mlp import BODY_FLOATS
-from tailcut.engine.call import Call
-from tailcut.engine.engine import Engine
 from tailcut.manifest import load
-from tailcut.runtimes import open_runtime
+from tailcut.models.runtimes import open_runtime
+from tailcut.pipeline.request_context import Call
 from tailcut.server.answering import Answering
 from tailcut.server.app import Application
 from tailcut.server.auth import Guard
 from tailcut.server.inference import Inference, InferenceCodec
+from tailcut.serving.deployment import Engine
 
 _NUMBER = 300
 _REPEAT = 11

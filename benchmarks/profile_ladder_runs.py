@@ -18,14 +18,14 @@ from tailcut.common.slo import parse_duration_s
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Features, Manifest
+from tailcut.models.runtimes import Runtime, open_runtime
+from tailcut.models.runtimes.live import source_of
 from tailcut.profiler.diversity import sent_payloads
 from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.levers.priors import Prior, measured
 from tailcut.profiler.payloads.cache_hits import keys_of
 from tailcut.profiler.payloads.reuse_distance import cache_hits
 from tailcut.registry import Registry
-from tailcut.runtimes import Runtime, open_runtime
-from tailcut.runtimes.live import source_of
 
 _SIZE = 100_000
 """Entries of a cache: more than there are flights."""

@@ -121,9 +121,9 @@ def own(path: Path, folder: Path) -> Workload:
     import onnx
     import onnxruntime
 
-    from tailcut.engine.examples import Examples
-    from tailcut.engine.limits import input_specs
     from tailcut.manifest import load
+    from tailcut.models.example_rows import Examples
+    from tailcut.models.value_limits import input_specs
     from tailcut.registry import NewVariant, Registry
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -173,9 +173,9 @@ def _body(model: Any, arrays: dict[str, Any]) -> bytes:
 
 def existing(directory: Path, variants: list[str], folder: Path) -> Workload:
     """Two variants of what a deployment has promoted, in a copy of its registry."""
-    from tailcut.engine.examples import Examples
-    from tailcut.engine.limits import input_specs
     from tailcut.manifest import load
+    from tailcut.models.example_rows import Examples
+    from tailcut.models.value_limits import input_specs
     from tailcut.registry import Registry
 
     manifest = load(directory, environment=dict(os.environ))

@@ -176,7 +176,7 @@ def serve_scaled(wanted: Path, arguments: list[str]) -> None:
     import multiprocessing
 
     from tailcut.cli.app import run
-    from tailcut.engine import pool
+    from tailcut.models import pool
     from tailcut.scheduler.pool_scaling import Limits, Seen
 
     class Asked:

@@ -15,11 +15,11 @@ from tests.promotion_kit import save_model
 
 from tailcut.builder.user_code import files_of, write_down
 from tailcut.code.loaded import LoadedCode
-from tailcut.engine.user_code import import_code
 from tailcut.manifest import Manifest, load
 from tailcut.manifest.keys import to_plain
+from tailcut.models.runtimes.sklearn import write_probes
+from tailcut.pipeline.hook_loading import import_code
 from tailcut.registry import NewVariant, Registry, Version
-from tailcut.runtimes.sklearn import write_probes
 
 MANIFEST = """
 name = "m"

@@ -13,11 +13,11 @@ import grpc
 import pytest
 from tests.app_kit import deployment
 
-from tailcut.engine import seating
-from tailcut.engine.engine import Engine
+from tailcut.models import variant_loader as seating
 from tailcut.server.auth import Guard
 from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest
 from tailcut.server.grpc.server import SERVICE, GRPCServer
+from tailcut.serving.deployment import Engine
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 T = TypeVar("T")

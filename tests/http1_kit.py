@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from tailcut.engine.company import Company
+from tailcut.pipeline.in_flight import Company
 from tailcut.server.http import Body, HeaderMap, Reply
 from tailcut.server.http1.connection import Connection
 from tailcut.server.http1.site import Site

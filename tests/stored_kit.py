@@ -161,8 +161,8 @@ def _add(folder: Path) -> str:
     from tailcut.builder import sources, steps
     from tailcut.builder.records import Made, spec, to_add
     from tailcut.manifest import load
+    from tailcut.models.runtimes.live import source_path
     from tailcut.registry import Registry
-    from tailcut.runtimes.live import source_path
 
     manifest = load(folder / "tailcut.toml")
     model = manifest.deployment.model

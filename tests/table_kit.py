@@ -16,7 +16,7 @@ from tailcut.builder.recipes.base import Work
 from tailcut.builder.records import Made
 from tailcut.common.tensors import Array, Arrays
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
-from tailcut.runtimes import sklearn
+from tailcut.models.runtimes import sklearn
 
 
 def table_work(

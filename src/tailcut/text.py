@@ -18,8 +18,8 @@ import numpy as np
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, BadRequest, StartError
 from tailcut.manifest import Manifest
-from tailcut.runtimes.huggingface import Folder, read, tokenizer
-from tailcut.runtimes.live import source_path
+from tailcut.models.runtimes.huggingface import Folder, read, tokenizer
+from tailcut.models.runtimes.live import source_path
 
 MULTIPLE = 16
 """Padded lengths are multiples of this."""
@@ -118,7 +118,7 @@ def of_folder(folder: Path, inputs: Sequence[str]) -> TextPreprocess:
 def preprocess_of(manifest: Manifest) -> Preprocess | None:
     """Return the preprocess that a manifest's Hugging Face folder implies; None where there is none.
 
-    It is a partial of a function of this module, so that ``engine.version`` sees the tokenizer's hash.
+    It is a partial of a function of this module, so that ``models.deployment_version`` sees the tokenizer's hash.
 
     Raises:
         StartError: the folder or its tokenizer cannot be read.

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.engine.dispatcher import Dispatcher
-from tailcut.engine.executors import Done
-from tailcut.engine.running import Running
-from tailcut.engine.ticket import Ticket, join, run_batch
 from tailcut.errors import TailcutError
+from tailcut.models.batch_item import Ticket, join, run_batch
+from tailcut.models.dispatcher import Dispatcher
+from tailcut.models.executor_set import Running
+from tailcut.models.executors.in_process import Done
 from tailcut.scheduler.scheduler import Planner
 from tailcut.testing.clock import FakeClock
 from tailcut.testing.runtimes import StubRuntime

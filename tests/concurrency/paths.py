@@ -14,16 +14,16 @@ from tests.features_kit import resolver
 
 from tailcut.cache import BypassedStore, MemoryStore
 from tailcut.common.tensors import Arrays
-from tailcut.engine.answers import JsonForm, SharedAnswers, StoredAnswer, TensorForm
-from tailcut.engine.assembly import Assembly
-from tailcut.engine.dispatcher import Dispatcher
-from tailcut.engine.executors import InlineExecutor
-from tailcut.engine.path import Call, Path
-from tailcut.engine.predictions import Name, PredictionStore, json_bytes, size_bytes
-from tailcut.engine.ticket import Ticket
 from tailcut.features import FeatureService
 from tailcut.manifest import Features, Model, Tensor
+from tailcut.models.batch_item import Ticket
+from tailcut.models.dispatcher import Dispatcher
+from tailcut.models.executors.in_process import InlineExecutor
 from tailcut.observe.recorder import Recorder
+from tailcut.pipeline.pipeline import Call, Path
+from tailcut.pipeline.prediction_cache import Name, PredictionStore, json_bytes, size_bytes
+from tailcut.pipeline.row_transform import Assembly
+from tailcut.pipeline.shared_cache import JsonForm, SharedAnswers, StoredAnswer, TensorForm
 from tailcut.scheduler.scheduler import Planner
 from tailcut.testing.clock import FakeClock
 from tailcut.testing.runtimes import StubRuntime

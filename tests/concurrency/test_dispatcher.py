@@ -9,8 +9,8 @@ import pytest
 from tests.concurrency.dispatching import Bench, S, answer, error_of
 
 from tailcut.common.tensors import Arrays
-from tailcut.engine.executors import InlineExecutor
 from tailcut.errors import InferenceError, Shed, TooLarge
+from tailcut.models.executors.in_process import InlineExecutor
 from tailcut.scheduler.latency_learner import Costs
 from tailcut.testing.runtimes import StubRuntime
 

@@ -8,8 +8,8 @@ import pytest
 from tests.concurrency.dispatching import Bench, ManualExecutor, answer
 
 from tailcut.common.fingerprint import Machine
-from tailcut.engine.planning import at_once
 from tailcut.errors import InferenceError
+from tailcut.models.scheduler_factory import at_once
 
 
 def busy(bench: Bench) -> list[ManualExecutor]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tests.concurrency.dispatching import Bench, S, answer, error_of
 
-from tailcut.engine.executors import InlineExecutor, ThreadExecutor
 from tailcut.errors import InferenceError, InferTimeout, NotReady, QueueTimeout
+from tailcut.models.executors.in_process import InlineExecutor, ThreadExecutor
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 

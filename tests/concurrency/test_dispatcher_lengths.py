@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.concurrency.dispatching import Bench, ManualExecutor
 
-from tailcut.engine.dispatcher import Dispatcher
-from tailcut.engine.ticket import Ticket
 from tailcut.errors import Shed
+from tailcut.models.batch_item import Ticket
+from tailcut.models.dispatcher import Dispatcher
 from tailcut.scheduler.latency_learner import Costs, kind_of
 from tailcut.scheduler.scheduler import Planner
 from tailcut.testing.clock import FakeClock

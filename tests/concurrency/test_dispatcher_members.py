@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.concurrency.dispatching import Bench, ManualExecutor, answer, error_of
 
 from tailcut.common.tensors import Arrays
-from tailcut.engine.executors import Executor, InlineExecutor
 from tailcut.errors import InferenceError, NotReady, Shed, TailcutError
+from tailcut.models.executors.in_process import Executor, InlineExecutor
 from tailcut.testing.runtimes import StubRuntime
 
 DEAD = InferenceError("the executor died")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.concurrency.dispatching import Bench
 
-from tailcut.engine.ticket import Ticket
 from tailcut.errors import InferenceError, InferTimeout, NotReady, QueueTimeout, Shed, TailcutError
+from tailcut.models.batch_item import Ticket
 
 
 class Request(NamedTuple):

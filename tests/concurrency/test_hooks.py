@@ -13,11 +13,11 @@ import pytest
 from tests.app_kit import GOOD, INFER, Client, counters
 from tests.concurrency.hooking import ROW, TENANT, ask, blocked, control, preprocess, serve, until, until_inline
 
-from tailcut.engine.assembly import Assembly
-from tailcut.engine.hooks import Hooks
-from tailcut.engine.path import Call
 from tailcut.errors import Shed, StartError
 from tailcut.manifest import Model, Tensor
+from tailcut.pipeline.hooks import Hooks
+from tailcut.pipeline.pipeline import Call
+from tailcut.pipeline.row_transform import Assembly
 
 LATE = {"x_tailcut_timeout_ms": "30"}
 PATIENT = ('slo.timeout="30s"', 'server.kill="60s"')

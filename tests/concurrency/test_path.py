@@ -13,9 +13,9 @@ from tests.concurrency.paths import PathBench, Source, rows, tensors
 from tests.features_kit import features, group
 
 from tailcut.common.tensors import Arrays
-from tailcut.engine.assembly import encode_answer
-from tailcut.engine.path import Path
 from tailcut.errors import BadRequest, TooLarge, UnknownEntity
+from tailcut.pipeline.pipeline import Path
+from tailcut.pipeline.row_transform import encode_answer
 
 PLAIN = features(group(ttl="10s"), refresh_ahead=False)
 

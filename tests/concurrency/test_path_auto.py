@@ -13,10 +13,11 @@ from tests.features_kit import features, group
 
 from tailcut.cache.keys import Normal
 from tailcut.common.tensors import Arrays
-from tailcut.engine import caching, filling
-from tailcut.engine import path as path_module
-from tailcut.engine.path import Path
-from tailcut.engine.samples import path_samples
+from tailcut.pipeline import cache_fill as filling
+from tailcut.pipeline import pipeline as path_module
+from tailcut.pipeline import prediction_caching as caching
+from tailcut.pipeline.pipeline import Path
+from tailcut.serving.metrics import path_samples
 
 LONG = features(group(ttl="1h", defaults={"value": 0.0}), refresh_ahead=False)
 SETTINGS = [{"tensor_ttl_s": 2.0}, {"entity_ttl_s": 2.0, "features": LONG}]

@@ -11,12 +11,12 @@ from tests.concurrency.dispatching import ManualExecutor
 from tests.concurrency.paths import PathBench, rows, tensors
 from tests.features_kit import features, group
 
-from tailcut.engine.assembly import encode_answer
-from tailcut.engine.dispatcher import Dispatcher
-from tailcut.engine.path import Path
-from tailcut.engine.ticket import Ticket
 from tailcut.errors import NotReady, Shed, TailcutError
+from tailcut.models.batch_item import Ticket
+from tailcut.models.dispatcher import Dispatcher
 from tailcut.observe.recorder import Recorder
+from tailcut.pipeline.pipeline import Path
+from tailcut.pipeline.row_transform import encode_answer
 from tailcut.scheduler.admission import Admission
 from tailcut.scheduler.latency_learner import Costs
 from tailcut.scheduler.scheduler import Planner

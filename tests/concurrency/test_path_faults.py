@@ -13,7 +13,6 @@ from tests.features_kit import features, group
 
 from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Stage
-from tailcut.engine.path import Call, Path
 from tailcut.errors import (
     DeadlineExceeded,
     FeatureTimeout,
@@ -25,6 +24,7 @@ from tailcut.errors import (
     Shed,
     TailcutError,
 )
+from tailcut.pipeline.pipeline import Call, Path
 from tailcut.testing.runtimes import StubRuntime
 
 FEATURES = features(group(ttl="10s"), refresh_ahead=False, timeout_s=1000.0)

@@ -11,9 +11,9 @@ from tests.concurrency.paths import PathBench, tensors
 from tests.features_kit import features, group
 
 from tailcut.common.tensors import Arrays
-from tailcut.engine.call import Call
-from tailcut.engine.path import Path
 from tailcut.errors import DeadlineExceeded, InferenceError
+from tailcut.pipeline.pipeline import Path
+from tailcut.pipeline.request_context import Call
 
 PLAIN = features(group(ttl="10s"), refresh_ahead=False)
 SETTINGS = [{"tensor_ttl_s": 60.0}, {"entity_ttl_s": 60.0, "features": PLAIN}]

@@ -10,8 +10,8 @@ import pytest
 from tests.concurrency.paths import REDIS_TIMEOUT_S, PathBench, tensors
 from tests.features_kit import features, group
 
-from tailcut.engine.answers import StoredAnswer
-from tailcut.engine.path import Path
+from tailcut.pipeline.pipeline import Path
+from tailcut.pipeline.shared_cache import StoredAnswer
 
 LONG = features(group(ttl="1h"), refresh_ahead=False)
 SETTINGS = [{"tensor_ttl_s": 60.0}, {"entity_ttl_s": 60.0, "features": LONG}]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.concurrency.dispatching import Bench
 
-from tailcut.engine.unread import refused_unread
 from tailcut.errors import Shed
+from tailcut.pipeline.early_shedding import refused_unread
 from tailcut.scheduler.admission import Admission, Executors, Request
 from tailcut.scheduler.latency_learner import Costs
 from tailcut.scheduler.overload_detector import Overload, Target

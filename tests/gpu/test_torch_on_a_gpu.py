@@ -26,9 +26,9 @@ from tests.models import tabular  # noqa: E402
 
 from tailcut.builder.here import look  # noqa: E402
 from tailcut.manifest import Tensor  # noqa: E402
+from tailcut.models.runtimes import open_runtime  # noqa: E402
 from tailcut.profiler.layers_torch import of_torch  # noqa: E402
 from tailcut.registry.machine import read_machine  # noqa: E402
-from tailcut.runtimes import open_runtime  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
@@ -269,7 +269,7 @@ def _bodies(folder: Path) -> str:
 
 def test_memory_streams_and_graphs_of_the_device_by_cuda_bindings() -> None:
     pytest.importorskip("cuda.bindings.runtime")
-    from tailcut.runtimes._device import Device, load_cudart
+    from tailcut.models.runtimes._device import Device, load_cudart
 
     device = Device(load_cudart())
     try:

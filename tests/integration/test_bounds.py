@@ -17,7 +17,7 @@ from tests.grpc_kit import InProcess, in_process, unary
 from tests.integration.serving import HOST, Served
 
 from tailcut.common.tensors import Arrays
-from tailcut.engine import seating
+from tailcut.models import variant_loader as seating
 from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 from tailcut.server.grpc.server import SERVICE
 from tailcut.testing.runtimes import CallableRuntime

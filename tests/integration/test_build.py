@@ -19,8 +19,8 @@ from tailcut.builder import build
 from tailcut.builder.race import ROUNDS
 from tailcut.errors import BuildError
 from tailcut.manifest import load
+from tailcut.models.runtimes import open_runtime
 from tailcut.registry import Registry
-from tailcut.runtimes import open_runtime
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 

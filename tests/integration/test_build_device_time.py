@@ -83,7 +83,7 @@ MORTAL = """
 import os
 import sys
 
-from tailcut.runtimes.onnxruntime import OnnxRuntime
+from tailcut.models.runtimes.onnxruntime import OnnxRuntime
 
 seen = 0
 usual = OnnxRuntime.run

@@ -15,8 +15,8 @@ from tailcut.builder import Holdout, export_check, sources
 from tailcut.builder.recipes import int8_dynamic, onnx_export
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
-from tailcut.runtimes import open_runtime
-from tailcut.runtimes.base import Opening
+from tailcut.models.runtimes import open_runtime
+from tailcut.models.runtimes.base import Opening
 
 # The exporter's own use of a torch function that torch has since deprecated, and its naming of a shared dimension.
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]

@@ -15,8 +15,8 @@ from tailcut.builder.records import Made, spec
 from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Slo, Tensor
+from tailcut.models.runtimes import open_runtime
 from tailcut.registry import NewVariant, Registry
-from tailcut.runtimes import open_runtime
 
 pytestmark = pytest.mark.integration
 

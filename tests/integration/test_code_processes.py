@@ -15,10 +15,10 @@ from tests.integration.serving import HOST, START_TIMEOUT_S
 from tests.integration.test_asgi_mounted import request as ask_app
 from tests.integration.test_code_versions import CASES, ENTITY, ask, deploy
 
-from tailcut.engine.opening import open_variant
-from tailcut.engine.user_code import import_code
 from tailcut.errors import ArtifactError
 from tailcut.manifest import load
+from tailcut.pipeline.hook_loading import import_code
+from tailcut.serving.deployment_loader import open_variant
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 

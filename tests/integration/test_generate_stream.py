@@ -24,7 +24,7 @@ STREAM = "/v2/models/m/generate_stream"
 SERVER = """
 import sys, time
 from pathlib import Path
-from tailcut.engine import seating
+from tailcut.models import variant_loader as seating
 from tailcut.manifest import load
 from tailcut.server.lifecycle import serve
 from tailcut.testing.runtimes import CallableRuntime

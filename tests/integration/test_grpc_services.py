@@ -29,8 +29,8 @@ from tests.integration.test_serve_secure import make_certificate
 from tritonclient.utils import InferenceServerException
 
 from tailcut.common.tensors import Arrays
-from tailcut.engine import seating
 from tailcut.errors import MissingExtra
+from tailcut.models import variant_loader as seating
 from tailcut.server import ports
 from tailcut.server.grpc.server import SERVICE
 from tailcut.testing.runtimes import CallableRuntime

@@ -17,17 +17,17 @@ import pytest
 from tests.models.graphs import linear
 
 from tailcut.common.units import Duration, Share
-from tailcut.engine.call import Call
-from tailcut.engine.engine import Engine
-from tailcut.engine.executors import ThreadExecutor
-from tailcut.engine.opening import find_variant
-from tailcut.engine.pool import Pool
-from tailcut.engine.process import ProcessExecutor
 from tailcut.errors import ArtifactError, ExecutorLost, InferenceError, StartError
 from tailcut.manifest import Batching, Deployment, Manifest, Model, Serve, Slo, Tensor
 from tailcut.manifest import Pool as PoolSettings
-from tailcut.runtimes.remote import RemoteRuntime
+from tailcut.models.executors.in_process import ThreadExecutor
+from tailcut.models.executors.process import ProcessExecutor
+from tailcut.models.pool import Pool
+from tailcut.models.runtimes.remote import RemoteRuntime
+from tailcut.pipeline.request_context import Call
 from tailcut.scheduler import pool_scaling as scaling
+from tailcut.serving.deployment import Engine
+from tailcut.serving.deployment_loader import find_variant
 
 pytestmark = pytest.mark.integration
 
@@ -276,7 +276,8 @@ def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     )
     code = (
         "import sys\nfrom pathlib import Path\nfrom tailcut.manifest import load\n"
-        "from tailcut.engine.opening import find_variant\nfrom tailcut.runtimes.remote import RemoteRuntime\n"
+        "from tailcut.serving.deployment_loader import find_variant\n"
+        "from tailcut.models.runtimes.remote import RemoteRuntime\n"
         "m = load(Path('tailcut.toml'))\nr = RemoteRuntime(m, find_variant(m), threads=1)\n"
         "print(r.process.pid, flush=True)\nsys.stdin.read()\n"
     )
@@ -381,7 +382,7 @@ def test_a_death_is_seen_although_what_the_model_started_lives_on(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
-        "if b'tailcut.runtimes.remote.child' in open('/proc/self/cmdline', 'rb').read() and os.fork() == 0:\n"
+        "if b'tailcut.models.runtimes.remote.child' in open('/proc/self/cmdline', 'rb').read() and os.fork() == 0:\n"
         "    signal.pause()\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
@@ -432,7 +433,7 @@ def test_a_process_that_dies_while_it_starts_says_so_and_no_module_of_the_folder
 
 def test_a_process_that_hangs_while_it_warms_up_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = manifest(tmp_path, PROCESS)
-    monkeypatch.setattr("tailcut.runtimes.remote.client._OPEN_TIMEOUT_S", 5.0)
+    monkeypatch.setattr("tailcut.models.runtimes.remote.client._OPEN_TIMEOUT_S", 5.0)
     runtime = RemoteRuntime(found, find_variant(found), threads=1)
     runtime.connection.settimeout(0.2)
     os.kill(runtime.process.pid, signal.SIGSTOP)

@@ -20,7 +20,7 @@ from tailcut.builder.here import Here
 from tailcut.builder.recipes import onnx_export, recipe
 from tailcut.builder.recipes.base import TREES, Subject
 from tailcut.builder.records import Made
-from tailcut.runtimes.onnxruntime import flush_subnormals
+from tailcut.models.runtimes.onnxruntime import flush_subnormals
 
 pytest.importorskip("openvino")
 pytest.importorskip("nncf")

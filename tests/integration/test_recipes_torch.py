@@ -18,9 +18,9 @@ from tailcut.builder.recipes import fp16, int8_qat, onnx_export, recipe
 from tailcut.builder.records import Made
 from tailcut.errors import ArtifactError, BuildError, InferenceError
 from tailcut.manifest import Tensor
-from tailcut.runtimes import open_runtime
-from tailcut.runtimes.compiled import CudaGraphs, PlacedTorch
-from tailcut.runtimes.onnxruntime import session_options
+from tailcut.models.runtimes import open_runtime
+from tailcut.models.runtimes.compiled import CudaGraphs, PlacedTorch
+from tailcut.models.runtimes.onnxruntime import session_options
 
 # The exporter's and the compiler's own use of what torch has deprecated.
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]

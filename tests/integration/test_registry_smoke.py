@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper
 from tests.stored_kit import add_versions, run_tailcut, write_model
 
-from tailcut.engine import smoke
-from tailcut.engine.smoke import SmokeTest
 from tailcut.errors import ArtifactError, NotServable
 from tailcut.manifest import load
+from tailcut.models import smoke_test as smoke
+from tailcut.models.smoke_test import SmokeTest
 from tailcut.registry import NewVariant, Registry, Version, read_machine
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]

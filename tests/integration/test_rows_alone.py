@@ -22,9 +22,9 @@ from tests.models import coupled
 
 from tailcut.builder import Holdout, neighbours
 from tailcut.manifest import Manifest, load
+from tailcut.models.runtimes import open_runtime
+from tailcut.models.runtimes.base import Opening
 from tailcut.registry import NewVariant, Registry
-from tailcut.runtimes import open_runtime
-from tailcut.runtimes.base import Opening
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 

@@ -15,12 +15,12 @@ from tests.manifest_kit import written
 
 from tailcut.cache.keys import entity_prediction_key
 from tailcut.common.timings import Stage
-from tailcut.engine.call import Call
-from tailcut.engine.filling import Filling
-from tailcut.engine.predictions import PredictionStore
-from tailcut.engine.stores import open_caches
 from tailcut.errors import StartError
 from tailcut.manifest import load
+from tailcut.pipeline.cache_fill import Filling
+from tailcut.pipeline.cache_stores import open_caches
+from tailcut.pipeline.prediction_cache import PredictionStore
+from tailcut.pipeline.request_context import Call
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 TIMEOUT_S = 0.1

@@ -11,10 +11,10 @@ import pytest
 from tests.integration.serving import Served
 from tests.stored_kit import EXPECTED, add_versions, run_tailcut, write_model
 
-from tailcut.engine.opening import find_variant
-from tailcut.engine.seating import open_variant
 from tailcut.manifest import load
+from tailcut.models.variant_loader import open_variant
 from tailcut.registry import Registry
+from tailcut.serving.deployment_loader import find_variant
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 

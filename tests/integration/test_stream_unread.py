@@ -26,7 +26,7 @@ SERVER = """
 import itertools, sys
 from pathlib import Path
 import numpy as np
-from tailcut.engine import seating
+from tailcut.models import variant_loader as seating
 from tailcut.manifest import load
 from tailcut.server.lifecycle import serve
 from tailcut.testing.runtimes import CallableRuntime

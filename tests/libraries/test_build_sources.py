@@ -16,8 +16,8 @@ from tests.build_kit import Y, live, made
 
 from tailcut.errors import ArtifactError, BuildError, InferenceError, ManifestError
 from tailcut.manifest import Tensor
-from tailcut.runtimes import open_runtime
-from tailcut.runtimes.base import Opening
+from tailcut.models.runtimes import open_runtime
+from tailcut.models.runtimes.base import Opening
 
 RNG = np.random.default_rng(3)
 ROWS = RNG.normal(size=(200, 6)).astype(np.float32)

@@ -13,7 +13,7 @@ from tailcut.builder.records import Made
 from tailcut.builder.tuning import measure, tune
 from tailcut.builder.turns import take_turns, turn
 from tailcut.manifest import Deployment, Manifest, Model, Slo, Tensor
-from tailcut.runtimes.tuning import Setting, choose, grid, tuned_points
+from tailcut.models.runtimes.tuning import Setting, choose, grid, tuned_points
 
 INPUTS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
 

@@ -16,8 +16,8 @@ from tailcut.builder.recipes import onnx_export  # noqa: E402
 from tailcut.common.tensors import Arrays  # noqa: E402
 from tailcut.errors import ArtifactError, BuildError  # noqa: E402
 from tailcut.manifest import Tensor  # noqa: E402
-from tailcut.runtimes import open_runtime  # noqa: E402
-from tailcut.runtimes.base import Opening  # noqa: E402
+from tailcut.models.runtimes import open_runtime  # noqa: E402
+from tailcut.models.runtimes.base import Opening  # noqa: E402
 
 # What torch and its exporter deprecate in each other is not ours.
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]

@@ -19,8 +19,8 @@ from tailcut.builder import folder_answers
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
-from tailcut.runtimes import huggingface
-from tailcut.runtimes.huggingface.module import quiet
+from tailcut.models.runtimes import huggingface
+from tailcut.models.runtimes.huggingface.module import quiet
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 

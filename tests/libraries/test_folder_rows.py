@@ -17,11 +17,11 @@ from tests.folder_kit import SIZE, TEXTS, copied, dense, modules, pooling, put
 from tailcut import text
 from tailcut.builder import holdout_files
 from tailcut.builder.recipes import onnx_export
-from tailcut.engine.assembly import Assembly
-from tailcut.engine.user_code import import_code
 from tailcut.errors import BadRequest, BuildError, StartError
 from tailcut.manifest import Deployment, Holdout, Manifest, Model, Tensor
-from tailcut.runtimes import huggingface
+from tailcut.models.runtimes import huggingface
+from tailcut.pipeline.hook_loading import import_code
+from tailcut.pipeline.row_transform import Assembly
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 

@@ -15,8 +15,8 @@ from tests.models import coupled_torch  # noqa: E402
 
 from tailcut.builder import Holdout, neighbours  # noqa: E402
 from tailcut.manifest import Model, Tensor  # noqa: E402
-from tailcut.runtimes import open_runtime  # noqa: E402
-from tailcut.runtimes.base import Opening  # noqa: E402
+from tailcut.models.runtimes import open_runtime  # noqa: E402
+from tailcut.models.runtimes.base import Opening  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -69,8 +69,8 @@ from tailcut.builder.tables.live import Live, table_of
 from tailcut.builder.tables.nodes import Graph, model_of, run, value_info
 from tailcut.errors import ArtifactError, BuildError
 from tailcut.manifest import Tensor
-from tailcut.runtimes.sklearn import fitted_names
-from tailcut.runtimes.tables import Table
+from tailcut.models.runtimes.sklearn import fitted_names
+from tailcut.models.runtimes.tables import Table
 
 HERE = look()
 N = 800

@@ -24,11 +24,11 @@ from tailcut.builder.recipes.cuda import NO_DEVICE
 from tailcut.builder.records import Made
 from tailcut.errors import ArtifactError, BuildError, InferenceError, MissingExtra
 from tailcut.manifest import Tensor
-from tailcut.runtimes import batch_buckets as buckets
-from tailcut.runtimes import open_runtime
-from tailcut.runtimes._device import CudaError, Device
-from tailcut.runtimes.cuda import OnnxCudaRuntime, Place
-from tailcut.runtimes.tensorrt import TensorRTRuntime
+from tailcut.models.runtimes import batch_buckets as buckets
+from tailcut.models.runtimes import open_runtime
+from tailcut.models.runtimes._device import CudaError, Device
+from tailcut.models.runtimes.cuda import OnnxCudaRuntime, Place
+from tailcut.models.runtimes.tensorrt import TensorRTRuntime
 
 GPU_RECIPES = ("onnx-cuda", "fp16", "bf16", "torch-compile", "tensorrt")
 X, Y = Tensor(name="x", shape=(-1, 4)), Tensor(name="y")
@@ -416,7 +416,7 @@ def test_the_recipe_builds_half_precision_and_fp32_where_that_is_not_finite(
         return {"y": np.full(len(given["x"]), np.nan if halved[-1] else 0.5, np.float32)}
 
     module = gpu_kit.TensorRT(cudart, (X,), (Y,), function)
-    for place in ("tailcut.builder.recipes.tensorrt", "tailcut.runtimes.tensorrt"):
+    for place in ("tailcut.builder.recipes.tensorrt", "tailcut.models.runtimes.tensorrt"):
         monkeypatch.setattr(f"{place}.load_tensorrt", lambda: module)
         monkeypatch.setattr(f"{place}.load_cudart", lambda: cudart)
     work = recipe_kit.work(tmp_path, LINEAR, made, Holdout(inputs={"x": rows(40)}), "tensorrt.engine", here())

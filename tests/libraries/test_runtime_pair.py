@@ -14,8 +14,8 @@ from tests.models import tokens
 
 from tailcut.errors import ArtifactError, InferenceError
 from tailcut.manifest import Tensor
+from tailcut.models.runtimes import open_runtime
 from tailcut.registry import Variant, digest
-from tailcut.runtimes import open_runtime
 
 INPUTS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
 OUTPUTS = (Tensor(name="y", shape=(-1,)),)

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper
 from tests.models import graphs
 
 from tailcut.manifest import Tensor
+from tailcut.models.runtimes import open_runtime
+from tailcut.models.runtimes.onnxruntime import session_options
 from tailcut.registry import Variant
-from tailcut.runtimes import open_runtime
-from tailcut.runtimes.onnxruntime import session_options
 
 X = Tensor(name="x", shape=(-1,))
 Y = Tensor(name="y", shape=(-1,))
@@ -56,7 +56,7 @@ from pathlib import Path
 import numpy as np
 from tailcut.manifest import Tensor
 from tailcut.registry import Variant
-from tailcut.runtimes import open_runtime
+from tailcut.models.runtimes import open_runtime
 tensors = [(Tensor(name=name, shape=(-1,)),) for name in ("x", "y")]
 plain = Variant("m", "onnx", "onnxruntime", Path(sys.argv[1]), "", *tensors, "v1")
 kept = Variant("m", "onnx", "onnxruntime", Path(sys.argv[1]), "", *tensors, "v1", settings={"denormals": True})
@@ -74,7 +74,7 @@ def test_subnormals_are_computed_where_the_variant_says_so_and_zero_elsewhere(tm
 
 
 def test_openvino_takes_the_variants_hint_pinning_and_precision() -> None:
-    from tailcut.runtimes.openvino import properties
+    from tailcut.models.runtimes.openvino import properties
 
     plain = properties(2, {})
     assert (plain["PERFORMANCE_HINT"], plain["ENABLE_CPU_PINNING"], plain["INFERENCE_PRECISION_HINT"]) == (

@@ -15,8 +15,8 @@ from tests.models import graphs, tabular
 
 from tailcut.errors import ArtifactError, InferenceError
 from tailcut.manifest import Tensor
+from tailcut.models.runtimes import open_runtime
 from tailcut.registry import Variant
-from tailcut.runtimes import open_runtime
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 X = Tensor(name="x", shape=(-1, 4))
@@ -136,14 +136,14 @@ def test_serving_imports_neither_torch_nor_onnx(onnx_variant: Variant) -> None:
     """A serving install has no torch: neither importing nor opening an ONNX variant may want it."""
     script = f"""
 import sys
-import tailcut.registry, tailcut.runtimes
+import tailcut.registry, tailcut.models.runtimes
 heavy = {{"torch", "onnx", "onnxscript", "onnxruntime"}} & set(sys.modules)
 assert not heavy, heavy
 from pathlib import Path
 from tailcut.manifest import Tensor
 variant = tailcut.registry.Variant("m", "onnx", "onnxruntime", Path({str(onnx_variant.artifact)!r}), "",
     (Tensor(name="x", shape=(-1, 4)),), (Tensor(name="y", shape=(-1,)),), "v1")
-tailcut.runtimes.open_runtime(variant, threads=1)
+tailcut.models.runtimes.open_runtime(variant, threads=1)
 heavy = {{"torch", "onnx", "onnxscript"}} & set(sys.modules)
 assert not heavy, heavy
 """

@@ -16,8 +16,8 @@ from tests.models import graphs
 
 from tailcut.errors import ArtifactError, InferenceError
 from tailcut.manifest import Tensor
+from tailcut.models.runtimes import open_runtime
 from tailcut.registry import Variant
-from tailcut.runtimes import open_runtime
 
 openvino = pytest.importorskip("openvino")
 
@@ -30,7 +30,7 @@ def variant(artifact: Path, inputs: tuple[Tensor, ...] = (X,)) -> Variant:
 
 
 def packed(tmp_path: Path, source: Path) -> Path:
-    from tailcut.runtimes.openvino import load_openvino, pack
+    from tailcut.models.runtimes.openvino import load_openvino, pack
 
     library = load_openvino()
     library.save_model(library.Core().read_model(source), tmp_path / "ir.xml", compress_to_fp16=False)
@@ -124,7 +124,7 @@ def test_it_refuses_an_archive_of_other_parts_compressed_or_damaged(tmp_path: Pa
 
 
 def test_packing_twice_gives_the_same_bytes(tmp_path: Path, onnx_file: Path) -> None:
-    from tailcut.runtimes.openvino import pack
+    from tailcut.models.runtimes.openvino import pack
 
     first = packed(tmp_path, onnx_file).read_bytes()
     pack(tmp_path / "ir.xml", tmp_path / "ir.bin", tmp_path / "again.ovir")
@@ -132,7 +132,7 @@ def test_packing_twice_gives_the_same_bytes(tmp_path: Path, onnx_file: Path) -> 
 
 
 def test_settings_of_the_variant_override_the_hints(onnx_file: Path) -> None:
-    from tailcut.runtimes.openvino import properties
+    from tailcut.models.runtimes.openvino import properties
 
     settings = {"ENABLE_CPU_PINNING": True, "executors": 2}
     given = properties(3, settings)
@@ -190,7 +190,7 @@ socket.socket.connect = refuse
 from pathlib import Path
 from tailcut.manifest import Tensor
 from tailcut.registry import Variant
-from tailcut.runtimes import open_runtime
+from tailcut.models.runtimes import open_runtime
 variant = Variant("m", "openvino", "openvino", Path({str(onnx_file)!r}), "",
     (Tensor(name="x", shape=(-1, 4)),), (Tensor(name="y", shape=(-1,)),), "v1")
 open_runtime(variant, threads=1)
@@ -204,7 +204,7 @@ def test_without_the_package_it_names_the_extra() -> None:
 import sys
 sys.modules["openvino"] = None
 from tailcut.errors import MissingExtra
-from tailcut.runtimes.openvino import load_openvino
+from tailcut.models.runtimes.openvino import load_openvino
 try:
     load_openvino()
 except MissingExtra as error:

@@ -17,7 +17,7 @@ from tailcut import text
 from tailcut.builder import holdout_files
 from tailcut.errors import ArtifactError, BadRequest, BuildError, StartError
 from tailcut.manifest import Deployment, Holdout, Manifest, Model, Tensor
-from tailcut.runtimes import huggingface
+from tailcut.models.runtimes import huggingface
 
 pytestmark = pytest.mark.torch
 

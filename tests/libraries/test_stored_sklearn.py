@@ -25,9 +25,9 @@ from tests.build_kit import live, made
 
 from tailcut.builder.sources import _skops
 from tailcut.errors import ArtifactError, ManifestError
-from tailcut.runtimes.base import Opening
-from tailcut.runtimes.skops import SkopsRuntime, load
-from tailcut.runtimes.skops_types import unknown_types
+from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.skops import SkopsRuntime, load
+from tailcut.models.runtimes.skops_types import unknown_types
 
 R = np.random.default_rng(5)
 ROWS = R.normal(size=(120, 6)).astype(np.float32)
@@ -220,7 +220,7 @@ def saved(array: Any) -> bytes:
 
 def test_opening_imports_no_torch() -> None:
     code = (
-        "import sys; from tailcut.runtimes.skops import load_skops; load_skops(); "
+        "import sys; from tailcut.models.runtimes.skops import load_skops; load_skops(); "
         "assert 'sklearn' in sys.modules; assert 'torch' not in sys.modules; assert len(sys.meta_path) < 6"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=200)

@@ -22,7 +22,7 @@ from tailcut.builder.tables.nodes import Graph
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
-from tailcut.runtimes.tables import Table, order_of
+from tailcut.models.runtimes.tables import Table, order_of
 
 AWKWARD = [
     ("class", "a b", "a.b", 'a"b', "ü", "1st"),

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-FLUSH = "from tailcut.runtimes.onnxruntime import flush_subnormals; flush_subnormals()"
-BARE = "import onnxruntime; from tailcut.runtimes.onnxruntime import _IDENTITY as m; onnxruntime.InferenceSession(m)"
+FLUSH = "from tailcut.models.runtimes.onnxruntime import flush_subnormals; flush_subnormals()"
+BARE = (
+    "import onnxruntime; from tailcut.models.runtimes.onnxruntime import _IDENTITY as m; "
+    "onnxruntime.InferenceSession(m)"
+)
 
 
 def written(folder: Path, code: str, **more: str) -> list[str]:

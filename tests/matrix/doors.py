@@ -20,7 +20,6 @@ from tests.matrix.tables import Columns, datatypes, may_be_missing
 from tritonclient.utils import InferenceServerException
 
 from tailcut import Client
-from tailcut.engine.engine import Engine
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
 from tailcut.server.app import Application
@@ -29,6 +28,7 @@ from tailcut.server.front import Front
 from tailcut.server.grpc.server import GRPCServer
 from tailcut.server.http1.listener import Listener
 from tailcut.server.http1.site import Site
+from tailcut.serving.deployment import Engine
 
 T = TypeVar("T")
 HOST = "127.0.0.1"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.common.tensors import Arrays
-from tailcut.runtimes import cuda
+from tailcut.models.runtimes import cuda
 
 HELD_S = 0.004
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.runtimes.tuning import tuned_points
+from tailcut.models.runtimes.tuning import tuned_points
 from tailcut.scheduler.admission import Admission, Executors, Request
 from tailcut.scheduler.batching_delay import Fixed
 from tailcut.scheduler.latency_learner import Costs, kind_of

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tailcut.common.json_values import encode
 from tailcut.common.tensors import NUMPY_OF, Arrays
-from tailcut.engine.answers import JsonForm, StoredAnswer, TensorForm
-from tailcut.engine.predictions import row_marks, watched
+from tailcut.pipeline.prediction_cache import row_marks, watched
+from tailcut.pipeline.shared_cache import JsonForm, StoredAnswer, TensorForm
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tailcut.cache import MemoryStore
 from tailcut.cache.cache_advisor import AGAINST, FOR, Worth
 from tailcut.cache.repeat_rate import Share, Sketch
-from tailcut.engine.predictions import PredictionStore
+from tailcut.pipeline.prediction_cache import PredictionStore
 
 COUNTS = st.lists(st.integers(0, 500).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), max_size=20)
 

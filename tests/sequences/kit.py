@@ -26,8 +26,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.app_kit import Client
 
 from tailcut.builder.user_code import WrittenCode, write_down
-from tailcut.engine.engine import Engine
 from tailcut.manifest import load
+from tailcut.serving.deployment import Engine
 
 MANIFEST = """
 name = "m"

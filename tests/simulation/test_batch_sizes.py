@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tailcut.runtimes.batch_buckets import sizes
+from tailcut.models.runtimes.batch_buckets import sizes
 from tailcut.scheduler.latency_learner import CostModel
 from tailcut.scheduler.latency_model import Cost
 

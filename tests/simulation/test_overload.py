@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tests.concurrency.dispatching import Bench
 
-from tailcut.engine.ticket import Ticket
 from tailcut.errors import QueueTimeout, Shed
+from tailcut.models.batch_item import Ticket
 
 BASE_S, ROW_S, MAX_ROWS, TIMEOUT_S = 0.005, 0.002, 32, 0.5
 CAPACITY = MAX_ROWS / (BASE_S + ROW_S * MAX_ROWS)

@@ -13,12 +13,13 @@ from tests.app_kit import FEATURES, GOOD, INFER, Client, counters, deployment, r
 
 import tailcut
 from tailcut.common.tensors import Arrays
-from tailcut.engine import engine, seating
-from tailcut.engine.path import Call
-from tailcut.engine.path import Path as EnginePath
 from tailcut.errors import TailcutError
+from tailcut.models import variant_loader as seating
+from tailcut.pipeline.pipeline import Call
+from tailcut.pipeline.pipeline import Path as EnginePath
 from tailcut.server.asgi import ASGIApplication
 from tailcut.server.models import EXTENSIONS
+from tailcut.serving import deployment as engine
 from tailcut.testing.runtimes import StubRuntime
 
 Test = Callable[[Client], Awaitable[None]]

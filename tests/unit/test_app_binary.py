@@ -16,8 +16,8 @@ from tests.app_kit import GOOD, INFER, Answer, Client, deployment, running
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError, TooLarge
 from tailcut.manifest import load
-from tailcut.runtimes import open_runtime
-from tailcut.runtimes.base import Opening
+from tailcut.models.runtimes import open_runtime
+from tailcut.models.runtimes.base import Opening
 from tailcut.server.inference import BINARY_HEADER, BinaryReply, InferenceCodec
 
 X = np.array([[1, 2], [3, 4]], np.float32)

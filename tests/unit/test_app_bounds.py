@@ -14,11 +14,11 @@ from tests.bounds_kit import CITY, DECLARED, SHOP, TOKENS, deployed
 
 from tailcut.cli.app import run
 from tailcut.common.tensors import Arrays
-from tailcut.engine import seating
-from tailcut.engine.assembly import Assembly, limited_inputs
-from tailcut.engine.limits import PathLimits
 from tailcut.errors import BadRequest, FeatureUnavailable
 from tailcut.manifest import Deployment, FeatureGroup, Features, Manifest, Model, Tensor
+from tailcut.models import variant_loader as seating
+from tailcut.models.value_limits import PathLimits
+from tailcut.pipeline.row_transform import Assembly, limited_inputs
 from tailcut.testing.runtimes import CallableRuntime
 
 PREDICT = "/predict/m"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, Answer, Client, counters, deployment, running
 
-from tailcut.engine import seating
-from tailcut.engine.path import Path as EnginePath
+from tailcut.models import variant_loader as seating
+from tailcut.pipeline.pipeline import Path as EnginePath
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 Test = Callable[[Client], Awaitable[None]]

@@ -20,11 +20,11 @@ import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, Client, deployment, running
 from tests.unit.test_app_errors import ROW, THREAD, WRONG, tensor
 
-from tailcut.engine import seating
-from tailcut.engine.call import Call
-from tailcut.engine.ticket import Ticket
 from tailcut.errors import InferenceError, TailcutError
-from tailcut.runtimes import open_runtime
+from tailcut.models import variant_loader as seating
+from tailcut.models.batch_item import Ticket
+from tailcut.models.runtimes import open_runtime
+from tailcut.pipeline.request_context import Call
 from tailcut.testing.runtimes import FaultyRuntime
 
 PREDICT = "/predict/m"

@@ -14,9 +14,9 @@ import pytest
 from tests.app_kit import Client, counters, deployment, running
 
 from tailcut.common.tensors import Arrays
-from tailcut.engine import seating
-from tailcut.engine.streaming import MAX_STREAMS
 from tailcut.errors import Shed
+from tailcut.models import variant_loader as seating
+from tailcut.pipeline.streaming import MAX_STREAMS
 from tailcut.server import answering, asgi
 from tailcut.server.asgi import ASGIApplication
 from tailcut.testing.runtimes import CallableRuntime

@@ -13,11 +13,11 @@ from tests.app_kit import deployment as sources
 from tests.promotion_kit import Promotions, deployment, save_model
 
 from tailcut.common.timings import Stage, Timings
-from tailcut.engine.statistics import Statistics
 from tailcut.errors import BadRequest, NotFound, NotReady, TailcutError
 from tailcut.observe.recorder import Recorder
 from tailcut.registry import NewVariant, Registry, Version
 from tailcut.server import answering
+from tailcut.serving.statistics import Statistics
 
 Test = Callable[[Client, Promotions], Awaitable[None]]
 FOLLOWS = ('serve.follow="1h"',)

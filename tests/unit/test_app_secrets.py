@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.app_kit import FEATURES, INFER, Client, deployment, running
 
-from tailcut.engine import seating
+from tailcut.models import variant_loader as seating
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 SECRET = "the password is hunter2"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tailcut.common.tensors import NUMPY_OF
-from tailcut.runtimes.remote.arena import Arena
+from tailcut.models.runtimes.remote.arena import Arena
 
 
 @pytest.mark.parametrize("datatype", list(NUMPY_OF))

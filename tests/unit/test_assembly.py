@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailcut.engine.assembly import Assembly, encode_answer
 from tailcut.errors import BadRequest, HookError, InferenceError
 from tailcut.manifest import Field, Model, Tensor
+from tailcut.pipeline.row_transform import Assembly, encode_answer
 
 
 @dataclass

@@ -13,9 +13,9 @@ from tailcut.common.bound_scans import membership
 from tailcut.common.bounds import Bound, Limits
 from tailcut.common.tensors import NUMPY_OF
 from tailcut.common.validation import InputSpec
-from tailcut.engine.conversion import converted
-from tailcut.engine.field_limits import FieldRule, Kind
 from tailcut.errors import BadRequest
+from tailcut.models.field_limits import FieldRule, Kind
+from tailcut.pipeline.value_conversion import converted
 
 EMBEDDING = "embedding e.weight has 50 rows"
 

@@ -15,11 +15,11 @@ from tests.code_kit import SITE_FILES, Site, imported
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
 from tailcut.code.loaded import LoadedCode, Snapshot
-from tailcut.engine.following import Follower
-from tailcut.engine.opening import open_variant
-from tailcut.engine.user_code import import_code
-from tailcut.engine.version import version_of
 from tailcut.errors import ArtifactError
+from tailcut.models.deployment_version import version_of
+from tailcut.pipeline.hook_loading import import_code
+from tailcut.serving.deployment_loader import open_variant
+from tailcut.serving.promotion_watcher import Follower
 
 ROWS = {"rows": [{"a": 3}]}
 

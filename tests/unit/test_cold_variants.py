@@ -15,13 +15,13 @@ from tests.picky_kit import add, body, kept, write
 
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
-from tailcut.engine import seating
-from tailcut.engine.following import Follower
-from tailcut.engine.opening import find_variant, open_variant
 from tailcut.errors import StartError
 from tailcut.manifest import Manifest
+from tailcut.models import variant_loader as seating
 from tailcut.registry import Version
 from tailcut.registry.rows import KeptRows
+from tailcut.serving.deployment_loader import find_variant, open_variant
+from tailcut.serving.promotion_watcher import Follower
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 YEARS = PICKY["an index before the first"]

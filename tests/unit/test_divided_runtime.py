@@ -10,14 +10,14 @@ import pytest
 
 from tailcut.common.tensors import Arrays
 from tailcut.common.validation import InputSpec
-from tailcut.engine.examples import Examples
-from tailcut.engine.executors import ThreadExecutor
-from tailcut.engine.samples import run_samples
-from tailcut.engine.ticket import WrongRows, run_rows
-from tailcut.engine.warming import warm_up
 from tailcut.errors import InferenceError
-from tailcut.runtimes.batch_buckets import powers
-from tailcut.runtimes.divided import DividedRuntime, dividing, undivided
+from tailcut.models.batch_item import WrongRows, run_rows
+from tailcut.models.example_rows import Examples
+from tailcut.models.executors.in_process import ThreadExecutor
+from tailcut.models.runtimes.batch_buckets import powers
+from tailcut.models.runtimes.divided import DividedRuntime, dividing, undivided
+from tailcut.models.warm_up import warm_up
+from tailcut.serving.metrics import run_samples
 from tailcut.testing.runtimes import CallableRuntime, StubRuntime
 
 MS = 1_000_000

@@ -17,10 +17,10 @@ from tests.registry_kit import AVX2
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
 from tailcut.common.tensors import Arrays
-from tailcut.engine import seating
 from tailcut.manifest import Manifest
+from tailcut.models import variant_loader as seating
+from tailcut.models.runtimes import open_runtime
 from tailcut.registry import NewVariant, Registry
-from tailcut.runtimes import open_runtime
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 ONE = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}

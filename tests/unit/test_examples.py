@@ -16,15 +16,15 @@ from tests.models.picky import PICKY, TOKENS, Picky
 from tests.picky_kit import add, body, kept, write
 
 from tailcut.common.validation import InputSpec
-from tailcut.engine import seating
-from tailcut.engine.examples import Examples, examples_of
-from tailcut.engine.opening import find_variant, open_variant
-from tailcut.engine.warming import WARM_UP_RUNS
 from tailcut.errors import InferenceError, StartError
 from tailcut.manifest import Manifest, load
+from tailcut.models import variant_loader as seating
+from tailcut.models.example_rows import Examples, examples_of
+from tailcut.models.warm_up import WARM_UP_RUNS
 from tailcut.registry import Registry
 from tailcut.registry.rows import KeptRows
 from tailcut.scheduler.latency_learner import Costs, kind_of
+from tailcut.serving.deployment_loader import find_variant, open_variant
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 YEARS = PICKY["an index before the first"]

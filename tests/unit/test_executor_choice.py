@@ -15,11 +15,12 @@ from tests.models import graphs
 
 from tailcut.common.fingerprint import Trust
 from tailcut.common.tensors import Arrays
-from tailcut.engine import opening, seating
-from tailcut.engine.opening import find_variant, open_variant
-from tailcut.engine.warming import BRIEF, THOROUGH, Warmth
 from tailcut.manifest import Manifest, load
+from tailcut.models import variant_loader as seating
+from tailcut.models.warm_up import BRIEF, THOROUGH, Warmth
 from tailcut.registry import Variant
+from tailcut.serving import deployment_loader as opening
+from tailcut.serving.deployment_loader import find_variant, open_variant
 from tailcut.testing.runtimes import StubRuntime
 
 STARTS = 10

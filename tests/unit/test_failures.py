@@ -4,9 +4,9 @@ from itertools import count
 
 import pytest
 
-from tailcut.engine.call import Call
 from tailcut.errors import InferenceError
 from tailcut.observe.failures import FailureLog
+from tailcut.pipeline.request_context import Call
 from tailcut.server.incidents import note
 
 SECOND = 1_000_000_000

@@ -15,12 +15,14 @@ from tests.promotion_kit import deployment
 from tests.unit.test_fallback_variant import ONE, VALUES, add, answered_by, serve
 
 from tailcut.common.tensors import Arrays
-from tailcut.engine import following, opening, seating
-from tailcut.engine.warming import WARM_UP_RUNS
 from tailcut.errors import ArtifactError, NotReady, StartError
+from tailcut.models import variant_loader as seating
+from tailcut.models.runtimes import Runtime, open_runtime
+from tailcut.models.warm_up import WARM_UP_RUNS
 from tailcut.registry import Registry
-from tailcut.runtimes import Runtime, open_runtime
 from tailcut.server.asgi import ASGIApplication
+from tailcut.serving import deployment_loader as opening
+from tailcut.serving import promotion_watcher as following
 
 
 class Watched:

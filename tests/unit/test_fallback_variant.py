@@ -14,11 +14,11 @@ import pytest
 from tests.app_kit import GOOD, INFER, Client, counters, running
 from tests.promotion_kit import deployment, save_model
 
-from tailcut.engine import seating
 from tailcut.errors import ArtifactError, InferenceError, NotReady
 from tailcut.manifest import Manifest
+from tailcut.models import variant_loader as seating
+from tailcut.models.runtimes import open_runtime
 from tailcut.registry import NewVariant, Registry, Version
-from tailcut.runtimes import open_runtime
 from tailcut.testing.runtimes import FaultyRuntime
 
 ONE = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.unit.test_opening_following import MODEL, Bench, Slow, retired, serve
 
-from tailcut.engine import following
-from tailcut.runtimes.priority import short_turns
+from tailcut.models.runtimes.priority import short_turns
+from tailcut.serving import promotion_watcher as following
 
 
 def corrupt(bench: Bench, factor: float) -> str:

@@ -16,7 +16,7 @@ import uvloop
 from tests.app_kit import deployment
 from tests.integration.test_serve_secure import make_certificate
 
-from tailcut.engine.company import Company
+from tailcut.pipeline.in_flight import Company
 from tailcut.server.http import Body, HeaderMap, Reply
 from tailcut.server.http1.listener import Listener
 from tailcut.server.http1.site import Site

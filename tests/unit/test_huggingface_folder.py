@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.errors import ArtifactError
-from tailcut.runtimes.huggingface import lengths, read
+from tailcut.models.runtimes.huggingface import lengths, read
 
 BERT: dict[str, Any] = {"architectures": ["BertModel"], "model_type": "bert", "max_position_embeddings": 64}
 CLASSIFIER = BERT | {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "bad", "1": "good"}}

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from tests.unit.test_opening_following import Bench, serve
 
-from tailcut.engine import following, libraries
-from tailcut.engine.libraries import bring_in, load_shared
+from tailcut.models import runtime_import as libraries
+from tailcut.models.runtime_import import bring_in, load_shared
+from tailcut.serving import promotion_watcher as following
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from tailcut.common.bounds import Bound
-from tailcut.engine.assembly import Assembly, limited_inputs
-from tailcut.engine.limits import PathLimits
 from tailcut.errors import BadRequest
 from tailcut.manifest import Deployment, FeatureGroup, Features, Field, Model, Tensor
+from tailcut.models.value_limits import PathLimits
+from tailcut.pipeline.row_transform import Assembly, limited_inputs
 from tailcut.server.openapi import openapi
 from tailcut.server.openapi_limits import data_schema, field_schemas, row_value
 

@@ -18,14 +18,17 @@ from tailcut import text
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays
 from tailcut.common.validation import InputSpec
-from tailcut.engine import opening, seating, user_code, warming
-from tailcut.engine.examples import Examples
-from tailcut.engine.version import version_of
 from tailcut.errors import NotInRegistry, StartError
 from tailcut.manifest import load
+from tailcut.models import variant_loader as seating
+from tailcut.models import warm_up as warming
+from tailcut.models.deployment_version import version_of
+from tailcut.models.example_rows import Examples
 from tailcut.observe.recorder import Recorder
+from tailcut.pipeline import hook_loading as user_code
 from tailcut.registry import Variant
 from tailcut.registry.machine import read_machine
+from tailcut.serving import deployment_loader as opening
 from tailcut.testing.runtimes import StubRuntime
 
 MANIFEST = """

@@ -17,13 +17,14 @@ from tests.app_kit import GOOD, INFER, Client, counters, running
 from tests.promotion_kit import Promotions, deployment
 
 from tailcut.common.fingerprint import Trust
-from tailcut.engine import opening, seating
-from tailcut.engine.following import Follower
-from tailcut.engine.switch import in_background
 from tailcut.errors import InferenceError
 from tailcut.manifest import Manifest
+from tailcut.models import variant_loader as seating
+from tailcut.models.background_loading import in_background
+from tailcut.models.runtimes import open_runtime
 from tailcut.registry import Registry
-from tailcut.runtimes import open_runtime
+from tailcut.serving import deployment_loader as opening
+from tailcut.serving.promotion_watcher import Follower
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 ROWS = {"rows": [{"id": 1, "value": 2}]}

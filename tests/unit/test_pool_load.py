@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tailcut.engine.pool_load import PoolLoad
+from tailcut.models.pool_load import PoolLoad
 from tailcut.scheduler.pool_scaling import Limits, Scaler
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from tests.app_kit import INFER, Answer, Client, counters, deployment, running
 
-from tailcut.engine import seating, seats
 from tailcut.errors import ArtifactError
-from tailcut.runtimes import open_runtime
+from tailcut.models import executor_handle as seats
+from tailcut.models import variant_loader as seating
+from tailcut.models.runtimes import open_runtime
 from tailcut.testing.runtimes import FaultyRuntime
 
 ONE = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}

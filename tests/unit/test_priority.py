@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from tests.promotion_kit import save_model
 
-from tailcut.engine.switch import in_background
 from tailcut.manifest import Tensor
-from tailcut.runtimes import open_runtime, priority
-from tailcut.runtimes.base import Opening
-from tailcut.runtimes.priority import LOADERS, aside, low_priority
+from tailcut.models.background_loading import in_background
+from tailcut.models.runtimes import open_runtime, priority
+from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.priority import LOADERS, aside, low_priority
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies of threads are Linux's")
 

@@ -20,15 +20,16 @@ from tests.app_kit import Answer, counters, running
 from tests.models import coupled
 
 from tailcut.common.tensors import Arrays
-from tailcut.engine import opening, seating
-from tailcut.engine.row_coupling import rows_alone, with_row_coupling
-from tailcut.engine.user_code import import_code
-from tailcut.engine.version import version_of
 from tailcut.manifest import Manifest, load
+from tailcut.models import variant_loader as seating
+from tailcut.models.deployment_version import version_of
+from tailcut.models.row_coupling import rows_alone, with_row_coupling
+from tailcut.models.runtimes import Runtime, open_runtime, row_coupling
+from tailcut.models.runtimes.row_coupling import coupling_operators
 from tailcut.observe.recorder import Recorder
+from tailcut.pipeline.hook_loading import import_code
 from tailcut.registry import NewVariant, Registry
-from tailcut.runtimes import Runtime, open_runtime, row_coupling
-from tailcut.runtimes.row_coupling import coupling_operators
+from tailcut.serving import deployment_loader as opening
 
 MANIFEST = """
 name = "rows"
@@ -153,7 +154,9 @@ def test_a_part_of_a_pair_couples_the_rows_of_the_pair(tmp_path: Path) -> None:
 
 def test_finding_it_takes_no_onnx_package() -> None:
     code = (
-        "import sys; from tailcut.engine import opening, row_coupling, seating; "
+        "import sys\n"
+        "from tailcut.models import row_coupling, variant_loader\n"
+        "from tailcut.serving import deployment_loader\n"
         "assert not {'onnx', 'torch'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

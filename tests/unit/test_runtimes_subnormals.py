@@ -18,7 +18,7 @@ def flushed():
     return bool(np.float32(1e-38) * np.float32(0.1) == 0)
 
 assert not flushed()
-from tailcut.runtimes.onnxruntime import flush_subnormals
+from tailcut.models.runtimes.onnxruntime import flush_subnormals
 flush_subnormals()
 seen = []
 thread = threading.Thread(target=lambda: seen.append(flushed()))
@@ -41,9 +41,9 @@ from pathlib import Path
 import numpy as np
 from tests.app_kit import GOOD, INFER, deployment, running
 from tests.unit.test_app_generate import Stream
-from tailcut.engine import seating
-from tailcut.runtimes.floats import confine_to_models
-from tailcut.runtimes.onnxruntime import flush_subnormals
+from tailcut.models import variant_loader as seating
+from tailcut.models.runtimes.floats import confine_to_models
+from tailcut.models.runtimes.onnxruntime import flush_subnormals
 from tailcut.testing.runtimes import CallableRuntime
 
 def smallest():

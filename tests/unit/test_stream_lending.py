@@ -15,9 +15,10 @@ from tests.app_kit import Client, counters, deployment, running
 from tests.unit.test_app_generate import GENERATE, Stream
 
 from tailcut.common.tensors import Arrays
-from tailcut.engine import seating, seats
-from tailcut.engine.engine import Engine
 from tailcut.errors import InferenceError
+from tailcut.models import executor_handle as seats
+from tailcut.models import variant_loader as seating
+from tailcut.serving.deployment import Engine
 
 PATIENT = {"x-tailcut-timeout-ms": "20000"}
 ONE_THREAD = 'pool={executor="thread", executors=1, recycle_requests=3}'

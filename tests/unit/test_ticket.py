@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tailcut.engine.ticket import Ticket
+from tailcut.models.batch_item import Ticket
 from tailcut.scheduler.request_queue import Entry
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tailcut.errors import ArtifactError
-from tailcut.runtimes.torch_call import in_order
+from tailcut.models.runtimes.torch_call import in_order
 
 
 class Module:

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.runtimes.tuning import NEAR, Setting, Timing, choose, choose_variation, grid, variations, without_tuned
+from tailcut.models.runtimes.tuning import (
+    NEAR,
+    Setting,
+    Timing,
+    choose,
+    choose_variation,
+    grid,
+    variations,
+    without_tuned,
+)
 
 
 def timing(threads: int, executors: int, ms: float, *, cpu_ms: float = 1.0, rows_per_s: float = 1e6) -> Timing:

@@ -20,10 +20,10 @@ from tests.code_kit import GROUPS, HOOKS, TRAIN, Project, imported
 
 from tailcut.code import distributions, graph, installed
 from tailcut.code.loaded import Loading
-from tailcut.engine.user_code import import_code
-from tailcut.engine.version import deployment_version, version_of
 from tailcut.errors import ManifestError
 from tailcut.manifest import Deployment, Duration, FeatureGroup, Features, Manifest, Model, Server, Slo, Tensor
+from tailcut.models.deployment_version import deployment_version, version_of
+from tailcut.pipeline.hook_loading import import_code
 from tailcut.registry import Variant
 
 BASE = Deployment(

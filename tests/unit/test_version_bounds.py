@@ -13,10 +13,10 @@ from tests.app_kit import INFER, Client, running
 from tests.bounds_kit import SHOP, deployed, shops
 
 from tailcut.common.bounds import Bound
-from tailcut.engine.engine import Engine
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Manifest
 from tailcut.registry import NewVariant, Registry, Version
+from tailcut.serving.deployment import Engine
 
 NEVER = 'serve.follow="1h"'
 GENERATE = "/v2/models/m/generate"

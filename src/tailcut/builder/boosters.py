@@ -10,7 +10,7 @@ import numpy as np
 
 from tailcut.common.tensors import Array, Arrays
 from tailcut.manifest import Model
-from tailcut.runtimes.tables import BoosterInput, Table, shaped
+from tailcut.models.runtimes.tables import BoosterInput, Table, shaped
 
 Call = Callable[[Arrays], Array]
 
@@ -31,7 +31,7 @@ def caller(model: Any, section: Model) -> Call | None:
 
 def _lightgbm(lightgbm: Any, model: Any, section: Model) -> Call:
     from tailcut.builder.ensembles.lightgbm import is_binary
-    from tailcut.runtimes.lightgbm import fitted_names
+    from tailcut.models.runtimes.lightgbm import fitted_names
 
     booster = model if isinstance(model, lightgbm.Booster) else model.booster_
     output = section.outputs[0]

@@ -44,8 +44,8 @@ from tailcut.errors import ArtifactError, BuildError, TailcutError
 from tailcut.gate import QualityVerdict
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain
+from tailcut.models.runtimes.live import LIVE
 from tailcut.registry import NewVariant, Promotion, Registry, Version, digest
-from tailcut.runtimes.live import LIVE
 
 
 def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = silent) -> tuple[Version, Promotion]:

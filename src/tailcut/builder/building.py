@@ -20,8 +20,8 @@ from tailcut.builder.sources import Found
 from tailcut.builder.sources.registry import Base
 from tailcut.errors import DoesNotApply, TailcutError
 from tailcut.manifest import Manifest
+from tailcut.models.runtimes.tuning import without_tuned
 from tailcut.registry import digest
-from tailcut.runtimes.tuning import without_tuned
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from tailcut.common.scalars import is_missing
 from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
-from tailcut.runtimes.live import source_path
+from tailcut.models.runtimes.live import source_path
 
 _ROWS = 3
 _FREE = 4

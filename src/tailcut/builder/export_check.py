@@ -12,7 +12,7 @@ from tailcut.builder.holdout import Holdout
 from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
-from tailcut.runtimes import Runtime
+from tailcut.models.runtimes import Runtime
 
 ABSOLUTE = 1e-4
 RELATIVE = 1e-3

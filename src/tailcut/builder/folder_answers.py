@@ -20,9 +20,9 @@ from tailcut.builder.calling import said
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, MissingExtra, TailcutError
 from tailcut.manifest import Manifest
-from tailcut.runtimes import Runtime
-from tailcut.runtimes.huggingface import Folder, read
-from tailcut.runtimes.huggingface.module import quiet
+from tailcut.models.runtimes import Runtime
+from tailcut.models.runtimes.huggingface import Folder, read
+from tailcut.models.runtimes.huggingface.module import quiet
 
 SCALE = 10.0
 """Attention is computed in another order than the library's: rounding of this many times what one kernel gives."""

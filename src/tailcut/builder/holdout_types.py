@@ -11,10 +11,10 @@ from tailcut.common.scalars import is_missing
 from tailcut.common.tensors import Array
 from tailcut.common.texts import MISSING_TEXT
 from tailcut.common.validation import InputSpec
-from tailcut.engine.conversion import converted
-from tailcut.engine.limits import input_specs
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Model
+from tailcut.models.value_limits import input_specs
+from tailcut.pipeline.value_conversion import converted
 
 
 def fitted(holdout: Holdout, model: Model) -> Holdout:

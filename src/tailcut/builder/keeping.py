@@ -12,9 +12,9 @@ import numpy as np
 from tailcut.builder.holdout import Bools, Holdout
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Array, Arrays
-from tailcut.engine.examples import problem_of
-from tailcut.engine.limits import input_specs
 from tailcut.manifest import Model
+from tailcut.models.example_rows import problem_of
+from tailcut.models.value_limits import input_specs
 from tailcut.registry.padding import lengths
 from tailcut.registry.rows import ROWS, KeptRows
 

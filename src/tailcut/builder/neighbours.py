@@ -20,8 +20,8 @@ from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, InferenceError
 from tailcut.gate.metrics import are_probabilities
 from tailcut.manifest import Model
-from tailcut.runtimes import Runtime
-from tailcut.runtimes.row_coupling import coupling_operators
+from tailcut.models.runtimes import Runtime
+from tailcut.models.runtimes.row_coupling import coupling_operators
 
 ROWS = 64
 LEAST_ROWS = 8

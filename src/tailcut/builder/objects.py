@@ -6,7 +6,7 @@ import inspect
 import sys
 from typing import Any
 
-from tailcut.runtimes.sklearn import fitted_names
+from tailcut.models.runtimes.sklearn import fitted_names
 
 
 def is_module(model: Any) -> bool:

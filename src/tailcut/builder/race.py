@@ -12,7 +12,7 @@ import numpy as np
 from tailcut.builder.holdout import Holdout
 from tailcut.builder.turns import turn
 from tailcut.common.tensors import Arrays
-from tailcut.runtimes import Runtime
+from tailcut.models.runtimes import Runtime
 
 BATCH_ROWS = (1, 8)
 ROUNDS = 7

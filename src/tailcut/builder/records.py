@@ -10,8 +10,8 @@ import msgspec
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.manifest.reading import read
+from tailcut.models.runtimes.base import Opening
 from tailcut.registry import NewVariant
-from tailcut.runtimes.base import Opening
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,9 +20,9 @@ from tailcut.builder.objects import is_module
 from tailcut.common.tensors import Array, Arrays, Bools, Doubles
 from tailcut.errors import BuildError
 from tailcut.manifest import Model, Tensor
-from tailcut.runtimes import Runtime
-from tailcut.runtimes.torch import RETURN_TENSORS, described
-from tailcut.runtimes.torch_call import in_order
+from tailcut.models.runtimes import Runtime
+from tailcut.models.runtimes.torch import RETURN_TENSORS, described
+from tailcut.models.runtimes.torch_call import in_order
 
 Call = Callable[[Arrays], Arrays]
 
@@ -243,7 +243,7 @@ def _short(value: Any) -> str:
 
 def _table(model: Any, section: Model) -> Call:
     from tailcut.builder import boosters
-    from tailcut.runtimes.sklearn import answers, table_of
+    from tailcut.models.runtimes.sklearn import answers, table_of
 
     output = section.outputs[0]
     own = boosters.caller(model, section)

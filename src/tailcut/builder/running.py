@@ -11,7 +11,7 @@ import numpy as np
 from tailcut.builder.holdout import Holdout
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, InferenceError, OutputsError
-from tailcut.runtimes import Runtime
+from tailcut.models.runtimes import Runtime
 
 _shown = Repr()
 _shown.maxlist = 8

@@ -13,8 +13,8 @@ from tailcut.builder.labels import check_numbers, whole
 from tailcut.common.tensors import Array, Arrays, Doubles
 from tailcut.errors import BuildError
 from tailcut.gate.metrics import BINARY, METRICS, PROBABILITIES, are_probabilities, cosine, decide, drop
+from tailcut.models.runtimes import Runtime
 from tailcut.registry.padding import lengths
-from tailcut.runtimes import Runtime
 
 BATCH_ROWS = 256
 PADDED_BATCH_ROWS = 32

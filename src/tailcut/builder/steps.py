@@ -40,9 +40,9 @@ from tailcut.builder.sources import registry as sources_registry
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest
-from tailcut.runtimes import Runtime, open_runtime
-from tailcut.runtimes.live import source_of
-from tailcut.runtimes.row_coupling import coupling_operators
+from tailcut.models.runtimes import Runtime, open_runtime
+from tailcut.models.runtimes.live import source_of
+from tailcut.models.runtimes.row_coupling import coupling_operators
 
 SELECTION_FILE = "selection.npz"
 CONFIRMATION_FILE = "confirmation.npz"

@@ -26,10 +26,10 @@ from tailcut.common.fingerprint import uses_gpu
 from tailcut.common.tensors import Arrays
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
-from tailcut.runtimes import Runtime, open_runtime
-from tailcut.runtimes.batch_buckets import powers
-from tailcut.runtimes.live import source_of
-from tailcut.runtimes.tuning import Setting, Timing, choose, choose_variation, grid, variations, without_tuned
+from tailcut.models.runtimes import Runtime, open_runtime
+from tailcut.models.runtimes.batch_buckets import powers
+from tailcut.models.runtimes.live import source_of
+from tailcut.models.runtimes.tuning import Setting, Timing, choose, choose_variation, grid, variations, without_tuned
 
 TUNED = frozenset({"onnxruntime", "openvino", "torch", "lightgbm", "xgboost"})
 """Runtimes that take a number of threads."""

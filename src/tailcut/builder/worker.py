@@ -19,7 +19,7 @@ from tailcut.builder.records import Outcome, Spec
 from tailcut.common.extras import install
 from tailcut.common.user_frames import innermost, place
 from tailcut.errors import InferenceError, MissingExtra, TailcutError
-from tailcut.runtimes.telemetry import keep_off
+from tailcut.models.runtimes.telemetry import keep_off
 
 _PR_SET_PDEATHSIG = 1
 

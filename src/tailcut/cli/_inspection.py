@@ -14,13 +14,13 @@ import msgspec
 from tailcut.cli._check_report import Failure, Group, Origin, Report, Request, Step, Tensor, Untried, Variant
 from tailcut.common.tensors import DATATYPE_OF, Arrays
 from tailcut.common.timings import STAGE_NAMES
-from tailcut.engine.assembly import encode_answer, limited_inputs
-from tailcut.engine.engine import Engine
-from tailcut.engine.opening import Opened, find_variant
-from tailcut.engine.path import Call
 from tailcut.errors import InferenceError, ManifestError, TailcutError
 from tailcut.features import FeatureService
 from tailcut.manifest import Deployment, FeatureGroup, Manifest, parse_duration, resolve
+from tailcut.pipeline.pipeline import Call
+from tailcut.pipeline.row_transform import encode_answer, limited_inputs
+from tailcut.serving.deployment import Engine
+from tailcut.serving.deployment_loader import Opened, find_variant
 
 LOADING = ("artifact", "load")
 """The steps before the first row: what fails here is the deployment's set-up and not an answer."""

@@ -12,7 +12,7 @@ from tailcut.common.tensors import Arrays
 from tailcut.manifest import Manifest, resolve
 from tailcut.manifest.keys import to_toml
 from tailcut.manifest.template import Block, Filled
-from tailcut.runtimes.live import source_path
+from tailcut.models.runtimes.live import source_path
 
 if TYPE_CHECKING:
     from tailcut.builder.describing import Described
@@ -66,7 +66,7 @@ def _of_source(manifest: Manifest, rows: Arrays) -> list[Bound]:
     if path is None:
         model = resolve(section.source, manifest)()
     elif path.is_dir():
-        from tailcut.runtimes.huggingface import module
+        from tailcut.models.runtimes.huggingface import module
 
         names = tuple(tensor.name for tensor in section.inputs)
         model = module(path, names, rank=len(section.outputs[0].shape), weights=True)

@@ -15,7 +15,7 @@ from tailcut.cli._deployment_figures import Deployed, batches_at, lines_of, requ
 from tailcut.errors import LoadTestError
 from tailcut.load.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
 from tailcut.manifest import Batching, Manifest, Slo
-from tailcut.runtimes.tuning import tuned_points, tuned_spread
+from tailcut.models.runtimes.tuning import tuned_points, tuned_spread
 from tailcut.scheduler.batching_delay import Window
 from tailcut.scheduler.latency_learner import Costs
 from tailcut.scheduler.simulation.service_time import noisy
@@ -104,13 +104,13 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
         return Known(dict(given), "--cost")
     if manifest is None:
         raise LoadTestError("nothing is known of what a batch takes: there is no manifest here", hint=_WAY_OUT)
-    from tailcut.engine.opening import find_variant
-    from tailcut.engine.row_coupling import rows_alone, with_row_coupling
+    from tailcut.models.row_coupling import rows_alone, with_row_coupling
+    from tailcut.serving.deployment_loader import find_variant
 
     variant = with_row_coupling(find_variant(manifest))
     alone = rows_alone(variant)
     if measure:
-        from tailcut.engine.seating import open_variant
+        from tailcut.models.variant_loader import open_variant
 
         warm = open_variant(manifest, variant)
         warm.close()
@@ -177,13 +177,13 @@ def play(
 
 
 def _window(batching: Batching, slo: Slo) -> Window | None:
-    from tailcut.engine.planning import make_window
+    from tailcut.models.scheduler_factory import make_window
 
     return make_window(batching, slo)
 
 
 def _limit_ns(batching: Batching, slo: Slo) -> int:
-    from tailcut.engine.planning import make_target
+    from tailcut.models.scheduler_factory import make_target
 
     target = make_target(batching, slo)
     return target.limit_ns if target is not None else 0

@@ -24,6 +24,6 @@ def smoke_test(
     """
     if quick:
         return None
-    from tailcut.engine.smoke import SmokeTest
+    from tailcut.models.smoke_test import SmokeTest
 
     return SmokeTest(registry, load_manifest(manifest, settings, keep_unset=True) if place is None else None)

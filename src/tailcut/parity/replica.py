@@ -16,12 +16,12 @@ import numpy as np
 from tailcut.common.json_values import decode
 from tailcut.common.tensors import Array, Arrays
 from tailcut.common.texts import MISSING_TEXT, texts_of
-from tailcut.engine.assembly import encode_answer
-from tailcut.engine.engine import Engine
-from tailcut.engine.path import Path
-from tailcut.engine.ticket import run_rows
 from tailcut.manifest import Manifest
+from tailcut.models.batch_item import run_rows
 from tailcut.parity.analysis.columns import Columns, split
+from tailcut.pipeline.pipeline import Path
+from tailcut.pipeline.row_transform import encode_answer
+from tailcut.serving.deployment import Engine
 
 Row = Mapping[str, Any]
 _STOP_S = 2.0

@@ -14,10 +14,10 @@ import msgspec
 
 from tailcut.common.statistics import percentile
 from tailcut.errors import ProfileError
+from tailcut.models.runtimes.checks import first_line
+from tailcut.models.runtimes.telemetry import keep_off
 from tailcut.profiler.attribution.layers import Conversion
 from tailcut.profiler.hooks.estimators import estimators
-from tailcut.runtimes.checks import first_line
-from tailcut.runtimes.telemetry import keep_off
 
 if TYPE_CHECKING:
     from tailcut.common.tensors import Arrays

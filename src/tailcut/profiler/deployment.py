@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from tailcut.engine.opening import find_variant
 from tailcut.errors import ManifestError, TailcutError
 from tailcut.ladder.machine import choose_cores, pinned
 from tailcut.ladder.process import ServerProcess, free_port
@@ -23,6 +22,7 @@ from tailcut.manifest import Deployment, Manifest, resolve
 from tailcut.profiler.attribution.server_timing import TAILCUT
 from tailcut.profiler.outside import record_load, with_notes
 from tailcut.profiler.records import Recording, Stage
+from tailcut.serving.deployment_loader import find_variant
 
 _READY_S = 120.0
 _SETTINGS = ("server.drain=100ms", "server.grpc_port=0")

@@ -19,10 +19,10 @@ from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.common.user_frames import innermost, place
 from tailcut.errors import MissingExtra, ProfileError, TailcutError
 from tailcut.manifest import Manifest, Tensor, load
+from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.telemetry import keep_off
 from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.layers import InputShape, LayersOutcome, LayersSpec, of_onnx, of_torch
-from tailcut.runtimes.base import Openable
-from tailcut.runtimes.telemetry import keep_off
 
 _PR_SET_PDEATHSIG = 1
 FREE_DIMENSION = 128
@@ -84,8 +84,8 @@ def _find(spec: LayersSpec) -> ModelLayers:
 
 def _served(manifest: Manifest, shapes: Sequence[InputShape]) -> ModelLayers:
     """Profile the variant that the deployment serves, with its own settings and threads."""
-    from tailcut.engine.opening import find_variant
-    from tailcut.runtimes.live import source_of
+    from tailcut.models.runtimes.live import source_of
+    from tailcut.serving.deployment_loader import find_variant
 
     variant = find_variant(manifest)
     arrays = _arrays(variant.inputs, shapes)
@@ -111,8 +111,8 @@ def _served_torch(variant: Openable, source: Callable[[], Any], arrays: Arrays, 
     """Profile a variant's module, where and in the precision that it is served in, but call by call."""
     import torch
 
-    from tailcut.runtimes.compiled import check_device, placed, placement_of, put
-    from tailcut.runtimes.torch import load_module
+    from tailcut.models.runtimes.compiled import check_device, placed, placement_of, put
+    from tailcut.models.runtimes.torch import load_module
 
     torch.set_num_threads(threads)
     module, notes = load_module(variant, source), tuple[str, ...]()
@@ -162,7 +162,7 @@ def _fed(path: Path, shapes: Sequence[InputShape]) -> Arrays:
     """Make inputs for an ONNX file from what it says of them."""
     import onnxruntime
 
-    from tailcut.runtimes.onnxruntime import described
+    from tailcut.models.runtimes.onnxruntime import described
 
     try:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

@@ -15,9 +15,9 @@ import msgspec
 from tailcut.common.statistics import percentile
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ProfileError
+from tailcut.models.runtimes.checks import first_line
+from tailcut.models.runtimes.telemetry import keep_off
 from tailcut.profiler.attribution.layers import ModelLayers, layers_of, operators_of, quiet
-from tailcut.runtimes.checks import first_line
-from tailcut.runtimes.telemetry import keep_off
 
 _BUDGET_S = 1.0
 _FEWEST, _MOST = 3, 200
@@ -85,7 +85,7 @@ def _given(model: Path | bytes) -> str | bytes:
 
 
 def _options(threads: int, settings: Mapping[str, Any] | None) -> Any:
-    from tailcut.runtimes.onnxruntime import session_options
+    from tailcut.models.runtimes.onnxruntime import session_options
 
     if settings is not None:
         return session_options(threads or 1, settings)

@@ -36,7 +36,7 @@ def of_openvino(artifact: Path, feeds: Arrays, name: str, *, threads: int, setti
         ProfileError: the file cannot be opened, or the model fails on the inputs.
         MissingExtra: openvino is not installed.
     """
-    from tailcut.runtimes.openvino import load_openvino, properties, read_model
+    from tailcut.models.runtimes.openvino import load_openvino, properties, read_model
 
     openvino = load_openvino()
     try:

@@ -7,10 +7,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from time import perf_counter_ns
 
 from tailcut.common.timings import Stage
-from tailcut.engine.engine import Engine
-from tailcut.engine.path import Call
-from tailcut.engine.unread import refused_unread
 from tailcut.errors import ClientGone, RequestTimeout, Shed, TailcutError
+from tailcut.pipeline.early_shedding import refused_unread
+from tailcut.pipeline.pipeline import Call
 from tailcut.server.auth import Guard
 from tailcut.server.bodies import Bodies
 from tailcut.server.encodings import decoded
@@ -33,6 +32,7 @@ from tailcut.server.http import (
 from tailcut.server.incidents import note
 from tailcut.server.inference import BinaryReply
 from tailcut.server.unfinished import unfinished_stage
+from tailcut.serving.deployment import Engine
 
 _READ_S = 10.0
 _MOST_TOLD = 64

@@ -13,7 +13,6 @@ from __future__ import annotations
 from reprlib import repr as shown
 from time import perf_counter_ns
 
-from tailcut.engine.engine import Engine
 from tailcut.errors import MethodNotAllowed, NotFound, TailcutError
 from tailcut.server.answering import Answering
 from tailcut.server.auth import Guard
@@ -24,6 +23,7 @@ from tailcut.server.pages import Pages
 from tailcut.server.predictions import Predictions
 from tailcut.server.repository import Repository
 from tailcut.server.routing import Route
+from tailcut.serving.deployment import Engine
 
 
 class Application:

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tailcut.engine.engine import Engine
 from tailcut.errors import ClientGone
 from tailcut.manifest import Manifest, load
 from tailcut.server.app import Application
@@ -20,6 +19,7 @@ from tailcut.server.auth import Guard
 from tailcut.server.front import Front
 from tailcut.server.http import Chunks, Reply
 from tailcut.server.repeated import by_name
+from tailcut.serving.deployment import Engine
 
 log = logging.getLogger("tailcut.server")
 

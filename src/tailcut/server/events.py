@@ -11,10 +11,10 @@ from time import perf_counter_ns
 
 import msgspec
 
-from tailcut.engine.call import Call
-from tailcut.engine.engine import Engine
 from tailcut.errors import ClientGone, TailcutError, TooLarge
+from tailcut.pipeline.request_context import Call
 from tailcut.server.incidents import note
+from tailcut.serving.deployment import Engine
 
 EVENT_STREAM = (
     ("content-type", "text/event-stream; charset=utf-8"),

@@ -21,16 +21,16 @@ from tailcut.common.json_values import UNREADABLE, decode, encode
 from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Stage
 from tailcut.common.validation import InputSpec, check_rows, limits_of
-from tailcut.engine.engine import Engine
-from tailcut.engine.path import Call, Path
-from tailcut.engine.streaming import no_stream
 from tailcut.errors import BadRequest
+from tailcut.pipeline.pipeline import Call, Path
+from tailcut.pipeline.streaming import no_stream
 from tailcut.server.answering import Answering
 from tailcut.server.http import Body, HeaderMap, Reply, clipped, timeout_ns, unread
 from tailcut.server.inference import InferenceCodec
 from tailcut.server.json_tensors import AnyTensor, array_of_json
 from tailcut.server.parameters import timeout_ns as asked_timeout_ns
 from tailcut.server.routing import Handler, Route, path_of
+from tailcut.serving.deployment import Engine
 
 _OWN = ("id", "parameters")
 """Keys of a request that are no inputs."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from tailcut.common.user_frames import place
-from tailcut.engine.call import Call
 from tailcut.errors import DeadlineExceeded, FeatureUnavailable, HookError, InferenceError, NotReady, TailcutError
 from tailcut.observe.failures import FailureLog
+from tailcut.pipeline.request_context import Call
 
 _MOST_CAUSES = 8
 _KIND = "_tailcut_kind"

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 import tailcut
-from tailcut.engine.engine import Engine
 from tailcut.server.auth import Guard
 from tailcut.server.http import Body, HeaderMap, Reply, json_reply
 from tailcut.server.routing import Handler, Route, no_version, path_of
+from tailcut.serving.deployment import Engine
 
 EXTENSIONS = (
     "binary_tensor_data",

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tailcut.common.bounds import Bound
-from tailcut.engine.limits import bounds_of, fields_of, limits_said
 from tailcut.manifest import Model, Tensor
+from tailcut.models.value_limits import bounds_of, fields_of, limits_said
 
 _TYPES = {"BOOL": "boolean", "FP16": "number", "FP32": "number", "FP64": "number", "BYTES": "string"}
 _FIELD_TYPES = {"integer": "integer", "number": "number", "text": "string", "boolean": "boolean"}

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tailcut.engine.engine import Engine
 from tailcut.observe.exposition import CONTENT_TYPE
 from tailcut.server.docs_page import docs_page
 from tailcut.server.http import Body, HeaderMap, Reply, json_reply
 from tailcut.server.openapi import openapi
 from tailcut.server.routing import Route
+from tailcut.serving.deployment import Engine
 
 _HTML = [
     ("content-type", "text/html; charset=utf-8"),

@@ -14,14 +14,14 @@ import msgspec
 
 from tailcut.common.json_values import UNREADABLE, decode
 from tailcut.common.timings import Stage
-from tailcut.engine.assembly import encode_answer
-from tailcut.engine.engine import Engine
-from tailcut.engine.path import Call, Path
 from tailcut.errors import BadRequest
+from tailcut.pipeline.pipeline import Call, Path
+from tailcut.pipeline.row_transform import encode_answer
 from tailcut.server.answering import Answering
 from tailcut.server.http import HeaderMap, request_id, timeout_ns, unread
 from tailcut.server.inference import BINARY_HEADER, BinaryReply, InferenceCodec
 from tailcut.server.routing import Handler, Route, path_of
+from tailcut.serving.deployment import Engine
 
 _PREDICT_FORM = 'send {"entities": [...]} or {"rows": [{...}, ...]}; see /openapi.json'
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from tailcut.engine.engine import Engine
 from tailcut.errors import BadRequest
 from tailcut.server.answering import Answering
 from tailcut.server.auth import Guard
 from tailcut.server.http import Body, HeaderMap, Reply, clipped, json_reply
 from tailcut.server.inference import UNREADABLE
 from tailcut.server.routing import Route
+from tailcut.serving.deployment import Engine
 
 _MAX_BODY_BYTES = 64 * 1024
 _PARAMETERS = ("version", "variant")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from reprlib import repr as shown
 
-from tailcut.engine.engine import Engine
-from tailcut.engine.path import Path
 from tailcut.errors import NotFound
+from tailcut.pipeline.pipeline import Path
 from tailcut.server.http import Body, HeaderMap, Reply
+from tailcut.serving.deployment import Engine
 
 Handler = Callable[[HeaderMap, Body], Awaitable[Reply]]
 Route = tuple[str, Handler]

@@ -20,13 +20,13 @@ from contextlib import suppress
 from time import perf_counter, perf_counter_ns
 from typing import NamedTuple
 
-from tailcut.engine.engine import Engine
-from tailcut.engine.executors import THREADS
 from tailcut.errors import NotReady
+from tailcut.models.executors.in_process import THREADS
+from tailcut.models.runtimes.priority import is_loading
 from tailcut.observe.exposition import Sample
-from tailcut.runtimes.priority import is_loading
 from tailcut.scheduler.contention import Contention, Saturation
 from tailcut.server.slices import Slices
+from tailcut.serving.deployment import Engine
 
 log = logging.getLogger("tailcut.server")
 

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn
 
-from tailcut.engine.engine import Engine
-from tailcut.engine.opening import Opened
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
-from tailcut.runtimes.floats import confine_to_models
-from tailcut.runtimes.onnxruntime import flush_subnormals
+from tailcut.models.runtimes.floats import confine_to_models
+from tailcut.models.runtimes.onnxruntime import flush_subnormals
 from tailcut.server.app import Application
 from tailcut.server.auth import Guard
 from tailcut.server.front import Front
 from tailcut.server.scheduling import Scheduling
 from tailcut.server.signals import STOP
+from tailcut.serving.deployment import Engine
+from tailcut.serving.deployment_loader import Opened
 
 if TYPE_CHECKING:
     from tailcut.server.grpc.server import GRPCServer

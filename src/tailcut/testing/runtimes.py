@@ -9,7 +9,7 @@ import numpy as np
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError
-from tailcut.runtimes import Runtime
+from tailcut.models.runtimes import Runtime
 
 
 class StubRuntime:

@@ -107,7 +107,7 @@ def executors(server: Served) -> list[int]:
     return [
         pid
         for pid in children(server.worker_pid)
-        if b"tailcut.runtimes.remote.child" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"tailcut.models.runtimes.remote.child" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     ]
 
 

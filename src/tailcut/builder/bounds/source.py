@@ -88,7 +88,7 @@ def _seen(model: Any, trials: Trials, path: Path | None) -> Seen | None:
     if path is not None and path.suffix == ".onnx":
         return onnx.seen(path, trials)
     if path is not None and path.is_dir():
-        from tailcut.runtimes import huggingface
+        from tailcut.models.runtimes import huggingface
 
         return torch.seen(huggingface.module(path, tuple(tensor.name for tensor in trials.inputs)), trials)
     return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from tailcut.builder.bounds.indices import Index, Seen
 from tailcut.builder.bounds.trials import Trials
-from tailcut.runtimes.torch_call import in_order
+from tailcut.models.runtimes.torch_call import in_order
 
 
 def seen(module: Any, trials: Trials) -> Seen:

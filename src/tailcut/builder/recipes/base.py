@@ -17,8 +17,8 @@ from tailcut.builder.here import Here
 from tailcut.builder.holdout import Holdout
 from tailcut.builder.records import Made, openable
 from tailcut.manifest import Deployment, Manifest
-from tailcut.runtimes import Runtime, open_runtime
-from tailcut.runtimes.live import source_of
+from tailcut.models.runtimes import Runtime, open_runtime
+from tailcut.models.runtimes.live import source_of
 
 PORTABLE = frozenset({"onnx"})
 """Recipes whose fp32 result runs everywhere alike; OpenVINO's does not: it may compute in bf16."""

@@ -18,7 +18,7 @@ from tailcut.builder.holdout import Holdout
 from tailcut.builder.recipes.graph_names import free, taken
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError
-from tailcut.runtimes import Runtime
+from tailcut.models.runtimes import Runtime
 
 CHUNK_ROWS = 8
 COMPARED_ROWS = 256
@@ -165,12 +165,12 @@ def _opened(model: Path, tensors: list[str], path: Path) -> Any:
     """Open the model with ``tensors`` as outputs."""
     import onnx
 
-    from tailcut.runtimes.telemetry import keep_off
+    from tailcut.models.runtimes.telemetry import keep_off
 
     keep_off()
     import onnxruntime
 
-    from tailcut.runtimes.onnxruntime import session_options
+    from tailcut.models.runtimes.onnxruntime import session_options
 
     graph = onnx.load(str(model))
     del graph.graph.output[:]

@@ -17,8 +17,8 @@ from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment
-from tailcut.runtimes import batch_buckets as buckets
-from tailcut.runtimes import bucketed
+from tailcut.models.runtimes import batch_buckets as buckets
+from tailcut.models.runtimes import bucketed
 
 NO_DEVICE = "not here: no CUDA device"
 COMPARED_ROWS = 256

@@ -20,7 +20,7 @@ from tailcut.builder import export_check
 from tailcut.builder.recipes import kernels, onnx_export, racing
 from tailcut.builder.recipes.base import Work
 from tailcut.errors import BuildError
-from tailcut.runtimes import Runtime
+from tailcut.models.runtimes import Runtime
 
 _SKIPS = ("SkipLayerNormalization", "EmbedLayerNormalization")
 _APART = ", norms apart"

@@ -20,8 +20,8 @@ from tailcut.builder.recipes.base import INT8, TREES, Result, Subject, Work, mis
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, DoesNotApply, TailcutError
 from tailcut.manifest import Manifest, resolve
-from tailcut.runtimes.live import source_of
-from tailcut.runtimes.torch_call import in_order
+from tailcut.models.runtimes.live import source_of
+from tailcut.models.runtimes.torch_call import in_order
 
 if TYPE_CHECKING:
     import torch
@@ -164,7 +164,7 @@ def _export(work: Work, module: torch.nn.Module, layers: list[Layer], bits: int)
 
 def _module(work: Work) -> torch.nn.Module:
     from tailcut.builder.records import openable
-    from tailcut.runtimes.torch import load_module
+    from tailcut.models.runtimes.torch import load_module
 
     source = source_of(work.manifest, work.base.runtime)
     assert source is not None

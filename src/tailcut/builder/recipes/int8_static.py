@@ -25,7 +25,7 @@ from tailcut.builder.recipes.graph_names import Numbered
 from tailcut.builder.recipes.int8_dynamic import mean_abs_error, prepare
 from tailcut.builder.recipes.int8_plan import Plan
 from tailcut.errors import BuildError
-from tailcut.runtimes.telemetry import keep_off
+from tailcut.models.runtimes.telemetry import keep_off
 
 ROWS = 500
 """Rows that calibrate, at most; ranges no longer move after a few hundred."""
@@ -208,7 +208,7 @@ def operators(file: Path) -> dict[str, int]:
     keep_off()
     import onnxruntime
 
-    from tailcut.runtimes.onnxruntime import session_options
+    from tailcut.models.runtimes.onnxruntime import session_options
 
     optimized = file.with_suffix(".optimized.onnx")
     options = session_options(1)

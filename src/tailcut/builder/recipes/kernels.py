@@ -131,7 +131,7 @@ def _is_exact(node: Any) -> bool:
 
 def _name_gelus(model: Any) -> None:
     """Recognise GELUs that are written out with Erf, in place."""
-    from tailcut.runtimes.telemetry import keep_off
+    from tailcut.models.runtimes.telemetry import keep_off
 
     keep_off()
     import onnxruntime.transformers.optimizer  # noqa: F401  (its modules find each other once it is imported)

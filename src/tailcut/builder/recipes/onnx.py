@@ -9,8 +9,8 @@ from tailcut.builder.here import Here
 from tailcut.builder.recipes import fusions, onnx_export, trees
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.common.tensors import Arrays
-from tailcut.runtimes import Runtime
-from tailcut.runtimes.live import source_of
+from tailcut.models.runtimes import Runtime
+from tailcut.models.runtimes.live import source_of
 
 
 class Onnx:
@@ -39,7 +39,7 @@ class Onnx:
         if work.base.runtime in trees.RUNTIMES:
             return trees.make(work)
         from tailcut.builder.records import openable
-        from tailcut.runtimes.torch import load_module
+        from tailcut.models.runtimes.torch import load_module
 
         deployment = work.manifest.deployment
         model = deployment.model

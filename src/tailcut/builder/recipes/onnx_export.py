@@ -15,7 +15,7 @@ from tailcut.builder.holdout import Holdout
 from tailcut.builder.recipes.graph_names import rename
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Tensor
-from tailcut.runtimes.torch_call import in_order
+from tailcut.models.runtimes.torch_call import in_order
 
 if TYPE_CHECKING:
     import torch

@@ -9,8 +9,8 @@ from tailcut.builder import export_check
 from tailcut.builder.here import Here
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.errors import BuildError
-from tailcut.runtimes import Runtime
-from tailcut.runtimes.floats import subnormals_kept
+from tailcut.models.runtimes import Runtime
+from tailcut.models.runtimes.floats import subnormals_kept
 
 MACHINES = frozenset({"x86_64", "AMD64", "aarch64", "arm64"})
 """That OpenVINO's CPU plugin is built for."""
@@ -73,7 +73,7 @@ def read(source: Path) -> Any:
     Raises:
         BuildError: it has operators that OpenVINO does not know.
     """
-    from tailcut.runtimes.openvino import load_openvino
+    from tailcut.models.runtimes.openvino import load_openvino
 
     openvino = load_openvino()
     try:
@@ -89,7 +89,7 @@ def read(source: Path) -> Any:
 
 def save(model: Any, path: Path, folder: Path) -> None:
     """Write an openvino.Model as one .ovir file, weights in full precision."""
-    from tailcut.runtimes.openvino import load_openvino, pack
+    from tailcut.models.runtimes.openvino import load_openvino, pack
 
     graph = folder / f"{path.stem}.xml"
     with subnormals_kept():

@@ -25,7 +25,7 @@ from tailcut.builder.recipes.int8_dynamic import mean_abs_error
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError
 from tailcut.gate.metrics import METRICS, drop
-from tailcut.runtimes.floats import subnormals_kept
+from tailcut.models.runtimes.floats import subnormals_kept
 
 SUBSET_ROWS = 300
 JUDGED_ROWS = 2000
@@ -287,7 +287,7 @@ def quantised_operators(model: Any) -> list[str]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep NNCF's advice and its dependencies' warnings out of the step's log, and its telemetry off the network."""
-    from tailcut.runtimes.openvino import load_openvino
+    from tailcut.models.runtimes.openvino import load_openvino
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

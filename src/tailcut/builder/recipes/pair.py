@@ -27,9 +27,9 @@ from tailcut.common.tensors import Arrays
 from tailcut.errors import DoesNotApply
 from tailcut.gate import QualityVerdict
 from tailcut.manifest import Tensor
+from tailcut.models.runtimes import Runtime
+from tailcut.models.runtimes.live import LIVE
 from tailcut.registry import digest
-from tailcut.runtimes import Runtime
-from tailcut.runtimes.live import LIVE
 
 SEED = 0
 BUDGET_S = 8.0
@@ -244,7 +244,7 @@ def _no_pair(switch: Switch | None, ms: Mapping[str, Mapping[int, float]]) -> st
 
 
 def _file(name: str, dimension: int, at: int, short: Made, long: Made) -> bytes:
-    from tailcut.runtimes.pair import PairFile, Part
+    from tailcut.models.runtimes.pair import PairFile, Part
 
     def part(made: Made) -> Part:
         return Part(variant=made.name, runtime=made.runtime, sha256=digest(Path(made.path)), settings=made.settings)

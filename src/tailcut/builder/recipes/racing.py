@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tailcut.builder.recipes.base import Work
-from tailcut.runtimes import Runtime
+from tailcut.models.runtimes import Runtime
 
 ROUNDS = 9
 GAIN = 0.97

@@ -29,10 +29,10 @@ from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Tensor
+from tailcut.models.runtimes import batch_buckets as buckets
+from tailcut.models.runtimes._device import Device, load_cudart
+from tailcut.models.runtimes.tensorrt import load_tensorrt
 from tailcut.registry.machine import read_machine
-from tailcut.runtimes import batch_buckets as buckets
-from tailcut.runtimes._device import Device, load_cudart
-from tailcut.runtimes.tensorrt import load_tensorrt
 
 AUTOCAST_TIMEOUT_S = 600.0
 WORKSPACE_BYTES = 4 << 30

@@ -9,7 +9,7 @@ from tailcut.builder.here import Here
 from tailcut.builder.recipes import cuda
 from tailcut.builder.recipes.base import Result, Subject, Work
 from tailcut.errors import BuildError, TailcutError
-from tailcut.runtimes import bucketed
+from tailcut.models.runtimes import bucketed
 
 FREE = "is compiled for fixed shapes: tensor {name!r} has a free dimension beside the batch"
 

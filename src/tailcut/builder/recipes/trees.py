@@ -19,7 +19,7 @@ from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
-from tailcut.runtimes.live import source_of
+from tailcut.models.runtimes.live import source_of
 
 KINDS = frozenset({"sklearn", "lightgbm", "xgboost"})
 """Kinds of source that this makes the variant "onnx" of; others are ``recipes.onnx``'s."""
@@ -104,7 +104,7 @@ def _model(work: Work) -> Any:
     live = source_of(work.manifest, work.base.runtime)
     assert live is not None
     if work.base.runtime == "skops":
-        from tailcut.runtimes.skops import load
+        from tailcut.models.runtimes.skops import load
 
         return load(Path(work.base.path), live())
     return live()

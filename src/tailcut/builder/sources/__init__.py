@@ -20,9 +20,9 @@ from tailcut.common.bounds import Bound
 from tailcut.common.fingerprint import LIVE
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Manifest
-from tailcut.runtimes import open_runtime
-from tailcut.runtimes.base import Opening
-from tailcut.runtimes.live import source_of, source_path
+from tailcut.models.runtimes import open_runtime
+from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.live import source_of, source_path
 
 __all__ = ["SOURCES", "Found", "Source", "SourceWork", "check_path", "kind_of_path", "make", "source_file"]
 

@@ -18,9 +18,9 @@ import numpy as np
 from tailcut.builder.calling import said
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import TailcutError
-from tailcut.runtimes.sklearn import write_probes
-from tailcut.runtimes.skops import PROBES, load, load_skops
-from tailcut.runtimes.skops_types import OwnTypes, reference_of, unknown_types
+from tailcut.models.runtimes.sklearn import write_probes
+from tailcut.models.runtimes.skops import PROBES, load, load_skops
+from tailcut.models.runtimes.skops_types import OwnTypes, reference_of, unknown_types
 
 _SCHEMA = "schema.json"
 _VALUES = frozenset({"JsonNode", "TypeNode", "FunctionNode", "TupleNode"})

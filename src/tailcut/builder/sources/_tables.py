@@ -11,9 +11,9 @@ from tailcut.builder.sources.base import SourceWork
 from tailcut.common.scalars import Scalar, scalar_of
 from tailcut.errors import ArtifactError, BuildError
 from tailcut.manifest import Tensor
-from tailcut.runtimes import open_runtime
-from tailcut.runtimes.base import Opening
-from tailcut.runtimes.live import source_of
+from tailcut.models.runtimes import open_runtime
+from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.live import source_of
 
 _ROWS = 3
 

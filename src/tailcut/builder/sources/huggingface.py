@@ -37,7 +37,7 @@ class HuggingFaceSource:
         """
         import torch
 
-        from tailcut.runtimes import huggingface
+        from tailcut.models.runtimes import huggingface
 
         assert work.path is not None
         section = work.manifest.deployment.model

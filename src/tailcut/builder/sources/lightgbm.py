@@ -59,7 +59,7 @@ def _refuse_rounded(booster: Any, tensors: Sequence[Tensor]) -> None:
     A DataFrame of them, or an array of floats, becomes double, as in the variants. Which of the two was meant cannot
     be known from the model, and rows of the holdout may show no difference.
     """
-    from tailcut.runtimes.lightgbm import fitted_names
+    from tailcut.models.runtimes.lightgbm import fitted_names
 
     if fitted_names(booster, tensors) is not None or any(NUMPY_OF[each.datatype].kind not in "iu" for each in tensors):
         return

@@ -20,11 +20,11 @@ from tailcut.builder.sources import SOURCES, Found, Source, source_file
 from tailcut.common.scalars import Scalar
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Manifest, Tensor, resolve
+from tailcut.models.runtimes import open_runtime
+from tailcut.models.runtimes.live import LIVE, own_types, source_of
+from tailcut.models.runtimes.skops import load
+from tailcut.models.runtimes.tuning import without_tuned
 from tailcut.registry import Registry, Version
-from tailcut.runtimes import open_runtime
-from tailcut.runtimes.live import LIVE, own_types, source_of
-from tailcut.runtimes.skops import load
-from tailcut.runtimes.tuning import without_tuned
 
 _TREES = frozenset({"lightgbm", "xgboost"})
 

@@ -16,7 +16,7 @@ from tailcut.builder.sources import _tables
 from tailcut.builder.sources.base import SourceWork
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, BuildError
-from tailcut.runtimes.live import own_types
+from tailcut.models.runtimes.live import own_types
 
 _COMPARED_ROWS = 4096
 """Rows on which the stored estimator must give the same bits as the user's object."""
@@ -46,7 +46,7 @@ class SklearnSource:
             BuildError: not fitted, no probabilities or predictions, or other tensors than the manifest's.
         """
         from tailcut.builder.sources import _skops
-        from tailcut.runtimes.sklearn import PROBE_ROWS, answers, table_of, write_probes
+        from tailcut.models.runtimes.sklearn import PROBE_ROWS, answers, table_of, write_probes
 
         _tables.check_fitted(work.model)
         _check_answers(work.model)

@@ -139,7 +139,7 @@ def run(model: Any, feeds: dict[str, Array]) -> Array:
     """Run a model that is not kept; returns its first output."""
     import onnxruntime
 
-    from tailcut.runtimes.onnxruntime import session_options
+    from tailcut.models.runtimes.onnxruntime import session_options
 
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), session_options(1), providers=["CPUExecutionProvider"]

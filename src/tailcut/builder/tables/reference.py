@@ -10,9 +10,9 @@ import numpy as np
 
 from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.manifest import Tensor
-from tailcut.runtimes import lightgbm, sklearn
-from tailcut.runtimes.tables import BoosterInput, order_of
-from tailcut.runtimes.tables import column_names as input_names
+from tailcut.models.runtimes import lightgbm, sklearn
+from tailcut.models.runtimes.tables import BoosterInput, order_of
+from tailcut.models.runtimes.tables import column_names as input_names
 
 
 def as_given(model: Any, tensors: Sequence[Tensor]) -> Callable[[Arrays], Any]:

@@ -48,4 +48,4 @@ def _spanned(kind: str, hook: Callable[..., Any] | None) -> Callable[..., Any] |
     return spanned
 
 
-HOOKS: dict[str, Hook] = {"tailcut.engine.user_code": _hook_user_code}
+HOOKS: dict[str, Hook] = {"tailcut.pipeline.hook_loading": _hook_user_code}

@@ -10,10 +10,10 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from tailcut.engine.engine import Engine
 from tailcut.errors import BadRequest, NotReady, Shed, TailcutError
 from tailcut.server.http import clipped
 from tailcut.server.repeated import by_name
+from tailcut.serving.deployment import Engine
 
 Metadata = tuple[tuple[str, str], ...]
 Context = Any

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from reprlib import repr as shown
 
-from tailcut.engine.engine import Engine
 from tailcut.errors import BadRequest, NotFound
 from tailcut.server.grpc.calls import Context, Method, abort, answering, read
 from tailcut.server.grpc.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from tailcut.serving.deployment import Engine
 
 _LOOK_S = 0.1
 _SERVING = HealthCheckResponse.SERVING

@@ -9,11 +9,10 @@ from time import perf_counter_ns
 from typing import TypeVar
 
 from tailcut.common.timings import Stage
-from tailcut.engine.call import Call
-from tailcut.engine.engine import Engine
-from tailcut.engine.path import Path
 from tailcut.errors import BadRequest, ClientGone, DeadlineExceeded, TailcutError
-from tailcut.runtimes.base import StreamingRuntime
+from tailcut.models.runtimes.base import StreamingRuntime
+from tailcut.pipeline.pipeline import Path
+from tailcut.pipeline.request_context import Call
 from tailcut.server.access_log import AccessLog
 from tailcut.server.auth import Guard
 from tailcut.server.grpc.calls import SERVICE, Context, Metadata, abort, headers_of, remaining_ns, unforeseen
@@ -25,6 +24,7 @@ from tailcut.server.incidents import note
 from tailcut.server.parameters import flag, priority
 from tailcut.server.parameters import timeout_ns as asked_timeout_ns
 from tailcut.server.unfinished import unfinished_stage
+from tailcut.serving.deployment import Engine
 
 T = TypeVar("T")
 Emit = Callable[[ModelInferResponse], Awaitable[None]]

@@ -11,9 +11,8 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 
 import tailcut
-from tailcut.engine.engine import Engine
-from tailcut.engine.path import Path
 from tailcut.errors import NotFound
+from tailcut.pipeline.pipeline import Path
 from tailcut.server.auth import Guard
 from tailcut.server.grpc import open_inference_pb2 as messages
 from tailcut.server.grpc.calls import Method, answering
@@ -22,6 +21,7 @@ from tailcut.server.models import config_of, metadata_of
 from tailcut.server.repository import load_parameters
 from tailcut.server.routing import no_version
 from tailcut.server.routing import path_of as path_of_version
+from tailcut.serving.deployment import Engine
 
 EXTENSIONS = ("model_configuration", "model_repository", "parameters", "statistics")
 """Triton's names of the extensions that are spoken here."""

@@ -7,7 +7,6 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from tailcut.engine.engine import Engine
 from tailcut.errors import StartError
 from tailcut.server.access_log import AccessLog
 from tailcut.server.auth import Guard
@@ -20,6 +19,7 @@ from tailcut.server.grpc.reflection import NAMES as REFLECTION_NAMES
 from tailcut.server.grpc.reflection import Reflection
 from tailcut.server.grpc.streams import InferenceStreams
 from tailcut.server.tls import find_tls
+from tailcut.serving.deployment import Engine
 
 _CONNECTIONS = (
     # Further requests of a connection wait at the client, where they take no memory of the server's.

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from tailcut.engine.engine import Engine
 from tailcut.errors import NotReady, TailcutError
 from tailcut.server.grpc.calls import EOF, Context, abort, headers_of, remaining_ns
 from tailcut.server.grpc.codec import FINAL, parse
 from tailcut.server.grpc.inference import Failed, Inferences
 from tailcut.server.grpc.open_inference_pb2 import ModelInferResponse, ModelStreamInferResponse
 from tailcut.server.http import clipped
+from tailcut.serving.deployment import Engine
 
 _AHEAD = 256
 """Requests of one stream that are being answered at once; beyond it the stream is not read, so the client waits."""

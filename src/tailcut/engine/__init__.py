@@ -1,1 +1,0 @@
-"""The request path, the dispatcher that drives the planner, pools and executors."""

@@ -1,0 +1,87 @@
+"""Loading in the background: in a thread of low priority, and dropped where it is no longer wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from tailcut.errors import StartError, TailcutError
+from tailcut.models.runtimes.floats import take_mode_of_models
+from tailcut.models.runtimes.priority import low_priority
+
+T = TypeVar("T")
+
+
+async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
+    """Run blocking work in a thread of its own and of low priority; a daemon, so that it holds up no exit.
+
+    Args:
+        drop: called with the result, in a thread, where nobody waits for it any more: closing may take seconds.
+
+    Raises:
+        TailcutError: what ``work`` raised; a StartError where that was something else.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(result: list[T], error: TailcutError | None) -> None:
+        if future.done():
+            _drop(drop, result)
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result[0])
+
+    def run() -> None:
+        result: list[T] = []
+        error: TailcutError | None = None
+        take_mode_of_models()  # warm runs take as long as those of requests
+        try:
+            with low_priority():
+                result.append(work())
+        except TailcutError as raised:
+            error = raised
+        except BaseException as raised:  # the user's code may raise SystemExit
+            error = foreseen(raised)
+        try:
+            loop.call_soon_threadsafe(deliver, result, error)
+        except RuntimeError:  # the loop is closed: nobody is left to be told
+            for each in result:
+                drop(each)
+
+    threading.Thread(target=run, name="tailcut-loader", daemon=True).start()
+    try:
+        return await future
+    except asyncio.CancelledError:
+        # The result may have arrived already, and this task not have had its turn since.
+        if future.done() and not future.cancelled() and future.exception() is None:
+            _drop(drop, [future.result()])
+        raise
+
+
+def _drop(drop: Callable[[T], None], result: Sequence[T]) -> None:
+    """Close what nobody waits for, in a thread: that may take seconds, and the event loop has others to look after."""
+    for each in result:
+        threading.Thread(target=drop, args=(each,), name="tailcut-dropper", daemon=True).start()
+
+
+def abandon(opening: asyncio.Task[T], drop: Callable[[T], None]) -> None:
+    """Wait no more for what is being opened, and let go of it where it is open by now; nobody else may have it."""
+
+    def ended(task: asyncio.Task[T]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            _drop(drop, [task.result()])
+
+    opening.cancel()
+    opening.add_done_callback(ended)
+
+
+def foreseen(error: BaseException) -> TailcutError:
+    """Return an error as it is, or what nobody foresaw as the cause of one that says so."""
+    if isinstance(error, TailcutError):
+        return error
+    found = StartError(f"unexpected {type(error).__name__}: {error}", hint="see the server's log")
+    found.__cause__ = error
+    return found

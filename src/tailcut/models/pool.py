@@ -1,0 +1,300 @@
+"""The executors of one variant: as many as the work wants, and each replaced when it dies, hangs or wears out.
+
+Owned by the event loop; executors are opened and closed in threads of their own. What an executor runs is never
+dropped: one that goes ends its batch first, and the batch of one that died or hangs runs once more elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+
+from tailcut.common.tensors import Arrays
+from tailcut.errors import ExecutorLost, TailcutError
+from tailcut.models.background_loading import in_background
+from tailcut.models.batch_item import Ticket
+from tailcut.models.dispatcher import Dispatcher
+from tailcut.models.executor_handle import Seat, has_room
+from tailcut.models.executor_set import Coming
+from tailcut.models.executors.in_process import THREADS, Executor, InlineExecutor, ThreadExecutor
+from tailcut.models.executors.process import ProcessExecutor
+from tailcut.models.pool_load import PoolLoad
+from tailcut.models.runtimes.base import Runtime
+from tailcut.models.runtimes.remote import RemoteRuntime
+from tailcut.models.shared_runtime import is_lent
+from tailcut.observe.exposition import Sample
+from tailcut.observe.recorder import Recorder
+from tailcut.scheduler.pool_scaling import Limits, Scaler, Wear
+from tailcut.scheduler.restart_backoff import Reopening
+
+log = logging.getLogger("tailcut.server")
+
+_LOOK_S = 0.25
+
+_MOST_ABANDONED = 4
+"""Threads that hang cannot be killed; with this many of them the server is not made worse by another."""
+
+_CLOSE_S = 10.0
+_LEAVE_S = 300.0
+_LEAVE_FIRST_S = 30.0
+"""An executor that is to go and hangs in its last batch for this long is not waited for; less long where there is no
+room for its successor before it has gone."""
+
+_HUNG_HINT = 'another one takes its place; pool.executor = "process" can end what hangs'
+
+
+class Pool:
+    """Keeps a dispatcher in executors.
+
+    Args:
+        dispatcher: that the executors work for.
+        kind: "inline", "thread" or "process".
+        runtimes: open and warm, one per executor to begin with.
+        open_one: opens and warms up one more; blocks.
+        limits: fewest and most executors.
+        wear: when one is replaced.
+        recorder: whose latencies say how requests fare.
+        load_s: how long opening one took.
+        size_bytes: what the runtime of one is taken to hold, where its process does not tell.
+        clock_s: monotonic seconds.
+
+    Attributes:
+        opened, lost, replaced: how many executors were opened later, died or hung, and wore out.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        kind: str,
+        runtimes: Sequence[Runtime],
+        open_one: Callable[[], Runtime],
+        *,
+        limits: Limits,
+        wear: Wear,
+        recorder: Recorder,
+        load_s: float,
+        size_bytes: int = 0,
+        clock_s: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.kind = kind
+        self.opened = self.lost = self.replaced = 0
+        self._dispatcher = dispatcher
+        self._open_one = open_one
+        self._wear = wear
+        self._reopening = Reopening(load_s)
+        self._size_bytes = size_bytes
+        self._clock_s = clock_s
+        self._loop = asyncio.get_running_loop()
+        self._scaler = Scaler(limits)
+        self._load = PoolLoad(dispatcher, recorder)
+        self._seats: dict[Executor, Seat] = {}
+        self._closing: set[asyncio.Future[None]] = set()
+        self._opening: asyncio.Task[None] | None = None
+        self._worn: Seat | None = None
+        self._goes_first: Seat | None = None
+        self._stopped = False
+        self._abandoned: set[Executor] = set()
+        self._wanted = len(runtimes)
+        self._timer: asyncio.TimerHandle | None = None
+        dispatcher.on_stuck = self._on_stuck
+        dispatcher.coming = self._coming
+        for runtime in runtimes:
+            self._seat(runtime)
+        if kind != "inline":
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
+
+    @property
+    def size(self) -> int:
+        """Executors that take batches."""
+        return len(self._seats)
+
+    @property
+    def runtimes(self) -> list[Runtime]:
+        """Of the executors that take batches."""
+        return [seat.runtime for seat in self._seats.values()]
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what /metrics shows of the pool."""
+        yield Sample("tailcut_executors", "Executors that take batches.", "gauge", {"kind": self.kind}, self.size)
+        yield Sample("tailcut_executors_wanted", "Executors that there should be.", "gauge", {}, self._wanted)
+        yield Sample("tailcut_executors_hung", "Threads given up because they hang.", "gauge", {}, len(self._abandoned))
+        yield Sample("tailcut_executors_opened", "Executors opened after the start.", "counter", {}, self.opened)
+        for why, count in (("lost", self.lost), ("worn", self.replaced)):
+            yield Sample("tailcut_executors_gone", "Executors that are gone, by why.", "counter", {"why": why}, count)
+
+    def stop(self) -> None:
+        """Look no more, and abandon what is being opened; the dispatcher closes the executors."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._dispatcher.on_stuck = self._dispatcher.coming = None
+        if self._opening is not None:
+            self._opening.cancel()
+
+    # -- Inside ------------------------------------------------------------------------------------------------------
+
+    def _seat(self, runtime: Runtime) -> None:
+        executor = self._executor(runtime)
+        warm_bytes = runtime.resident_bytes if isinstance(runtime, RemoteRuntime) else 0
+        self._seats[executor] = Seat(executor, runtime, self._clock_s(), warm_bytes)
+        self._dispatcher.add(executor)
+
+    def _executor(self, runtime: Runtime) -> Executor:
+        if isinstance(runtime, RemoteRuntime):
+            return ProcessExecutor(runtime, self._done, self._on_lost, self._loop)
+        if self.kind == "inline":
+            return InlineExecutor(runtime, self._dispatcher.on_done)
+        name = f"{THREADS}{self.opened + len(self._seats)}"
+        return ThreadExecutor(runtime, self._done, self._loop, name)
+
+    def _done(
+        self,
+        executor: Executor,
+        batch: Sequence[Ticket],
+        result: list[Arrays] | TailcutError,
+        started_ns: int,
+        finished_ns: int,
+    ) -> None:
+        seat = self._seats.get(executor)
+        if seat is not None:
+            self._load.busy_ns += finished_ns - started_ns
+            seat.requests += len(batch)
+        else:
+            self._abandoned.discard(executor)  # it came to its end after all, and its thread with it
+        self._dispatcher.on_done(executor, batch, result, started_ns, finished_ns)
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(_LOOK_S, self._look)
+        now_s = self._clock_s()
+        there, opening = len(self._seats), int(self._opening is not None)
+        self._wanted = self._scaler.target(self._load.seen(now_s, there, opening, self._reopening.load_s))
+        if self._opening is not None or self._goes_first is not None:
+            return
+        may_open = self._reopening.may(now_s)
+        if there < self._wanted:
+            if may_open:
+                self._open(f"{there} of {self._wanted} executors: {self._scaler.why}" if self._scaler.why else "")
+        elif there > self._wanted:
+            running = self._dispatcher.running
+            seat = min(self._seats.values(), key=lambda one: (running.turn(one.executor), one.opened_s))
+            self._retire(seat, f"one executor fewer, {there - 1} are left: {self._scaler.why}")
+        elif self._wear and may_open:
+            self._replace_worn(now_s)
+
+    def _replace_worn(self, now_s: float) -> None:
+        for seat in self._seats.values():
+            why = self._wear.reason(seat.requests, now_s - seat.opened_s, seat.growth)
+            if not why:
+                continue
+            if has_room(seat, self._size_bytes):
+                self._worn = seat
+                self._open(f"an executor is replaced: {why}")
+            elif is_lent(seat.runtime):
+                continue  # it would hold its memory until its streams have ended
+            else:
+                self._goes_first = seat
+                self.replaced += 1
+                self._retire(seat, f"an executor goes before its successor comes, since memory is short: {why}")
+            return
+
+    def _open(self, why: str) -> None:
+        if self._stopped:
+            return  # an executor was lost while the others end their batches
+        if why:
+            log.info("%s", why)
+        self._opening = self._loop.create_task(self._opened())
+
+    async def _opened(self) -> None:
+        """Open one executor and put it to use; then let the one go whose place it takes."""
+        worn, self._worn = self._worn, None
+        self._reopening.began(self._clock_s())
+        try:
+            runtime = await in_background(self._open_one, lambda runtime: runtime.close())
+        except TailcutError as error:
+            self._reopening.failed(self._clock_s())
+            log.error("no executor could be opened, the next attempt is in %.3g s: %s", self._reopening.pause_s, error)
+            return
+        finally:
+            self._opening = None
+        self._reopening.ended(self._clock_s())
+        self._seat(runtime)
+        self.opened += 1
+        if worn is not None and worn.executor in self._seats:
+            self.replaced += 1
+            self._retire(worn, "")
+
+    def _retire(self, seat: Seat, why: str) -> None:
+        """Let an executor end its batch, then close it."""
+        if why:
+            log.info("%s", why)
+        del self._seats[seat.executor]
+        idle = self._dispatcher.remove(seat.executor)
+        if idle.done():
+            self._close(seat)
+            return
+        error = ExecutorLost("an executor hung in its last batch", hint=_HUNG_HINT)
+        leave_s = _LEAVE_FIRST_S if seat is self._goes_first else _LEAVE_S
+        hung = self._loop.call_later(leave_s, self._dispatcher.fail, seat.executor, error)
+        idle.add_done_callback(lambda _: hung.cancel())
+        idle.add_done_callback(lambda _: self._close(seat))
+
+    def _close(self, seat: Seat) -> None:
+        if isinstance(seat.executor, ProcessExecutor):
+            seat.executor.detach()
+        # Handed over at once, so that the end of the event loop waits for it.
+        closing = self._loop.run_in_executor(None, seat.executor.close, _CLOSE_S)
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        if seat is self._goes_first:
+            closing.add_done_callback(lambda _: self._gone())
+
+    def _gone(self) -> None:
+        """Open the successor of an executor that had to go first."""
+        self._goes_first = None
+        if self._opening is None:
+            self._open("")
+
+    def _coming(self) -> Coming | None:
+        """Say when an executor comes where none is there; None where none does."""
+        if self._stopped or self.kind == "inline" or (self._seats and self.kind == "thread"):
+            return None  # a thread that hangs and was not given up takes its place for as long as it does
+        now_s = self._clock_s()
+        return Coming(self._reopening.left_s(now_s), self._reopening.retry_s(now_s))
+
+    def _on_lost(self, executor: Executor, error: TailcutError) -> None:
+        """Replace a process that is gone; its batch runs elsewhere."""
+        seat = self._seats.pop(executor, None)
+        self.lost += 1
+        log.error("%s", error)
+        if seat is None:  # it was to go, and ended before its last batch did
+            self._dispatcher.fail(executor, error)
+            return
+        self._dispatcher.fail(executor, error)
+        self._close(seat)
+        now_s = self._clock_s()
+        self._reopening.lost(now_s, now_s - seat.opened_s)
+        if self._opening is None and self._reopening.may(now_s):
+            self._open("")
+
+    def _on_stuck(self, executor: Executor) -> None:
+        """Do without an executor that hangs: a process is killed, a thread can only be left to itself."""
+        seat = self._seats.get(executor)
+        if seat is None or self.kind == "inline":
+            return
+        if isinstance(executor, ProcessExecutor):
+            log.error("the process of an executor hangs in a batch and is killed")
+            executor.kill()
+            return
+        if len(self._abandoned) >= _MOST_ABANDONED:
+            return
+        del self._seats[executor]
+        self._abandoned.add(executor)
+        self.lost += 1
+        error = ExecutorLost("the thread that computed the request hangs", hint=_HUNG_HINT)
+        log.error("an executor's thread hangs in a batch and is left to itself; another takes its place")
+        self._dispatcher.fail(executor, error)
+        self._close(seat)
+        if self._opening is None:
+            self._open("")

@@ -1,0 +1,73 @@
+"""What every runtime checks when it opens an artifact, and how it names what it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tailcut.common.tensors import DATATYPE_OF, Arrays
+from tailcut.errors import ArtifactError
+from tailcut.manifest import Tensor
+from tailcut.models.runtimes.base import Openable
+
+_HINT = "make model.inputs and model.outputs in the manifest agree with the model; a registry keeps those of its build"
+
+Described = tuple[str, tuple[int, ...] | None]
+"""Datatype, and dimensions with -1 for a free one; None where the model does not tell its rank."""
+
+
+def check_tensors(
+    variant: Openable, kind: str, wanted: tuple[Tensor, ...], found: Mapping[str, Described], names: list[str]
+) -> None:
+    """Compare the manifest's tensors with the model's: names, datatypes, ranks and fixed dimensions.
+
+    Args:
+        variant: whose artifact was opened.
+        kind: "input" or "output", for the error's text.
+        wanted: the manifest's.
+        found: the model's, by name; a tensor may stand under several names.
+        names: one name of each of the model's tensors, for the error's text.
+
+    Raises:
+        ArtifactError: a tensor is missing, an input is left over, or one does not fit.
+    """
+    asked = {tensor.name for tensor in wanted}
+    unfed = kind == "input" and len(names) > len(asked)
+    if unfed or any(tensor.name not in found for tensor in wanted):
+        raise ArtifactError(
+            f"{kind}s of {variant.artifact} (variant {variant.name!r}) are {sorted(names)}, "
+            f"the manifest names {sorted(asked)}",
+            hint=_HINT,
+        )
+    for tensor in wanted:
+        datatype, shape = found[tensor.name]
+        if datatype != tensor.datatype or not _fits(tensor.shape, shape):
+            raise ArtifactError(
+                f"{kind} {tensor.name!r} of {variant.artifact} (variant {variant.name!r}) is {datatype} "
+                f"{list(shape or ())}, the manifest says {tensor.datatype} {list(tensor.shape)} "
+                "(-1 is a free dimension)",
+                hint=_HINT if variant.name != "source" else _as_it_is(datatype, shape),
+            )
+
+
+def _as_it_is(datatype: str, shape: tuple[int, ...] | None) -> str:
+    """What to write for a model that is served without a build."""
+    tail = ", ".join(map(str, (shape or ())[1:]))
+    return f'write for it in the manifest: datatype = "{datatype}", shape = [-1{f", {tail}" if tail else ""}]'
+
+
+def _fits(wanted: tuple[int, ...], found: tuple[int, ...] | None) -> bool:
+    if found is None:
+        return True
+    return len(wanted) == len(found) and all(b in (-1, a) for a, b in zip(wanted, found, strict=True))
+
+
+def shapes(inputs: Arrays) -> str:
+    """Name datatypes and shapes of a batch, for an error's text."""
+    return ", ".join(
+        f"{name} {DATATYPE_OF.get(array.dtype, str(array.dtype))} {list(array.shape)}" for name, array in inputs.items()
+    )
+
+
+def first_line(error: Exception) -> str:
+    """First line of a library's error: the rest is its stack."""
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,266 @@
+"""The torch runtime on a device: another precision, compiled, and as CUDA graphs, one per bucket of batch sizes.
+
+Settings of the variant: ``device`` ("cuda", "cpu"), ``dtype`` ("float32", "bfloat16", "float16"), ``compile``,
+``fullgraph`` (the compiler may not fall back to Python), ``tf32``, ``buckets``.
+
+Graphs are captured here and not by torch.compile(mode="reduce-overhead"): its graphs belong to the thread that made
+them (torch._inductor.cudagraph_trees keeps them in thread-local storage), and executors are threads of their own. A
+captured graph holds no Python: nothing can be compiled on the path of a request.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays
+from tailcut.errors import ArtifactError, InferenceError
+from tailcut.manifest import Tensor
+from tailcut.models.runtimes import bucketed
+from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.checks import first_line, shapes
+from tailcut.models.runtimes.torch import load_module, load_torch
+from tailcut.models.runtimes.torch_call import in_order
+
+DEVICES = ("cpu", "cuda")
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and how a module runs: the variant's settings."""
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    compile: bool = False
+    fullgraph: bool = True
+    tf32: bool = False
+    buckets: tuple[int, ...] = ()
+
+
+class Graphs(Protocol):
+    """What captures a call on fixed buffers, to replay it."""
+
+    def capture(self, call: Callable[[], tuple[Any, ...]]) -> tuple[tuple[Any, ...], Callable[[], None]]:
+        """Return the buffers that the outputs will be in, and what fills them anew from the same inputs."""
+        ...
+
+
+class CudaGraphs:
+    """CUDA graphs (pytorch.org/docs: "CUDA Graphs"); each has memory of its own, so that they replay in any order."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+
+    def capture(self, call: Callable[[], tuple[Any, ...]]) -> tuple[tuple[Any, ...], Callable[[], None]]:
+        """Warm up on a side stream, as capturing requires, then capture."""
+        cuda = self._torch.cuda
+        side = cuda.Stream()
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            for _ in range(bucketed.WARM_UP_RUNS):
+                call()
+        cuda.current_stream().wait_stream(side)
+        graph = cuda.CUDAGraph()
+        # Other threads may use the device meanwhile: an old version that still serves, for one.
+        with cuda.graph(graph, capture_error_mode="thread_local"):
+            outputs = call()
+        return outputs, graph.replay
+
+
+class PlacedTorch:
+    """An opened torch module on a device. Use ``open_runtime``."""
+
+    def __init__(
+        self, variant: Openable, *, threads: int, source: Callable[[], Any], graphs: Graphs | None = None
+    ) -> None:
+        bucketed.refuse_text(variant, "torch")
+        torch = load_torch()
+        self._torch, self._variant = torch, variant
+        self._placement = placement = placement_of(variant.settings, variant.name)
+        check_device(torch, placement, variant.name)
+        if graphs is None and placement.device == "cuda":
+            graphs = CudaGraphs(torch)
+        if placement.compile and graphs is None:
+            raise ArtifactError(
+                f"variant {variant.name!r} is compiled for {placement.device}, where no graph can be captured: another "
+                "thread would compile it again in the middle of a request",
+                hint="serve variant 'torch' on the CPU",
+            )
+        torch.set_num_threads(threads)
+        self._dtype = getattr(torch, placement.dtype)
+        module = put(torch, load_module(variant, source), placement)
+        made = compiled(torch, module, placement) if placement.compile else None
+        self._call: Any = in_order(module, [tensor.name for tensor in variant.inputs], compiled=made)
+        self._graphs = graphs
+        self._buckets: dict[int, _Bucket] = {}
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Run every bucket: compile it, capture it.
+
+        Zeros may be no input that the module takes. Then the first real rows of each bucket prepare it.
+        """
+        try:
+            for rows in self._placement.buckets:
+                self._buckets[rows] = self._bucket(bucketed.zeros(self._variant.inputs, rows))
+        except Exception as error:  # compilers raise whatever their passes raise
+            if self._buckets:
+                raise ArtifactError(
+                    f"variant {self._variant.name!r} cannot be prepared for its buckets "
+                    f"{list(self._placement.buckets)}: {type(error).__name__}: {first_line(error)}",
+                    hint="run `tailcut build` again, or promote another version",
+                ) from error
+
+    def _bucket(self, arrays: Arrays) -> _Bucket:
+        with warnings.catch_warnings(), self._torch.inference_mode():
+            warnings.simplefilter("ignore")
+            return self._captured(arrays)
+
+    def _captured(self, arrays: Arrays) -> _Bucket:
+        graphs = self._graphs
+        buffers = tuple(self._placed(arrays[tensor.name]) for tensor in self._variant.inputs)
+
+        def call() -> tuple[Any, ...]:
+            given = self._call(*buffers)
+            return tuple(given) if isinstance(given, (tuple, list)) else (given,)
+
+        if graphs is None:
+            call()
+            return _Bucket(buffers, None, call)
+        outputs, replay = graphs.capture(call)
+        return _Bucket(buffers, outputs, replay)
+
+    def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        """Run one batch; see ``Runtime.run``. How inputs reach forward: see ``in_order``.
+
+        Raises:
+            InferenceError: the module raised, or gave another number of outputs than the manifest names.
+        """
+        try:
+            with self._torch.inference_mode():
+                if not self._placement.buckets:
+                    return self._free(inputs, outputs)
+                return bucketed.in_parts(
+                    inputs, outputs, self._placement.buckets, lambda *part: self._part(inputs, outputs, *part)
+                )
+        except Exception as error:
+            raise InferenceError(
+                f"variant {self._variant.name!r} failed on {shapes(inputs)}: {type(error).__name__}: "
+                f"{first_line(error)}",
+                hint="the other batches are not affected; try the same rows one at a time",
+            ) from error
+
+    def _free(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        given = self._call(*(self._placed(inputs[tensor.name]) for tensor in self._variant.inputs))
+        found = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+        return self._named(found, outputs, len(next(iter(inputs.values()))))
+
+    def _part(self, inputs: Arrays, outputs: Sequence[str], start: int, rows: int, size: int) -> Arrays:
+        if size not in self._buckets:
+            self._buckets[size] = self._bucket(bucketed.filled(inputs, start, rows, size))
+        bucket = self._buckets[size]
+        for tensor, buffer in zip(self._variant.inputs, bucket.buffers, strict=True):
+            given = self._tensor(inputs[tensor.name][start : start + rows])
+            if given.shape[1:] != buffer.shape[1:]:
+                raise ValueError(f"input {tensor.name!r} is {list(given.shape)}, prepared for {list(buffer.shape)}")
+            buffer[:rows].copy_(given)
+            if rows < size:
+                # A copy of a real row, as in ``bucketed.fill``, made on the device.
+                buffer[rows:].copy_(buffer[rows - 1 : rows].expand(size - rows, *buffer.shape[1:]))
+        found = bucket.replay()
+        return self._named(found if bucket.outputs is None else bucket.outputs, outputs, rows)
+
+    def _tensor(self, array: Array) -> Any:
+        # torch warns of arrays that it could write to by mistake; only those are copied.
+        return self._torch.from_numpy(array if array.flags.writeable else array.copy())
+
+    def _placed(self, array: Array) -> Any:
+        tensor = self._tensor(array)
+        return tensor.to(self._placement.device, self._dtype if tensor.is_floating_point() else None)
+
+    def _named(self, found: tuple[Any, ...], outputs: Sequence[str], rows: int) -> Arrays:
+        """Outputs by name, on the host, as the manifest has them; NumPy knows no bfloat16.
+
+        Buffers of a bucket are written again by the next batch: what leaves is a copy.
+        """
+        named = dict(zip(self._variant.outputs, found, strict=True))
+        return {
+            tensor.name: self._host(value[:rows], tensor) for tensor, value in named.items() if tensor.name in outputs
+        }
+
+    def _host(self, value: Any, tensor: Tensor) -> Array:
+        if value.dtype is self._torch.bfloat16:
+            value = value.to(self._torch.float32)
+        array: Array = value.cpu().numpy()
+        return array.astype(NUMPY_OF[tensor.datatype], copy=bool(self._placement.buckets))
+
+    def close(self) -> None:
+        """Drop the module, its weights and its graphs."""
+        self._call = None
+        self._buckets = {}
+
+
+class _Bucket(msgspec.Struct, frozen=True):
+    """Input buffers; output buffers, None where ``replay`` returns new outputs each time; what runs it."""
+
+    buffers: tuple[Any, ...]
+    outputs: tuple[Any, ...] | None
+    replay: Callable[[], Any]
+
+
+def compiled(torch: Any, module: Any, placement: Placement) -> Any:
+    """Compile for fixed shapes; nothing is compiled yet."""
+    return torch.compile(module, dynamic=False, fullgraph=placement.fullgraph)
+
+
+def check_device(torch: Any, placement: Placement, variant: str) -> None:
+    """Check that the device of a placement is here.
+
+    Raises:
+        ArtifactError: it is not.
+    """
+    if placement.device == "cuda" and not torch.cuda.is_available():
+        raise ArtifactError(
+            f"variant {variant!r} runs on a GPU, and torch {torch.__version__} finds no CUDA device here",
+            hint="serve another variant, or install torch for CUDA on a machine with an NVIDIA GPU",
+        )
+
+
+def put(torch: Any, module: Any, placement: Placement) -> Any:
+    """Move a module to its device and precision; products in TF32 where the placement says so, for the process."""
+    if placement.tf32:
+        torch.set_float32_matmul_precision("high")
+    return module.to(device=placement.device, dtype=getattr(torch, placement.dtype))
+
+
+def placement_of(settings: Mapping[str, Any], variant: str) -> Placement:
+    """Read a variant's settings.
+
+    Raises:
+        ArtifactError: an unknown setting, device or precision, or compilation without buckets.
+    """
+    buckets = bucketed.buckets_of(settings, variant)
+    try:
+        placement = msgspec.convert({**settings, "buckets": buckets}, Placement)
+    except msgspec.ValidationError as error:
+        raise ArtifactError(f"settings of variant {variant!r}: {error}", hint="run `tailcut build` again") from error
+    why = ""
+    if unknown := sorted(set(settings) - set(Placement.__struct_fields__)):
+        why = f"there is no setting {unknown[0]!r}; they are {', '.join(Placement.__struct_fields__)}"
+    elif placement.device not in DEVICES:
+        why = f"device is {placement.device!r}, expected one of {', '.join(DEVICES)}"
+    elif placement.dtype not in DTYPES:
+        why = f"dtype is {placement.dtype!r}, expected one of {', '.join(DTYPES)}"
+    elif placement.compile and not placement.buckets:
+        why = "compile needs buckets: without them a request could wait for the compiler"
+    if why:
+        raise ArtifactError(f"settings of variant {variant!r}: {why}", hint="run `tailcut build` again")
+    return placement
+
+
+def placed(settings: Mapping[str, Any]) -> bool:
+    """Tell whether a torch variant's settings ask for this runtime, rather than for eager fp32 on the CPU."""
+    return bool(set(settings) & set(Placement.__struct_fields__))

@@ -1,0 +1,207 @@
+"""What a folder says: its transformer, what follows it, its classifier's end, and how texts become tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tailcut.errors import ArtifactError
+from tailcut.models.runtimes.huggingface import heads, lengths, sentence, stages
+from tailcut.models.runtimes.huggingface.files import EXPORT, read_object, refused, settings_of
+from tailcut.models.runtimes.huggingface.heads import Head
+from tailcut.models.runtimes.huggingface.stages import Stage
+
+PIPELINE = "text-classification"
+"""transformers' pipeline of a classifier's folder without modules.json."""
+
+_CLASSIFIER = "ForSequenceClassification"
+_HEADLESS = ("Model", "ForMaskedLM", "ForPreTraining")
+"""Endings of architectures whose encoder is served; a head over the vocabulary is left off, as the library does."""
+_DECODERS = ("LMHeadModel", "DoubleHeadsModel")
+
+_SIDES = ("right", "left")
+
+_KNOWN_OF_TOKENIZERS = frozenset(
+    (
+        *("model_max_length", "max_len", "truncation_side", "split_special_tokens"),
+        # transformers reads these; what comes of them is compared, token by token, by the build.
+        *("tokenizer_class", "backend", "name_or_path", "tokenizer_file", "vocab_file", "merges_file", "is_local"),
+        *("special_tokens_map_file", "local_files_only", "use_fast", "legacy", "from_slow", "processor_class"),
+        *("added_tokens_decoder", "add_prefix_space", "add_bos_token", "add_eos_token", "trim_offsets", "errors"),
+        *("do_lower_case", "do_basic_tokenize", "never_split", "strip_accents", "tokenize_chinese_chars", "unk_id"),
+        *("wordpieces_prefix", "clean_up_tokenization_spaces", "sp_model_kwargs", "keep_accents", "remove_space"),
+        *("do_split_by_punct", "split_by_punct", "vocab_type", "model_input_names", "spaces_between_special_tokens"),
+        # Padding and chat change no answer of a text alone.
+        *("padding_side", "padding", "pad_to_multiple_of", "pad_token_type_id", "max_length", "stride"),
+        *("truncation", "truncation_strategy", "chat_template", "extra_ids"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """How texts become tokens.
+
+    Attributes:
+        max_tokens: longest input, special tokens included; None where no file names a limit.
+        pad_id: id of the padding token.
+        prompt: put before every text; of a pair, before the first.
+        lower_case: whether texts are lower-cased before anything else.
+        side: end of a text that is cut off: "right" or "left"; empty: as tokenizer.json says.
+        split_special: whether special tokens in a text are taken as text.
+        pairs: whether a row may have a second text.
+        needs_pair: whether it must.
+    """
+
+    max_tokens: int | None
+    pad_id: int = 0
+    prompt: str = ""
+    lower_case: bool = False
+    side: str = ""
+    split_special: bool = False
+    pairs: bool = False
+    needs_pair: bool = False
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder whose whole configuration is honoured.
+
+    Attributes:
+        path: of the folder.
+        transformer: of config.json and tokenizer.json.
+        library: what its answers are compared with: "SentenceTransformer", "CrossEncoder" or PIPELINE.
+        classifies: whether the transformer is loaded with a sequence classifier's head.
+        stages: what follows the transformer.
+        head: the end of a classifier; None of an embedding.
+        truncate_dim: how many numbers of a vector are kept; None: all.
+        texts: how texts become tokens.
+        warnings: settings of the tokenizer that are not known.
+    """
+
+    path: Path
+    transformer: Path
+    library: str
+    classifies: bool
+    stages: tuple[Stage, ...]
+    head: Head | None
+    truncate_dim: int | None
+    texts: Texts
+    warnings: tuple[str, ...] = ()
+
+
+def read(path: Path) -> Folder:
+    """Read the configuration of a folder.
+
+    Raises:
+        ArtifactError: no config.json, no encoder, or a setting that is not supported or not known.
+    """
+    modules = stages.listed(path)
+    transformer = modules.transformer if modules else path
+    config_path = transformer / "config.json"
+    config = read_object(config_path)
+    architecture = _check(path, transformer, config)
+    if modules:
+        settings = sentence.read(path, transformer)
+        found = modules.stages
+    else:
+        settings = _plain(config_path, config, architecture)
+        mean = Stage("Pooling", path, stages.TOKENS, stages.VECTOR, modes=("mean",))
+        found = () if settings.task == sentence.CLASSIFIER else (mean,)
+    classifies = settings.task == sentence.CLASSIFIER
+    embeds = settings.library == sentence.EMBEDS
+    answer = stages.VECTOR if embeds else stages.SCORES
+    stages.check_order(path / "modules.json", found, stages.SCORES if classifies else stages.TOKENS, answer)
+    texts, warnings = _texts(transformer, config, settings)
+    return Folder(
+        path,
+        transformer,
+        settings.library,
+        classifies,
+        found,
+        None if embeds else _head(config_path, config, settings, found),
+        settings.truncate_dim,
+        texts,
+        warnings,
+    )
+
+
+def _plain(path: Path, config: dict[str, Any], architecture: str) -> sentence.Sentence:
+    """Return the settings of a folder without modules.json: a classifier, or an encoder whose tokens are averaged."""
+    if architecture.endswith(_CLASSIFIER):
+        library = sentence.SCORES if heads.is_cross_encoder(config) else PIPELINE
+        return sentence.Sentence(library, sentence.CLASSIFIER)
+    if architecture and (architecture.endswith(_DECODERS) or not architecture.endswith(_HEADLESS)):
+        raise ArtifactError(
+            f"{path} names the architecture {architecture}, whose answers tailcut does not serve from a folder; "
+            f"known are encoders (*{', *'.join(_HEADLESS)}) and *{_CLASSIFIER}",
+            hint=EXPORT.removeprefix("or "),
+        )
+    return sentence.Sentence(sentence.EMBEDS)
+
+
+def _head(path: Path, config: dict[str, Any], settings: sentence.Sentence, found: tuple[Stage, ...]) -> Head:
+    if settings.library == PIPELINE:
+        return heads.of_pipeline(path, config)
+    dense = [stage.sizes[1] for stage in found if stage.kind == "Dense" and stage.gives == stages.SCORES]
+    columns = dense[-1] if dense else heads.columns_of(config)
+    return heads.of_cross_encoder(path, config, columns=columns, saved=settings.activation)
+
+
+def _check(folder: Path, transformer: Path, config: dict[str, Any]) -> str:
+    """Refuse models that are no encoders of text as they lie there; return the architecture."""
+    path = transformer / "config.json"
+    architecture = str((config.get("architectures") or [""])[0])
+    if config.get("is_decoder") or config.get("is_encoder_decoder") or architecture.endswith("ForCausalLM"):
+        raise ArtifactError(
+            f"{folder} holds a {architecture or config.get('model_type')}, which is no encoder",
+            hint="encoders are served from a folder: embeddings and sequence classifiers",
+        )
+    if config.get("auto_map"):
+        raise refused(
+            path,
+            "auto_map",
+            config["auto_map"],
+            "the model is code of its own, and tailcut runs no code of a folder",
+            hint="remove auto_map if the model is one of transformers' own, or export it to ONNX",
+        )
+    if config.get("quantization_config"):
+        raise refused(path, "quantization_config", config["quantization_config"], "weights must not be quantised yet")
+    for key in ("vision_config", "audio_config", "text_config"):
+        if key in config:
+            raise refused(path, key, config[key], "models of images or sound are not served from a folder")
+    for adapter in (transformer / "adapter_config.json", folder / "adapter_config.json"):
+        if adapter.is_file():
+            raise ArtifactError(
+                f"{adapter} makes this the folder of an adapter, not of a model",
+                hint="merge_and_unload() puts the adapter into the model; save that with save_pretrained",
+            )
+    return architecture
+
+
+def _texts(transformer: Path, config: dict[str, Any], settings: sentence.Sentence) -> tuple[Texts, tuple[str, ...]]:
+    path = transformer / "tokenizer_config.json"
+    own = settings_of(path)
+    if own.get("auto_map"):
+        raise refused(path, "auto_map", own["auto_map"], "tailcut runs no code of a folder")
+    side = own.get("truncation_side", "")
+    if side not in ("", *_SIDES):
+        raise refused(path, "truncation_side", side, f"known are {', '.join(_SIDES)}")
+    unknown = [key for key in own if key not in _KNOWN_OF_TOKENIZERS and not key.endswith(("_token", "_tokens"))]
+    warnings = tuple(
+        f"{path.name} sets {key!r}, which tailcut does not know; tokens were equal to transformers' on the texts tried"
+        for key in unknown
+    )
+    embeds = settings.library == sentence.EMBEDS
+    texts = Texts(
+        max_tokens=lengths.longest(settings.max_tokens, own, config),
+        pad_id=lengths.pad_id(config),
+        prompt=settings.prompt,
+        lower_case=settings.lower_case,
+        side=side,
+        split_special=bool(own.get("split_special_tokens", False)),
+        pairs=not embeds,
+        needs_pair=settings.library == sentence.SCORES,
+    )
+    return texts, warnings

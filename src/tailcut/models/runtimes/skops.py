@@ -1,0 +1,136 @@
+"""The skops runtime: a fitted scikit-learn estimator that lies in the artifact. No pickled code is loaded.
+
+The artifact is a skops file (a zip archive of arrays and a description) with one more member: rows and the answers that
+the estimator gave to them when it was built. An estimator that answers them differently here is not served.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+from tailcut.common.tensors import Array, Arrays
+from tailcut.errors import ArtifactError, MissingExtra, TailcutError
+from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.sklearn import SklearnRuntime, read_probes
+from tailcut.models.runtimes.skops_types import OwnTypes, reference_of, unknown_types
+
+PROBES = "probes.npz"
+"""Member of the archive with the rows and their answers."""
+
+_AGAIN = "run `tailcut build` again, or promote another version"
+
+
+class SkopsRuntime(SklearnRuntime):
+    """A stored estimator or pipeline. Use ``open_runtime``.
+
+    Args:
+        source: gives the types that the manifest trusts (``model.trusted``); None where it trusts none.
+    """
+
+    _origin = "the stored model"
+    _differs_hint = "install the library versions that `tailcut registry show --json` has of the build, or build again"
+
+    def __init__(self, variant: Openable, *, source: Callable[[], OwnTypes] | None = None) -> None:
+        own = source() if source is not None else {}
+        super().__init__(variant, source=lambda: load(variant.artifact, own, variant.name))
+
+    def _probes(self, artifact: Path) -> tuple[Arrays, Array]:
+        with ZipFile(artifact) as archive:
+            return read_probes(BytesIO(archive.read(PROBES)))
+
+
+def load_skops() -> Any:
+    """Import skops.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        with _no_array_libraries():
+            import skops.io
+    except ImportError as error:
+        raise MissingExtra(
+            f"a stored scikit-learn model needs skops: {error}", hint="pip install 'tailcut[trees]'"
+        ) from error
+    return skops.io
+
+
+class _NoArrayLibraries(MetaPathFinder):
+    """Says that the parts of scikit-learn that import torch, CuPy or Dask are not there."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname.startswith("sklearn.externals.array_api_compat."):
+            _, _, library = fullname.removeprefix("sklearn.externals.").partition(".")
+            if library in {"torch", "cupy", "dask"}:
+                raise ImportError(f"{fullname} is not imported for its own sake")
+
+
+@contextmanager
+def _no_array_libraries() -> Iterator[None]:
+    """Keep ``import skops.io`` from importing torch.
+
+    skops lists scikit-learn's estimators, for which scikit-learn imports every package of its own, and with one of them
+    the whole of torch where that is installed: two seconds and 200 MiB for nothing.
+    """
+    finder = _NoArrayLibraries()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def load(path: Path, own: OwnTypes, name: str = "sklearn") -> Any:
+    """Open a stored estimator.
+
+    Args:
+        path: of the artifact.
+        own: types that the manifest trusts.
+        name: of the variant, for messages.
+
+    Raises:
+        ArtifactError: it holds types that nobody trusts, or cannot be read.
+        ManifestError: a trusted type cannot be imported.
+        MissingExtra: skops or a library of one of its steps is not installed.
+    """
+    skops = load_skops()
+    what = f"{path} (variant {name!r})"
+    try:
+        names = skops.get_untrusted_types(file=path)
+        if found := unknown_types(names, own):
+            raise untrusted(found, what)
+        _import(own, names)
+        return skops.load(path, trusted=names)
+    except TailcutError:
+        raise
+    except ImportError as error:
+        raise MissingExtra(
+            f"{what} needs {error.name or 'a package'}: {error}", hint=f"pip install {error.name or 'it'}"
+        ) from error
+    except Exception as error:  # skops raises whatever the state of a type makes it raise
+        said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        damaged = isinstance(error, (BadZipFile, KeyError))
+        raise ArtifactError(f"cannot {'read' if damaged else 'open'} {what}: {said}", hint=_AGAIN) from error
+
+
+def untrusted(names: list[str], what: str) -> ArtifactError:
+    """Return the error for a model with unknown types."""
+    listed = ", ".join(reference_of(name) for name in names)
+    return ArtifactError(
+        f"{what} holds {listed}, which scikit-learn does not define and model.trusted does not name",
+        hint=f"if that code is yours, set model.trusted = {[reference_of(name) for name in names]}".replace("'", '"'),
+    )
+
+
+def _import(own: Mapping[str, Callable[[], object]], names: list[str]) -> None:
+    """Import the types that the file needs, from the manifest's folders: those of other versions may be gone."""
+    for name in names:
+        if name in own:
+            own[name]()

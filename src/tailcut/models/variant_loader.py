@@ -1,0 +1,290 @@
+"""Opens the executors' runtimes of a variant and runs every batch size on each, before anything is served."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import perf_counter, perf_counter_ns, thread_time_ns
+from typing import NamedTuple
+
+from tailcut.code.digest import few
+from tailcut.code.loaded import Snapshot
+from tailcut.code.on_disk import changed_data
+from tailcut.common.fingerprint import Machine, uses_gpu
+from tailcut.errors import ArtifactError, StartError, TailcutError
+from tailcut.manifest import Manifest
+from tailcut.models import scheduler_factory as planning
+from tailcut.models.batch_item import length_class
+from tailcut.models.deployment_version import opens_with_code
+from tailcut.models.example_rows import Examples, examples_of
+from tailcut.models.row_coupling import with_row_coupling
+from tailcut.models.runtimes import open_runtime
+from tailcut.models.runtimes.base import Runtime
+from tailcut.models.runtimes.divided import dividing, undivided
+from tailcut.models.runtimes.live import source_of
+from tailcut.models.runtimes.remote import RemoteRuntime
+from tailcut.models.shared_runtime import lendable
+from tailcut.models.warm_up import (
+    BRIEF,
+    THOROUGH,
+    Choice,
+    Unanswered,
+    Warmth,
+    choose_executor,
+    timed_again,
+    undisturbed_ns,
+    warm_up,
+)
+from tailcut.registry import Variant
+from tailcut.registry.machine import read_machine
+from tailcut.scheduler.executor_placement import BatchTime
+
+log = logging.getLogger("tailcut.server")
+
+_UNKNOWN = Snapshot()
+
+_SPARE = 2
+"""Executors that are kept warm where nothing else is said: one that dies leaves one that answers meanwhile."""
+
+_MEMORY_SHARE = 0.25
+_OVER_ARTIFACT = 3
+"""An opened model holds up to this many times its artifact: weights, their packed copies, and activations."""
+
+
+class Warm(NamedTuple):
+    """A variant that is open and warm.
+
+    Attributes:
+        runtimes: one per executor.
+        warm_up_ns: nanoseconds per batch size; empty where it refuses the row that was invented for it.
+        examples: inputs that it was warmed up with.
+        choice: kind of executor, and the reason for it.
+        most: executors that its pool may grow to.
+        load_s: how long opening and warming up one of them took.
+        size_bytes: what an opened one is taken to hold in memory.
+        open_one: opens and warms up one more; blocks.
+        code: what it runs of the user's code.
+    """
+
+    variant: Variant
+    runtimes: list[Runtime]
+    warm_up_ns: dict[int, int]
+    examples: Examples
+    choice: Choice
+    most: int
+    load_s: float
+    size_bytes: int
+    open_one: Callable[[], Runtime]
+    code: Snapshot
+
+    @property
+    def executor(self) -> str:
+        """Kind of executor: "inline", "thread" or "process"."""
+        return self.choice.executor
+
+    @property
+    def length_class(self) -> int:
+        """Of the rows of ``warm_up_ns``: see ``ticket.length_class``."""
+        return length_class(self.examples.batch(1), 1)
+
+    def close(self) -> None:
+        """Close the runtimes."""
+        for runtime in self.runtimes:
+            runtime.close()
+
+
+def close_warm(warm: Warm | None) -> None:
+    """Close what was opened, where anything was."""
+    if warm is not None:
+        warm.close()
+
+
+class _Opener:
+    """Opens and warms up executors of a variant, one after the other; blocks.
+
+    Attributes:
+        took_ns: nanoseconds per batch size, of the executor that was opened last.
+        examples: inputs that they are warmed up with.
+    """
+
+    def __init__(self, manifest: Manifest, variant: Variant, code: Snapshot, *, must_answer: bool) -> None:
+        self.examples = examples_of(manifest, variant)
+        self.took_ns: dict[int, int] = {}
+        self._manifest = manifest
+        self._variant = variant
+        self._outputs = tuple(tensor.name for tensor in manifest.deployment.model.outputs)
+        self._max_rows = planning.most_rows(manifest.deployment.batching, variant)
+        self._imports = opens_with_code(manifest.deployment, variant)
+        self._code = code
+        self._in_one_thread = _runs_in_one_thread(manifest, variant)
+        self._must_answer = must_answer
+        self._unanswered = False
+
+    def open(self, warmth: Warmth) -> Runtime:
+        """Open one and run every batch size on it, but where the variant has refused an invented row before.
+
+        Raises:
+            TailcutError: it cannot be opened, or fails on a batch size.
+        """
+        runtime = self._open()
+        if self._unanswered:
+            return runtime
+        try:
+            self.took_ns = warm_up(
+                runtime, self.examples, self._outputs, self._max_rows, warmth, self._clock_ns(warmth, perf_counter_ns)
+            )
+        except Unanswered as refused:
+            if self._must_answer or self.took_ns:
+                runtime.close()
+                raise _unfit(refused.error, _FIRST if self._must_answer else _LATER) from refused.error
+            self._unanswered = True
+            self._warn(refused.error)
+            if isinstance(runtime, RemoteRuntime) and runtime.has_ended:
+                runtime.close()
+                return self._open()
+        except BaseException:
+            runtime.close()
+            raise
+        return runtime
+
+    def largest(self, runtime: Runtime, warmth: Warmth) -> BatchTime | None:
+        """Time the largest batch, beside what the build saw of it; None where no batch was answered.
+
+        Raises:
+            TailcutError: the variant fails on it.
+        """
+        if not self.took_ns:
+            return None
+        rows = max(self.took_ns)
+        built_ns = planning.built_ns(self._manifest.deployment, self._variant, rows)
+        found = BatchTime(rows, self.took_ns[rows], built_ns)
+        if found.is_long:
+            return found
+        whole = undivided(runtime)  # as it would run on the event loop
+        return timed_again(found, whole, self.examples, self._outputs, self._clock_ns(warmth, undisturbed_ns))
+
+    def _clock_ns(self, warmth: Warmth, usual: Callable[[], int]) -> Callable[[], int]:
+        return thread_time_ns if warmth is BRIEF and self._in_one_thread else usual
+
+    def open_later(self) -> Runtime:
+        """Open one more while others serve.
+
+        Raises:
+            TailcutError: as ``open``; or a data file is not what it was at the start, and the user's code may read it.
+        """
+        runtime = self.open(BRIEF)
+        if self._imports and self._code.digest and (changed := changed_data(self._manifest, self._code.data)):
+            runtime.close()
+            raise ArtifactError(
+                f"{few(changed)} changed since this server started, and a new executor would read it",
+                hint="restart to serve the new data, or put back the old",
+            )
+        return runtime
+
+    def _open(self) -> Runtime:
+        return lendable(_open(self._manifest, self._variant, self._code.imports if self._imports else {}))
+
+    def _warn(self, error: TailcutError) -> None:
+        log.warning(
+            "variant %s of version %s is not warm: it refuses an invented row: %s. Its first request warms it up; "
+            "larger batches were not tried. Builds keep rows of the holdout for this (holdout.keep); without them give "
+            "the inputs min and max, or values",
+            self._variant.name,
+            self._variant.version,
+            error.explained,
+        )
+
+
+_FIRST = (
+    "the variant that is served answers this invented row. Build with holdout.keep above 0, so that a version is "
+    "warmed up with rows of its holdout; or restart the server, which serves a variant that refuses such a row"
+)
+_LATER = "another executor of this variant has answered the same row: look at what they share, such as memory"
+
+
+def _unfit(error: TailcutError, hint: str) -> StartError:
+    return StartError(f"warm-up failed at 1 rows: {error.explained}", hint=hint)
+
+
+def open_variant(
+    manifest: Manifest,
+    variant: Variant,
+    warmth: Warmth = THOROUGH,
+    *,
+    code: Snapshot = _UNKNOWN,
+    must_answer: bool = False,
+) -> Warm:
+    """Open one runtime per executor and run every batch size on each; blocks. Nothing stays open where one fails.
+
+    Args:
+        warmth: of these; executors that are opened later, while these serve, are warmed up briefly.
+        code: what the variant runs of the user's code: processes of executors run nothing else, nor do executors that
+            are opened later. By default it is not compared.
+        must_answer: whether it has to answer an invented row, too: it is to take the place of a variant that does, and
+            a broken one must not.
+
+    Raises:
+        TailcutError: it cannot be opened, or fails on a batch size.
+    """
+    deployment, variant = manifest.deployment, with_row_coupling(variant)
+    pool = deployment.pool
+    asked = pool.executors_of(variant.settings)
+    opener = _Opener(manifest, variant, code, must_answer=must_answer)
+    runtimes: list[Runtime] = []
+    try:
+        began_s = perf_counter()
+        runtimes.append(opener.open(warmth))
+        load_s = perf_counter() - began_s
+        choice = choose_executor(deployment, asked or 1, partial(opener.largest, runtimes[0], warmth))
+        inline = choice.executor == "inline"
+        if inline:
+            runtimes = [undivided(runtime) for runtime in runtimes]  # all that it runs is short
+        count = asked or (1 if inline else _spares(manifest, variant, read_machine()))
+        while len(runtimes) < count:
+            runtimes.append(opener.open(warmth))
+    except BaseException:
+        for runtime in runtimes:
+            runtime.close()
+        raise
+    most = 1 if inline else max(pool.max_executors, count)
+    took_ns, held = dict(opener.took_ns), _held(variant)
+    return Warm(variant, runtimes, took_ns, opener.examples, choice, most, load_s, held, opener.open_later, code)
+
+
+def _open(manifest: Manifest, variant: Variant, code: Mapping[str, str]) -> Runtime:
+    threads = manifest.deployment.pool.threads_of(variant.settings)
+    divides = planning.divides(manifest.deployment.batching, variant)
+    if manifest.deployment.pool.executor == "process":
+        return RemoteRuntime(manifest, variant, threads=threads, divides=divides, code=code)
+    runtime = open_runtime(variant, threads=threads, source=source_of(manifest, variant.runtime))
+    return dividing(runtime) if divides else runtime
+
+
+def _runs_in_one_thread(manifest: Manifest, variant: Variant) -> bool:
+    """Whether what a batch takes is what the calling thread has of a core, however long it waits for one.
+
+    So it is in onnxruntime 1.31 and OpenVINO 2026.4, unless OpenVINO's own properties (in capitals) say otherwise.
+    """
+    pool, settings = manifest.deployment.pool, variant.settings
+    own = variant.runtime == "openvino" and any(name.isupper() for name in settings)
+    usual = variant.runtime in {"onnxruntime", "openvino"} and not own
+    return usual and pool.executor != "process" and pool.threads_of(settings) == 1
+
+
+def _spares(manifest: Manifest, variant: Variant, machine: Machine) -> int:
+    """Return how many executors are kept warm where nobody says: two, where cores and memory allow.
+
+    More executors than cores only take turns, and each is as late as all of them. A device has one queue and one
+    memory: a second executor would hold the model twice for nothing.
+    """
+    if uses_gpu(variant.runtime, variant.settings):
+        return 1
+    fit = int(machine.usable_cores // manifest.deployment.pool.threads_of(variant.settings))
+    if _held(variant) * _SPARE > _MEMORY_SHARE * machine.memory_bytes:
+        return 1
+    return max(min(_SPARE, fit), 1)
+
+
+def _held(variant: Variant) -> int:
+    return sum(path.stat().st_size for path in (variant.artifact, *variant.parts.values())) * _OVER_ARTIFACT

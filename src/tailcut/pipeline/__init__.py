@@ -1,0 +1,1 @@
+"""The stages of a request, compiled once when a deployment is loaded."""

@@ -1,0 +1,57 @@
+"""The path's feature stage: opening it, and what is not fresh in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter_ns
+
+import msgspec
+
+from tailcut.common.timings import Stage
+from tailcut.features import EntityKey, FeatureService, FeatureSet
+from tailcut.manifest import Features, Manifest, resolve
+from tailcut.pipeline.hook_loading import UserCode
+from tailcut.pipeline.request_context import Call
+
+_SQLITE = "sqlite:///"
+
+
+async def open_features(manifest: Manifest, code: UserCode) -> FeatureService | None:
+    """Open the feature groups of a manifest; None where it has none.
+
+    Raises:
+        StartError: what could not be opened, and where in the manifest.
+    """
+    if not manifest.deployment.features.groups:
+        return None
+    declared = {field.name: field.type for field in manifest.deployment.model.fields}
+    return await FeatureService.open(
+        _features(manifest),
+        resolve=lambda ref: resolve(ref, manifest),
+        declared=declared,
+        code_of=code.files.digest_of,
+    )
+
+
+async def fetch(features: FeatureService, call: Call, keys: Sequence[EntityKey]) -> FeatureSet:
+    """Return the rows of entities; see ``FeatureService.fetch`` for what it raises."""
+    # A task of its own, so that it can be cancelled when the client goes.
+    call.waiting = task = asyncio.get_running_loop().create_task(
+        features.fetch(keys, call.tenant, call.deadline_ns / 1e9)
+    )
+    try:
+        return await task
+    finally:
+        call.waiting = None
+        call.timings.lap(Stage.FEATURES, perf_counter_ns())  # also where it fails
+
+
+def _features(manifest: Manifest) -> Features:
+    """Return the feature settings with a relative SQLite path taken from the manifest's folder."""
+    features = manifest.deployment.features
+    path = features.database.removeprefix(_SQLITE)
+    if path == features.database or Path(path).is_absolute():
+        return features
+    return msgspec.structs.replace(features, database=f"{_SQLITE}{manifest.directory / path}")

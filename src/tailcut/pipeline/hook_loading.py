@@ -1,0 +1,104 @@
+"""The user's functions that touch an answer: imported once, checked, and given their place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tailcut import text
+from tailcut.code.loaded import LoadedCode, Loading
+from tailcut.code.roots import serving_references
+from tailcut.common.tensors import Arrays
+from tailcut.errors import StartError
+from tailcut.manifest import Deployment, Manifest, resolve
+from tailcut.models.batch_item import run_rows
+from tailcut.models.runtimes.batch_buckets import powers
+from tailcut.models.variant_loader import Warm
+from tailcut.models.warm_up import WARM_UP_RUNS
+from tailcut.pipeline.hooks import Hooks, time_postprocess
+from tailcut.pipeline.row_transform import Assembly, Postprocess, Preprocess
+
+
+class UserCode(NamedTuple):
+    """What the manifest names, imported.
+
+    Attributes:
+        preprocess: the user's hook, or the tokenizer of a Hugging Face folder; None where there is neither.
+        postprocess: the user's hook, or the names of a Hugging Face classifier's scores; None where there is neither.
+        files: the code behind them, as it was imported, for the deployment version.
+        fields: of a row, where no hook of the user's reads it: what the implied preprocess reads; else empty.
+    """
+
+    preprocess: Preprocess | None
+    postprocess: Postprocess | None
+    files: LoadedCode
+    fields: tuple[str, ...] = ()
+
+
+def import_code(manifest: Manifest, source: bool = False) -> UserCode:
+    """Import every function of the user that touches an answer, in the manifest's order.
+
+    Args:
+        source: import ``model.source``, too: this process will run the user's own object.
+
+    Raises:
+        ManifestError: one cannot be imported, or a file of ``model.files`` is missing.
+        StartError: a hook is async, or a tokenizer cannot be read.
+    """
+    model = manifest.deployment.model
+    loading = Loading(manifest)
+    found: dict[str, Callable[..., Any]] = {
+        reference: resolve(reference, manifest) for reference in serving_references(manifest)
+    }
+    for key, reference in (("model.preprocess", model.preprocess), ("model.postprocess", model.postprocess)):
+        _refuse_async(key, reference, found.get(reference))
+    preprocess = found.get(model.preprocess) or text.preprocess_of(manifest)
+    postprocess = found.get(model.postprocess) or text.postprocess_of(manifest)
+    implied = {"preprocess of model.source": preprocess, "postprocess of model.source": postprocess}
+    known = list(found.values())
+    functions = found | {name: each for name, each in implied.items() if each is not None and each not in known}
+    files = loading.end(functions)
+    if source:
+        files.import_source()
+    return UserCode(preprocess, postprocess, files, text.fields_of(preprocess))
+
+
+def _refuse_async(key: str, reference: str, hook: Any) -> None:
+    if hook is not None and (iscoroutinefunction(hook) or iscoroutinefunction(getattr(hook, "__call__", None))):  # noqa: B004
+        raise StartError(
+            f"{key}: {reference} is async; only plain functions are supported",
+            hint="write it as a plain function: where it is slow it runs in a thread",
+        )
+
+
+async def place_hooks(
+    deployment: Deployment, code: UserCode, assembly: Assembly, warm: Warm, outputs: Sequence[str]
+) -> Hooks | None:
+    """Make what runs the hooks; postprocess is measured on what the warm-up computes, off the event loop."""
+    if code.preprocess is None and code.postprocess is None:
+        return None
+    hooks = Hooks(
+        assembly,
+        preprocess=code.preprocess is not None,
+        postprocess=code.postprocess is not None,
+        stuck_after_s=deployment.slo.timeout_s,
+    )
+    if code.postprocess is not None and warm.warm_up_ns:  # else there is no row that the model answers
+        sizes = powers(deployment.batching.max_rows)
+        computed = _repeated(partial(run_rows, warm.runtimes[0], warm.examples.batch(1), 1, outputs), sizes)
+        timed = partial(time_postprocess, assembly, computed, WARM_UP_RUNS)
+        for rows, took_ns in await asyncio.get_running_loop().run_in_executor(None, timed):
+            hooks.postprocess.observe(rows, took_ns)
+    return hooks
+
+
+def _repeated(run: Callable[[], Arrays], sizes: Sequence[int]) -> Iterator[Arrays]:
+    """Yield what the model gives for one row, repeated to each size: it runs what it will be served with."""
+    one = run()
+    for rows in sizes:
+        yield {name: np.repeat(array, rows, axis=0) for name, array in one.items()}

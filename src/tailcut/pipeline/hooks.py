@@ -1,0 +1,298 @@
+"""The user's preprocess and postprocess: quick calls on the event loop, slow ones in threads, within the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import Context, copy_context
+from functools import partial
+from time import perf_counter_ns
+from typing import Any, TypeVar
+
+from tailcut.common.tensors import Arrays
+from tailcut.common.timings import Stage
+from tailcut.errors import HookError, HookTimeout, NotReady, Shed, TailcutError
+from tailcut.models.shed_errors import stopping
+from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.row_transform import Assembly
+from tailcut.scheduler.executor_placement import Placement
+
+T = TypeVar("T")
+
+_MAX_THREADS = 8
+"""Threads for calls that wait for something; those that compute share the interpreter however many there are."""
+
+_MAX_WAITING = 1024
+"""Calls that may wait for a thread."""
+
+_STUCK_FACTOR = 10
+"""A call is stuck after this many times what was expected of it, but not before ``stuck_after_s``."""
+
+_LATE_HINT = "send a longer timeout or make the hook quicker; a call that has begun cannot be stopped"
+
+
+class _Job:
+    """One call of a hook that does not run on the event loop."""
+
+    __slots__ = ("context", "future", "name", "placement", "rows", "started_ns", "stuck_ns", "work")
+
+    def __init__(
+        self, name: str, placement: Placement, rows: int, work: Callable[[], Any], future: asyncio.Future[Any]
+    ) -> None:
+        self.name = name
+        self.placement = placement
+        self.rows = rows
+        self.work = work
+        self.future = future
+        self.context: Context = copy_context()
+        self.started_ns = 0
+        self.stuck_ns = 0
+
+
+class _Worker:
+    """A thread that runs one job at a time."""
+
+    def __init__(
+        self, done: Callable[[_Worker, _Job, Any, int], None], loop: asyncio.AbstractEventLoop, n: int
+    ) -> None:
+        self._done = done
+        self._loop = loop
+        self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        # A daemon: a hung hook must not keep the process alive past kill_s.
+        threading.Thread(target=self._work, name=f"tailcut-hook-{n}", daemon=True).start()
+
+    def put(self, job: _Job | None) -> None:
+        """Hand over a job; None ends the thread."""
+        self._inbox.put(job)
+
+    def _work(self) -> None:
+        while (job := self._inbox.get()) is not None:
+            started_ns = perf_counter_ns()
+            result = _attempt(job)
+            try:
+                self._loop.call_soon_threadsafe(self._done, self, job, result, perf_counter_ns() - started_ns)
+            except RuntimeError:
+                break  # the loop is closed: nobody is left to be told
+            del job, result  # an idle thread keeps nobody's arrays
+
+
+def _attempt(job: _Job) -> Any:
+    try:
+        return job.context.run(job.work)
+    except TailcutError as error:
+        return error
+    except BaseException as error:
+        kind = type(error).__name__
+        return HookError(f"{job.name} failed ({kind})", hint="see the server's log", detail=str(error))
+
+
+class Hooks:
+    """Where each call of the user's hooks runs, and the threads for the slow ones. Owned by the event loop.
+
+    Threads are made when a call needs one. A call whose request has ended, at its deadline or because its client left,
+    is dropped where it still waits; where it runs it runs on, its result belongs to nobody, and its thread is busy
+    until it returns.
+
+    Args:
+        preprocess, postprocess: whether the user has this hook; what the manifest does by itself runs on the loop.
+        stuck_after_s: when all threads run calls for longer than this, and than ten times what was expected, the
+            hooks are not healthy: calls that need a thread are refused at once instead of at their deadline.
+        monotonic_ns: the clock of the deadlines.
+    """
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        *,
+        preprocess: bool,
+        postprocess: bool,
+        stuck_after_s: float,
+        max_threads: int = _MAX_THREADS,
+        max_waiting: int = _MAX_WAITING,
+        monotonic_ns: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self.preprocess = Placement() if preprocess else Placement.inline()
+        self.postprocess = Placement() if postprocess else Placement.inline()
+        self.calls = {"preprocess": 0, "postprocess": 0}
+        self._assembly = assembly
+        self._stuck_after_ns = int(stuck_after_s * 1e9)
+        self._max_threads = max_threads
+        self._max_waiting = max_waiting
+        self._now_ns = monotonic_ns
+        self._loop = asyncio.get_running_loop()
+        self._idle: list[_Worker] = []
+        self._busy: dict[_Worker, _Job] = {}
+        self._waiting: dict[_Job, None] = {}
+        self._closed = False
+
+    @property
+    def busy(self) -> int:
+        """Threads that run a hook."""
+        return len(self._busy)
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a thread."""
+        return len(self._waiting)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether a thread is idle, can be made, or will be free in reasonable time."""
+        if len(self._busy) < self._max_threads:
+            return True
+        now_ns = self._now_ns()
+        return any(job.stuck_ns > now_ns for job in self._busy.values())
+
+    async def inputs(self, call: Call, rows: Sequence[Mapping[str, Any]], from_client: bool) -> Arrays:
+        """Run preprocess in a thread; see ``Assembly.inputs`` for what it returns and raises.
+
+        Raises:
+            HookTimeout: the deadline passed while it waited or ran.
+            Shed, NotReady: no thread can take it.
+        """
+        work = partial(self._assembly.inputs, rows, from_client=from_client)
+        try:
+            return await self._run("preprocess", self.preprocess, call, len(rows), work)
+        finally:
+            call.timings.lap(Stage.PREPROCESS, perf_counter_ns())
+
+    async def answers(self, call: Call, outputs: Arrays, rows: int) -> list[Any]:
+        """Run postprocess in a thread; see ``Assembly.answers`` and ``inputs`` for what it returns and raises."""
+        work = partial(self._assembly.answers, outputs, rows)
+        try:
+            return await self._run("postprocess", self.postprocess, call, rows, work)
+        finally:
+            call.timings.lap(Stage.POSTPROCESS, perf_counter_ns())
+
+    async def stop(self, timeout_s: float) -> None:
+        """Fail what waits, let running calls end for at most ``timeout_s``, end the threads."""
+        self._closed = True
+        for job in list(self._waiting):
+            _fail(job, stopping())
+        awaited = [job.future for job in self._busy.values() if not job.future.done()]
+        if awaited:
+            await asyncio.wait(awaited, timeout=timeout_s)
+        for job in self._busy.values():
+            _fail(job, stopping())
+        for worker in [*self._idle, *self._busy]:
+            worker.put(None)
+        self._idle.clear()
+
+    async def _run(self, name: str, placement: Placement, call: Call, rows: int, work: Callable[[], T]) -> T:
+        if call.gone:
+            raise asyncio.CancelledError  # it left between two waits: nobody is there for whom to compute
+        left_ns = call.deadline_ns - self._now_ns()
+        self._check_room(name, left_ns)
+        future: asyncio.Future[T] = self._loop.create_future()
+        job = _Job(name, placement, rows, work, future)
+        self.calls[name] += 1
+        timer = self._loop.call_later(left_ns / 1e9, self._expire, job)
+        call.waiting = future
+        self._waiting[job] = None
+        try:
+            self._start_next()
+            return await future
+        finally:
+            call.waiting = None
+            timer.cancel()
+            self._waiting.pop(job, None)
+
+    def _check_room(self, name: str, left_ns: int) -> None:
+        if self._closed:
+            raise stopping()
+        if left_ns <= 0:
+            raise HookTimeout(f"the deadline passed before {name} could run", hint="send a longer timeout")
+        if not self.healthy:
+            raise NotReady(
+                f"{name} cannot run: all {self._max_threads} hook threads are stuck ({self._shown_busy()})",
+                hint="mend the hook that does not return (give what it waits for a time-out) and restart the server",
+            )
+        if len(self._waiting) >= self._max_waiting:
+            raise Shed(
+                f"{len(self._waiting)} calls of hooks wait for a thread, the limit is {self._max_waiting}",
+                hint=f"retry later, lower the rate, or make {name} quicker",
+            )
+
+    def _start_next(self) -> None:
+        """Give waiting jobs to threads, in order, as long as there are threads."""
+        while self._waiting and (worker := self._free()) is not None:
+            job = next(iter(self._waiting))
+            del self._waiting[job]
+            if job.future.done():
+                self._idle.append(worker)
+                continue
+            job.started_ns = self._now_ns()
+            expected_ns = job.placement.cost.batch_ns(job.rows)
+            job.stuck_ns = job.started_ns + max(self._stuck_after_ns, int(_STUCK_FACTOR * expected_ns))
+            self._busy[worker] = job
+            worker.put(job)
+
+    def _free(self) -> _Worker | None:
+        if self._idle:
+            return self._idle.pop()
+        if len(self._busy) < self._max_threads:
+            return _Worker(self._on_done, self._loop, len(self._busy))
+        return None
+
+    def _on_done(self, worker: _Worker, job: _Job, result: Any, took_ns: int) -> None:
+        del self._busy[worker]
+        if isinstance(result, TailcutError):
+            _fail(job, result)  # and nothing is learned: a call that fails at once does not make the hook quick
+        else:
+            job.placement.observe(job.rows, took_ns)
+            if not job.future.done():
+                job.future.set_result(result)
+        if self._closed:
+            worker.put(None)
+            return
+        self._idle.append(worker)
+        self._start_next()
+
+    def _expire(self, job: _Job) -> None:
+        if job.started_ns:
+            ran_ms = (self._now_ns() - job.started_ns) / 1e6
+            said = f"the deadline passed while {job.name} ran, after {ran_ms:.0f} ms"
+        else:
+            said = (
+                f"the deadline passed while {job.name} waited for a thread: all {self._max_threads} hook threads are "
+                f"busy ({self._shown_busy()})"
+            )
+        _fail(job, HookTimeout(said, hint=_LATE_HINT))
+
+    def _shown_busy(self) -> str:
+        names = [job.name for job in self._busy.values()]
+        return ", ".join(f"{names.count(name)} with {name}" for name in self.calls if name in names)
+
+
+def _fail(job: _Job, error: TailcutError) -> None:
+    if not job.future.done():
+        job.future.set_exception(error)
+
+
+def ran_inline(placement: Placement, call: Call, stage: Stage, rows: int) -> None:
+    """End a hook's stage. It began with the last lap, so that what the hook took needs no clock of its own."""
+    now_ns = perf_counter_ns()
+    took_ns = now_ns - call.timings.last_ns
+    call.timings.lap(stage, now_ns)
+    if took_ns > placement.look_ns:
+        placement.observe(rows, took_ns)
+
+
+def time_postprocess(assembly: Assembly, outputs: Iterable[Arrays], runs: int) -> list[tuple[int, int]]:
+    """Return rows and nanoseconds of runs of postprocess on what the model made of the warm-up's inputs.
+
+    They may be invented: a hook that cannot take what became of them is measured by its first requests, in threads.
+    """
+    durations_ns: list[tuple[int, int]] = []
+    for arrays in outputs:
+        rows = len(next(iter(arrays.values())))
+        for _ in range(runs):
+            started_ns = perf_counter_ns()
+            try:
+                assembly.answers(arrays, rows)
+            except Exception:
+                return durations_ns
+            durations_ns.append((rows, perf_counter_ns() - started_ns))
+    return durations_ns

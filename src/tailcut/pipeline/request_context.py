@@ -1,0 +1,46 @@
+"""One request on its way through the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from tailcut.common.timings import Timings
+from tailcut.errors import TailcutError
+
+if TYPE_CHECKING:
+    from tailcut.pipeline.pipeline import Path
+
+
+class Call:
+    """One request on its way: its record, its deadline and what it holds.
+
+    Attributes:
+        path: the one that answers it, from where it was admitted to its end; None before.
+        priority: as the client sent it: 1 runs first, larger later; 0, the default, between 1 and 3.
+        refusal: why there is no room for it, where a cache may still know its answer (see ``Path.admit``).
+        request_id: by which the log names it, where the client sent one and the log may need it.
+    """
+
+    path: Path | None = None
+    priority = 0
+    refusal: TailcutError | None = None
+    request_id = ""
+    cache = "off"
+    disconnected: Callable[[], Awaitable[None]] | None = None
+    gone = False
+    waiting: asyncio.Future[Any] | None = None
+
+    def __init__(self, route: str, start_ns: int, deadline_ns: int, tenant: str, variant: str) -> None:
+        self.route = route
+        self.timings = Timings(start_ns)
+        self.deadline_ns = deadline_ns
+        self.tenant = tenant
+        self.variant = variant
+
+    def abandon(self) -> None:
+        """Drop the work of a client that is gone: whatever the request waits for is cancelled."""
+        self.gone = True
+        if self.waiting is not None:
+            self.waiting.cancel()

@@ -1,0 +1,230 @@
+"""Feature rows -> the model's input arrays -> JSON values: the user's hooks, or the manifest's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from reprlib import repr as shown
+from typing import Any
+
+import numpy as np
+
+from tailcut.common.json_values import encode
+from tailcut.common.tensors import Array, Arrays
+from tailcut.common.texts import texts_of
+from tailcut.common.validation import InputSpec, all_finite, check_rows, not_finite
+from tailcut.errors import BadRequest, HookError, InferenceError, TailcutError
+from tailcut.manifest import Model
+from tailcut.models.value_limits import PathLimits, input_specs
+from tailcut.pipeline import hook_errors as blame
+from tailcut.pipeline.value_conversion import converted
+
+Rows = Sequence[Mapping[str, Any]]
+Preprocess = Callable[[Rows], Arrays]
+Postprocess = Callable[[Arrays], list[Any]]
+
+_LONGEST_SHOWN = 500
+
+
+class Assembly:
+    """Turns feature rows into input arrays and output arrays into answers.
+
+    Args:
+        preprocess: the user's hook, or None to fill each input from its columns (or from its own name in the row).
+        postprocess: the user's hook, or None to answer {output name: value} per row.
+        fields: that a client's row may have where ``preprocess`` is not the user's; empty: any. Without a preprocess
+            they are the columns of the inputs, and ``model.fields``.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        preprocess: Preprocess | None,
+        postprocess: Postprocess | None,
+        *,
+        fields: Sequence[str] = (),
+    ) -> None:
+        self.specs = input_specs(model)
+        self._columns = {tensor.name: tensor.columns for tensor in model.inputs}
+        filling = columns_of(model)
+        declared = tuple(field.name for field in model.fields if field.name not in filling)
+        self._fields = tuple(fields) if preprocess else (*filling, *declared)
+        self._required = 1 if preprocess else len(filling)
+        self._finite = [tensor.name for tensor in model.outputs if not tensor.allow_nan]
+        self._hook = preprocess
+        self._preprocess = preprocess or self._from_columns
+        self._postprocess = postprocess or _as_records
+        self._checks_answers = postprocess is not None
+        self._nan_answers = any(tensor.allow_nan for tensor in model.outputs)
+
+    def inputs(self, rows: Rows, *, from_client: bool) -> Arrays:
+        """Return the model's inputs for ``rows``, checked against the manifest.
+
+        Args:
+            from_client: whether the client sent the rows (what is wrong with them is then the client's fault) or the
+                feature sources did.
+
+        Raises:
+            BadRequest: the client's rows cannot be turned into inputs.
+            HookError: the hook failed, or rows that the client did not send cannot be turned into inputs.
+        """
+        if from_client and self._fields:
+            for place, row in enumerate(rows):
+                if len(row) > self._required:
+                    self._check_fields(row, place)
+        try:
+            arrays = self._preprocess(rows)
+        except (Exception, SystemExit) as error:  # a hook that wants to exit must not take the server along
+            if self._hook is None:
+                raise self._unfit_rows(error, from_client) from error
+            raise blame.preprocess_failed(error, rows, from_client=from_client) from error
+        try:
+            given = {spec.name: self._checked(spec, arrays) for spec in self.specs}
+            if check_rows({name: len(array) for name, array in given.items()}) != len(rows):
+                raise HookError(
+                    f"preprocess turned {len(rows)} rows into {len(next(iter(given.values())))}",
+                    hint="the first dimension of each input must be the rows",
+                )
+        except HookError:
+            raise
+        except Exception as error:
+            raise self._unfit_rows(error, from_client) from error
+        return given
+
+    def _check_fields(self, row: Mapping[str, Any], place: int) -> None:
+        """Refuse a field that nothing reads: it is misspelt, or meant to change the answer."""
+        for name in row:
+            if name not in self._fields:
+                raise BadRequest(
+                    f"row {place} has the unknown field {shown(name)}", hint=f"its fields are {', '.join(self._fields)}"
+                )
+
+    def _unfit_rows(self, error: BaseException, from_client: bool) -> TailcutError:
+        """Return the error for values that the inputs do not take."""
+        said = error.message if isinstance(error, TailcutError) else _said(error)
+        if from_client:
+            return BadRequest(f"the rows cannot be turned into inputs: {said}", hint=self._rows_hint())
+        return HookError(
+            "feature rows cannot be turned into inputs",
+            hint="run `tailcut check --entity`; the model must take every row that the feature groups can yield",
+            detail=said,
+        )
+
+    def answers(self, outputs: Arrays, rows: int) -> list[Any]:
+        """Return one JSON value per row.
+
+        Raises:
+            InferenceError: an output holds NaN or infinity where the manifest does not allow it; without a hook, bytes
+                that are no text.
+            HookError: the hook failed or returned another number of values.
+        """
+        for name in self._finite:
+            array = outputs.get(name)
+            if array is not None and array.dtype.kind == "f" and not all_finite(array):
+                raise not_finite(name)
+        try:
+            values = self._postprocess(outputs)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, InferenceError) and not self._checks_answers:
+                raise  # there is no hook to blame
+            raise blame.postprocess_failed(error) from error
+        if not isinstance(values, list | tuple | np.ndarray):
+            raise HookError(
+                f"postprocess returned {type(values).__name__}", hint="return a list with one JSON value per row"
+            )
+        if len(values) != rows:
+            raise HookError(
+                f"postprocess returned {len(values)} values for {rows} rows", hint="return one JSON value per row"
+            )
+        if self._checks_answers:
+            blame.check_answers(list(values), nan=self._nan_answers)
+        return list(values)
+
+    def _checked(self, spec: InputSpec, arrays: Arrays) -> Array:
+        array = arrays.get(spec.name) if isinstance(arrays, Mapping) else None
+        if not isinstance(array, np.ndarray):
+            seen = type(arrays).__name__ if not isinstance(arrays, Mapping) else f"no input {spec.name!r}"
+            if array is not None:
+                seen = f"{type(array).__name__} for input {spec.name!r}"
+            names = ", ".join(each.name for each in self.specs)
+            raise HookError(f"preprocess returned {seen}", hint=f"return a dict of NumPy arrays: {names}")
+        if array.dtype != spec.dtype or array.dtype.hasobject:
+            array = converted(array, spec)
+        self._check_shape(spec, array)
+        spec.check_values(array)
+        return array
+
+    def _check_shape(self, spec: InputSpec, array: Array) -> None:
+        try:
+            spec.check_shape(array.shape)
+        except BadRequest as error:
+            if self._hook is None:
+                raise
+            raise HookError(f"preprocess: {error.message}", hint=error.hint) from None  # no client chose the shape
+
+    def _from_columns(self, rows: Rows) -> Arrays:
+        arrays: Arrays = {}
+        for spec in self.specs:
+            columns = self._columns[spec.name]
+            if columns:
+                values: Any = [[row[column] for column in columns] for row in rows]
+            else:
+                values = [row[spec.name] for row in rows]
+            array = converted(values, spec)
+            arrays[spec.name] = array.reshape(len(rows), *spec.tail) if spec.fixed else array
+        return arrays
+
+    def _rows_hint(self) -> str:
+        if self._hook is not None:
+            return "a row is an object with what model.preprocess reads"
+        return f"a row is an object with {', '.join(self._fields[: self._required])}"
+
+
+def columns_of(model: Model) -> tuple[str, ...]:
+    """Return the fields that fill the inputs of a model without a preprocess hook, each once."""
+    return tuple(dict.fromkeys(name for tensor in model.inputs for name in (tensor.columns or (tensor.name,))))
+
+
+def limited_inputs(assembly: Assembly, limits: PathLimits | None, rows: Rows, *, from_client: bool) -> Arrays:
+    """Return the inputs of rows as a request's are made: held to the limits before and after.
+
+    Raises:
+        BadRequest, FeatureUnavailable, HookError: see ``Assembly.inputs`` and ``PathLimits``.
+    """
+    if limits is None:
+        return assembly.inputs(rows, from_client=from_client)
+    check = limits.check_rows if from_client else limits.check_fetched
+    check(rows)
+    inputs = assembly.inputs(rows, from_client=from_client)
+    limits.check_inputs(inputs, from_client=from_client)
+    return inputs
+
+
+def _as_records(outputs: Arrays) -> list[Any]:
+    names = list(outputs)
+    columns = [
+        (np.array(texts_of(array), object).reshape(array.shape) if array.dtype.hasobject else array).tolist()
+        for array in outputs.values()
+    ]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, KeyError):
+        return f"column {error.args[0]!r} is missing"
+    said = f"{type(error).__name__}: {error}"
+    return said if len(said) <= _LONGEST_SHOWN else f"{said[:_LONGEST_SHOWN]}..."  # it may quote the client's rows
+
+
+def encode_answer(value: Any) -> bytes:
+    """Return answers as JSON, NumPy scalars and arrays included; NaN is null, infinity 1e999.
+
+    Raises:
+        HookError: postprocess returned something that JSON does not have.
+    """
+    try:
+        return encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
+        raise HookError(
+            f"postprocess returned what cannot be written as JSON: {error}",
+            hint="return numbers, text, lists and objects only",
+        ) from error

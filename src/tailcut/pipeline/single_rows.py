@@ -1,0 +1,42 @@
+"""Answers a request of several rows row by row, from preprocessing on, where rows run alone and differ in length.
+
+A hook pads the rows that it is given together to the longest of them, and the padding is part of what the model sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tailcut.errors import BadRequest
+from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.row_transform import Rows
+
+Predict = Callable[[Call, Rows], Awaitable[list[Any]]]
+
+_CACHE = ("stale", "miss", "hit")
+"""What is said of a request where its rows differ: the first of these that is true of one."""
+
+
+async def answer_singly(predict: Predict, call: Call, rows: Rows) -> list[Any]:
+    """Return one JSON value per row, in order.
+
+    Args:
+        predict: answers rows that are preprocessed together.
+
+    Raises:
+        BadRequest: a row cannot be turned into inputs; names it.
+        TailcutError: what else ``predict`` raises; the rows after it are not computed.
+    """
+    values: list[Any] = []
+    before, seen = call.cache, set()
+    for number, row in enumerate(rows):
+        call.cache = before
+        try:
+            values += await predict(call, [row])
+        except BadRequest as error:
+            said = f"row {number} of {len(rows)}, which is preprocessed by itself: {error.message}"
+            raise BadRequest(said, hint=error.hint, detail=error.detail) from error
+        seen.add(call.cache)
+    call.cache = next((state for state in _CACHE if state in seen), before)
+    return values

@@ -1,0 +1,203 @@
+"""Runs models that answer in parts: each stream in a thread of its own, its parts handed to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+from tailcut.common.tensors import Arrays
+from tailcut.common.timings import Stage
+from tailcut.errors import BadRequest, InferenceError, InferTimeout, NotReady, Shed
+from tailcut.models.batch_item import failed
+from tailcut.models.runtimes.base import StreamingRuntime
+from tailcut.models.runtimes.floats import take_mode_of_models
+from tailcut.models.shared_runtime import borrow
+from tailcut.pipeline.request_context import Call
+
+_AHEAD = 16
+"""Parts that a runtime may be ahead of what the server has taken, which takes no more than its client does; over HTTP/2
+up to ``server.max_stream`` more."""
+
+MAX_STREAMS = 64
+
+_Part = Arrays | BaseException | None
+
+
+class Streams:
+    """The streams of one deployment. Owned by the event loop.
+
+    They go past the planner: parts of several requests cannot share a batch. What bounds them is their number.
+
+    Attributes:
+        are_stopping: whether every stream ends, at its next part at the latest.
+    """
+
+    def __init__(self, max_streams: int = MAX_STREAMS) -> None:
+        self._max_streams = max_streams
+        self._open = 0
+        self._running: set[_Stream] = set()
+        self.are_stopping = False
+
+    def stop(self) -> None:
+        """End every stream with an error; those that begin from now on, too: they would hold a stop up."""
+        self.are_stopping = True
+        for stream in self._running:
+            stream.parts.put_nowait(None)  # for who waits for a part
+
+    def check_room(self) -> None:
+        """Refuse one stream too many; raises Shed, and NotReady where all end."""
+        self._check_stop()
+        if self._open >= self._max_streams:
+            raise Shed(
+                f"{self._open} streams are open, the limit is {self._max_streams}",
+                hint="retry after Retry-After seconds, when another one has ended",
+            )
+
+    async def run(
+        self, call: Call, runtime: StreamingRuntime, inputs: Arrays, outputs: Sequence[str]
+    ) -> AsyncGenerator[Arrays, None]:
+        """Yield the parts of one answer; close it to let the runtime stop.
+
+        Args:
+            runtime: stays open until the stream has ended, whatever becomes of its executor.
+            inputs: every input, of one row.
+            outputs: names wanted.
+
+        Raises:
+            Shed: too many streams are open.
+            NotReady: the server is shutting down.
+            InferenceError: the runtime raised, or a part lacks an output.
+            InferTimeout: the deadline passed.
+            CancelledError: the client is gone.
+        """
+        self.check_room()
+        stream = _Stream(runtime, inputs, outputs, asyncio.get_running_loop())
+        self._open += 1
+        self._running.add(stream)
+        stream.thread_ended.add_done_callback(lambda _: self._closed())
+        try:
+            stream.start()
+            while (part := await self._next(call, stream)) is not None:
+                yield part
+                stream.room.release()
+        finally:
+            self._running.discard(stream)
+            stream.end()
+            call.timings.lap(Stage.INFER, perf_counter_ns())
+
+    async def _next(self, call: Call, stream: _Stream) -> Arrays | None:
+        self._check_stop()
+        part = await _next(call, stream)
+        self._check_stop()
+        return part
+
+    def _check_stop(self) -> None:
+        if self.are_stopping:
+            raise NotReady("the server is shutting down", hint="ask again, another server or later")
+
+    def _closed(self) -> None:
+        self._open -= 1
+
+
+def streaming_of(runtimes: Sequence[Any]) -> StreamingRuntime | None:
+    """Return what streams of the runtimes that were opened; None where the model does not."""
+    first = runtimes[0] if runtimes else None
+    return first if isinstance(first, StreamingRuntime) else None
+
+
+def no_stream(name: str) -> BadRequest:
+    """Return the error for a stream that is asked of a model that answers at once."""
+    return BadRequest(
+        f"model {name!r} answers at once, so it has nothing to stream", hint="post the same to generate, or to infer"
+    )
+
+
+async def _next(call: Call, stream: _Stream) -> Arrays | None:
+    """Wait for one part; None at the end."""
+    left_s = (call.deadline_ns - perf_counter_ns()) / 1e9
+    # A task of its own, so that it can be cancelled when the client goes.
+    call.waiting = waiting = asyncio.ensure_future(stream.parts.get())
+    try:
+        part = await asyncio.wait_for(waiting, max(left_s, 0))
+    except TimeoutError:
+        raise InferTimeout(
+            "the deadline passed before the stream had ended",
+            hint="send a longer timeout in x-tailcut-timeout-ms, up to server.max_timeout",
+        ) from None
+    finally:
+        call.waiting = None
+    if isinstance(part, BaseException):
+        raise failed(part, 1) from part
+    if part is not None:
+        missing = [name for name in stream.outputs if name not in part]
+        if missing:
+            raise InferenceError(
+                f"a part of the stream has no output {missing[0]!r}", hint="yield every output that was asked for"
+            )
+    return part
+
+
+class _Stream:
+    """One thread that produces, as far ahead as there is room."""
+
+    def __init__(
+        self, runtime: StreamingRuntime, inputs: Arrays, outputs: Sequence[str], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._runtime = runtime
+        self._inputs = inputs
+        self.outputs = outputs
+        self._loop = loop
+        self._ended = threading.Event()
+        self.parts: asyncio.Queue[_Part] = asyncio.Queue()
+        self.room = threading.Semaphore(_AHEAD)
+        self.thread_ended: asyncio.Future[None] = loop.create_future()
+        self._give_back = borrow(runtime)
+
+    def start(self) -> None:
+        try:
+            threading.Thread(target=self._produce, name="tailcut-stream", daemon=True).start()
+        except BaseException:
+            self._give_back()
+            self._finish()
+            raise
+
+    def end(self) -> None:
+        """Let the thread stop after the part that it is making."""
+        self._ended.set()
+        self.room.release()
+
+    def _produce(self) -> None:
+        last: BaseException | None = None
+        take_mode_of_models()
+        try:
+            parts = iter(self._runtime.stream(self._inputs, self.outputs))
+            try:
+                for part in parts:
+                    self.room.acquire()
+                    if self._ended.is_set():
+                        break
+                    self._hand(part)
+            finally:
+                close = getattr(parts, "close", None)
+                if close is not None:
+                    close()
+        except BaseException as error:  # SystemExit, say, of the user's code
+            last = error
+        self._hand(last)
+        self._call(self._finish)
+        self._give_back()
+
+    def _hand(self, part: _Part) -> None:
+        self._call(self.parts.put_nowait, part)
+
+    def _finish(self) -> None:
+        self.thread_ended.set_result(None)
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            self._ended.set()  # the loop is closed: nobody is left to read

@@ -1,0 +1,1 @@
+"""The life of a deployment: loading, promotion, fallback, what operators see."""

@@ -1,0 +1,297 @@
+"""One deployment's life: loading, ready, draining, stopped; and the counting of every request's one end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from time import perf_counter, perf_counter_ns
+from typing import Any, Literal
+
+from tailcut.errors import NotReady, StartError, TailcutError
+from tailcut.manifest import Manifest
+from tailcut.observe.exposition import Exposition, Sample
+from tailcut.observe.failures import FailureLog
+from tailcut.observe.recorder import Recorder
+from tailcut.pipeline.in_flight import Company
+from tailcut.pipeline.pipeline import Call, Path
+from tailcut.pipeline.streaming import Streams
+from tailcut.serving.deployment_loader import Opened, open_deployment
+from tailcut.serving.fallback import Fallbacks
+from tailcut.serving.metrics import path_samples, run_samples
+from tailcut.serving.notices import tell_code, tell_trust
+from tailcut.serving.promotion_watcher import Follower
+from tailcut.serving.repository import Repository
+from tailcut.serving.statistics import Statistics
+
+log = logging.getLogger("tailcut.server")
+
+State = Literal["loading", "ready", "unloaded", "draining", "failed", "stopped"]
+
+_TICK_S = 0.1
+
+
+class Engine:
+    """What the protocols in front talk to. Owned by the event loop.
+
+    Attributes:
+        state: "ready" only between a finished warm-up and the start of draining.
+        failure: why loading failed, where it did.
+        follower: keeps the deployment on what the registry promotes; None where it serves a named variant.
+        say: tells the operator what happened, one line at a time.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.deployment = manifest.deployment
+        self.recorder = Recorder()
+        self.exposition = Exposition(self.recorder, self.deployment.name, [self._samples])
+        self.state: State = "loading"
+        self.failure: TailcutError | None = None
+        self.failures = FailureLog()
+        self.in_flight: dict[Call, None] = {}
+        self.company = Company(self.in_flight)
+        self._late: set[Call] = set()
+        self._watchers: dict[Call, asyncio.Task[None]] = {}
+        self._opened: Opened | None = None
+        self._parked: Opened | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timeout_ns = int(self.deployment.slo.timeout_s * 1e9)
+        self._variant = ""
+        self.say: Callable[[str], None] = log.info
+        self.follower: Follower | None = None
+        self.statistics = Statistics(self.deployment.name, self.recorder)
+        self.streams = Streams()
+        self.repository = Repository(self)
+        self.fallbacks = Fallbacks(self)
+
+    async def start(self) -> None:
+        """Load and warm up; the state is "ready" afterwards.
+
+        Raises:
+            TailcutError: what could not be loaded; the state is then "failed".
+        """
+        self._tick(asyncio.get_running_loop())
+        try:
+            follower = await self._open_follower()
+            opened = await open_deployment(self.manifest, self.recorder, self.company, self.fallbacks.stand_in)
+        except Exception as error:
+            self.fallbacks.stop()
+            unforeseen = StartError(f"unexpected {type(error).__name__}: {error}", hint="see the server's log")
+            self.failure = error if isinstance(error, TailcutError) else unforeseen
+            self.state = "failed"
+            raise
+        self._put(opened)
+        tell_trust(opened.variant)
+        tell_code(self.deployment, opened.variant, opened.code.files)
+        if self.state == "loading":
+            self.state = "ready"
+            if follower is not None:
+                self.follower = follower
+                follower.start()
+            self.fallbacks.relieve(opened)
+
+    async def _open_follower(self) -> Follower | None:
+        serve = self.deployment.serve
+        if serve.variant != "promoted" or not serve.follow_s:
+            return None
+        follower = self.make_follower()
+        await follower.note()
+        return follower
+
+    def make_follower(self) -> Follower:
+        """Make what switches variants; it follows once it is started."""
+        return Follower(
+            self.manifest,
+            running=lambda: self.running,
+            put=self._put,
+            recorder=self.recorder,
+            in_flight=self.in_flight,
+            say=self.say,
+        )
+
+    def _put(self, opened: Opened) -> None:
+        """Serve this from now on. Requests that were admitted before end where they began."""
+        if self._parked is not None:
+            self._parked = opened
+        else:
+            self._opened = opened
+        self._variant = opened.variant.name
+        self.recorder.serve(self._variant)
+        self.statistics.begin(opened.variant.version)
+        self.fallbacks.attach(opened)
+
+    def park(self) -> None:
+        """Answer no more requests until ``unpark``; those that were admitted end.
+
+        Raises:
+            NotReady: the deployment is not loaded, or draining.
+        """
+        if self._parked is not None:
+            return
+        if self.state != "ready":
+            raise NotReady(f"the server is {self.state}", hint="unload the model when it is ready")
+        self._parked, self._opened = self._opened, None
+        self.state = "unloaded"
+
+    def unpark(self) -> None:
+        """Answer requests again."""
+        if self._parked is not None:
+            self._opened, self._parked = self._parked, None
+        if self.state == "unloaded":
+            self.state = "ready"
+
+    async def stop(self, timeout_s: float) -> None:
+        """Fail what waits, let running batches end for at most ``timeout_s``, close everything."""
+        self.state = "stopped"
+        if self._timer is not None:
+            self._timer.cancel()
+        self.fallbacks.stop()
+        if self.is_loaded:
+            await asyncio.sleep(0)  # let answered requests leave first
+            give_up_s = perf_counter() + timeout_s
+            if self.follower is not None:
+                await self.follower.stop(timeout_s)
+            await self.repository.stop(timeout_s)
+            path = self.running.path
+            await self.running.stop(max(give_up_s - perf_counter(), 0.0))
+            if path.hooks is not None:
+                await path.hooks.stop(max(give_up_s - perf_counter(), 0.0))
+            await path.close()
+
+    def drain(self) -> None:
+        """Stop being ready, and following; requests are still answered."""
+        if self.state in {"ready", "loading", "unloaded"}:
+            self.state = "draining"
+        if self.follower is not None:
+            self.follower.end()
+
+    @property
+    def opened(self) -> Opened:
+        """The loaded deployment.
+
+        Raises:
+            NotReady: it is not loaded (yet).
+        """
+        if self._opened is None:
+            if self._parked is not None:
+                raise NotReady(
+                    "the model was unloaded", hint=f"load it: POST /v2/repository/models/{self.deployment.name}/load"
+                )
+            if self.failure is not None:
+                raise NotReady(f"the model failed to load: {self.failure.message}", hint=self.failure.hint)
+            raise NotReady("the model is loading and warming up", hint="poll /v2/health/ready and retry")
+        return self._opened
+
+    @property
+    def running(self) -> Opened:
+        """The loaded deployment, also while it is unloaded for clients; raises NotReady as ``opened`` does."""
+        return self._parked if self._parked is not None else self.opened
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether there is a loaded deployment."""
+        return self._opened is not None or self._parked is not None
+
+    @property
+    def path(self) -> Path:
+        """The request path; raises NotReady as ``opened`` does."""
+        opened = self._opened
+        return opened.path if opened is not None else self.opened.path
+
+    @property
+    def promotion(self) -> dict[str, Any]:
+        """What is promoted or named but not served (yet), for clients; empty where nothing is amiss."""
+        switcher = self.repository.used
+        return switcher.describe() if switcher is not None else {}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests should be sent here: warm, not draining, not all executors or hook threads stuck.
+
+        Where all executors are, a fallback will do.
+        """
+        if self.state != "ready" or self._opened is None:
+            return False
+        path = self._opened.path
+        answers = path.dispatcher.healthy or (path.fallback is not None and path.fallback.dispatcher.healthy)
+        return answers and (path.hooks is None or path.hooks.healthy)
+
+    def begin(self, route: str, start_ns: int, timeout_ns: int = 0, tenant: str = "") -> Call:
+        """Start the record of one request.
+
+        Args:
+            timeout_ns: the client's own; 0 for the SLO's.
+        """
+        call = Call(route, start_ns, start_ns + (timeout_ns or self._timeout_ns), tenant, self._variant)
+        self.in_flight[call] = None
+        return call
+
+    def end(self, call: Call, code: str) -> None:
+        """Count the request's one end; code is "ok" or the error's."""
+        del self.in_flight[call]
+        if self._late:
+            self._late.discard(call)
+        if self._watchers:
+            watcher = self._watchers.pop(call, None)
+            if watcher is not None:
+                watcher.cancel()
+        self.recorder.request(call.timings, call.route, call.variant, code, call.cache)
+
+    def is_late(self, call: Call) -> bool:
+        """Whether the reading of the request's body was cancelled here because its deadline had passed."""
+        return call in self._late
+
+    def _watch_clients(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look after requests that take long: is the client still there, is its body late?
+
+        A watcher or a timer per request would cost more than most requests; one look every tick costs nothing when all
+        is fast.
+        """
+        now_ns = perf_counter_ns()
+        old_ns = now_ns - int(_TICK_S * 1e9)
+        for call in self.in_flight:
+            if call.timings.start_ns > old_ns:
+                break  # in order of arrival: all others are younger
+            if call.timings.last_ns == call.timings.start_ns:  # no stage has ended: its body is still being read
+                if now_ns >= call.deadline_ns and call.waiting is not None and call not in self._late:
+                    self._late.add(call)
+                    call.waiting.cancel()
+            elif call.disconnected is not None:
+                watcher = loop.create_task(_abandon_when_gone(call, call.disconnected))
+                call.disconnected = None
+                self._watchers[call] = watcher
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        due_ns = perf_counter_ns() + int(_TICK_S * 1e9)
+
+        def tick() -> None:
+            self.recorder.lag(perf_counter_ns() - due_ns)
+            self._watch_clients(loop)
+            self.failures.flush(perf_counter_ns())
+            if self.state != "stopped":
+                self._tick(loop)
+
+        self._timer = loop.call_later(_TICK_S, tick)
+
+    def _samples(self) -> Iterator[Sample]:
+        yield Sample("tailcut_ready", "1 while requests should be sent here.", "gauge", {}, float(self.is_ready))
+        yield Sample("tailcut_in_flight", "Requests that are being answered.", "gauge", {}, len(self.in_flight))
+        if self._opened is None:
+            return
+        yield from path_samples(self._opened.path)
+        yield from self._opened.pool.samples()
+        yield from run_samples(self._opened.pool.runtimes)
+        yield from self.fallbacks.samples(self._opened)
+        variant = self._opened.variant
+        labels = {"variant": variant.name, "version": variant.version}
+        yield Sample("tailcut_served", "1 for the variant that is served.", "gauge", labels, 1.0)
+        if self._opened.device is not None:
+            yield self._opened.device.sample(labels)
+        if (switcher := self.repository.used) is not None:
+            yield from switcher.samples()
+
+
+async def _abandon_when_gone(call: Call, disconnected: Callable[[], Awaitable[None]]) -> None:
+    await disconnected()
+    call.abandon()

@@ -1,0 +1,293 @@
+"""Opens what a deployment needs: the variant from the registry, its executors warmed up, hooks, features, caches."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sized
+from functools import partial
+from typing import Any
+
+from tailcut.code.loaded import LoadedCode
+from tailcut.common.fingerprint import uses_gpu
+from tailcut.errors import ArtifactError, NotInRegistry
+from tailcut.features import FeatureService
+from tailcut.manifest import Deployment, Manifest
+from tailcut.models.background_loading import abandon, in_background
+from tailcut.models.deployment_version import is_live, runs_source, version_of
+from tailcut.models.device_time import DeviceTime
+from tailcut.models.dispatcher import Dispatcher
+from tailcut.models.pool import Pool
+from tailcut.models.row_coupling import rows_alone
+from tailcut.models.runtimes.base import StreamingRuntime
+from tailcut.models.scheduler_factory import make_dispatcher
+from tailcut.models.shed_errors import unavailable
+from tailcut.models.value_limits import PathLimits
+from tailcut.models.variant_loader import Warm, open_variant
+from tailcut.models.warm_up import BRIEF, warm_up
+from tailcut.observe.recorder import Recorder
+from tailcut.pipeline.cache_stores import Caches, open_caches
+from tailcut.pipeline.feature_stage import open_features
+from tailcut.pipeline.hook_loading import UserCode, import_code, place_hooks
+from tailcut.pipeline.pipeline import Path
+from tailcut.pipeline.row_transform import Assembly
+from tailcut.pipeline.streaming import streaming_of
+from tailcut.registry import Registry, Variant
+from tailcut.scheduler.pool_scaling import Limits, Wear
+from tailcut.serving.unproven import refuse_unproven
+
+__all__ = ["Opened", "Warm", "find_variant", "open_deployment", "open_variant", "warm_up"]
+
+
+StandIn = Callable[[Variant, LoadedCode], "asyncio.Future[Warm | None]"]
+"""Begins to open a variant that stands in for another one; None where there is none."""
+
+
+def find_variant(manifest: Manifest) -> Variant:
+    """Return the variant to serve, its artifact's size and hash checked.
+
+    ``serve.variant = "source"`` serves an .onnx ``model.source`` as it is, without a build.
+
+    Raises:
+        ArtifactError: there is no such variant, its file is corrupt, or it may not be opened on this machine.
+    """
+    deployment = manifest.deployment
+    if deployment.serve.variant != "source":
+        return _of_registry(manifest)
+    path = manifest.directory / deployment.model.source
+    if path.suffix == ".onnx" and not path.is_file():
+        raise ArtifactError(
+            f"model.source = {deployment.model.source!r} is not there: {path}",
+            hint="export the model to that file, or set model.source to where it is, seen from the manifest's folder",
+        )
+    if path.suffix != ".onnx":
+        raise ArtifactError(
+            f'serve.variant = "source" needs model.source to be an .onnx file, got {deployment.model.source!r}',
+            hint="run `tailcut build` and serve a variant of the registry",
+        )
+    return Variant(
+        model=deployment.name,
+        name="source",
+        runtime="onnxruntime",
+        artifact=path,
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        inputs=deployment.model.inputs,
+        outputs=deployment.model.outputs,
+        version="source",
+    )
+
+
+def _of_registry(manifest: Manifest) -> Variant:
+    deployment = manifest.deployment
+    name, source = deployment.serve.variant, deployment.model.source
+    try:
+        return Registry.of(manifest).variant(deployment.name, name)
+    except NotInRegistry as error:
+        asked = "" if name == "promoted" else f"serve.variant = {name!r}: "
+        as_it_is = f', or serve {source} as it is with serve.variant = "source"' if source.endswith(".onnx") else ""
+        raise NotInRegistry(f"{asked}{error.message}", hint=f"{error.hint}{as_it_is}", detail=error.detail) from error
+
+
+class Opened:
+    """A deployment that is ready to serve.
+
+    Attributes:
+        pool: keeps the executors.
+        executor, executor_reason: "inline", "thread" or "process", and why.
+        warm_up_ns, examples: see ``Warm``.
+        merges: whether requests share batches: the manifest and the variant's evidence both have a say.
+        rows_alone: whether each row runs alone, those of one request too, because rows influence each other.
+        code: the user's functions, as they were imported.
+        device: how long the variant has held its device; None where it runs on none.
+        close: closes the runtimes.
+        streams: whether the model answers in parts too.
+        fallback: another variant that takes what this one has no room for; None where there is none (yet).
+        loading: the variant to serve, for which this one stands in until it is warm; None where this is it. Who puts
+            it in place closes it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        pool: Pool,
+        warm: Warm,
+        code: UserCode,
+        device: DeviceTime | None,
+        loading: asyncio.Task[Warm] | None = None,
+    ) -> None:
+        self.path = path
+        self.pool = pool
+        self.device = device
+        self.merges = path.dispatcher.planner.merge
+        self.rows_alone = path.rows_alone
+        self.variant = warm.variant
+        self.executor, self.executor_reason = warm.choice
+        self.warm_up_ns = warm.warm_up_ns
+        self.examples = warm.examples
+        self.code = code
+        self.close = warm.close
+        self.streams = streaming_of(warm.runtimes) is not None
+        self.fallback: Opened | None = None
+        self.loading = loading
+
+    @property
+    def answers_invented(self) -> bool:
+        """Whether it was warmed up with invented rows, and answered them."""
+        return bool(self.warm_up_ns) and not self.examples.are_real
+
+    @property
+    def streaming(self) -> StreamingRuntime | None:
+        """What streams; None where the model does not.
+
+        Raises:
+            NotReady: it does, and no executor is there (yet): a stream has no queue to wait in.
+        """
+        found = streaming_of(self.pool.runtimes)
+        if found is None and self.streams:
+            coming = self.path.dispatcher.coming
+            expected = coming() if coming is not None else None
+            raise unavailable(expected.retry_s if expected is not None else 0.0)
+        return found
+
+    async def stop(self, timeout_s: float) -> None:
+        """Fail what waits and close the executors, the fallback's too; running batches have at most ``timeout_s``."""
+        for opened in (self, self.fallback):
+            if opened is not None:
+                opened.pool.stop()
+                await opened.path.dispatcher.stop(timeout_s)
+
+    @property
+    def executors(self) -> int:
+        """How many take batches now."""
+        return self.pool.size
+
+
+async def open_deployment(
+    manifest: Manifest, recorder: Recorder, in_flight: Sized = (), stand_in: StandIn | None = None
+) -> Opened:
+    """Load, warm up and connect everything; blocking work runs off the event loop.
+
+    Args:
+        stand_in: begins to open a variant that answers until the one to serve is warm, where it is warm before. Who
+            gave it closes that where this fails.
+
+    Raises:
+        TailcutError: whatever is missing or broken, by name.
+    """
+    loop = asyncio.get_running_loop()
+    deployment = manifest.deployment
+    variant = await loop.run_in_executor(None, find_variant, manifest)
+    await loop.run_in_executor(None, refuse_unproven, manifest, variant)
+    # The user's modules are imported here, off the event loop: what resolves them later finds them imported.
+    code = await loop.run_in_executor(None, import_code, manifest, runs_source(manifest, variant))
+    assembly = Assembly(deployment.model, code.preprocess, code.postprocess, fields=code.fields)
+    outputs = tuple(tensor.name for tensor in deployment.model.outputs)
+    warm, loading = await _first_warm(manifest, variant, code.files, stand_in)
+    variant = warm.variant
+    try:
+        hooks = await place_hooks(deployment, code, assembly, warm, outputs)
+        caches, features = await _open_stores(manifest, code)
+    except BaseException:
+        if loading is None:
+            warm.close()
+        else:
+            abandon(loading, Warm.close)
+        raise
+    device = _device_time(warm, recorder)
+    dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, device or recorder, loop)
+    path = Path(
+        version=version_of(deployment, variant, warm.code.digest),
+        served=(variant.name, variant.version),
+        outputs=outputs,
+        assembly=assembly,
+        dispatcher=dispatcher,
+        hooks=hooks,
+        features=features,
+        entity_cache=caches.entity,
+        tensor_cache=caches.tensor,
+        fallback_stale="stale" in deployment.serve.fallback,
+        rows_alone=rows_alone(variant),
+        in_flight=in_flight,
+        limits=_limits(deployment, variant, code),
+    )
+    return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, code, device, loading)
+
+
+async def _open_stores(manifest: Manifest, code: UserCode) -> tuple[Caches, FeatureService | None]:
+    caches = await open_caches(manifest.deployment)
+    try:
+        return caches, await open_features(manifest, code)
+    except BaseException:
+        await caches.close()
+        raise
+
+
+async def _first_warm(
+    manifest: Manifest, variant: Variant, files: LoadedCode, stand_in: StandIn | None
+) -> tuple[Warm, asyncio.Task[Warm] | None]:
+    """Open a variant; return it, or what stands in for it and the loading that goes on."""
+    loop = asyncio.get_running_loop()
+    code = await loop.run_in_executor(None, partial(files.snapshot, live=is_live(variant)))
+    if stand_in is None:
+        return await loop.run_in_executor(None, partial(open_variant, manifest, variant, code=code)), None
+    other = stand_in(variant, files)
+    # In the background, because what stands in may be serving before it is open.
+    loading = asyncio.ensure_future(
+        in_background(partial(open_variant, manifest, variant, BRIEF, code=code), Warm.close)
+    )
+    try:
+        both: set[asyncio.Future[Any]] = {other, loading}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if loading.done() and loading.exception() is None:
+            return loading.result(), None
+        found = await other  # also where the variant itself cannot be opened
+        return (await loading, None) if found is None else (found, loading)
+    except BaseException:
+        abandon(loading, Warm.close)
+        raise
+
+
+def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recorder) -> Opened:
+    """Put another variant behind the hooks, features and prediction caches of a running deployment.
+
+    The caches are shared because their keys hold the deployment version: no entry of one variant ever answers for the
+    other, memory stays within the one limit, and after a rollback within their TTL the old entries are still good.
+    """
+    deployment = manifest.deployment
+    version = version_of(deployment, warm.variant, warm.code.digest)
+    served = (warm.variant.name, warm.variant.version)
+    device = _device_time(warm, recorder)
+    loop = asyncio.get_running_loop()
+    dispatcher = make_dispatcher(deployment, warm.variant, warm.warm_up_ns, warm.length_class, device or recorder, loop)
+    limits = _limits(deployment, warm.variant, running.code)
+    path = running.path.beside(version, served, dispatcher, limits, rows_alone=rows_alone(warm.variant))
+    return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, running.code, device)
+
+
+def _limits(deployment: Deployment, variant: Variant, code: UserCode) -> PathLimits | None:
+    """Return the limits of requests to a variant: those of the manifest, and what its version's build found."""
+    found = PathLimits(deployment, variant.bounds, hook=code.preprocess is not None)
+    return None if found.is_empty else found
+
+
+def _device_time(warm: Warm, recorder: Recorder) -> DeviceTime | None:
+    on_device = uses_gpu(warm.variant.runtime, warm.variant.settings)
+    return DeviceTime(recorder) if on_device else None
+
+
+def _pool(deployment: Deployment, dispatcher: Dispatcher, warm: Warm, recorder: Recorder) -> Pool:
+    settings, slo = deployment.pool, deployment.slo
+    latency_s = slo.p99_s or slo.p95_s or slo.p50_s or slo.timeout_s
+    # More than may run at a time would win nothing, and load while the others have the most to do.
+    useful = max(dispatcher.running.at_once or warm.most, len(warm.runtimes))
+    return Pool(
+        dispatcher,
+        warm.executor,
+        warm.runtimes,
+        warm.open_one,
+        limits=Limits(len(warm.runtimes), min(warm.most, useful), float(latency_s)),
+        wear=Wear(settings.recycle_requests, float(settings.recycle_age_s), float(settings.recycle_growth)),
+        recorder=recorder,
+        load_s=warm.load_s,
+        size_bytes=warm.size_bytes,
+    )

@@ -1,0 +1,134 @@
+"""What /metrics shows of the path besides the recorder's counts, read at scrape time from whoever owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+from tailcut.features import FeatureStatistics
+from tailcut.features.statistics import GroupStatistics
+from tailcut.models.batch_item import Ticket
+from tailcut.models.batch_retry import Isolation
+from tailcut.models.runtimes.base import DividingRuntime, Runtime
+from tailcut.observe.exposition import Sample
+from tailcut.pipeline.hooks import Hooks
+from tailcut.pipeline.pipeline import Path
+from tailcut.pipeline.prediction_cache import PredictionStore
+from tailcut.pipeline.shared_cache import SharedAnswers
+from tailcut.scheduler.scheduler import Planner
+
+_COUNTERS: tuple[tuple[str, str, str], ...] = (
+    ("stale_served", "tailcut_feature_stale", "Feature values served past their TTL because the source failed."),
+    ("errors", "tailcut_feature_source_errors", "Source calls that failed or timed out."),
+    ("refreshes", "tailcut_feature_refreshes", "Keys refreshed in the background, off the request path."),
+    ("single_flight_joins", "tailcut_feature_joins", "Misses that waited for a call under way."),
+    ("source_calls", "tailcut_feature_source_calls", "Calls of the source."),
+    ("source_s", "tailcut_feature_source_seconds", "Seconds spent in source calls."),
+)
+"""Field of GroupStatistics, metric, help; each with the labels group and entity_type."""
+
+
+def path_samples(path: Path) -> Iterator[Sample]:
+    """Yield the samples of the queue, the executors, both prediction caches and the feature groups."""
+    dispatcher = path.dispatcher
+    yield Sample("tailcut_queue_rows", "Rows that wait for an executor.", "gauge", {}, dispatcher.planner.queue_rows)
+    yield Sample("tailcut_running_rows", "Rows that are being computed.", "gauge", {}, dispatcher.running.rows)
+    yield from _backlog(dispatcher.planner)
+    yield from _isolation(dispatcher.isolation)
+    if path.hooks is not None:
+        yield from _hooks(path.hooks)
+    for name, cache in (("entity", path.entity_cache), ("tensor", path.tensor_cache)):
+        if cache is not None:
+            yield from _prediction_cache(name, cache)
+    if path.features is not None:
+        yield from _features(path.features.statistics())
+
+
+def run_samples(runtimes: Sequence[Runtime]) -> Iterator[Sample]:
+    """Yield how batches are divided, where they may be."""
+    rows = [runtime.run_rows for runtime in runtimes if isinstance(runtime, DividingRuntime)]
+    text = "Rows of the largest run of the model in the last batch: fewer than the batch's where it was divided."
+    if any(rows):
+        yield Sample("tailcut_run_rows", text, "gauge", {}, max(rows))
+
+
+def _backlog(planner: Planner[Ticket]) -> Iterator[Sample]:
+    overload, text = planner.overload, "Requests that wait and are not sure to meet the SLO, but their deadline."
+    yield Sample("tailcut_queue_late", text, "gauge", {}, planner.waiting.late_entries)
+    is_seen = overload is not None and overload.is_seen(perf_counter_ns())
+    text = "1 while a backlog stands, so that what would miss the SLO is refused."
+    yield Sample("tailcut_overloaded", text, "gauge", {}, float(is_seen))
+
+
+def _isolation(isolation: Isolation) -> Iterator[Sample]:
+    text = "Batches that failed and whose requests were run again, one by one."
+    yield Sample("tailcut_batches_taken_apart", text, "counter", {}, isolation.batches)
+    text = "Requests, or parts of large ones, that were run again alone because their batch failed."
+    for outcome, count in (("answered", isolation.answered), ("failed", isolation.failed)):
+        yield Sample("tailcut_runs_alone", text, "counter", {"outcome": outcome}, count)
+
+
+def _hooks(hooks: Hooks) -> Iterator[Sample]:
+    yield Sample("tailcut_hook_threads_busy", "Threads that run a slow hook.", "gauge", {}, hooks.busy)
+    yield Sample("tailcut_hook_waiting", "Calls of slow hooks that wait for a thread.", "gauge", {}, hooks.waiting)
+    text = "Calls of a hook that were given to a thread, off the event loop."
+    for name, calls in hooks.calls.items():
+        yield Sample("tailcut_hook_thread_calls", text, "counter", {"hook": name}, calls)
+
+
+def _prediction_cache(cache: str, found: PredictionStore[Any]) -> Iterator[Sample]:
+    found.judge()
+    statistics = found.store.statistics()
+    lookups, text = "tailcut_prediction_cache_lookups", "Look-ups in a prediction cache by result."
+    yield Sample(lookups, text, "counter", {"cache": cache, "result": "hit"}, statistics.hits)
+    yield Sample(lookups, text, "counter", {"cache": cache, "result": "miss"}, statistics.misses)
+    text = "Entries that left a prediction cache for room."
+    yield Sample("tailcut_prediction_cache_evictions", text, "counter", {"cache": cache}, statistics.evictions)
+    text = "Entries in a prediction cache."
+    yield Sample("tailcut_prediction_cache_entries", text, "gauge", {"cache": cache}, statistics.entries)
+    text = "Bytes in a prediction cache."
+    yield Sample("tailcut_prediction_cache_bytes", text, "gauge", {"cache": cache}, statistics.bytes)
+    worth = found.worth
+    text = "1 while a prediction cache is used, 0 while it is off because it does not pay."
+    yield Sample("tailcut_prediction_cache_on", text, "gauge", {"cache": cache}, float(worth.on))
+    text = "1 where a prediction cache is advised, -1 where it is advised against, 0 where that is open."
+    yield Sample("tailcut_prediction_cache_advice", text, "gauge", {"cache": cache}, worth.advice)
+    text = "Share of look-ups that repeat an earlier one, lately."
+    yield Sample("tailcut_prediction_cache_repeats", text, "gauge", {"cache": cache}, worth.share.value)
+    text = "Rows that waited for another request's answer instead of computing their own."
+    yield Sample("tailcut_prediction_cache_joins", text, "counter", {"cache": cache}, found.joins)
+    text = "Rows answered past their life because there was no room to compute them."
+    yield Sample("tailcut_prediction_cache_stale", text, "counter", {"cache": cache}, found.stale)
+    if found.shared is not None:
+        yield from _shared(cache, found.shared)
+
+
+def _shared(cache: str, shared: SharedAnswers[Any]) -> Iterator[Sample]:
+    statistics = shared.store.statistics()
+    text = "Rows that this server's memory lacked and Redis had."
+    yield Sample("tailcut_prediction_cache_shared_hits", text, "counter", {"cache": cache}, shared.hits)
+    text = "Answers that were not written to Redis because too many writes were under way."
+    yield Sample("tailcut_prediction_cache_shared_dropped", text, "counter", {"cache": cache}, shared.dropped)
+    text = "Calls of Redis for answers that were skipped because it was failing."
+    yield Sample("tailcut_prediction_cache_shared_bypasses", text, "counter", {"cache": cache}, statistics.bypasses)
+    text = "Calls of Redis for answers that failed or timed out."
+    yield Sample("tailcut_prediction_cache_shared_failures", text, "counter", {"cache": cache}, statistics.failures)
+
+
+def _features(statistics: FeatureStatistics) -> Iterator[Sample]:
+    for group in statistics.groups:
+        yield from _group(group)
+    text = "Calls of the shared store that were skipped because it was failing."
+    yield Sample("tailcut_feature_store_bypasses", text, "counter", {}, statistics.bypasses)
+
+
+def _group(group: GroupStatistics) -> Iterator[Sample]:
+    labels = {"group": group.name, "entity_type": group.entity_type}
+    lookups, text = "tailcut_feature_cache_lookups", "Look-ups of feature values by result."
+    yield Sample(lookups, text, "counter", {**labels, "result": "hit"}, group.hits)
+    yield Sample(lookups, text, "counter", {**labels, "result": "miss"}, group.misses)
+    for field, name, text in _COUNTERS:
+        yield Sample(name, text, "counter", labels, float(getattr(group, field)))
+    text = "Keys that are kept fresh in the background."
+    yield Sample("tailcut_feature_keys_in_use", text, "gauge", labels, group.in_use)

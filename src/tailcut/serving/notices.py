@@ -1,0 +1,53 @@
+"""Warnings for the operator about a variant that is served: where it was measured, and what code it was built with."""
+
+from __future__ import annotations
+
+import logging
+
+from tailcut.code.digest import few
+from tailcut.code.loaded import LoadedCode
+from tailcut.manifest import Deployment
+from tailcut.manifest.answering import other_settings
+from tailcut.models.deployment_version import is_live
+from tailcut.registry import Variant
+
+log = logging.getLogger("tailcut.server")
+
+
+def tell_code(deployment: Deployment, variant: Variant, files: LoadedCode) -> None:
+    """Tell the operator where a variant is served with another manifest or code than it was built and judged with.
+
+    Args:
+        files: the code that this process has loaded.
+    """
+    if differ := other_settings(deployment, variant.manifest, live=is_live(variant)):
+        log.warning(
+            "variant %s of version %s was built with another manifest than is served: %s; cached answers are kept "
+            "apart. `tailcut build` judges it with this manifest",
+            variant.name,
+            variant.version,
+            few(differ),
+        )
+    if variant.code is None:
+        return
+    if lacks := files.lacks(variant.code, live=is_live(variant)):
+        log.warning(
+            "variant %s of version %s was built with other code than is served: %s; cached answers are kept apart. "
+            "`tailcut build` judges it with this code, `tailcut registry code %s FOLDER` writes out the other",
+            variant.name,
+            variant.version,
+            few(lacks),
+            variant.version,
+        )
+
+
+def tell_trust(variant: Variant) -> None:
+    """Tell the operator where a variant's speed was measured on other hardware."""
+    if variant.trust.level == "remeasure":
+        log.warning(
+            "variant %s of version %s is served, but its speed was measured on another machine: %s; "
+            "`tailcut build --from-registry` measures it here",
+            variant.name,
+            variant.version,
+            variant.trust.reason,
+        )

@@ -1,0 +1,283 @@
+"""Follows the registry: what is promoted there is served here, without a restart and without a disturbance."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any
+
+from tailcut.errors import TailcutError
+from tailcut.manifest import Manifest
+from tailcut.models.background_loading import foreseen, in_background
+from tailcut.models.deployment_version import is_live
+from tailcut.models.runtime_import import bring_in
+from tailcut.models.runtimes.priority import lower_priority
+from tailcut.models.variant_loader import close_warm
+from tailcut.models.warm_up import BRIEF
+from tailcut.observe.exposition import Sample
+from tailcut.observe.recorder import Recorder
+from tailcut.pipeline.request_context import Call
+from tailcut.registry import Registry
+from tailcut.serving.deployment_loader import Opened, Warm, open_beside, open_variant
+from tailcut.serving.notices import tell_trust
+from tailcut.serving.variant_swap import refuse_other_model, retire
+
+log = logging.getLogger("tailcut.server")
+
+_UNREAD = object()
+
+_RETRY_S = 30.0
+_LONGEST_RETRY_S = 600.0
+"""After a failure the same promotion is tried again after the first, then after twice as long, up to the second:
+loading takes processor time from requests."""
+
+_PATIENCE_S = 60.0
+"""Loading that took this long is abandoned where something else was promoted meanwhile: it may hang for good."""
+
+
+class _Overtaken(Exception):
+    """Something else was promoted while a variant was being loaded."""
+
+    def __init__(self, stamp: Hashable) -> None:
+        super().__init__()
+        self.stamp = stamp
+
+
+class Follower:
+    """Switches a running deployment to what is promoted. Owned by the event loop.
+
+    One switch at a time, in this order: notice that the promotion changed, load and warm the new variant up in the
+    background, make sure that nothing else was promoted meanwhile, put it in place, let the old one's requests end.
+    Whatever fails leaves the old variant in place, and is tried again from time to time: a damaged artifact may have
+    been built again, a variant been judged on this machine, a store be back, and none of these changes the promotion.
+
+    Args:
+        manifest: of the deployment.
+        running: returns what is served now.
+        put: puts another in its place; called on the event loop.
+        in_flight: the requests that are being answered.
+        say: tells the operator of a switch.
+
+    Attributes:
+        failure: why what is promoted, or named, is not served; None where it is.
+        retry_s: when that is tried again at the earliest, by the clock of the event loop.
+        loading: whether a variant is being loaded now.
+        switches, failures: how many there were.
+        decisions: how often it was settled what is served, whether or not that was served already.
+        switching: held by whoever may put another variant in place.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        *,
+        running: Callable[[], Opened],
+        put: Callable[[Opened], None],
+        recorder: Recorder,
+        in_flight: Mapping[Call, None],
+        say: Callable[[str], None],
+    ) -> None:
+        self.failure: TailcutError | None = None
+        self.loading = False
+        self.switches = self.failures = self.decisions = 0
+        self._manifest = manifest
+        self._name = manifest.deployment.name
+        self._registry = Registry.of(manifest)
+        self._running = running
+        self._put = put
+        self._recorder = recorder
+        self._in_flight = in_flight
+        self._say = say
+        self._seen: Hashable = _UNREAD
+        self._unreadable = ""
+        self.retry_s = 0.0
+        self.switching = asyncio.Lock()
+        self._pause_s, self._told = _RETRY_S, ""
+        self._task: asyncio.Task[None] | None = None
+        self._retiring: dict[Opened, asyncio.Task[None]] = {}
+
+    async def note(self) -> None:
+        """Take notice of what is promoted, before it is loaded: what is promoted meanwhile is then followed."""
+        self._seen = await asyncio.to_thread(self._stamp)
+
+    def start(self) -> None:
+        """Look every ``serve.follow`` from now on."""
+        self._task = asyncio.get_running_loop().create_task(
+            self._follow(float(self._manifest.deployment.serve.follow_s))
+        )
+
+    def end(self) -> None:
+        """Look no more and abandon what is being loaded; what is on its way out goes on to its end."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stop(self, timeout_s: float) -> None:
+        """End, and close what is on its way out; its running batches have at most ``timeout_s``."""
+        self.end()
+        retiring = dict(self._retiring)
+        for task in retiring.values():
+            task.cancel()
+        tasks = [*retiring.values(), *([self._task] if self._task is not None else [])]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(old.stop(timeout_s) for old in retiring))
+
+    async def look(self) -> None:
+        """Look once, and follow where the promotion has changed; what fails is told, not raised."""
+        stamp = await self._look()
+        again = self.failure is not None and asyncio.get_running_loop().time() >= self.retry_s
+        while stamp is not _UNREAD and (again or stamp != self._seen):
+            if stamp != self._seen:
+                self._pause_s, self._told = _RETRY_S, ""
+            self._seen, again = stamp, False
+            self.loading = True
+            try:
+                warm = await self._loaded()
+                stamp = await self._look()
+                if stamp in (self._seen, _UNREAD):
+                    await self.switch(warm)
+                elif warm is not None:
+                    await asyncio.to_thread(warm.close)  # overtaken: the last promotion wins
+            except _Overtaken as overtaken:
+                stamp = overtaken.stamp
+            except Exception as error:
+                self.failed(foreseen(error))
+                return
+            finally:
+                self.loading = False
+
+    def describe(self) -> dict[str, Any]:
+        """What there is to say of a promotion that is not served (yet); empty where there is nothing."""
+        if self.failure is not None:
+            said = {"error": self.failure.message, "hint": self.failure.hint}
+            return {"promotion": {"state": "failed", **said}}
+        if self._unreadable:
+            return {"promotion": {"state": "unreadable", "error": self._unreadable}}
+        return {"promotion": {"state": "loading"}} if self.loading else {}
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the counts of switches."""
+        text = "Switches to another promoted variant, by how they ended; after a failure the old one is served on."
+        for outcome, count in (("done", self.switches), ("failed", self.failures)):
+            yield Sample("tailcut_switches", text, "counter", {"outcome": outcome}, count)
+        text = "1 while what is promoted could not be loaded and an older variant is served."
+        yield Sample("tailcut_switch_failed", text, "gauge", {}, float(self.failure is not None))
+        text = "1 while what is promoted cannot be seen, because the registry cannot be read; what was is served on."
+        yield Sample("tailcut_registry_unreadable", text, "gauge", {}, float(bool(self._unreadable)))
+        text = "Variants that are no longer served and whose last requests have not ended."
+        yield Sample("tailcut_variants_retiring", text, "gauge", {}, len(self._retiring))
+
+    # -- Inside ------------------------------------------------------------------------------------------------------
+
+    async def _follow(self, period_s: float) -> None:
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                async with self.switching:
+                    await self.look()
+            except Exception:  # a bug must not end the following for good, and in silence
+                log.exception("cannot follow what is promoted; the old variant is served on")
+
+    def _stamp(self) -> Hashable:
+        return self._registry.promotion_stamp(self._name)
+
+    async def _look(self) -> Hashable:
+        """Read the stamp; ``_UNREAD`` where that fails, which is told once."""
+        try:
+            stamp = await asyncio.to_thread(self._stamp)
+        except Exception as error:
+            said = error.explained if isinstance(error, TailcutError) else f"{type(error).__name__}: {error}"
+            if not self._unreadable:
+                log.error("cannot see what is promoted, and serve on what was: %s", said)
+            self._unreadable = said
+            return _UNREAD
+        if self._unreadable:
+            self._say("the registry can be read again")
+        self._unreadable = ""
+        return stamp
+
+    async def _loaded(self) -> Warm | None:
+        """Open and warm up what is promoted, in the background.
+
+        Raises:
+            _Overtaken: something else was promoted, and this takes so long that it may never end.
+        """
+        loading = asyncio.ensure_future(in_background(self._load, close_warm))
+        try:
+            while not (await asyncio.wait({loading}, timeout=_PATIENCE_S))[0]:
+                stamp = await self._look()
+                if stamp not in (self._seen, _UNREAD):
+                    log.error("what was promoted before is still not loaded and is abandoned: something else is now")
+                    raise _Overtaken(stamp)
+            return loading.result()
+        finally:
+            loading.cancel()
+
+    def _load(self) -> Warm | None:
+        """Open and warm up what is promoted; None where it is served already. Runs in the background."""
+        running = self._running()
+        promotion = self._registry.promotion(self._name)
+        served = running.variant
+        if promotion is not None and (promotion.version, promotion.variant) == (served.version, served.name):
+            return None
+        variant = self._registry.variant(self._name)
+        refuse_other_model(self._manifest.deployment, running.code.files, variant)
+        for runtime in (variant.runtime, *variant.part_runtimes):
+            bring_in(runtime)
+        pool = self._manifest.deployment.pool
+        if variant.runtime == "onnxruntime" and pool.threads_of(variant.settings) == 1:
+            lower_priority()  # it starts no thread that would inherit this for good
+        # The least of several runs: others use the processor meanwhile, and this thread gives way to them.
+        code = running.code.files.snapshot(live=is_live(variant))
+        return open_variant(self._manifest, variant, BRIEF, code=code, must_answer=running.answers_invented)
+
+    async def switch(self, warm: Warm | None) -> None:
+        """Put a variant in place: one assignment on the event loop, so that every request sees one or the other."""
+        if warm is None:
+            self.failure = None
+            self.decisions += 1
+            return
+        old = self._running()
+        try:
+            new = open_beside(self._manifest, old, warm, self._recorder)
+        except BaseException:
+            await asyncio.to_thread(warm.close)
+            raise
+        self._put(new)
+        self.failure = None
+        self.switches += 1
+        self.decisions += 1
+        if new.fallback is not old:
+            longest_s = float(self._manifest.deployment.server.max_timeout_s)
+            self._retiring[old] = task = asyncio.get_running_loop().create_task(retire(old, self._in_flight, longest_s))
+            task.add_done_callback(lambda ended: self._retired(old, ended))
+        self._say(
+            f"switched to variant {new.variant.name} ({new.variant.runtime}, version {new.variant.version}) from "
+            f"{old.variant.name} of {old.variant.version}"
+        )
+        tell_trust(new.variant)
+
+    def _retired(self, old: Opened, ended: asyncio.Task[None]) -> None:
+        self._retiring.pop(old, None)
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            what = f"variant {old.variant.name} of version {old.variant.version}"
+            log.error("%s is no longer served and did not close", what, exc_info=error)
+
+    def failed(self, error: TailcutError, what: str = "what is promoted") -> None:
+        """Take notice that it could not be loaded; it is tried again from time to time."""
+        served = self._running().variant
+        self.failure = error
+        self.failures += 1
+        self.retry_s = asyncio.get_running_loop().time() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_RETRY_S)
+        if self._told == error.message:
+            return
+        self._told = error.message
+        log.error(
+            "%s cannot be served, variant %s of version %s is served on: %s",
+            what,
+            served.name,
+            served.version,
+            error,
+            exc_info=error.__cause__ if error.__cause__ and not isinstance(error.__cause__, TailcutError) else None,
+        )

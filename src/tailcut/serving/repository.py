@@ -1,0 +1,211 @@
+"""What the registry has of the served model, and loading and unloading it: for every protocol in front.
+
+Source: Triton's model repository extension (https://github.com/triton-inference-server/server,
+docs/protocol/extension_model_repository.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tailcut.errors import BadRequest, NotFound, NotInRegistry, NotReady, TailcutError
+from tailcut.models.background_loading import in_background
+from tailcut.models.deployment_version import is_live
+from tailcut.models.variant_loader import close_warm
+from tailcut.models.warm_up import BRIEF
+from tailcut.registry import Registry, Variant, Version, quality_refusal, state_of
+from tailcut.registry.records import VariantRecord
+from tailcut.serving.deployment_loader import Opened, Warm, find_variant, open_variant
+from tailcut.serving.promotion_watcher import Follower
+from tailcut.serving.unproven import FORCED, refuse_unproven
+from tailcut.serving.variant_swap import refuse_other_model
+
+if TYPE_CHECKING:
+    from tailcut.serving.deployment import Engine
+
+_LONGEST_ID = 64
+"""Longer than any; a longer one could be no file's name, which is an error of the disk."""
+
+_NAMES = ("promoted", "latest")
+"""Names of versions that are no ids."""
+
+
+class Repository:
+    """The registry as one engine's clients see it. Owned by the event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._own: Follower | None = None
+
+    async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
+        """List every variant of every version: name, version, state, reason, variant, and its status in the registry.
+
+        Args:
+            ready_only: only what answers requests now.
+        """
+        entries = await asyncio.to_thread(self._entries)
+        return [entry for entry in entries if entry["state"] == "READY" or not ready_only]
+
+    async def load(self, *, version: str = "", variant: str = "") -> None:
+        """Serve a variant from now on, without an error and with nothing cold; returns when it is served.
+
+        Where neither is named, what the manifest says is served: the promoted variant, or the one that it names. What
+        was chosen here is served until something else is promoted, or until the next start.
+
+        Args:
+            version: "promoted", "latest" or an id; by default the one that is served.
+            variant: by default the version's promoted one, else the one of the same name as the one that is served.
+
+        Raises:
+            NotFound: the registry has no such version or variant.
+            BadRequest: the gate has refused the variant's answers.
+            NotReady: the deployment is loading, draining or failed.
+            ArtifactError: the variant cannot be opened here, or is of another model.
+        """
+        engine = self._engine
+        self._check_state()
+        switcher = self.switcher()
+        if not (version or variant):
+            await engine.fallbacks.loaded()  # which would be opened a second time
+        async with switcher.switching:
+            self._check_state()  # again: it has waited, and another variant may have been put in place
+            running = engine.running
+            chosen = partial(self._named, running, version, variant) if version or variant else self._configured
+            if engine.follower is not None and not (version or variant):
+                await switcher.note()  # what is promoted from here on is followed
+            warm = await in_background(partial(self._open, running, chosen), close_warm)
+            await switcher.switch(warm)
+            switcher.loading = False  # what is being loaded still will not be put in place
+        engine.unpark()
+
+    def unload(self) -> None:
+        """Answer no more requests until the next load. The model stays in memory, warm, so that load is immediate.
+
+        Raises:
+            NotReady: the deployment is loading, draining or failed.
+        """
+        self._engine.park()
+
+    def opened_again(self, running: Opened) -> Coroutine[Any, Any, Warm | None]:
+        """Open what the manifest says, in the background; None where that is ``running``."""
+        return in_background(partial(self._open, running, self._configured), close_warm)
+
+    @property
+    def used(self) -> Follower | None:
+        """What puts another variant in place, where it has been needed so far."""
+        return self._engine.follower or self._own
+
+    def switcher(self) -> Follower:
+        """Return what puts another variant in place."""
+        if self._engine.follower is not None:
+            return self._engine.follower
+        if self._own is None:
+            self._own = self._engine.make_follower()
+        return self._own
+
+    async def stop(self, timeout_s: float) -> None:
+        """Close what is on its way out of service."""
+        if self._own is not None:
+            await self._own.stop(timeout_s)
+
+    # -- Inside ------------------------------------------------------------------------------------------------------
+
+    def _check_state(self) -> None:
+        state = self._engine.state
+        if state not in {"ready", "unloaded"}:
+            raise NotReady(f"the server is {state}", hint="load the model when it is ready")
+
+    def _entries(self) -> list[dict[str, str]]:
+        """Read the registry; blocks."""
+        engine = self._engine
+        model = engine.deployment.name
+        served = engine.running.variant if engine.is_loaded else None
+        is_ready = engine.is_ready
+        registry = Registry.of(engine.manifest)
+        promotion = registry.promotion(model)
+        entries: list[dict[str, str]] = []
+        seen = False
+        for found_id, version in registry.scan(model):
+            if isinstance(version, TailcutError):
+                reason = version.message
+                entries.append({"name": model, "version": found_id, "state": "UNAVAILABLE", "reason": reason})
+                continue
+            for name, variant in version.variants.items():
+                status = state_of(version, name, promotion)
+                is_served = served is not None and (served.version, served.name) == (version.id, name)
+                seen = seen or is_served
+                entries.append(
+                    _entry(model, version.id, name, status, self._state(is_served, is_ready, _why_not(variant)))
+                )
+        if served is not None and not seen:
+            entries.insert(0, _entry(model, served.version, served.name, "source", self._state(True, is_ready)))
+        return entries
+
+    def _state(self, is_served: bool, is_ready: bool, why_not: str = "not served") -> tuple[str, str]:
+        if not is_served:
+            return "UNAVAILABLE", why_not
+        return ("READY", "") if is_ready else ("UNAVAILABLE", self._engine.state)
+
+    def _open(self, running: Opened, choose: partial[Variant] | Any) -> Warm | None:
+        """Open and warm up what is wanted; None where it is served already. Runs in the background."""
+        engine = self._engine
+        variant: Variant = choose()
+        served = running.variant
+        if (variant.version, variant.name, variant.sha256) == (served.version, served.name, served.sha256):
+            return None
+        refuse_other_model(engine.deployment, running.code.files, variant)
+        code = running.code.files.snapshot(live=is_live(variant))
+        return open_variant(engine.manifest, variant, BRIEF, code=code, must_answer=running.answers_invented)
+
+    def _configured(self) -> Variant:
+        found = find_variant(self._engine.manifest)
+        refuse_unproven(self._engine.manifest, found)
+        return found
+
+    def _named(self, running: Opened, version: str, variant: str) -> Variant:
+        engine = self._engine
+        model = engine.deployment.name
+        served = running.variant
+        registry = Registry.of(engine.manifest)
+        version = version or served.version
+        if version not in _NAMES and not (version.isascii() and version.isalnum() and len(version) <= _LONGEST_ID):
+            raise NotFound(f"{version[:100]!r} is no version", hint="see POST /v2/repository/index for what there is")
+        try:
+            record = registry.version(model, version)
+            found = registry.variant(model, variant or self._usual(registry, record, served.name), record.id)
+        except NotInRegistry as error:
+            raise NotFound(error.message, hint=error.hint) from error
+        promotion = registry.promotion(model)
+        why = quality_refusal(found)
+        if why and not engine.deployment.serve.force and state_of(record, found.name, promotion) != "promoted":
+            raise BadRequest(
+                f"variant {found.name!r} of version {record.id} was refused by the quality gate: {why}",
+                hint=f"load another one, promote it with `tailcut registry promote --force`, or set {FORCED}",
+            )
+        return found
+
+    def _usual(self, registry: Registry, record: Version, served: str) -> str:
+        """Name the variant of a version that is meant where none is named."""
+        promotion = registry.promotion(record.model)
+        return promotion.variant if promotion is not None and promotion.version == record.id else served
+
+
+def _why_not(variant: VariantRecord) -> str:
+    """Say why a variant is not served."""
+    if not variant.refused:
+        return "not served"
+    return f"{'refused' if variant.sha256 else 'not built'}: {variant.refused}"
+
+
+def _entry(model: str, version: str, variant: str, status: str, state: tuple[str, str]) -> dict[str, str]:
+    return {
+        "name": model,
+        "version": version,
+        "state": state[0],
+        "reason": state[1],
+        "variant": variant,
+        "status": status,
+    }

@@ -1,0 +1,101 @@
+"""The parts of a switch from one variant to another: what may take over, and the end of the old one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tailcut.code.digest import few
+from tailcut.code.loaded import LoadedCode
+from tailcut.errors import ArtifactError
+from tailcut.manifest import Deployment
+from tailcut.manifest.answering import other_settings, other_tensors
+from tailcut.models.deployment_version import has_own_types, is_live
+from tailcut.pipeline.request_context import Call
+from tailcut.registry import Variant
+
+if TYPE_CHECKING:
+    from tailcut.serving.deployment_loader import (
+        Opened,  # which opens pools, and those open executors in the background
+    )
+
+_LOOK_S = 0.01
+
+
+def refuse_other_model(deployment: Deployment, files: LoadedCode, variant: Variant) -> None:
+    """Refuse what this process cannot serve, because its manifest or the user's code is of another build.
+
+    Code is compared as this process has imported it, whatever its files are by now. Of a variant that runs the user's
+    own object, that code is imported where it is not yet.
+
+    Raises:
+        ArtifactError: the tensors, settings that answers depend on, or the code differ.
+    """
+    refuse_other_tensors(deployment, variant)
+    if differ := other_settings(deployment, variant.manifest, live=is_live(variant)):
+        raise ArtifactError(
+            f"{_what(variant)} it was built with another manifest than this server was started with: {few(differ)}",
+            hint=_RESTART,
+        )
+    if variant.code is None:  # built by a tailcut that did not write the code down
+        if changed := files.changed():
+            raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
+        return
+    if has_own_types(deployment, variant) and (changed := files.changed()):
+        # Its types may be imported only now, as they are by now.
+        raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
+    live = is_live(variant)
+    lacks = files.lacks(variant.code, live=live)
+    if not lacks and live and deployment.pool.executor != "process":
+        files.import_source()
+        lacks = files.lacks(variant.code, live=live)
+    if lacks:
+        there = not files.disk_lacks(variant.code, live=live)
+        put_back = f"put its code back with `tailcut registry code {variant.version} FOLDER`, then restart to serve it"
+        raise ArtifactError(
+            f"{_what(variant)} it was built with other code than this server has loaded: {few(lacks)}",
+            hint=_RESTART if there else f"{put_back}; until then this server serves what it served",
+        )
+    if live and (changed := files.changed_data()):  # its source is called now, and reads them as they are
+        raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
+
+
+def refuse_other_tensors(deployment: Deployment, variant: Variant) -> None:
+    """Refuse a variant whose inputs or outputs are not those of the manifest.
+
+    Raises:
+        ArtifactError: they differ.
+    """
+    if differ := other_tensors(deployment, variant.inputs, variant.outputs):
+        raise ArtifactError(f"{_what(variant)} {differ}", hint=_RESTART)
+
+
+_RESTART = "restart to serve it; until then this server serves what it served"
+
+
+def _what(variant: Variant) -> str:
+    return f"variant {variant.name!r} of version {variant.version} is to be served, but"
+
+
+async def retire(old: Opened, in_flight: Mapping[Call, None], timeout_s: float) -> None:
+    """Let the requests of a variant end that is no longer served, then close its executors and runtimes.
+
+    Args:
+        in_flight: all requests that are being answered; none is admitted to ``old`` any more.
+        timeout_s: the longest that a request may take; what is still there then, fails.
+    """
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + timeout_s
+    paths = {each.path for each in (old, old.fallback) if each is not None}
+    left = [call for call in in_flight if call.path in paths]
+    # Looked after from time to time, so that the end of a request costs nothing more.
+    while any(call in in_flight for call in left) and loop.time() < give_up_s:  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_S)
+    try:
+        for each in (old, old.fallback):
+            if each is not None and each.executor == "inline":
+                # Freeing a large model takes long; executors with a thread of their own do it there.
+                await loop.run_in_executor(None, each.close)
+    finally:
+        await old.stop(max(give_up_s - loop.time(), _LOOK_S))
