@@ -10,9 +10,9 @@ from typing import Any, cast
 import uvloop
 
 from tailcut.pipeline.in_flight import Company
-from tailcut.server.http import JSON, Body, HeaderMap, Reply
-from tailcut.server.http1.connection import Connection
-from tailcut.server.http1.site import Site
+from tailcut.protocol.http import JSON, Body, HeaderMap, Reply
+from tailcut.transport.http1.connection import Connection
+from tailcut.transport.http1.site import Site
 
 
 async def _noop(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:

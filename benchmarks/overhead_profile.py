@@ -16,10 +16,10 @@ from benchmarks.mlp import BODY_FLOATS
 from tailcut.manifest import load
 from tailcut.models.runtimes import open_runtime
 from tailcut.pipeline.request_context import Call
-from tailcut.server.answering import Answering
-from tailcut.server.app import Application
-from tailcut.server.auth import Guard
-from tailcut.server.inference import Inference, InferenceCodec
+from tailcut.protocol.app import Application
+from tailcut.protocol.auth import Guard
+from tailcut.protocol.inference_handler import Answering
+from tailcut.protocol.open_inference.codec import Inference, InferenceCodec
 from tailcut.serving.deployment import Engine
 
 _NUMBER = 300

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailcut.manifest import Manifest, load
-from tailcut.server.asgi import ASGIApplication
+from tailcut.transport.asgi import ASGIApplication
 
 MANIFEST = """
 name = "m"

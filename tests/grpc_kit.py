@@ -14,11 +14,11 @@ import pytest
 from tests.app_kit import deployment
 
 from tailcut.models import variant_loader as seating
-from tailcut.server.auth import Guard
-from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest
-from tailcut.server.grpc.server import SERVICE, GRPCServer
+from tailcut.protocol.auth import Guard
 from tailcut.serving.deployment import Engine
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
+from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest
+from tailcut.transport.grpc.server import SERVICE, GRPCServer
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0

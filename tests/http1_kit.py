@@ -1,4 +1,4 @@
-"""A connection of ``server/http1`` without a socket: what is written, and what it would do to the kernel's end."""
+"""A connection of ``transport/http1`` without a socket: what is written, and what it would do to the kernel's end."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from tailcut.pipeline.in_flight import Company
-from tailcut.server.http import Body, HeaderMap, Reply
-from tailcut.server.http1.connection import Connection
-from tailcut.server.http1.site import Site
+from tailcut.protocol.http import Body, HeaderMap, Reply
+from tailcut.transport.http1.connection import Connection
+from tailcut.transport.http1.site import Site
 
 Handle = Callable[[str, str, HeaderMap, Body], Awaitable[Reply]]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tailcut.client import AsyncClient, Client
     from tailcut.manifest import Manifest
-    from tailcut.server.asgi import ASGIApplication
+    from tailcut.transport.asgi import ASGIApplication
 
 __all__ = ["AsyncClient", "Client", "__version__", "asgi"]
 
@@ -33,7 +33,7 @@ def asgi(manifest: Manifest | Path | str, *, overrides: Sequence[str] = ()) -> A
         ManifestError: the manifest is wrong.
         StartError: a file of tokens cannot be read.
     """
-    from tailcut.server.asgi import asgi as make
+    from tailcut.transport.asgi import asgi as make
 
     return make(manifest, overrides=overrides)
 
@@ -41,12 +41,9 @@ def asgi(manifest: Manifest | Path | str, *, overrides: Sequence[str] = ()) -> A
 def __getattr__(name: str) -> Any:
     # Read on demand: package metadata is a file, and importing tailcut must not read files.
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
+        from tailcut.version import version
 
-        try:
-            return version("tailcut")
-        except PackageNotFoundError:
-            return "unknown"  # its folder is on the path, and it is not installed
+        return version()
     if name in _CLIENTS:
         from tailcut import client
 

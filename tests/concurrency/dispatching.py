@@ -10,8 +10,8 @@ import numpy as np
 
 from tailcut.errors import TailcutError
 from tailcut.models.batch_item import Ticket, join, run_batch
-from tailcut.models.dispatcher import Dispatcher
-from tailcut.models.executor_set import Running
+from tailcut.models.dispatch.dispatcher import Dispatcher
+from tailcut.models.dispatch.executor_set import Running
 from tailcut.models.executors.in_process import Done
 from tailcut.scheduler.scheduler import Planner
 from tailcut.testing.clock import FakeClock

@@ -17,7 +17,7 @@ from tailcut.common.tensors import Arrays
 from tailcut.features import FeatureService
 from tailcut.manifest import Features, Model, Tensor
 from tailcut.models.batch_item import Ticket
-from tailcut.models.dispatcher import Dispatcher
+from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.executors.in_process import InlineExecutor
 from tailcut.observe.recorder import Recorder
 from tailcut.pipeline.pipeline import Call, Path

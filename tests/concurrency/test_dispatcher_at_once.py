@@ -9,7 +9,7 @@ from tests.concurrency.dispatching import Bench, ManualExecutor, answer
 
 from tailcut.common.fingerprint import Machine
 from tailcut.errors import InferenceError
-from tailcut.models.scheduler_factory import at_once
+from tailcut.models.dispatch.scheduler_factory import at_once
 
 
 def busy(bench: Bench) -> list[ManualExecutor]:

@@ -10,7 +10,7 @@ from tests.concurrency.dispatching import Bench, ManualExecutor
 
 from tailcut.errors import Shed
 from tailcut.models.batch_item import Ticket
-from tailcut.models.dispatcher import Dispatcher
+from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.scheduler.latency_learner import Costs, kind_of
 from tailcut.scheduler.scheduler import Planner
 from tailcut.testing.clock import FakeClock

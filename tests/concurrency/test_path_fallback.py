@@ -13,7 +13,7 @@ from tests.features_kit import features, group
 
 from tailcut.errors import NotReady, Shed, TailcutError
 from tailcut.models.batch_item import Ticket
-from tailcut.models.dispatcher import Dispatcher
+from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.observe.recorder import Recorder
 from tailcut.pipeline.pipeline import Path
 from tailcut.pipeline.row_transform import encode_answer

@@ -38,7 +38,7 @@ IMPURE = {
     "uuid",
 }
 HEAVY = ("torch", "onnx", "onnxscript", "matplotlib", "pandas", "sklearn", "scipy", "sympy", "transformers")
-ENTRANCES = ("tailcut.server.lifecycle", "tailcut.server.asgi", "tailcut.cli.serve", "tailcut.load")
+ENTRANCES = ("tailcut.transport.lifecycle", "tailcut.transport.asgi", "tailcut.cli.serve", "tailcut.load")
 _UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 
 

@@ -25,8 +25,8 @@ import tailcut
 from tailcut.client.tensors import encode
 from tailcut.common.tensors import DATATYPE_OF
 from tailcut.errors import TailcutError
-from tailcut.server.grpc.codec import _FIELD_OF
-from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
+from tailcut.transport.grpc.codec import _FIELD_OF
+from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 
 KINDS = {
     "f16": ("FP16", TensorProto.FLOAT16),

@@ -18,9 +18,9 @@ from tests.integration.serving import HOST, Served
 
 from tailcut.common.tensors import Arrays
 from tailcut.models import variant_loader as seating
-from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
-from tailcut.server.grpc.server import SERVICE
 from tailcut.testing.runtimes import CallableRuntime
+from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
+from tailcut.transport.grpc.server import SERVICE
 
 schemathesis = pytest.importorskip("schemathesis")
 

@@ -20,7 +20,7 @@ from tests.integration.servers import RedisServer, redis_server
 
 from tailcut.errors import ArtifactError
 from tailcut.registry import Promotion
-from tailcut.server.asgi import ASGIApplication
+from tailcut.transport.asgi import ASGIApplication
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 

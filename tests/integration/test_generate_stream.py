@@ -26,7 +26,7 @@ import sys, time
 from pathlib import Path
 from tailcut.models import variant_loader as seating
 from tailcut.manifest import load
-from tailcut.server.lifecycle import serve
+from tailcut.transport.lifecycle import serve
 from tailcut.testing.runtimes import CallableRuntime
 
 folder = Path(sys.argv[1])

@@ -31,9 +31,9 @@ from tritonclient.utils import InferenceServerException
 from tailcut.common.tensors import Arrays
 from tailcut.errors import MissingExtra
 from tailcut.models import variant_loader as seating
-from tailcut.server import ports
-from tailcut.server.grpc.server import SERVICE
 from tailcut.testing.runtimes import CallableRuntime
+from tailcut.transport import ports
+from tailcut.transport.grpc.server import SERVICE
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
@@ -305,7 +305,7 @@ def test_one_port_for_both_is_refused(tmp_path: Path) -> None:
 
 
 def test_grpc_is_not_imported_where_it_is_off() -> None:
-    script = "import sys, tailcut.server.lifecycle, tailcut.server.asgi; print('grpc' in sys.modules)"
+    script = "import sys, tailcut.transport.lifecycle, tailcut.transport.asgi; print('grpc' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
 

@@ -133,7 +133,7 @@ from pathlib import Path
 import numpy as np
 from tailcut.models import variant_loader as seating
 from tailcut.manifest import load
-from tailcut.server.lifecycle import serve
+from tailcut.transport.lifecycle import serve
 from tailcut.testing.runtimes import StubRuntime
 
 ODD = {"bytes": b"\xff", "half": "\ud800"}

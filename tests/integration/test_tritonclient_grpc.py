@@ -24,8 +24,8 @@ from tests.integration.serving import Served
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
-from tailcut.server.grpc import open_inference_pb2
 from tailcut.testing.runtimes import FaultyRuntime
+from tailcut.transport.grpc import open_inference_pb2
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 

@@ -22,13 +22,13 @@ from tritonclient.utils import InferenceServerException
 from tailcut import Client
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
-from tailcut.server.app import Application
-from tailcut.server.auth import Guard
-from tailcut.server.front import Front
-from tailcut.server.grpc.server import GRPCServer
-from tailcut.server.http1.listener import Listener
-from tailcut.server.http1.site import Site
+from tailcut.protocol.app import Application
+from tailcut.protocol.auth import Guard
+from tailcut.protocol.middleware import Front
 from tailcut.serving.deployment import Engine
+from tailcut.transport.grpc.server import GRPCServer
+from tailcut.transport.http1.listener import Listener
+from tailcut.transport.http1.site import Site
 
 T = TypeVar("T")
 HOST = "127.0.0.1"

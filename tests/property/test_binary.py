@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError, TailcutError, TooLarge
-from tailcut.server.binary import array_of, raw_of
+from tailcut.protocol.open_inference.binary import array_of, raw_of
 
 shapes = arrays.array_shapes(min_dims=1, max_dims=3, max_side=4)
 numbers = st.sampled_from([dtype for name, dtype in NUMPY_OF.items() if name != "BYTES"]).flatmap(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tailcut.common.tensors import NUMPY_OF
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, TailcutError, TooLarge
-from tailcut.server.binary import raw_of
-from tailcut.server.grpc.codec import MessageCodec, parse
-from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest
+from tailcut.protocol.open_inference.binary import raw_of
+from tailcut.transport.grpc.codec import MessageCodec, parse
+from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest
 
 SPECS = [InputSpec("x", "FP32", (-1, 2)), InputSpec("t", "BYTES", (-1,)), InputSpec("n", "INT8", (-1, -1))]
 CODEC = MessageCodec("m", "1", SPECS, ("y", "z"), max_rows=64)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.http1_kit import Link, settle
 
-from tailcut.server.http import Body, HeaderMap, Reply
+from tailcut.protocol.http import Body, HeaderMap, Reply
 
 Seen = list[tuple[str, str, bytes]]
 

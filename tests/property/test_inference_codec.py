@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest
-from tailcut.server.inference import InferenceCodec
+from tailcut.protocol.open_inference.codec import InferenceCodec
 
 CODECS = [
     InferenceCodec("m", "1", [InputSpec("x", "FP32", (-1, 2))], ("y", "z"), max_rows=1024),

@@ -191,7 +191,7 @@ class Table:
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["tailcut.server.asgi", "tailcut.builder.user_code", "onnxruntime", "tests.sequences.kit"]
+    ["tailcut.transport.asgi", "tailcut.builder.user_code", "onnxruntime", "tests.sequences.kit"]
 )
 
 
@@ -253,7 +253,7 @@ def _serve(folder: Path, pipe: Connection) -> None:
 
 
 async def _answer(folder: Path, pipe: Connection) -> None:
-    from tailcut.server.asgi import ASGIApplication  # the process that was forked has it
+    from tailcut.transport.asgi import ASGIApplication  # the process that was forked has it
 
     app = ASGIApplication(load(folder, environment={}))
     await app.start()

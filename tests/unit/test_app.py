@@ -17,10 +17,10 @@ from tailcut.errors import TailcutError
 from tailcut.models import variant_loader as seating
 from tailcut.pipeline.pipeline import Call
 from tailcut.pipeline.pipeline import Path as EnginePath
-from tailcut.server.asgi import ASGIApplication
-from tailcut.server.models import EXTENSIONS
+from tailcut.protocol.model_routes import EXTENSIONS
 from tailcut.serving import deployment as engine
 from tailcut.testing.runtimes import StubRuntime
+from tailcut.transport.asgi import ASGIApplication
 
 Test = Callable[[Client], Awaitable[None]]
 

@@ -12,9 +12,9 @@ import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, Client, deployment, running
 
 from tailcut.errors import Forbidden, ManifestError, StartError, Unauthorized
-from tailcut.server import tokens
-from tailcut.server.auth import Guard
-from tailcut.server.tokens import Tokens, read_tokens
+from tailcut.protocol import tokens
+from tailcut.protocol.auth import Guard
+from tailcut.protocol.tokens import Tokens, read_tokens
 
 LOAD = "/v2/repository/models/m/load"
 UNLOAD = "/v2/repository/models/m/unload"

@@ -18,7 +18,7 @@ from tailcut.errors import BadRequest, InferenceError, TooLarge
 from tailcut.manifest import load
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import Opening
-from tailcut.server.inference import BINARY_HEADER, BinaryReply, InferenceCodec
+from tailcut.protocol.open_inference.codec import BINARY_HEADER, BinaryReply, InferenceCodec
 
 X = np.array([[1, 2], [3, 4]], np.float32)
 

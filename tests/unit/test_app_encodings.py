@@ -14,7 +14,7 @@ import pytest
 from tests.app_kit import GOOD, INFER, Client, deployment, running
 
 from tailcut.errors import BadRequest, TailcutError, TooLarge, UnsupportedEncoding
-from tailcut.server.encodings import accepts_gzip, decoded
+from tailcut.protocol.encodings import accepts_gzip, decoded
 
 BODY = json.dumps(GOOD).encode()
 LIMIT = 1_000_000

@@ -14,8 +14,8 @@ import pytest
 from tests.app_kit import GOOD, INFER, Client, deployment, running
 
 from tailcut.errors import StartError, TailcutError
-from tailcut.server.access_log import check_log
-from tailcut.server.asgi import ASGIApplication
+from tailcut.protocol.access_log import check_log
+from tailcut.transport.asgi import ASGIApplication
 
 PAGE = "https://app.example"
 

@@ -17,9 +17,10 @@ from tailcut.common.tensors import Arrays
 from tailcut.errors import Shed
 from tailcut.models import variant_loader as seating
 from tailcut.pipeline.streaming import MAX_STREAMS
-from tailcut.server import answering, asgi
-from tailcut.server.asgi import ASGIApplication
+from tailcut.protocol import inference_handler as answering
 from tailcut.testing.runtimes import CallableRuntime
+from tailcut.transport import asgi
+from tailcut.transport.asgi import ASGIApplication
 
 GENERATE = "/v2/models/m/generate"
 STREAM = "/v2/models/m/generate_stream"

@@ -15,8 +15,8 @@ from tests.promotion_kit import Promotions, deployment, save_model
 from tailcut.common.timings import Stage, Timings
 from tailcut.errors import BadRequest, NotFound, NotReady, TailcutError
 from tailcut.observe.recorder import Recorder
+from tailcut.protocol import inference_handler as answering
 from tailcut.registry import NewVariant, Registry, Version
-from tailcut.server import answering
 from tailcut.serving.statistics import Statistics
 
 Test = Callable[[Client, Promotions], Awaitable[None]]

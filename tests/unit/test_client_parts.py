@@ -18,7 +18,7 @@ from tailcut.client.wire import Received, Request, address_of, checked_headers
 from tailcut.common.tensors import NUMPY_OF, Array
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferTimeout, NotReady, Shed, TailcutError
-from tailcut.server.inference import BinaryReply, InferenceCodec
+from tailcut.protocol.open_inference.codec import BinaryReply, InferenceCodec
 
 VALUES: dict[str, list[Any]] = {
     "BOOL": [True, False],

@@ -13,10 +13,10 @@ from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Array
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest
-from tailcut.server.binary import raw_of
-from tailcut.server.grpc.codec import MessageCodec
-from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest
-from tailcut.server.inference import InferenceCodec
+from tailcut.protocol.open_inference.binary import raw_of
+from tailcut.protocol.open_inference.codec import InferenceCodec
+from tailcut.transport.grpc.codec import MessageCodec
+from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest
 
 TWO = np.array([[1, 2], [3, 4]])
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tailcut.errors import NotReady
 from tailcut.scheduler.contention import Contention, Saturation
 from tailcut.scheduler.overload_detector import Target
-from tailcut.server import scheduling
-from tailcut.server.scheduling import Scheduling, Times, cores_busy_s, model_threads, thread_times
-from tailcut.server.slices import Slices, get_slice, set_slice
+from tailcut.transport import thread_scheduling as scheduling
+from tailcut.transport.thread_scheduling import Scheduling, Times, cores_busy_s, model_threads, thread_times
+from tailcut.transport.time_slices import Slices, get_slice, set_slice
 
 ALONE, BUSY, OTHERS = (1.0, 0.99, 1.2), (1.0, 0.99, 1.35), (1.0, 0.085, 0.985)
 """Seconds that passed, were computed and waited on one core, as measured: alone, alone and busy, beside another."""

@@ -20,9 +20,9 @@ from tailcut.models import variant_loader as seating
 from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.warm_up import WARM_UP_RUNS
 from tailcut.registry import Registry
-from tailcut.server.asgi import ASGIApplication
 from tailcut.serving import deployment_loader as opening
 from tailcut.serving import promotion_watcher as following
+from tailcut.transport.asgi import ASGIApplication
 
 
 class Watched:

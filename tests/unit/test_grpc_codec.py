@@ -11,10 +11,10 @@ import pytest
 from tailcut.common.tensors import NUMPY_OF
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError, TailcutError, TooLarge
-from tailcut.server.binary import raw_of
-from tailcut.server.grpc.calls import error_metadata, value_of
-from tailcut.server.grpc.codec import Inference, MessageCodec, parameters_of, parse
-from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest
+from tailcut.protocol.open_inference.binary import raw_of
+from tailcut.transport.grpc.calls import error_metadata, value_of
+from tailcut.transport.grpc.codec import Inference, MessageCodec, parameters_of, parse
+from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest
 
 VALUES: dict[str, list[Any]] = {
     "BOOL": [True, False, True, True],

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from tests.http1_kit import Link, settle, statuses
 
-from tailcut.server.http import Body, HeaderMap, Reply
+from tailcut.protocol.http import Body, HeaderMap, Reply
 
 HOST = b"host: h\r\n"
 
@@ -199,7 +199,7 @@ def test_nonsense_behind_a_request_is_told_after_its_answer() -> None:
 def test_a_body_that_is_no_chunked_encoding_is_a_400() -> None:
     async def refuse(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
         from tailcut.errors import BadRequest
-        from tailcut.server.http import error_reply
+        from tailcut.protocol.http import error_reply
 
         try:
             return Reply(200, [], b"".join([piece async for piece in body]))
@@ -375,7 +375,7 @@ def test_a_target_may_be_a_whole_url() -> None:
 
 
 def test_repeated_headers_are_known_as_such() -> None:
-    from tailcut.server.repeated import is_repeated
+    from tailcut.protocol.repeated_headers import is_repeated
 
     seen: list[bool] = []
 

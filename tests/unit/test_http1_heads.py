@@ -6,7 +6,7 @@ import pytest
 from tests.http1_kit import Link, statuses
 from tests.unit.test_http1_connection import HOST, body_of, get, run
 
-from tailcut.server.http import Body, HeaderMap, Reply
+from tailcut.protocol.http import Body, HeaderMap, Reply
 
 
 @pytest.mark.parametrize(

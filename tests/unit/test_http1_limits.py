@@ -11,7 +11,7 @@ from tests.http1_kit import Link, settle, statuses
 from tests.unit.test_http1_connection import body_of, chunked, get, post, run
 
 from tailcut.errors import ClientGone
-from tailcut.server.http import Body, HeaderMap, Reply
+from tailcut.protocol.http import Body, HeaderMap, Reply
 
 
 @pytest.mark.parametrize("how", ["whole", "pieces"])

@@ -17,10 +17,10 @@ from tests.app_kit import deployment
 from tests.integration.test_serve_secure import make_certificate
 
 from tailcut.pipeline.in_flight import Company
-from tailcut.server.http import Body, HeaderMap, Reply
-from tailcut.server.http1.listener import Listener
-from tailcut.server.http1.site import Site
-from tailcut.server.tls import Tls, context_of
+from tailcut.protocol.http import Body, HeaderMap, Reply
+from tailcut.transport.http1.listener import Listener
+from tailcut.transport.http1.site import Site
+from tailcut.transport.tls import Tls, context_of
 
 GET = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"
 

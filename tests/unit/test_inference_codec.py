@@ -10,7 +10,7 @@ import pytest
 
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError, TooLarge
-from tailcut.server.inference import InferenceCodec
+from tailcut.protocol.open_inference.codec import InferenceCodec
 
 ONE = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, 2))], ("y",), max_rows=1024)
 TWO = InferenceCodec(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tailcut.server.outlet import Outlet
+from tailcut.transport.log_relay import Outlet
 
 HELD_BYTES = 1 << 20
 

@@ -20,9 +20,9 @@ from tailcut.errors import ManifestError
 from tailcut.manifest import load
 from tailcut.manifest.keys import dotted
 from tailcut.manifest.overrides import from_flags
-from tailcut.server.auth import Guard
-from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
-from tailcut.server.grpc.server import SERVICE, GRPCServer
+from tailcut.protocol.auth import Guard
+from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
+from tailcut.transport.grpc.server import SERVICE, GRPCServer
 
 AWKWARD = [
     *("self", "input", "args", "kwargs", "class", "None", "rows", "inputs", "outputs", "entities", "text_input"),

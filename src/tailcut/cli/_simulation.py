@@ -177,13 +177,13 @@ def play(
 
 
 def _window(batching: Batching, slo: Slo) -> Window | None:
-    from tailcut.models.scheduler_factory import make_window
+    from tailcut.models.dispatch.scheduler_factory import make_window
 
     return make_window(batching, slo)
 
 
 def _limit_ns(batching: Batching, slo: Slo) -> int:
-    from tailcut.models.scheduler_factory import make_target
+    from tailcut.models.dispatch.scheduler_factory import make_target
 
     target = make_target(batching, slo)
     return target.limit_ns if target is not None else 0

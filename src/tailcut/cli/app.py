@@ -54,7 +54,7 @@ def main() -> None:
 
     Told to stop (SIGTERM, as service managers and time limits do it; SIGHUP, as a terminal that closes), every command
     cleans up as at Ctrl-C: the servers and build steps that it started are in sessions of their own and would go on.
-    It then ends by that signal, as who sent it expects. ``serve`` drains instead, see ``server.lifecycle``.
+    It then ends by that signal, as who sent it expects. ``serve`` drains instead, see ``transport.lifecycle``.
     """
     arguments, told = sys.argv[1:], []
 

@@ -40,7 +40,7 @@ def serve(
     Ready (GET /v2/health/ready answers 200) once every batch size has been warmed up. On SIGTERM the server drains.
     """
     loaded = load_manifest(manifest, settings, host, port, variant, "serve.force=true" if force else None)
-    from tailcut.server.lifecycle import serve as run
+    from tailcut.transport.lifecycle import serve as run
 
     try:
         code = run(loaded)

@@ -15,9 +15,9 @@ from tailcut.common.tensors import Arrays
 from tailcut.errors import ExecutorLost, TailcutError
 from tailcut.models.background_loading import in_background
 from tailcut.models.batch_item import Ticket
-from tailcut.models.dispatcher import Dispatcher
+from tailcut.models.dispatch.dispatcher import Dispatcher
+from tailcut.models.dispatch.executor_set import Coming
 from tailcut.models.executor_handle import Seat, has_room
-from tailcut.models.executor_set import Coming
 from tailcut.models.executors.in_process import THREADS, Executor, InlineExecutor, ThreadExecutor
 from tailcut.models.executors.process import ProcessExecutor
 from tailcut.models.pool_load import PoolLoad

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailcut.common.histogram import LATENCY_BOUNDS_NS, quantile_of
-from tailcut.models.dispatcher import Dispatcher
+from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.observe.recorder import Recorder
 from tailcut.scheduler.pool_scaling import Seen
 

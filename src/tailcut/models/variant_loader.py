@@ -14,9 +14,9 @@ from tailcut.code.on_disk import changed_data
 from tailcut.common.fingerprint import Machine, uses_gpu
 from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.manifest import Manifest
-from tailcut.models import scheduler_factory as planning
 from tailcut.models.batch_item import length_class
 from tailcut.models.deployment_version import opens_with_code
+from tailcut.models.dispatch import scheduler_factory as planning
 from tailcut.models.example_rows import Examples, examples_of
 from tailcut.models.row_coupling import with_row_coupling
 from tailcut.models.runtimes import open_runtime

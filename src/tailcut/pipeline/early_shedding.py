@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tailcut.errors import Shed, TailcutError
 from tailcut.models import shed_errors as refusals
-from tailcut.models.dispatcher import Dispatcher
+from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.pipeline.pipeline import Path
 from tailcut.scheduler.admission import Request
 

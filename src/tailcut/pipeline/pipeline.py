@@ -22,7 +22,7 @@ from tailcut.errors import BadRequest, DeadlineExceeded, NotReady, Shed
 from tailcut.features import EntityKey, FeatureService
 from tailcut.logs import request_id
 from tailcut.models.batch_item import join, ran_ns
-from tailcut.models.dispatcher import Dispatcher
+from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.value_limits import PathLimits
 from tailcut.pipeline.feature_stage import fetch
 from tailcut.pipeline.hooks import Hooks, ran_inline

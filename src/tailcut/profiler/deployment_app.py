@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tailcut
-from tailcut.server.asgi import ASGIApplication
+from tailcut.transport.asgi import ASGIApplication
 
 _VARIABLE = "PROFILED_DEPLOYMENT"
 """The manifest's path and the settings over it, as JSON. (tailcut refuses ``TAILCUT_*`` that are no settings.)"""

@@ -16,11 +16,11 @@ from tailcut.manifest import Deployment, Manifest
 from tailcut.models.background_loading import abandon, in_background
 from tailcut.models.deployment_version import is_live, runs_source, version_of
 from tailcut.models.device_time import DeviceTime
-from tailcut.models.dispatcher import Dispatcher
+from tailcut.models.dispatch.dispatcher import Dispatcher
+from tailcut.models.dispatch.scheduler_factory import make_dispatcher
 from tailcut.models.pool import Pool
 from tailcut.models.row_coupling import rows_alone
 from tailcut.models.runtimes.base import StreamingRuntime
-from tailcut.models.scheduler_factory import make_dispatcher
 from tailcut.models.shed_errors import unavailable
 from tailcut.models.value_limits import PathLimits
 from tailcut.models.variant_loader import Warm, open_variant

@@ -9,7 +9,7 @@ from typing import Any
 from tailcut.features import FeatureStatistics
 from tailcut.features.statistics import GroupStatistics
 from tailcut.models.batch_item import Ticket
-from tailcut.models.batch_retry import Isolation
+from tailcut.models.dispatch.batch_retry import Isolation
 from tailcut.models.runtimes.base import DividingRuntime, Runtime
 from tailcut.observe.exposition import Sample
 from tailcut.pipeline.hooks import Hooks

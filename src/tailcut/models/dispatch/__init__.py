@@ -1,0 +1,1 @@
+"""Dispatch: batches to idle executors, and every item of a batch to its one end."""

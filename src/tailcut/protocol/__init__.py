@@ -1,0 +1,1 @@
+"""Protocols: Open Inference Protocol and /predict, whatever transport carries them."""

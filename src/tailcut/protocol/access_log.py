@@ -1,0 +1,236 @@
+"""The access log: a line of JSON for a share of all requests, and for each that failed or was slow.
+
+No bodies and no tokens: a line has what a reply's own headers say. It is written by a thread, so that a slow disk or a
+full pipe holds no request up; lines that it cannot keep up with are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import random
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from time import perf_counter_ns
+from typing import Any, BinaryIO
+
+import msgspec
+
+from tailcut.errors import StartError
+from tailcut.manifest import Manifest
+from tailcut.protocol.http import REQUEST_ID, Body, Chunks, HeaderMap, Reply, clipped, request_id, traceparent
+
+log = logging.getLogger("tailcut.server")
+
+_WAITING_LINES = 10_000
+_CLOSE_S = 2.0
+_FROM_REPLY = {
+    "x-tailcut-variant": "variant",
+    "x-tailcut-version": "version",
+    "x-tailcut-cache": "cache",
+    "server-timing": "timing",
+    REQUEST_ID: "request_id",
+}
+
+
+class AccessLog:
+    """Logs what another answers.
+
+    Args:
+        sample: returns a number from 0 to below 1.
+
+    Raises:
+        StartError: the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[str, str, HeaderMap, Body], Awaitable[Reply]],
+        manifest: Manifest,
+        sample: Callable[[], float] = random.random,
+    ) -> None:
+        server, slo = manifest.deployment.server, manifest.deployment.slo
+        self._handle = handle
+        self._model = manifest.deployment.name
+        self._sample = sample
+        self._share = float(server.access_log_share)
+        slow_s = server.access_log_slow_s or slo.p99_s or slo.timeout_s
+        self._slow_ns = int(float(slow_s) * 1e9)
+        self._encode = msgspec.json.Encoder().encode
+        self._lines: queue.Queue[bytes | None] = queue.Queue(_WAITING_LINES)
+        self._dropped = 0
+        file = _opened(manifest, server.access_log)
+        self._thread = threading.Thread(
+            target=_Writer(file).run, args=(self._lines,), name="tailcut-access-log", daemon=True
+        )
+        self._thread.start()
+
+    async def handle(self, method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
+        """Answer one request and log it, if it is one of those; one that is answered in parts when it ends."""
+        started_ns = perf_counter_ns()
+        reply = await self._handle(method, path, headers, body)
+        if reply.chunks is not None:
+
+            def ended(size_bytes: int, failure: Mapping[str, str] | None) -> None:
+                took_ns = perf_counter_ns() - started_ns
+                if self.wants(took_ns, failed=failure is not None):
+                    self.write(method, path, reply.status, took_ns, size_bytes, headers, reply.headers, failure)
+
+            reply.chunks = _Counted(reply.chunks, ended)
+            return reply
+        took_ns = perf_counter_ns() - started_ns
+        if self.wants(took_ns, failed=reply.status >= 400):
+            error = _error(reply.body) if reply.status >= 400 else None
+            self.write(method, path, reply.status, took_ns, len(reply.body), headers, reply.headers, error)
+        return reply
+
+    def wants(self, took_ns: int, *, failed: bool) -> bool:
+        """Return whether a request is one of those that are logged."""
+        return failed or took_ns >= self._slow_ns or self._sample() < self._share
+
+    def close(self) -> None:
+        """Write what waits, for a bounded time."""
+        try:
+            self._lines.put(None, timeout=_CLOSE_S)
+        except queue.Full:
+            return
+        self._thread.join(_CLOSE_S)
+
+    def write(
+        self,
+        method: str,
+        path: str,
+        status: int | str,
+        took_ns: int,
+        size_bytes: int,
+        headers: HeaderMap,
+        said: Iterable[tuple[str, str]],
+        error: object = None,
+    ) -> None:
+        """Hand a line to the thread that writes.
+
+        Args:
+            size_bytes: of the reply's body.
+            headers: of the request.
+            said: headers of the reply.
+            error: code and incident of a request that failed.
+        """
+        line: dict[str, Any] = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": "info" if error is None else "warning",
+            "logger": "tailcut.access",
+            "message": f"{clipped(method)} {clipped(path)} {status}",
+            "model": self._model,
+            "method": clipped(method),
+            "path": clipped(path),
+            "status": status,
+            "ms": round(took_ns / 1e6, 3),
+            "bytes": size_bytes,
+            "trace": traceparent(headers),
+        }
+        if named := request_id(headers):
+            line["request_id"] = named
+        line.update((_FROM_REPLY[name], value) for name, value in said if name in _FROM_REPLY)
+        if error is not None:
+            line["error"] = error
+        if self._dropped:
+            line["dropped_before"] = self._dropped
+        try:
+            self._lines.put_nowait(self._encode(line) + b"\n")
+            self._dropped = 0
+        except queue.Full:
+            self._dropped += 1
+
+
+class _Counted:
+    """A body that is made while it is sent, and tells its size and how it ended when it is closed."""
+
+    def __init__(self, chunks: Chunks, ended: Callable[[int, Mapping[str, str] | None], None]) -> None:
+        self._chunks = chunks
+        self._made = aiter(chunks)
+        self._ended = ended
+        self._size_bytes = 0
+        self.left_s = chunks.left_s
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk = await anext(self._made)
+        self._size_bytes += len(chunk)
+        return chunk
+
+    async def aclose(self) -> None:
+        try:
+            await self._chunks.aclose()
+        finally:
+            self._ended(self._size_bytes, self._chunks.failure)
+
+    @property
+    def failure(self) -> Mapping[str, str] | None:
+        return self._chunks.failure
+
+
+def _error(body: bytes) -> Any:
+    """Return an error's code and incident; its message may quote what the client sent."""
+    try:
+        said = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None
+    if not isinstance(said, dict):
+        return None
+    return {name: said[name] for name in ("code", "incident") if name in said}
+
+
+def check_log(manifest: Manifest) -> None:
+    """Refuse an access log that cannot be written; raises StartError."""
+    where = manifest.deployment.server.access_log
+    if where:
+        _opened(manifest, where).close()
+
+
+def _opened(manifest: Manifest, where: str) -> BinaryIO:
+    if where == "stderr":
+        # A file of its own on the same descriptor: a buffered write of another thread cannot come between.
+        return os.fdopen(os.dup(sys.stderr.fileno()), "wb", buffering=0)
+    try:
+        return (manifest.directory / where).open("ab", buffering=0)
+    except OSError as error:
+        raise StartError(
+            f"the access log {manifest.directory / where} cannot be written: {error.strerror}",
+            hint="set server.access_log to 'stderr', or to a file in a folder that is there",
+        ) from error
+
+
+class _Writer:
+    """Writes lines, in a thread. While the file takes none, on a full disk say, they are lost, and it says how many."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._lost = 0
+        self._cut = False
+
+    def run(self, lines: queue.Queue[bytes | None]) -> None:
+        """Write until a None comes."""
+        with self._file:
+            while (line := lines.get()) is not None:
+                self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        reason = "it takes a part of a line only"
+        data = b"\n" + line if self._cut else line
+        try:
+            written = self._file.write(data) or 0
+        except OSError as error:
+            written, reason = 0, error.strerror or type(error).__name__
+        self._cut = (self._cut and not written) or 0 < written < len(data)
+        if written < len(data):
+            self._lost += 1
+            if self._lost == 1:
+                log.error("the access log cannot be written: %s; its lines are lost until it can", reason)
+        elif self._lost:
+            log.warning("the access log can be written again; %d of its lines were lost", self._lost)
+            self._lost = 0

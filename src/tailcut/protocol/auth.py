@@ -1,0 +1,131 @@
+"""Who may do what: bearer tokens for inference, others for management. Without a server: gRPC's metadata will do.
+
+Source: RFC 6750 (bearer tokens), 2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from ipaddress import ip_address
+
+from tailcut.errors import Forbidden, Unauthorized
+from tailcut.manifest import Manifest
+from tailcut.protocol.http import HeaderMap
+from tailcut.protocol.tokens import LONGEST_TOKEN, Tokens, read_tokens
+
+_SCHEME = "bearer "
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
+"""Headers of a proxy: behind one, a loopback address says nothing about where the client is. Their values do not count:
+a proxy may append to what the client sent, which may make them unreadable."""
+
+
+class Guard:
+    """Decides by the headers of a request.
+
+    Args:
+        inference: known tokens for inference; None where everybody may.
+        management: known tokens for management; None where there are none.
+        local: whether only this machine can connect, so that management needs no token.
+        origins: of web pages that may call this server.
+
+    Attributes:
+        asks: whether inference needs a token.
+    """
+
+    def __init__(
+        self,
+        inference: Tokens | None = None,
+        management: Tokens | None = None,
+        *,
+        local: bool = False,
+        origins: Collection[str] = (),
+    ) -> None:
+        self._inference = inference
+        self._management = management
+        self._local = local
+        self._origins = frozenset(origins)
+        self.asks = inference is not None
+
+    @classmethod
+    def of(cls, manifest: Manifest, *, address: str = "") -> Guard:
+        """Make the guard of a deployment.
+
+        Args:
+            address: IP address that the server listens on; empty where another application carries it, which may be
+                reached from anywhere.
+
+        Raises:
+            StartError: a file of tokens cannot be read.
+        """
+        server = manifest.deployment.server
+        inference = Tokens(manifest.directory / server.tokens) if server.tokens else None
+        management = Tokens(manifest.directory / server.management_tokens) if server.management_tokens else None
+        local = bool(address) and ip_address(address).is_loopback
+        return cls(inference, management, local=local, origins=server.cors_origins)
+
+    @property
+    def leaves_management_open(self) -> bool:
+        """Whether a server whose model needs a token can be managed by every process on its machine without one."""
+        return self.asks and self._local and self._management is None
+
+    def inference(self, headers: HeaderMap) -> str:
+        """Let a request pass that may use the model; return its token's tenant, empty where it has none.
+
+        A token for management is good here, too.
+
+        Raises:
+            Unauthorized: it has no token that is known.
+        """
+        if self._inference is None:
+            return ""
+        token = _token(headers)
+        tenant = self._inference.tenant_of(token)
+        if tenant is None and self._management is not None:
+            tenant = self._management.tenant_of(token)
+        if tenant is None:
+            raise _unknown("this model")
+        return tenant
+
+    def management(self, headers: HeaderMap) -> None:
+        """Let a request pass that may load and unload models.
+
+        Raises:
+            Unauthorized: it has no token that is known for this.
+            Forbidden: there are no such tokens, and it may not come from this machine, or comes from a web page.
+        """
+        if self._management is not None:
+            if self._management.tenant_of(_token(headers)) is None:
+                raise _unknown("management")
+            return
+        hint = "set server.management_tokens to a file of tokens (docs/how-to/secure.md)"
+        if not self._local or any(name in headers for name in _FORWARDED):
+            raise Forbidden("management is off, because it can be reached from other machines", hint=hint)
+        if "origin" in headers and headers.get("origin") not in self._origins:
+            raise Forbidden("management takes no requests of web pages without a token", hint=hint)
+
+
+def _token(headers: HeaderMap) -> str:
+    value = headers.get("authorization")
+    if value is None:
+        raise Unauthorized("a bearer token is needed", hint="send authorization: Bearer TOKEN")
+    if value[: len(_SCHEME)].lower() != _SCHEME or len(value) > LONGEST_TOKEN:
+        raise Unauthorized(
+            f"the authorization header is no bearer token of at most {LONGEST_TOKEN} characters",
+            hint="send authorization: Bearer TOKEN",
+        )
+    return value[len(_SCHEME) :].strip()
+
+
+def _unknown(what: str) -> Unauthorized:
+    return Unauthorized(f"the bearer token is not known for {what}", hint="ask the operator for a token")
+
+
+def check_tokens(manifest: Manifest) -> None:
+    """Read a deployment's files of tokens and forget them again.
+
+    Raises:
+        StartError: one cannot be read, or a line is wrong.
+    """
+    server = manifest.deployment.server
+    for name in filter(None, (server.tokens, server.management_tokens)):
+        read_tokens(manifest.directory / name)

@@ -1,0 +1,100 @@
+"""An answer in parts as server-sent events, and the one end of its request.
+
+Source: https://html.spec.whatwg.org/multipage/server-sent-events.html ("data: " and a line, then an empty line).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from time import perf_counter_ns
+
+import msgspec
+
+from tailcut.errors import ClientGone, TailcutError, TooLarge
+from tailcut.pipeline.request_context import Call
+from tailcut.protocol.operator_log import note
+from tailcut.serving.deployment import Engine
+
+EVENT_STREAM = (
+    ("content-type", "text/event-stream; charset=utf-8"),
+    ("cache-control", "no-store"),
+    ("x-accel-buffering", "no"),  # or nginx would send it in one piece
+)
+
+
+class Events:
+    """Yields each part of an answer as an event; see ``http.Chunks``."""
+
+    def __init__(self, engine: Engine, call: Call) -> None:
+        self._engine = engine
+        self._call = call
+        self._parts: AsyncGenerator[bytes, None] | None = None
+        self._first: bytes | None = None
+        self._is_ended = False
+        self.failure: dict[str, str] | None = None
+
+    async def begin(self, parts: AsyncGenerator[bytes, None]) -> None:
+        """Make the first part; raises what that raises."""
+        self._parts = parts
+        self._first = await anext(parts, None)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._events()
+
+    def left_s(self) -> float:
+        """Return the seconds until the request's deadline; 0 where all streams end now."""
+        return 0.0 if self._engine.streams.are_stopping else (self._call.deadline_ns - perf_counter_ns()) / 1e9
+
+    async def aclose(self) -> None:
+        """End the request; as one whose client left, where it was not at its end."""
+        await self.end(ClientGone.code)
+
+    async def end(self, outcome: str, incident: str = "") -> None:
+        """Count the request's one end, and let what makes the parts stop."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        if outcome != "ok":
+            self.failure = {"code": outcome, "incident": incident} if incident else {"code": outcome}
+        try:
+            if self._parts is not None:
+                await self._parts.aclose()
+        finally:
+            self._engine.end(self._call, outcome)
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        part = self._first
+        assert self._parts is not None
+        size, most = 0, int(self._engine.deployment.server.max_stream_bytes)
+        try:
+            while part is not None:
+                size += len(part)
+                if size > most:
+                    raise TooLarge(
+                        f"the answer is over the limit of {most} bytes of a stream",
+                        hint="ask for less, or raise server.max_stream",
+                    )
+                yield _event(part)
+                part = await anext(self._parts, None)
+            await self.end("ok")
+        except TailcutError as error:
+            yield await self._failed(error)
+        except asyncio.CancelledError:
+            await self.end(ClientGone.code)
+            if not self._call.gone:
+                raise
+        except Exception as error:
+            bug = TailcutError(f"unexpected {type(error).__name__}", hint="a bug in tailcut: see the log and report it")
+            bug.__cause__ = error
+            yield await self._failed(bug)
+
+    async def _failed(self, error: TailcutError) -> bytes:
+        incident = note(self._engine.failures, self._call, error, perf_counter_ns())
+        await self.end(error.code, incident)
+        said = {"error": error.message, "code": error.code, "hint": error.hint}
+        return _event(msgspec.json.encode({**said, "incident": incident} if incident else said))
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"

@@ -1,0 +1,189 @@
+"""Routes of the generate extension: values in, values out; whole, or in parts as server-sent events.
+
+POST /v2/models/{model}[/versions/{version}]/generate           any model whose inputs are single values or lists
+POST /v2/models/{model}[/versions/{version}]/generate_stream    models that stream
+
+Source: Triton's generate extension (https://github.com/triton-inference-server/server,
+docs/protocol/extension_generate.md); events: https://html.spec.whatwg.org/multipage/server-sent-events.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import partial
+from reprlib import repr as shown
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tailcut.common.json_values import UNREADABLE, decode, encode
+from tailcut.common.tensors import Arrays
+from tailcut.common.timings import Stage
+from tailcut.common.validation import InputSpec, check_rows, limits_of
+from tailcut.errors import BadRequest
+from tailcut.pipeline.pipeline import Call, Path
+from tailcut.pipeline.streaming import no_stream
+from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, timeout_ns, unread
+from tailcut.protocol.inference_handler import Answering
+from tailcut.protocol.open_inference.codec import InferenceCodec
+from tailcut.protocol.open_inference.json_tensors import AnyTensor, array_of_json
+from tailcut.protocol.open_inference.parameters import timeout_ns as asked_timeout_ns
+from tailcut.protocol.routing import Handler, Route, path_of
+from tailcut.serving.deployment import Engine
+
+_OWN = ("id", "parameters")
+"""Keys of a request that are no inputs."""
+
+_REPLY = ("id", "model_name", "model_version")
+"""Keys of a reply that are no outputs."""
+
+
+class Generation(NamedTuple):
+    """A checked request."""
+
+    path: Path
+    id: Any
+    inputs: Arrays
+
+
+class Generate:
+    """Answers generate and generate_stream."""
+
+    def __init__(self, engine: Engine, answering: Answering) -> None:
+        self._engine = engine
+        self._answering = answering
+        self._decoder = msgspec.json.Decoder(dict[str, Any])
+        self._codec: tuple[Path, InferenceCodec] | None = None
+
+    def routes(self) -> dict[str, Route]:
+        """Routes by path."""
+        base = f"/v2/models/{self._engine.deployment.name}"
+        return {f"{base}/{rest}": route for rest, route in self._by_name("").items()}
+
+    def versioned(self, version: str, rest: str) -> Route | None:
+        """Return the route of a version; None for another path."""
+        return self._by_name(version).get(rest)
+
+    def _by_name(self, version: str) -> dict[str, Route]:
+        whole: Handler = partial(self._answering.answer, "generate", partial(self._whole, version))
+        return {"generate": ("POST", whole), "generate_stream": ("POST", partial(self._stream, version))}
+
+    async def _whole(self, version: str, call: Call, headers: HeaderMap, raw: bytes) -> bytes:
+        asked = self._read(version, call, headers, raw)
+        path = asked.path
+        outputs = await path.infer(call, asked.inputs, 1, path.outputs)
+        return self._described(asked, outputs)
+
+    async def _stream(self, version: str, headers: HeaderMap, body: Body) -> Reply:
+        return await self._answering.stream("generate_stream", partial(self._parts, version), headers, body)
+
+    async def _parts(self, version: str, call: Call, headers: HeaderMap, raw: bytes) -> AsyncGenerator[bytes, None]:
+        path = path_of(self._engine, version)
+        runtime = self._engine.opened.streaming
+        if runtime is None:
+            raise no_stream(self._engine.deployment.name)
+        asked = self._read(version, call, headers, raw)
+        async for part in self._engine.streams.run(call, runtime, asked.inputs, path.outputs):
+            yield self._described(asked, part)
+
+    def _read(self, version: str, call: Call, headers: HeaderMap, raw: bytes) -> Generation:
+        """Read and admit a request."""
+        path = path_of(self._engine, version)
+        _check_names(path)
+        try:
+            request = decode(self._decoder, raw)
+        except UNREADABLE as error:
+            raise BadRequest(
+                f"the body is no generate request: {unread(error, raw)}", hint=_form(path.specs)
+            ) from error
+        parameters = request.get("parameters", {})
+        if not isinstance(parameters, dict):
+            raise BadRequest(f"parameters is {shown(parameters)}", hint="send an object, or none")
+        asked_ns = asked_timeout_ns(parameters)
+        if asked_ns:
+            self._answering.differ()
+            call.deadline_ns = self._answering.deadline_ns(call, timeout_ns(headers), asked_ns)
+        inputs = _inputs(request, parameters, path.specs)
+        call.timings.lap(Stage.VALIDATE, perf_counter_ns())
+        path.admit(call, 1)
+        return Generation(path, request.get("id"), inputs)
+
+    def _described(self, asked: Generation, outputs: Arrays) -> bytes:
+        """Return an answer: a single value as it is, several as a flat list."""
+        name, version = self._engine.deployment.name, asked.path.served[1]
+        reply: dict[str, Any] = {"model_name": name, "model_version": version}
+        if asked.id is not None:
+            reply["id"] = asked.id
+        codec = self._codec_of(asked.path)
+        for output in asked.path.outputs:
+            array = outputs[output]
+            values = codec.values(output, array)
+            reply[output] = msgspec.Raw(values[1:-1] if array.size == 1 else values)
+        return encode(reply)
+
+    def _codec_of(self, path: Path) -> InferenceCodec:
+        if self._codec is not None and self._codec[0] is path:
+            return self._codec[1]
+        tensors = self._engine.deployment.model.outputs
+        codec = InferenceCodec(
+            self._engine.deployment.name,
+            path.served[1],
+            path.specs,
+            path.outputs,
+            max_rows=1,
+            nan_outputs=[tensor.name for tensor in tensors if tensor.allow_nan],
+        )
+        self._codec = path, codec
+        return codec
+
+
+def _check_names(path: Path) -> None:
+    """Refuse a model whose tensors have names that mean something else in this form.
+
+    Raises:
+        BadRequest: it has such a name.
+    """
+    for what, form, names, taken in (
+        ("input", "request", [spec.name for spec in path.specs], _OWN),
+        ("output", "reply", path.outputs, _REPLY),
+    ):
+        for name in names:
+            if name in taken:
+                raise BadRequest(
+                    f"{what} {name!r} has the name of a key that every generate {form} has",
+                    hint="post tensors to infer, or rows to predict",
+                )
+
+
+def _inputs(request: dict[str, Any], parameters: dict[str, Any], specs: tuple[InputSpec, ...]) -> Arrays:
+    known = {spec.name for spec in specs}
+    for name in request:
+        if name not in known and name not in _OWN:
+            raise BadRequest(f"input {clipped(name)!r} is unknown", hint=_form(specs))
+    inputs = {}
+    for spec in specs:
+        if spec.name not in request and spec.name not in parameters:
+            raise BadRequest(f"input {spec.name!r} is missing", hint=_form(specs))
+        value = request[spec.name] if spec.name in request else parameters[spec.name]
+        inputs[spec.name] = array_of_json(_tensor(spec, value), spec, 1)
+    check_rows({name: len(array) for name, array in inputs.items()})
+    for name, limits in limits_of(specs):
+        limits.check(inputs[name])
+    return inputs
+
+
+def _tensor(spec: InputSpec, value: Any) -> AnyTensor:
+    """Return one row of an input: a single value, or a list where it has one dimension."""
+    if len(spec.tail) > 1:
+        raise BadRequest(
+            f"input {spec.name!r} has shape {list(spec.shape)}; generate takes single values and flat lists",
+            hint="post tensors to infer",
+        )
+    values = value if isinstance(value, list) and spec.tail else [value]
+    shape = [1, len(values)] if spec.tail else [1]
+    return AnyTensor(spec.name, shape, spec.datatype, values)
+
+
+def _form(specs: tuple[InputSpec, ...]) -> str:
+    return f"send a JSON object with {', '.join(spec.name for spec in specs)}, and parameters or none"

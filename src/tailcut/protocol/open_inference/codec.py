@@ -1,0 +1,306 @@
+"""Open Inference Protocol v2, inference request and reply <-> arrays, tensors in JSON or binary. No I/O.
+
+Source: Open Inference Protocol, REST, "Inference" (``$inference_request``, ``$inference_response``); Triton's binary
+tensor data extension (https://github.com/triton-inference-server/server, docs/protocol/extension_binary_data.md): raw
+tensors follow the JSON in its order, ``binary_data_size`` says how long each is, the header
+``Inference-Header-Content-Length`` where they begin, and ``binary_data`` of an output or ``binary_data_output`` of the
+request asks for raw outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from reprlib import repr as shown
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from tailcut.common.json_values import UNREADABLE
+from tailcut.common.json_values import decode as decoded
+from tailcut.common.tensors import Array, Arrays
+from tailcut.common.validation import InputSpec, all_finite, check_names, check_rows, limits_of, not_finite
+from tailcut.errors import BadRequest
+from tailcut.protocol.http import unread
+from tailcut.protocol.open_inference.binary import array_of, output_datatype, raw_of
+from tailcut.protocol.open_inference.json_replies import JsonWriter
+from tailcut.protocol.open_inference.json_tensors import (
+    AnyTensor,
+    FlatTensor,
+    LoneRow,
+    Parameters,
+    RowsTensor,
+    array_of_json,
+    check_datatype,
+)
+from tailcut.protocol.open_inference.parameters import (
+    binary_size,
+    flag,
+    priority,
+    refuse_sequences,
+    timeout_ns,
+    wants_raw,
+)
+from tailcut.protocol.open_inference.raw_replies import BINARY_HEADER, BinaryReply, RawWriter
+from tailcut.protocol.open_inference.raw_requests import JsonLength, RawReader, RawRequest
+
+__all__ = ["BINARY_HEADER", "UNREADABLE", "BinaryReply", "Inference", "InferenceCodec"]
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: Parameters | UnsetType = UNSET
+
+
+_Tensor = TypeVar("_Tensor")
+
+
+class _Request(msgspec.Struct, Generic[_Tensor]):
+    inputs: list[_Tensor]
+    id: str | UnsetType = UNSET
+    parameters: Parameters | UnsetType = UNSET
+    outputs: list[_Output] | UnsetType = UNSET
+
+
+class Inference(msgspec.Struct):
+    """A checked request.
+
+    Attributes:
+        inputs: every input of the model by name, first dimension ``rows``.
+        outputs: names wanted, in the client's order; the model's own tuple where it wants all.
+        timeout_ns: the client's ``timeout`` parameter (microseconds on the wire), 0 where it sent none.
+        binary: names of the outputs that are wanted raw.
+        priority: the client's ``priority`` parameter: 1 runs first; 0 where it sent none.
+    """
+
+    inputs: dict[str, Any]
+    rows: int
+    outputs: tuple[str, ...]
+    id: str | UnsetType
+    timeout_ns: int
+    binary: Sequence[str] = ()
+    priority: int = 0
+
+
+class InferenceCodec:
+    """Reads requests and writes replies for one model.
+
+    Args:
+        specs: what each input must be.
+        outputs: the model's outputs in the manifest's order.
+        max_rows: a request of more is refused before its data is looked at.
+        nan_outputs: names of the outputs in which NaN and infinity are answers.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        version: str,
+        specs: Sequence[InputSpec],
+        outputs: tuple[str, ...],
+        *,
+        max_rows: int,
+        nan_outputs: Collection[str] = (),
+    ) -> None:
+        self._specs = {spec.name: spec for spec in specs}
+        self._names = [spec.name for spec in specs]
+        self._limits = limits_of(specs)
+        self._outputs = outputs
+        self._max_rows = max_rows
+        self._nan_outputs = frozenset(nan_outputs)
+        self._only = specs[0] if len(specs) == 1 else None
+        self._typed = _typed(specs)
+        lone = self._only is not None and self._only.is_float and self._only.fixed
+        self._lone = LoneRow(specs[0]) if lone else None
+        self._json_writer = JsonWriter(model, version, self._nan_outputs)
+        self._raw_reader = RawReader(specs[0], max_rows) if len(specs) == 1 else None
+        self._raw_writer = RawWriter(model, version)
+        self._json_length = JsonLength()
+        self._known: tuple[RawRequest, tuple[str, ...], Sequence[str]] | None = None
+        self._any = msgspec.json.Decoder(_Request[AnyTensor])
+        self._encode = msgspec.json.Encoder().encode
+        self._model = model
+        self._version = version
+
+    def decode(self, body: bytes, header: str | None = None) -> Inference:
+        """Read and check one request.
+
+        Args:
+            header: ``Inference-Header-Content-Length``, the bytes of JSON before raw tensors; None where all is JSON.
+
+        Raises:
+            BadRequest: malformed, or an input has the wrong name, datatype, shape or value.
+            TooLarge: more than ``max_rows`` rows.
+        """
+        request: _Request[Any]
+        if header is not None:
+            at = self._json_length.read(header, len(body))
+            if self._raw_reader is not None and (found := self._raw_reader.read(body, at)) is not None:
+                return self._read_raw(*found)
+            request, inputs, rows = self._decode_binary(body, at)
+            return self._checked(request, inputs, rows)
+        for decoder in self._typed:
+            try:
+                request = decoder.decode(body)
+                break
+            except msgspec.ValidationError:
+                continue
+            except UNREADABLE:
+                request = self._decode_any(body)
+                break
+        else:
+            request = self._decode_any(body)
+        tensors = request.inputs
+        only = self._only
+        if only is not None and len(tensors) == 1 and tensors[0].name == only.name:
+            array = self._lone.read(tensors[0]) if self._lone is not None else None
+            if array is None:
+                array = array_of_json(tensors[0], only, self._max_rows)
+            inputs, rows = {only.name: array}, array.shape[0]
+        else:
+            names = [tensor.name for tensor in tensors]
+            if names != self._names:
+                check_names(names, self._names, "input")
+            specs, max_rows = self._specs, self._max_rows
+            inputs, rows = self._many(
+                {tensor.name: array_of_json(tensor, specs[tensor.name], max_rows) for tensor in tensors}
+            )
+        return self._checked(request, inputs, rows)
+
+    def encode(self, inference: Inference, outputs: Arrays) -> bytes | BinaryReply:
+        """Write the reply; data flat, in row-major order, or raw where the client wants it so.
+
+        Raises:
+            InferenceError: an output holds NaN or infinity and is not one of ``nan_outputs``.
+        """
+        binary = inference.binary
+        if binary is inference.outputs and inference.id is UNSET:
+            return self._raw_writer.write(binary, outputs, [self._raw(name, outputs[name]) for name in binary])
+        if not binary:
+            return self._json_writer.write(inference.outputs, outputs, inference.id)
+        reply: dict[str, Any] = {"model_name": self._model, "model_version": self._version}
+        if inference.id is not UNSET:
+            reply["id"] = inference.id
+        raw: list[bytes] = []
+        described = []
+        for name in inference.outputs:
+            array = outputs[name]
+            tensor: dict[str, Any] = {"name": name, "datatype": output_datatype(array), "shape": array.shape}
+            if name in binary:
+                raw.append(self._raw(name, array))
+                tensor["parameters"] = {"binary_data_size": len(raw[-1])}
+            else:
+                tensor["data"] = msgspec.Raw(self._json_writer.values(name, array))
+            described.append(tensor)
+        reply["outputs"] = described
+        return BinaryReply(self._encode(reply), raw)
+
+    def values(self, name: str, array: Array) -> bytes:
+        """Write an output's values alone; see ``encode``."""
+        return self._json_writer.values(name, array)
+
+    # -- Inside ------------------------------------------------------------------------------------------------------
+
+    def _checked(self, request: _Request[Any], inputs: Arrays, rows: int) -> Inference:
+        """Put a request together whose inputs are read."""
+        for name, limits in self._limits:
+            limits.check(inputs[name])
+        outputs = self._outputs
+        parameters = request.parameters
+        asked = request.outputs
+        if asked is not UNSET and asked:
+            outputs = self._wanted([output.name for output in asked])
+        if parameters is UNSET:
+            if asked is UNSET or not asked:
+                return Inference(inputs, rows, outputs, request.id, 0)
+            parameters = {}
+        asked_ns = timeout_ns(parameters)
+        refuse_sequences(parameters)
+        first = priority(parameters)
+        raw = flag(parameters, "binary_data_output", default=False)
+        if asked is UNSET or not asked:
+            return Inference(inputs, rows, outputs, request.id, asked_ns, outputs if raw else (), first)
+        binary = [output.name for output in asked if wants_raw(output.name, output.parameters, default=raw)]
+        return Inference(inputs, rows, outputs, request.id, asked_ns, binary, first)
+
+    def _read_raw(self, request: RawRequest, array: Array) -> Inference:
+        """Put the common binary request together."""
+        assert self._only is not None
+        if self._only.limits is not None:
+            self._only.limits.check(array)
+        if self._known is None or self._known[0] is not request:
+            outputs = self._wanted(request.names) if request.outputs else self._outputs
+            binary: Sequence[str] = request.raw_names
+            if not request.outputs:
+                binary = outputs if request.parameters.binary_data_output else ()
+            self._known = request, outputs, outputs if len(binary) == len(outputs) else binary
+        _, outputs, binary = self._known
+        timeout_ns = request.parameters.timeout * 1000
+        return Inference({self._only.name: array}, array.shape[0], outputs, request.id, timeout_ns, binary)
+
+    def _decode_binary(self, body: bytes, at: int) -> tuple[_Request[AnyTensor], Arrays, int]:
+        request = self._decode_any(memoryview(body)[:at])
+        check_names([tensor.name for tensor in request.inputs], self._names, "input")
+        inputs = {}
+        for tensor in request.inputs:
+            spec = self._specs[tensor.name]
+            size = binary_size(tensor)
+            if size < 0:
+                inputs[tensor.name] = array_of_json(tensor, spec, self._max_rows)
+                continue
+            if size > len(body) - at:
+                raise BadRequest(
+                    f"input {tensor.name!r} says binary_data_size {size}, {len(body) - at} bytes are left of the body",
+                    hint="raw tensors follow the JSON in the order of the inputs",
+                )
+            check_datatype(tensor, spec)
+            inputs[tensor.name] = array_of(memoryview(body)[at : at + size], spec, tensor.shape, self._max_rows)
+            at += size
+        if at != len(body):
+            raise BadRequest(
+                f"the body has {len(body)} bytes, its raw tensors end at byte {at}",
+                hint=f"{BINARY_HEADER} and every binary_data_size must add up to the body's length",
+            )
+        return request, *self._many(inputs)
+
+    def _many(self, inputs: Arrays) -> tuple[Arrays, int]:
+        """Return the inputs in the model's order, and their rows."""
+        rows = len(next(iter(inputs.values())))
+        for array in inputs.values():
+            if len(array) != rows:
+                check_rows({name: len(one) for name, one in inputs.items()})
+        return {name: inputs[name] for name in self._names}, rows
+
+    def _raw(self, name: str, array: Array) -> bytes:
+        if array.dtype.kind == "f" and not all_finite(array) and name not in self._nan_outputs:
+            raise not_finite(name)
+        return raw_of(array)
+
+    def _decode_any(self, body: bytes | memoryview) -> _Request[AnyTensor]:
+        try:
+            return decoded(self._any, body)
+        except UNREADABLE as error:
+            raise _malformed(error, body) from error
+
+    def _wanted(self, names: list[str]) -> tuple[str, ...]:
+        for name in names:
+            if name not in self._outputs:
+                raise BadRequest(
+                    f"output {shown(name)} is unknown", hint=f"this model's outputs: {', '.join(self._outputs)}"
+                )
+        if len(set(names)) != len(names):
+            raise BadRequest(f"outputs are asked for twice: {shown(names)}", hint="name each output once")
+        return self._outputs if tuple(names) == self._outputs else tuple(names)
+
+
+def _malformed(error: Exception, body: bytes | memoryview) -> BadRequest:
+    return BadRequest(f"the body is no inference request: {unread(error, body)}", hint="see /openapi.json")
+
+
+def _typed(specs: Sequence[InputSpec]) -> tuple[msgspec.json.Decoder[Any], ...]:
+    """Return what decodes the common requests straight to the values' type, where all inputs have the same."""
+    if all(spec.is_float for spec in specs):
+        return msgspec.json.Decoder(_Request[FlatTensor[float]]), msgspec.json.Decoder(_Request[RowsTensor[float]])
+    if all("INT" in spec.datatype for spec in specs):
+        return msgspec.json.Decoder(_Request[FlatTensor[int]]), msgspec.json.Decoder(_Request[RowsTensor[int]])
+    return ()

@@ -1,0 +1,1 @@
+"""The description of the HTTP interface: /openapi.json and its page."""

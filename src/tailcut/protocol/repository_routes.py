@@ -1,0 +1,100 @@
+"""Routes of the model repository extension: what is there, load, unload.
+
+POST /v2/repository/index                       {"ready": false}
+POST /v2/repository/models/{model}/load         {"parameters": {"version": ..., "variant": ...}}
+POST /v2/repository/models/{model}/unload
+
+Source: Triton's model repository extension (https://github.com/triton-inference-server/server,
+docs/protocol/extension_model_repository.md); ``version`` and ``variant`` are tailcut's own parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tailcut.errors import BadRequest
+from tailcut.protocol.auth import Guard
+from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, json_reply
+from tailcut.protocol.inference_handler import Answering
+from tailcut.protocol.open_inference.codec import UNREADABLE
+from tailcut.protocol.routing import Route
+from tailcut.serving.deployment import Engine
+
+_MAX_BODY_BYTES = 64 * 1024
+_PARAMETERS = ("version", "variant")
+
+
+class _Index(msgspec.Struct):
+    ready: bool = False
+
+
+class _Change(msgspec.Struct):
+    parameters: dict[str, Any] = {}
+
+
+class Repository:
+    """Answers for one engine's repository."""
+
+    def __init__(self, engine: Engine, guard: Guard, answering: Answering) -> None:
+        self._engine = engine
+        self._answering = answering
+        self._guard = guard
+        self._index_decoder = msgspec.json.Decoder(_Index)
+        self._change_decoder = msgspec.json.Decoder(_Change)
+
+    def routes(self) -> dict[str, Route]:
+        """Routes by path."""
+        model = f"/v2/repository/models/{self._engine.deployment.name}"
+        return {
+            "/v2/repository/index": ("POST", self._index),
+            f"{model}/load": ("POST", self._load),
+            f"{model}/unload": ("POST", self._unload),
+        }
+
+    async def _index(self, headers: HeaderMap, body: Body) -> Reply:
+        self._guard.inference(headers)
+        asked = _decoded(self._index_decoder, await self._answering.read(headers, body, _MAX_BODY_BYTES)) or _Index()
+        return json_reply(await self._engine.repository.index(ready_only=asked.ready))
+
+    async def _load(self, headers: HeaderMap, body: Body) -> Reply:
+        self._guard.management(headers)
+        asked = _decoded(self._change_decoder, await self._answering.read(headers, body, _MAX_BODY_BYTES)) or _Change()
+        version, variant = load_parameters(asked.parameters)
+        await self._engine.repository.load(version=version, variant=variant)
+        return json_reply({})
+
+    async def _unload(self, headers: HeaderMap, body: Body) -> Reply:
+        self._guard.management(headers)
+        # Its one parameter, unload_dependents, is about models that are made of others; there are none here.
+        _decoded(self._change_decoder, await self._answering.read(headers, body, _MAX_BODY_BYTES))
+        self._engine.repository.unload()
+        return json_reply({})
+
+
+def load_parameters(parameters: dict[str, Any]) -> tuple[str, str]:
+    """Return version and variant to load, empty where they are not named.
+
+    Raises:
+        BadRequest: another parameter, or one that is no text.
+    """
+    for name, value in parameters.items():
+        if name not in _PARAMETERS:
+            raise BadRequest(
+                f"parameter {clipped(name)!r} of load is not supported",
+                hint=f"models come from the registry as they are; the parameters are {', '.join(_PARAMETERS)}",
+            )
+        if not isinstance(value, str):
+            raise BadRequest(f"parameter {name} is {clipped(value)}, expected text", hint='such as "variant": "onnx"')
+    return str(parameters.get("version", "")), str(parameters.get("variant", ""))
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
+    """Return what a body says; None for an empty one, which is allowed."""
+    if not raw.strip():
+        return None
+    try:
+        return decoder.decode(raw)
+    except UNREADABLE as error:
+        raise BadRequest(f"the body cannot be read: {clipped(error)}", hint="send a JSON object, or nothing") from error

@@ -1,1 +1,0 @@
-"""Open Inference Protocol over HTTP, lifecycle."""

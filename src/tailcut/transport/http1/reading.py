@@ -1,0 +1,293 @@
+"""Bytes of a connection -> exchanges: what httptools finds, held to limits. No I/O.
+
+Source: RFC 9112, 3 (request line, Host), 5 (fields), 6 and 7 (bodies); RFC 9110, 7.8 (upgrades may be ignored).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from reprlib import repr as shown
+from typing import Any
+
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+from tailcut.errors import BadRequest, TailcutError
+from tailcut.protocol.repeated_headers import by_name, is_repeated
+from tailcut.transport.http1 import unreadable
+from tailcut.transport.http1.alike import HeadAlike
+from tailcut.transport.http1.exchange import Exchange, Wire
+
+_HEAD_BYTES = 64 * 1024
+_MOST_HEADERS = 256
+_BESIDE_BYTES = _HEAD_BYTES + 8 * 1024
+"""That may come of a head with its line breaks, or beside a body."""
+
+_FRAMING = 8
+"""Bytes of chunked framing that a byte of a body may have beside it: chunks of one byte have five."""
+
+_MOST_DIGITS = 20
+"""Of a body's length: 64 bits. Any number of zeros may stand before it, and Python reads some thousands at most."""
+
+_MOST_MISSES = 8
+"""Heads that were not like the ones before them, until this connection's are not compared any more."""
+
+_ENCODING = b"transfer-encoding"
+_OF_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
+
+Fields = list[tuple[bytes, bytes]]
+
+
+class Reader:
+    """Reads the requests of one connection. The ``on_`` methods are httptools' callbacks.
+
+    Args:
+        wire: the connection, for the exchanges.
+        take: given every request once its head is there; its body may still come.
+
+    Attributes:
+        arriving: the exchange whose body is coming; None between two requests.
+        begun_bytes: of its body that have come; one more where the client was told to send it.
+        failure: why nothing more can be read; None while it can.
+        was_answered: whether that is of the body of a request whose reply the client has.
+    """
+
+    __slots__ = (
+        "_alike",
+        "_ended",
+        "_head_bytes",
+        "_is_at_head",
+        "_is_between",
+        "_is_host",
+        "_known",
+        "_known_raw",
+        "_last",
+        "_misses",
+        "_parser",
+        "_raw",
+        "_read_bytes",
+        "_take",
+        "_upgrade",
+        "_url",
+        "_wire",
+        "arriving",
+        "begun_bytes",
+        "failure",
+        "was_answered",
+    )
+
+    def __init__(self, wire: Wire, take: Callable[[Exchange], None]) -> None:
+        self._wire: Any = wire
+        self._take = take
+        self._parser: Any = HttpRequestParser(self)
+        self._url = b""
+        self._raw: Fields = []
+        self._known_raw: Fields = []
+        self._known: dict[str, str] = {}
+        self._is_at_head = self._is_between = self._is_host = True
+        self._upgrade = False
+        self._read_bytes = self._head_bytes = 0
+        self._ended = 0  # requests that have come whole
+        self._last: tuple[str, str, int] | None = None  # method, path and size of the last body that had a length
+        self._alike: HeadAlike | None = None
+        self._misses = 0
+        self.begun_bytes = 0
+        self.arriving: Exchange | None = None
+        self.failure: TailcutError | None = None
+        self.was_answered = False
+
+    @property
+    def is_in_head(self) -> bool:
+        """Whether a head has begun and not ended."""
+        return not self._is_between and self.arriving is None
+
+    def feed(self, data: bytes) -> None:
+        """Read what came; not to be asked any more where there is a ``failure``."""
+        if not self._is_between or self._misses == _MOST_MISSES:
+            self._parse(data)
+            return
+        alike = self._alike
+        if alike is not None and (body := alike.body_of(data)) is not None:
+            self._misses = 0
+            self._take(Exchange(self._wire, alike.method, alike.path, alike.headers, body))
+            return
+        self._misses += 1
+        ended = self._ended
+        self._parse(data)
+        if self._ended == ended + 1 and self._is_between and self._last is not None and self.failure is None:
+            # It came whole, alone and in one piece.
+            method, path, size_bytes = self._last
+            self._alike = HeadAlike.of(data[: len(data) - size_bytes], method, path, self._known)
+
+    def _parse(self, data: bytes) -> None:
+        self._read_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade as upgrade:
+            self._read_without_upgrade(data[upgrade.args[0] :])
+        except HttpParserCallbackError:
+            raise  # a fault of ours
+        except HttpParserError as error:
+            self._fail(unreadable.parsed(error, self._url, data))
+        if self._read_bytes > _BESIDE_BYTES and self._read_bytes > _BESIDE_BYTES + _FRAMING * self.begun_bytes:
+            beside = self.arriving is not None
+            self._fail(unreadable.framing(_BESIDE_BYTES) if beside else unreadable.head_bytes(_HEAD_BYTES))
+
+    def close(self) -> None:
+        """Let go of who knows this reader, and of what came: cycles would live until the collector comes."""
+        self._parser = self._wire = self._alike = self.arriving = None
+
+    # -- of the parser --------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._url = b""
+        self._raw = []
+        self._head_bytes = 0
+        self._is_at_head = True
+        self._is_between = False
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_at_head:  # what comes behind a chunked body is not looked at
+            self._raw.append((name, value))
+            self._count(len(name) + len(value))
+
+    def _count(self, size_bytes: int) -> None:
+        self._head_bytes += size_bytes
+        if self._head_bytes > _HEAD_BYTES:
+            self._fail(unreadable.head_bytes(_HEAD_BYTES))
+        elif len(self._raw) > _MOST_HEADERS:
+            self._fail(unreadable.headers(_MOST_HEADERS))
+
+    def on_headers_complete(self) -> None:
+        self._is_at_head = False
+        self._read_bytes = 0
+        parser = self._parser
+        if self.failure is not None:
+            return
+        if parser.should_upgrade():
+            self._upgrade = True
+            return
+        raw = self._raw
+        if raw != self._known_raw:  # most clients say the same each time
+            self._known_raw = raw
+            self._known = by_name([(name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in raw])
+            if len(self._known.get("content-length", "")) > _MOST_DIGITS:
+                self._fail(unreadable.length(self._known["content-length"]))
+                return
+            self._is_host = unreadable.NO_HOST.search(self._known.get("host", "").strip(" \t")) is None
+        version = parser.get_http_version()
+        if ("host" not in self._known and version == "1.1") or not self._is_host or is_repeated(self._known, "host"):
+            self._fail(unreadable.host([value.decode("latin-1") for name, value in raw if name.lower() == b"host"]))
+            return
+        if version != "1.1" or "transfer-encoding" in self._known:
+            self._check_framing(version)
+            if self.failure is not None:
+                return
+        path, _, _ = self._url.partition(b"?")
+        if path[:1] != b"/":
+            path = _path_of(path)
+        self.arriving = Exchange(
+            self._wire,
+            parser.get_method().decode("ascii"),
+            path.decode("latin-1"),
+            self._known,
+            keep_alive=parser.should_keep_alive(),
+            old=version != "1.1",
+        )
+        self._take(self.arriving)
+
+    def on_body(self, data: bytes) -> None:
+        if self.arriving is not None:  # else of a request that cannot be answered
+            self.begun_bytes += len(data)
+            self.arriving.came(data)
+
+    def on_message_complete(self) -> None:
+        self._is_between = True
+        size_bytes = self.begun_bytes
+        self._read_bytes = self.begun_bytes = 0
+        exchange = self.arriving
+        if exchange is None or self._upgrade:
+            return
+        self.arriving = None
+        self._ended += 1
+        if not self._parser.should_keep_alive():  # a trailer may say so, too
+            exchange.keep_alive = False
+        headers = exchange.headers
+        plain = exchange.keep_alive and not exchange.old and "content-length" in headers and "expect" not in headers
+        self._last = (exchange.method, exchange.path, size_bytes) if plain else None
+        exchange.ended()
+
+    def _check_framing(self, version: str) -> None:
+        """Refuse what others may take for another request's begin (RFC 9112, 6.1)."""
+        encoding = ", ".join(value.decode("latin-1") for name, value in self._raw if name.lower() == _ENCODING)
+        if version not in {"1.0", "1.1"}:
+            self._fail(BadRequest(f"this server speaks HTTP/1.1, not HTTP/{version}", hint="use HTTP/1.1"))
+        elif encoding and (version == "1.0" or encoding.lower() != "chunked"):
+            self._fail(
+                BadRequest(
+                    f"transfer-encoding is {shown(encoding)} in HTTP/{version}; chunked in HTTP/1.1 is what is read",
+                    hint="send content-length, or chunked in HTTP/1.1",
+                )
+            )
+
+    # -- what cannot be read as it is -----------------------------------------------------------------------------
+
+    def _fail(self, failure: TailcutError) -> None:
+        if self.failure is None:
+            self.failure = failure
+            if self.arriving is not None:
+                self.was_answered = self.arriving.is_dropped
+                self.arriving.broken(failure.message)
+                self.arriving = None
+
+    def _read_without_upgrade(self, rest: bytes) -> None:
+        """Read on behind the head of a request that would like another protocol, as if it had not asked for it.
+
+        The parser takes all behind that head for the other protocol, also the body.
+        """
+        try:
+            while self._reread_head():
+                try:
+                    self._parser.feed_data(rest)
+                    return
+                except HttpParserUpgrade as upgrade:
+                    rest = rest[upgrade.args[0] :]
+        except HttpParserCallbackError:
+            raise
+        except HttpParserError as error:
+            self._fail(unreadable.parsed(error, self._url, rest))
+
+    def _reread_head(self) -> bool:
+        """Have the head read that was read last, without what asks for another protocol; False where that is all."""
+        self._upgrade = False
+        method = self._parser.get_method()
+        if method == b"CONNECT":
+            self._fail(BadRequest("this is no proxy: CONNECT is not answered", hint="ask the server for its own paths"))
+            return False
+        fields = [(name, value) for name, value in self._raw if name.lower() not in _OF_UPGRADE]
+        lines = [b"%b: %b\r\n" % (name, _without_upgrade(name, value)) for name, value in fields]
+        version = self._parser.get_http_version().encode()
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._url, version, b"".join(lines))
+        self._parser = HttpRequestParser(self)
+        self._parser.feed_data(head)
+        return True
+
+
+def _path_of(target: bytes) -> bytes:
+    """Return the path of a target in the absolute form (RFC 9112, 3.2.2); "*" and others as they are."""
+    _, scheme, rest = target.partition(b"://")
+    if not scheme:
+        return target
+    _, slash, path = rest.partition(b"/")
+    return slash + path or b"/"
+
+
+def _without_upgrade(name: bytes, value: bytes) -> bytes:
+    """Return a header's value; of Connection without what asks for another protocol."""
+    if name.lower() != b"connection":
+        return value
+    options = [option.strip() for option in value.split(b",")]
+    return b", ".join(option for option in options if option.lower() not in _OF_UPGRADE)

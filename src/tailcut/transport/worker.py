@@ -1,0 +1,181 @@
+"""A worker process: loads, drains and stops one deployment."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, NoReturn
+
+from tailcut.errors import TailcutError
+from tailcut.manifest import Manifest
+from tailcut.models.runtimes.floats import confine_to_models
+from tailcut.models.runtimes.onnxruntime import flush_subnormals
+from tailcut.protocol.app import Application
+from tailcut.protocol.auth import Guard
+from tailcut.protocol.middleware import Front
+from tailcut.serving.deployment import Engine
+from tailcut.serving.deployment_loader import Opened
+from tailcut.transport.signals import STOP
+from tailcut.transport.thread_scheduling import Scheduling
+
+if TYPE_CHECKING:
+    from tailcut.transport.grpc.server import GRPCServer
+
+log = logging.getLogger("tailcut.server")
+
+EXIT_START_FAILED = 3
+"""The worker's exit code where the deployment could not be loaded; the supervisor passes it on."""
+
+_GC_THRESHOLDS = (10_000, 20, 50)
+"""Requests make no cycles in the common case, so the collector looks less often than Python's 700 allocations."""
+
+_PARENT_CHECK_S = 1.0
+
+
+class Worker:
+    """One deployment on one event loop. It loads in the background, so that health answers meanwhile.
+
+    Args:
+        url: that clients connect to, as people are told.
+        address: the IP address of gRPC's port.
+
+    Attributes:
+        handle: answers one request.
+        company: to be told of requests that are about to be handled.
+        expose: takes a function that yields samples for /metrics.
+        is_draining: whether clients are to be told to connect anew, elsewhere.
+        on_drain: called when that begins.
+    """
+
+    def __init__(self, manifest: Manifest, url: str, address: str, supervisor_pid: int) -> None:
+        self.manifest = manifest
+        self._url = url
+        self._address = address
+        server = manifest.deployment.server
+        self._engine = Engine(manifest)
+        self._guard = Guard.of(manifest, address=address)
+        self._front = Front(Application(self._engine, self._guard).handle, manifest)
+        self.handle = self._front.handle
+        self.company = self._engine.company
+        self._scheduling = Scheduling(self._engine, server.scheduling, wakes=server.grpc_port > 0)
+        self.expose = self._engine.exposition.add
+        self.expose(self._scheduling.samples)
+        self.is_draining = False
+        self.on_drain: Callable[[], None] = _ignore
+        self._supervisor_pid = supervisor_pid
+        self._loading: asyncio.Task[None] | None = None
+        self._grpc: GRPCServer | None = None
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take up signals and load, on the event loop that will serve."""
+        loop.add_signal_handler(signal.SIGUSR1, self._drain)
+        loop.add_signal_handler(signal.SIGTERM, self._on_sigterm)
+        # They reach the whole process group; the supervisor decides when this process stops.
+        for number in (signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, _ignore)
+        # onnxruntime does it for the thread that opens the first session; this one also reads and writes numbers.
+        flush_subnormals()
+        confine_to_models()
+        self._loading = loop.create_task(self._load())
+        self._watch_parent(loop)
+        self._scheduling.watch(loop)
+
+    def end_streams(self) -> None:
+        """End what would hold the stop up; before the requests that are open are waited for."""
+        self._engine.streams.stop()
+
+    async def end(self) -> None:
+        """Stop, once no request is open any more."""
+        server = self.manifest.deployment.server
+        if self._grpc is not None:
+            # Half of what is left until the kill: requests that were begun are answered, connections told to go.
+            await self._grpc.stop(max(float(server.kill_s) - float(server.drain_s), 0.2) / 2)
+        await self._engine.stop(timeout_s=1.0)
+        self._front.close()
+
+    def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop when the supervisor was killed: nobody could stop this process any more, and it holds the port."""
+        if os.getppid() != self._supervisor_pid:
+            os.kill(os.getpid(), STOP)
+        else:
+            loop.call_later(_PARENT_CHECK_S, self._watch_parent, loop)
+
+    def _on_sigterm(self) -> None:
+        """Drain, and leave the stop to the supervisor, which may not have got the signal itself."""
+        if not self.is_draining and os.getppid() == self._supervisor_pid:
+            os.kill(self._supervisor_pid, signal.SIGUSR2)
+        self._drain()
+
+    def _drain(self) -> None:
+        self.is_draining = True
+        self.on_drain()
+        self._engine.drain()
+
+    async def _listen_grpc(self) -> str:
+        """Listen for gRPC where that is wanted, from before the model is loaded; return its address."""
+        port = self.manifest.deployment.server.grpc_port
+        if not port:
+            return ""
+        from tailcut.transport.grpc.server import GRPCServer
+
+        self._grpc = GRPCServer(self._engine, self._address, port, self._guard, self._front.log)
+        await self._grpc.start()
+        return f" and for gRPC on port {self._grpc.port}"
+
+    async def _load(self) -> None:
+        started_s = perf_counter()
+        try:
+            grpc = await self._listen_grpc()
+            await self._engine.start()
+        except TailcutError as error:
+            fail(str(error))
+        except Exception:
+            log.exception("the deployment could not be loaded")
+            os._exit(EXIT_START_FAILED)
+        # What loading left behind lives as long as the process: keep the collector from walking it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        if self._guard.leaves_management_open:
+            log.warning(
+                "server.tokens is set, and server.management_tokens is not: every process on this machine may load and"
+                " unload models; set it to a file of tokens (docs/how-to/secure.md)"
+            )
+        opened = self._engine.opened
+        batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm_up_ns.items()}
+        log.info(
+            "%s is ready on %s%s after %.1f s: variant %s (%s, version %s), %s executor (%s), %s%s%s",
+            self.manifest.deployment.name,
+            self._url,
+            grpc,
+            perf_counter() - started_s,
+            opened.variant.name,
+            opened.variant.runtime,
+            opened.variant.version,
+            opened.executor,
+            opened.executor_reason,
+            f"ms per batch of rows {batch_ms}" if batch_ms else "not warmed up: its first request will",
+            _sharing(opened),
+            f"; the gate refused it: {opened.variant.refused}" if opened.variant.refused else "",
+        )
+
+
+def _sharing(opened: Opened) -> str:
+    if opened.rows_alone:
+        return ", each row runs alone: other rows in its batch would change its answer"
+    return "" if opened.merges else ", requests do not share batches"
+
+
+def _ignore() -> None:
+    """Do nothing."""
+
+
+def fail(message: str) -> NoReturn:
+    """End the worker at once: its start failed, nothing was served, and the supervisor must not exit with 0."""
+    log.critical("%s", message)
+    os._exit(EXIT_START_FAILED)
