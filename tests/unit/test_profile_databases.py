@@ -15,7 +15,7 @@ from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.levers.advice import Advice, advise
 from tailcut.profiler.records import Recording
 
-few_requests = profile_sample.few_requests(800, 300)
+few_requests = profile_sample.few_requests(800, 1500)
 
 
 def process(proc: Path, number: int, name: str, cpu_ns: int) -> None:
