@@ -37,7 +37,7 @@ RATE = 8.0
 """Requests per second: few enough for a busy machine."""
 SECONDS = 3.0
 MS = 15.0
-TOGETHER, TOGETHER_S = ["/pool", "/workers", "/background/thread", "/thread", "/submitted", "/plain"], 12.0
+TOGETHER, TOGETHER_S = ["/pool", "/workers", "/background/thread", "/thread", "/submitted"], 12.0
 """Routes that are asked for in turn, as what is told of each does not rest on what a core bears; and for how long."""
 _WITHIN = 0.25
 Profile = Callable[..., "Profiled"]
