@@ -99,26 +99,22 @@ def formatter(form: str, model: str) -> logging.Formatter:
     return JsonFormatter(model) if form == "json" else TextFormatter(model)
 
 
-def config(form: str, model: str) -> dict[str, Any]:
-    """Return a configuration of all loggers of the process, as ``logging.config.dictConfig`` takes it.
+def configure(form: str, model: str) -> None:
+    """Have all loggers of this process write to stderr, and what Python itself writes there.
 
     Args:
         form: "text" or "json".
         model: name of the deployment.
     """
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "formatters": {"line": {"()": formatter, "form": form, "model": model}},
-        "handlers": {"stderr": {"()": StderrHandler, "formatter": "line"}},
-        "root": {"level": "INFO", "handlers": ["stderr"]},
-        "loggers": {},
-    }
-
-
-def configure(form: str, model: str) -> None:
-    """Have all loggers of this process write to stderr, and what Python itself writes there; see ``config``."""
-    logging.config.dictConfig(config(form, model))
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {"line": {"()": formatter, "form": form, "model": model}},
+            "handlers": {"stderr": {"()": StderrHandler, "formatter": "line"}},
+            "root": {"level": "INFO", "handlers": ["stderr"]},
+        }
+    )
     take_over()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.models import spoiling
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = """
@@ -98,10 +98,8 @@ def test_a_variant_that_is_slower_than_its_reference_is_refused(spoiled: SimpleN
     assert quality(spoiled, "openvino")["outcome"] == "pass"
     evidence = spoiled.variants["openvino"]["evidence"]
     assert evidence["bare_ratio"]["1"] > 3.0, "so many times slower it is, whatever else this machine does"
-    assert evidence["speed"]["reference"] == "onnx"
-    # Beside other tests six rounds may not prove it; nothing that is not proven passes.
-    assert evidence["speed"]["outcome"] not in {"faster", "cheaper"}
-    assert refused(spoiled, "openvino").startswith(("slower here: ", "not faster here: ", "perhaps "))
+    assert (evidence["speed"]["reference"], evidence["speed"]["outcome"]) == ("onnx", "no")
+    assert refused(spoiled, "openvino").startswith("slower here: ")
 
 
 def test_what_is_served_is_the_model_as_it_was(spoiled: SimpleNamespace) -> None:

@@ -60,7 +60,7 @@ def log_loss(labels: Array, scores: Array) -> float:
 
 
 def are_probabilities(scores: Array) -> bool:
-    """Tell whether scores of any shape lie in [0, 1], but for what rounding in float32 adds."""
+    """Tell whether scores of any shape lie in [0, 1], but for what rounding in float32 adds; NaN does not."""
     return float(np.min(scores)) >= -_ROUNDING and float(np.max(scores)) <= 1.0 + _ROUNDING
 
 

@@ -18,7 +18,7 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
     """Run blocking work in a thread of its own and of low priority; a daemon, so that it holds up no exit.
 
     Args:
-        drop: called with the result, in a thread, where nobody waits for it any more: closing may take seconds.
+        drop: closes a result that is no longer wanted; runs in a thread, because it may take seconds.
 
     Raises:
         TailcutError: what ``work`` raised; a StartError where that was something else.

@@ -14,7 +14,7 @@ class Repeated(dict[str, str]):
         super().__init__(self._pairs)
 
     def get_all(self, key: str) -> list[str]:
-        """Return every value of a header, as Granian's headers do."""
+        """Return every value of a header."""
         return [value for name, value in self._pairs if name == key]
 
 

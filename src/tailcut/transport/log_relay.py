@@ -54,9 +54,6 @@ class Outlet:
         self._cut = False
         self._thread: threading.Thread | None = None
 
-    def __reduce__(self) -> tuple[type[Outlet], tuple[()]]:
-        return Outlet, ()  # a process that is not forked inherits none of the descriptors
-
     def __enter__(self) -> Outlet:
         with suppress(OSError):  # stderr is closed: nobody writes to it
             mode = os.fstat(2).st_mode

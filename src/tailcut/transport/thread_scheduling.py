@@ -70,7 +70,7 @@ class Scheduling:
     kernel does not tell how long threads wait.
 
     Args:
-        policy: ``transport.thread_scheduling``.
+        policy: ``server.scheduling`` of the manifest.
         wakes: whether another thread carries the requests, and wakes the event loop for each.
         times: see ``thread_times``.
         busy_s: see ``cores_busy_s``.
