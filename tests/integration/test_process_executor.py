@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -411,11 +412,13 @@ def test_failed_opens_leave_nothing_behind(tmp_path: Path) -> None:
     found = manifest(tmp_path, PROCESS)
     variant = find_variant(found)
     (tmp_path / "x.onnx").write_bytes(b"nothing")
-    before = os.listdir("/proc/self/fd")
+    gc.collect()  # what earlier tests left open closes now or later: it must not hide, nor seem, a leak
+    before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
         with pytest.raises(ArtifactError):
             RemoteRuntime(found, variant, threads=1)
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_process_that_dies_while_it_starts_says_so_and_no_module_of_the_folder_is_taken_for_pythons(
