@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from tailcut.manifest.keys import keys_of, to_plain
 from tailcut.manifest.schema import Deployment, FeatureGroup, Features, Field, Model, Tensor
 from tailcut.manifest.schema_model import LIMITS
@@ -40,7 +42,8 @@ def other_settings(deployment: Deployment, built: Mapping[str, Any], *, live: bo
     """
     if "model" not in built:
         return ()
-    here = dict(_settings(to_plain(deployment), live=live))
+    # As the registry keeps it: JSON has no NaN, which stands there as null.
+    here = dict(_settings(msgspec.json.decode(msgspec.json.encode(to_plain(deployment))), live=live))
     there = dict(_settings(built, live=live))
     return tuple(
         f"{key} was {_shown(there.get(key))} and is {_shown(here.get(key))}"
