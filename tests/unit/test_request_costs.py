@@ -54,6 +54,16 @@ def counted(executor: str = "process", waited_ms: float = 0.0) -> Counted:
     return Counted(before, Counters(metrics, {1: (100.0, 200.0 * MS)}, threads, {WORKER: {WORKER, HOOK}}))
 
 
+def stalled_samples(stalls: int) -> Samples:
+    """So many requests met 300 ms in their preprocess, and the next thirty of each waited for the event loop."""
+    found = samples()
+    for place in range(41, 41 + 50 * stalls, 50):
+        found.stages_ms["preprocess"][place] += 300.0
+        found.done_ns[place] += 300 * MS
+        found.done_ns[place + 1 : place + 30] = found.done_ns[place]
+    return found
+
+
 def figures(cores: float = 1.0, outside_ms: float = 0.5, **more: float) -> LoadFigures:
     return LoadFigures(100.0, samples(outside_ms), counted(**more), 2.0, cores)  # type: ignore[arg-type]
 
@@ -70,6 +80,16 @@ def test_what_a_load_shows_of_each_resource() -> None:
     assert (costs.batch_ms, costs.batches) == ({1: pytest.approx(2.0)}, {1: 100})
     (group,) = costs.groups
     assert (group.name, group.hits, group.call_ms) == ("g", pytest.approx(0.3), pytest.approx(5.0))
+
+
+def test_a_stall_that_was_met_once_is_left_out_with_what_waited_behind_it_and_one_that_comes_again_is_not() -> None:
+    once = LoadFigures(100.0, stalled_samples(1), counted(), 2.0, 1.0)
+    assert once.costs().preprocess_ms == pytest.approx(4.0)
+    replies = [step.amount / MS for steps in once.steps(0.0) for step in steps if step.kind is Kind.REPLY]
+    assert len(replies) < COUNT
+    assert max(replies) < 1.0
+    again = LoadFigures(100.0, stalled_samples(3), counted(), 2.0, 1.0)
+    assert again.costs().preprocess_ms == pytest.approx(4.0 + 900.0 / 100)
 
 
 def test_what_batches_waited_for_a_core_is_no_part_of_their_time() -> None:

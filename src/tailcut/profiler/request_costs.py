@@ -18,6 +18,8 @@ _FULL = 0.95
 _GROUP = re.compile(r'tailcut_feature_cache_lookups_total\{.*group="([^"]*)"')
 _KIND = re.compile(r'kind="([^"]*)"')
 _HOOKS = (Stage.PREPROCESS, Stage.POSTPROCESS)
+_MAY_WAIT = (Stage.FEATURES, Stage.QUEUE, Stage.INFER)
+_STALL_TIMES, _STALL_MS = 10.0, 5.0
 
 
 class GroupCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +82,7 @@ class LoadFigures:
         self._counted = counted
         self._took_s = took_s
         answered = (samples.status >= 200) & (samples.status < 300)
-        seen = (samples.intended_ns >= samples.measured_from_ns) & answered
+        seen = (samples.intended_ns >= samples.measured_from_ns) & answered & ~stalled(samples)
         self._replies = max(int((samples.status > 0).sum()), 1)
         self._answers = int(answered.sum())
         self._stages: dict[Stage, npt.NDArray[np.float64]] = {
@@ -242,6 +244,28 @@ class LoadFigures:
             hits=hits / (hits + misses) if hits + misses else None,
             call_ms=seconds / calls * 1e3 if calls else None,
         )
+
+
+def stalled(samples: Samples) -> npt.NDArray[np.bool_]:
+    """Tell which requests met a stall of the machine, or waited behind one, shape [n].
+
+    A stall is a stage that only computes and took many times what the third longest took: one or two requests of a
+    load tell nothing about how often it happens, and drawn again and again it would be all that the simulation shows.
+    """
+    done = samples.done_ns >= 0
+    found = np.zeros(len(done), np.bool_)
+    for stage, name in zip(Stage, STAGE_NAMES, strict=True):
+        if stage in _MAY_WAIT or name not in samples.stages_ms:
+            continue
+        took_ms = np.nan_to_num(samples.stages_ms[name])
+        longest = np.sort(took_ms[took_ms > 0])[::-1]
+        if longest.size:
+            # Of few the median.
+            usual = float(longest[min(2, longest.size // 2)])
+            found |= took_ms > max(_STALL_TIMES * usual, _STALL_MS)
+    for place in np.flatnonzero(found & done):
+        found |= (samples.intended_ns <= samples.done_ns[place]) & (samples.done_ns >= samples.intended_ns[place])
+    return found
 
 
 def _running(spent: Spent, wall_ns: float) -> float:
