@@ -64,8 +64,8 @@ def stalled_samples(stalls: int) -> Samples:
     return found
 
 
-def figures(cores: float = 1.0, outside_ms: float = 0.5, **more: float) -> LoadFigures:
-    return LoadFigures(100.0, samples(outside_ms), counted(**more), 2.0, cores)  # type: ignore[arg-type]
+def figures(cores: float = 1.0, outside_ms: float = 0.5, took_s: float = 2.0, **more: float) -> LoadFigures:
+    return LoadFigures(100.0, samples(outside_ms), counted(**more), took_s, cores)  # type: ignore[arg-type]
 
 
 def test_what_a_load_shows_of_each_resource() -> None:
@@ -123,3 +123,10 @@ def test_waits_before_the_server_reads_are_not_counted_twice(low_ms: float, expe
     (reply,) = [one for one in found[0] if one.kind is Kind.REPLY]
     rest_ms = figures().costs().loop_ms - 0.2
     assert reply.amount / MS == pytest.approx(max(expected_ms - rest_ms, 0.0), abs=0.01)
+
+
+def test_the_wait_for_a_busy_event_loop_is_no_part_of_network_and_client() -> None:
+    """60 ms of 200 requests within 80 ms: three quarters busy, and so a request waits one and a half times 0.3 ms."""
+    found = figures(outside_ms=0.8, took_s=0.08)
+    (reply,) = [one for one in found.steps(0.0)[0] if one.kind is Kind.REPLY]
+    assert reply.amount / MS == pytest.approx(0.8 - 1.5 * 0.3 - 0.1, abs=0.01)

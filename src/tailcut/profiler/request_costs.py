@@ -170,15 +170,25 @@ class LoadFigures:
         """Return the steps of each request.
 
         Args:
-            low: the low load, where this is not it. Under more load latencies hold waits before the server reads a
-                request, which the simulation adds by itself: network and client are drawn from the low one, unless
-                this one's median is even lower.
+            low: the low load, where this is not it. Under more load latencies hold longer waits before the server
+                reads a request: network and client are drawn from the low one, unless this one's median is lower.
         """
-        outside_ns = self._outside_ns
+        outside_ns = self._unqueued_ns()
         if low is not None:
-            less = min(float(np.median(outside_ns)) / max(float(np.median(low._outside_ns)), 1.0), 1.0)
-            outside_ns = np.random.default_rng(0).choice(low._outside_ns, len(outside_ns)) * less
+            rested_ns = low._unqueued_ns()
+            less = min(float(np.median(outside_ns)) / max(float(np.median(rested_ns)), 1.0), 1.0)
+            outside_ns = np.random.default_rng(0).choice(rested_ns, len(outside_ns)) * less
         return measured_steps(self._stages, outside_ns, self._overheads(handover_ns))
+
+    def _unqueued_ns(self) -> npt.NDArray[np.float64]:
+        """Return what network and client add without the wait for the event loop, which the simulation adds by itself.
+
+        That wait is taken for the mean one of a queue with Poisson arrivals and equal service times (M/D/1, by
+        Pollaczek and Khinchine).
+        """
+        busy = min(self._loop.ran_ns / (self._took_s * 1e9), _FULL)
+        wait_ns = busy / (2.0 * (1.0 - busy)) * self._loop.ran_ns / self._replies
+        return self._outside_ns * max(1.0 - wait_ns / max(float(np.median(self._outside_ns)), 1.0), 0.0)
 
     def _overheads(self, handover_ns: float) -> Overheads:
         counted = sum(count for count, _ in self.batches.values())
