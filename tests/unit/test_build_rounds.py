@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import log
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.builder.pairs import Round, undisturbed
+from tailcut.builder.pairs import UNSEEN, Round, look, undisturbed
 from tailcut.builder.rounds import Entrant, Rounds, Terms, play
+from tailcut.builder.verdicts import ERROR
 from tailcut.common.slo import LatencyObjective
 from tailcut.errors import BuildError
-from tailcut.gate.sequential import LEAST
+from tailcut.gate.sequential import LEAST, interval, schedule
 from tailcut.manifest import Cost as Prices
 
 WOBBLE = [1.0, 1.15, 0.9, 1.05, 0.86, 1.1, 0.94]
@@ -89,6 +91,24 @@ def test_rounds_go_on_where_a_verdict_is_open_and_without_those_that_are_decided
     assert bench.rounds_of("onnx") == bench.rounds_of("openvino"), "the reference stays while one needs it"
     assert len(bench.rounds_of("torch")) == LEAST
     assert outcomes(rounds, "onnx") == ["faster"]
+
+
+def test_what_others_are_compared_with_is_decided_first() -> None:
+    """Its first rounds show nothing, because one of them met a burst; two variants take turns until it is decided."""
+
+    def ms(name: str, number: int) -> tuple[float, float]:
+        burst = 1.5 if name == "onnx" and number == 2 else 1.0
+        return {"torch": 10.0, "onnx": 7.0}.get(name, 7.1) * burst, {"torch": 5.0, "onnx": 3.0}.get(name, 3.02)
+
+    names = ("torch", "onnx", "int8-a", "int8-b", "int8-c", "openvino")
+    bench = Bench(ms, {})
+    entrants = [Entrant(name, {"torch": "", "onnx": "torch"}.get(name, "onnx")) for name in names]
+    slo = LatencyObjective(share=0.95, limit_s=0.1)
+    rounds = Rounds(entrants, Terms(slo, rate=200.0, errors=0.001, rounds=48))
+    play(rounds, bench.measure, limit_s=9 * 6 * ROUND_S, clock_s=bench.clock_s)
+    assert outcomes(rounds, "onnx") == ["cheaper"]
+    assert [name for name, number in bench.played if number == LEAST] in (["torch", "onnx"], ["onnx", "torch"])
+    assert len(bench.rounds_of("int8-a")) > LEAST, "the others go on once it is decided"
 
 
 def test_what_its_quality_refuses_is_shown_but_holds_nothing_up() -> None:
@@ -225,3 +245,19 @@ def test_rounds_end_within_their_limits_and_every_pair_shares_its_rounds(
     verdict = rounds.verdict(choice.variant)
     assert verdict is not None
     assert verdict.passed or choice.variant == "v0"
+
+
+def test_the_last_look_has_the_error_that_no_other_look_will_spend() -> None:
+    """Nine rounds of time: eight in favour and a slight one against are enough, as nothing follows."""
+    mine = {number: made_one(number, 8.0 + 0.1 * number if number != 4 else 10.2) for number in range(9)}
+    theirs = {number: made_one(number, 10.0) for number in range(9)}
+    plan = schedule(48, ERROR)
+    first = look(UNSEEN, {n: mine[n] for n in range(LEAST)}, theirs, plan)
+    assert (first.looks, first.latency.high > 0.0) == (1, True)
+    assert look(first, mine, theirs, plan).looks == 1, "it is not time for the second"
+    assert look(first, mine, theirs, plan, last=True).latency.high < 0.0
+    assert interval([log(mine[n].latency_ms / 10.0) for n in mine], plan[1].error).high > 0.0
+
+
+def made_one(number: int, latency_ms: float) -> Round:
+    return Round(number=number, latency_ms=latency_ms, p50_ms=latency_ms / 2, errors=0.0, cpu_ms=1.0)

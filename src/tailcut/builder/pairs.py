@@ -76,7 +76,8 @@ def look(
         before: what earlier looks showed.
         mine, other: rounds by number; in place of the other ones, a limit of the latency in milliseconds.
         plan: of all looks.
-        last: there are no more rounds: the next look is taken now, whatever rounds there are.
+        last: there are no more rounds: the next look is taken now, whatever rounds there are, and spends the error of
+            those that will not be taken.
     """
     theirs = mine if isinstance(other, float) else other
     shared = sorted(mine.keys() & theirs.keys())
@@ -90,7 +91,8 @@ def look(
         reached += 1
     if reached <= before.looks:
         return before
-    error = plan[reached - 1].error
+    # The last look has all that is left: what ended the rounds is the clock, whatever they showed.
+    error = sum(each.error for each in plan[before.looks :]) if last else plan[reached - 1].error
     limits = [other if isinstance(other, float) else other[number].latency_ms for number in kept]
     latency = interval(
         [math.log(mine[number].latency_ms / limit) for number, limit in zip(kept, limits, strict=True)], error

@@ -95,8 +95,11 @@ class Rounds:
         if self.played >= self.terms.rounds:
             return []
         opened = self.open()
-        wanted = {*opened, *(self._references[name] for name in opened)}
-        if not self._is_settled():
+        # What others are compared with comes first: their verdicts say little while its own is open, and a round of
+        # two variants takes a fraction of one of all.
+        first = [name for name in opened if name in {self._references[other] for other in opened}]
+        wanted = {*(first or opened), *(self._references[name] for name in first or opened)}
+        if not first and not self._is_settled():
             wanted.update(self._left())
         return [name for name in alive if name in wanted]
 
