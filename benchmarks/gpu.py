@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import gpu_models
 from tailcut.builder import sources
-from tailcut.builder.here import look
+from tailcut.builder.host_capabilities import look
 from tailcut.builder.recipes import recipe
 from tailcut.builder.recipes.base import Subject, Work
 from tailcut.builder.records import Made
@@ -29,9 +29,9 @@ from tailcut.errors import TailcutError
 from tailcut.ladder.machine import commit_of
 from tailcut.manifest import Manifest
 from tailcut.manifest.reading import read
-from tailcut.profiler.layers_torch import of_torch
-from tailcut.registry.machine import package_versions
-from tailcut.report.profile_words import layers_words
+from tailcut.profiler.layers.torch import of_torch
+from tailcut.report.profile.words import layers_words
+from tailcut.system.machine import package_versions
 
 ROWS = (1, 8)
 _ROUNDS, _CALLS, _MOST_S = 9, 30, 0.3

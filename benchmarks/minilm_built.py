@@ -13,7 +13,7 @@ from minilm.settings import HERE
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest, load
 from tailcut.models.runtimes import Runtime, open_runtime
-from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.base import OpenSpec
 from tailcut.models.runtimes.live import source_of
 from tailcut.models.runtimes.pair import PairFile, Part
 from tailcut.registry import Registry, Variant
@@ -59,7 +59,7 @@ def put_together(root: Path, number: str, chosen: str, threads: int) -> tuple[st
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pair.json"
         path.write_bytes(msgspec.json.encode(pair))
-        opening = Opening("pair", "pair", path, first.inputs, first.outputs, {}, parts)
+        opening = OpenSpec("pair", "pair", path, first.inputs, first.outputs, {}, parts)
         runtime = open_runtime(opening, threads=threads)
     return f"pair: {short} up to {at} tokens, {long} above", _run_of(runtime)
 

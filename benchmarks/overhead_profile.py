@@ -15,10 +15,10 @@ import numpy as np
 from benchmarks.mlp import BODY_FLOATS
 from tailcut.manifest import load
 from tailcut.models.runtimes import open_runtime
-from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
-from tailcut.protocol.inference_handler import Answering
+from tailcut.protocol.inference_handler import InferenceHandler
 from tailcut.protocol.open_inference.codec import Inference, InferenceCodec
 from tailcut.serving.deployment import Engine
 
@@ -48,7 +48,7 @@ async def _profile(model: Path) -> dict[str, float]:
     await engine.start()
     application = Application(engine)
     body = _Body()
-    path = engine.path
+    path = engine.pipeline
     codec = InferenceCodec("mlp", path.served[1], path.specs, path.outputs, max_rows=1024)
     inference = codec.decode(BODY_FLOATS)
     parts = _alone(engine, codec, inference)
@@ -67,13 +67,13 @@ async def _profile(model: Path) -> dict[str, float]:
 
 def _alone(engine: Engine, codec: InferenceCodec, inference: Inference) -> dict[str, float]:
     """Time what needs no event loop."""
-    outputs = engine.path.outputs
+    outputs = engine.pipeline.outputs
     runtime = open_runtime(engine.opened.variant, threads=1)
     result = runtime.run(inference.inputs, outputs)
     array = inference.inputs["x"]
-    data, spec = array.ravel().tolist(), engine.path.specs[0]
-    answering = Answering(engine, Guard())
-    call = _answered(engine)
+    data, spec = array.ravel().tolist(), engine.pipeline.specs[0]
+    answering = InferenceHandler(engine, Guard())
+    context = _answered(engine)
 
     def begin_end() -> None:
         engine.end(engine.begin("infer", perf_counter_ns()), "ok")
@@ -84,9 +84,9 @@ def _alone(engine: Engine, codec: InferenceCodec, inference: Inference) -> dict[
         "of which the check for NaN and infinity": _time(lambda: spec.check_values(array)),
         "session.run on one row": _time(lambda: runtime.run(inference.inputs, outputs)),
         "encode the reply": _time(lambda: codec.encode(inference, result)),
-        "Server-Timing and the other headers": _time(lambda: answering.headers(call, _HEADERS)),
+        "Server-Timing and the other headers": _time(lambda: answering.headers(context, _HEADERS)),
         "count the request (all histograms)": _time(
-            lambda: engine.recorder.request(call.timings, "infer", "source", "ok", "off")
+            lambda: engine.recorder.request(context.timings, "infer", "source", "ok", "off")
         ),
         "begin and end a request": _time(begin_end),
     }
@@ -94,22 +94,22 @@ def _alone(engine: Engine, codec: InferenceCodec, inference: Inference) -> dict[
     return parts
 
 
-def _answered(engine: Engine) -> Call:
+def _answered(engine: Engine) -> RequestContext:
     """Return the record of a request that has been through the usual stages."""
-    call = engine.begin("infer", perf_counter_ns())
-    engine.path.admit(call, 1)
+    context = engine.begin("infer", perf_counter_ns())
+    engine.pipeline.admit(context, 1)
     for stage in (0, 1, 7, 8, 10):
-        call.timings.lap(stage, perf_counter_ns())
-    engine.end(call, "ok")
-    return call
+        context.timings.lap(stage, perf_counter_ns())
+    engine.end(context, "ok")
+    return context
 
 
 async def _one(engine: Engine, inference: Inference) -> None:
-    path = engine.path
-    call = engine.begin("infer", perf_counter_ns())
-    path.admit(call, 1)
-    await path.infer(call, inference.inputs, 1, path.outputs)
-    engine.end(call, "ok")
+    path = engine.pipeline
+    context = engine.begin("infer", perf_counter_ns())
+    path.admit(context, 1)
+    await path.infer(context, inference.inputs, 1, path.outputs)
+    engine.end(context, "ok")
 
 
 def _time(work: Callable[[], object]) -> float:

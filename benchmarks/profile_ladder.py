@@ -25,6 +25,7 @@ from tailcut.ladder.machine import commit_of
 from tailcut.manifest import load
 from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.deployments.own_path import with_path
 from tailcut.profiler.files import load_recording, save_recording
 from tailcut.profiler.forecast.calibration import Calibration, calibrate
 from tailcut.profiler.forecast.forecast import Forecast, forecast
@@ -32,11 +33,10 @@ from tailcut.profiler.forecast.state import Known, LeverName, State
 from tailcut.profiler.forecast.work import read_work
 from tailcut.profiler.levers.levers import begin, pull
 from tailcut.profiler.levers.priors import Prior, measured
-from tailcut.profiler.own_path import with_path
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.records import Recording
-from tailcut.report.ladder_file import COMFORTABLE, LadderRecord, load_ladder
+from tailcut.report.ladder.file import COMFORTABLE, LadderRecord, load_ladder
 
 FOLDER = Path("examples/flight_risk")
 RUNGS: tuple[tuple[str, tuple[LeverName, ...]], ...] = (

@@ -14,7 +14,7 @@ from tailcut.profiler.forecast.calibration import Calibration
 from tailcut.profiler.forecast.forecast import Forecast
 from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.records import Recording
-from tailcut.report.ladder_file import Capacity, LadderRecord, Measurement
+from tailcut.report.ladder.file import Capacity, LadderRecord, Measurement
 
 WITHIN = 0.25
 STEEP = 0.1

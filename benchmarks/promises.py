@@ -25,11 +25,11 @@ from benchmarks.overhead import commit, cpu
 from tailcut.common.slo import Objectives
 from tailcut.common.statistics import percentile
 from tailcut.load import LoadPlan, measure
-from tailcut.profiler.child import Options
 from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
-from tailcut.report.profile_json import advice_of
+from tailcut.profiler.recording.child import Options
+from tailcut.report.profile.json import advice_of
 
 _SERVICE = Path(__file__).parents[1] / "tests/integration/profile_handing.py"
 _RATE = 10.0

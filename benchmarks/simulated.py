@@ -32,8 +32,8 @@ import numpy as np
 from benchmarks.overhead import commit, cpu
 from tailcut.load import LoadPlan, measure, summarise_run
 from tailcut.manifest import load
-from tailcut.profiler.deployment import started
-from tailcut.profiler.surroundings import surroundings
+from tailcut.profiler.deployments.deployment import started
+from tailcut.profiler.deployments.surroundings import surroundings
 
 P50, P95, P99 = "p50", "p95", "p99"
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

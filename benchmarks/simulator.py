@@ -47,10 +47,10 @@ from benchmarks.overhead import commit, cpu, free_port
 from benchmarks.peers.bodies import JSON, body_of
 from tailcut.load import LoadPlan, measure, summarise_run
 from tailcut.load.arrivals import offsets_ns, steady
-from tailcut.load.cpu import threads_ns
 from tailcut.scheduler.batching_delay import Gain
 from tailcut.scheduler.simulation.service_time import measured
 from tailcut.scheduler.simulation.simulator import Scenario, simulate
+from tailcut.system.cpu_time import threads_ns
 
 RUNS = 40
 OTHERS = (0.1, 0.4, 0.7)

@@ -17,10 +17,10 @@ import msgspec
 from rich.text import Text
 from typer.main import get_command
 
-from tailcut.builder.here import Here
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import CATALOG
 from tailcut.builder.recipes.base import INT8, Recipe, Subject
-from tailcut.builder.tuning import TUNED
+from tailcut.builder.speed.tuning import TUNED
 from tailcut.cli.app import COMMANDS, build
 from tailcut.cli.console import EXIT_REASONS
 from tailcut.manifest import Build, Deployment, Model, Tensor
@@ -155,8 +155,8 @@ def _subject(kind: str = "torch", *, trees: bool = False, free: bool = False, tr
     return Subject(kind=kind, trees=trees, deployment=Deployment(name="m", model=model, build=Build(train=train)))
 
 
-def _machine(packages: Mapping[str, str], *, machine: str = "x86_64", cuda: tuple[str, ...] = ("a GPU",)) -> Here:
-    return Here(machine=machine, flags=("avx2",), cores=8, cuda=cuda, packages=packages)
+def _machine(packages: Mapping[str, str], *, machine: str = "x86_64", cuda: tuple[str, ...] = ("a GPU",)) -> HostCapabilities:
+    return HostCapabilities(machine=machine, flags=("avx2",), cores=8, cuda=cuda, packages=packages)
 
 
 def _asked_for(recipe: Recipe, subject: Subject) -> dict[str, str]:

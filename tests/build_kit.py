@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder import sources
-from tailcut.builder.here import look
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts.holdout import Holdout
+from tailcut.builder.host_capabilities import look
 from tailcut.builder.recipes.base import Work
 from tailcut.builder.records import Made
 from tailcut.builder.sources import Found

@@ -13,7 +13,7 @@ from tempfile import gettempdir
 import numpy as np
 from tests.promotion_kit import save_model
 
-from tailcut.builder.user_code import files_of, write_down
+from tailcut.builder.code_snapshot import files_of, write_down
 from tailcut.code.loaded import LoadedCode
 from tailcut.manifest import Manifest, load
 from tailcut.manifest.keys import to_plain

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from tests.app_kit import deployment
 
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.protocol.auth import Guard
 from tailcut.serving.deployment import Engine
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
@@ -87,7 +87,7 @@ def in_process(
 def faulty_runtime(monkeypatch: pytest.MonkeyPatch) -> FaultyRuntime:
     """The small model with faults on demand, in the place of the one that would be opened."""
     runtime = FaultyRuntime(StubRuntime(lambda inputs: {"y": inputs["x"].sum(axis=1), "z": inputs["x"] * 2}))
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: runtime)
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: runtime)
     return runtime
 
 

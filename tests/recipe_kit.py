@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tailcut.builder import Holdout
-from tailcut.builder.here import Here, look
+from tailcut.builder.host_capabilities import HostCapabilities, look
 from tailcut.builder.recipes.base import Work
 from tailcut.builder.records import Made
 from tailcut.manifest import Manifest
@@ -30,7 +30,12 @@ def manifest(folder: Path, values: dict[str, Any]) -> Manifest:
 
 
 def work(
-    folder: Path, values: dict[str, Any], base: Made, selection: Holdout, path: str, here: Here | None = None
+    folder: Path,
+    values: dict[str, Any],
+    base: Made,
+    selection: Holdout,
+    path: str,
+    here: HostCapabilities | None = None,
 ) -> Work:
     return Work(
         manifest=manifest(folder, values),

@@ -187,8 +187,8 @@ def _add(folder: Path) -> str:
 
 def _keep_expected(manifest: Manifest, file: Path) -> None:
     """Keep what the user's own object answers to the first rows of the holdout."""
-    from tailcut.builder import reference
-    from tailcut.builder.holdout_types import fitted
+    from tailcut.builder.holdouts.datatypes import fitted
+    from tailcut.builder.quality import reference
     from tailcut.manifest import resolve
 
     deployment = manifest.deployment

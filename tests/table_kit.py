@@ -10,8 +10,8 @@ import numpy as np
 import xgboost
 from tests.build_kit import live
 
-from tailcut.builder.here import Here
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts.holdout import Holdout
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes.base import Work
 from tailcut.builder.records import Made
 from tailcut.common.tensors import Array, Arrays
@@ -20,7 +20,7 @@ from tailcut.models.runtimes import sklearn
 
 
 def table_work(
-    folder: Path, model: Any, inputs: Arrays, tensors: tuple[Tensor, ...], output: Tensor, here: Here
+    folder: Path, model: Any, inputs: Arrays, tensors: tuple[Tensor, ...], output: Tensor, here: HostCapabilities
 ) -> Work:
     """Say what the recipe works with, for a fitted model."""
     deployment = Deployment(name="m", model=Model(source=live(model), inputs=tensors, outputs=(output,)))

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from tailcut.errors import TailcutError
-from tailcut.models.batch_item import Ticket, join, run_batch
+from tailcut.models.batch_item import BatchItem, join, run_batch
 from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.models.dispatch.executor_set import Running
+from tailcut.models.dispatch.executor_set import ExecutorSet
 from tailcut.models.executors.in_process import Done
-from tailcut.scheduler.scheduler import Planner
+from tailcut.scheduler.scheduler import Scheduler
 from tailcut.testing.clock import FakeClock
 from tailcut.testing.runtimes import StubRuntime
 
@@ -27,12 +27,12 @@ class ManualExecutor:
 
     def __init__(self, runtime: StubRuntime, done: Done, clock: FakeClock) -> None:
         self.runtime = runtime
-        self.batch: Sequence[Ticket] | None = None
+        self.batch: Sequence[BatchItem] | None = None
         self.closed = False
         self._done = done
         self._clock = clock
 
-    def start(self, batch: Sequence[Ticket]) -> None:
+    def start(self, batch: Sequence[BatchItem]) -> None:
         assert self.batch is None, "a second batch was started on a busy executor"
         self.batch = batch
         self._started_ns = self._clock.monotonic_ns()
@@ -62,7 +62,7 @@ class Bench:
         self.runtime = StubRuntime()
         self.batches: list[tuple[int, int]] = []
         self._executors, self._at_once = executors, at_once
-        self._planner: Planner[Ticket] = Planner(max_rows=max_rows, max_queue_rows=max_queue_rows, merge=merge)
+        self._scheduler: Scheduler[BatchItem] = Scheduler(max_rows=max_rows, max_queue_rows=max_queue_rows, merge=merge)
         self.executors: list[ManualExecutor] = []
         self.loop_errors: list[dict[str, Any]] = []
         self.ran = asyncio.Event()
@@ -85,13 +85,15 @@ class Bench:
     def open(self) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self.loop_errors.append(context))
-        self.dispatcher = Dispatcher(self._planner, self, loop, self._now_ns, running=Running(2, self._at_once))
+        self.dispatcher = Dispatcher(self._scheduler, self, loop, self._now_ns, running=ExecutorSet(2, self._at_once))
         for _ in range(self._executors):
             executor = ManualExecutor(self.runtime, self.dispatcher.on_done, self.clock)
             self.executors.append(executor)
             self.dispatcher.add(executor)
 
-    def submit(self, *values: float, slack_s: float = 10.0, lane: object = None, at_once: bool = False) -> list[Ticket]:
+    def submit(
+        self, *values: float, slack_s: float = 10.0, lane: object = None, at_once: bool = False
+    ) -> list[BatchItem]:
         inputs = {"x": np.array(values, np.float32).reshape(-1, 1)}
         deadline_ns = self.clock.monotonic_ns() + int(slack_s * S)
         return self.dispatcher.submit(inputs, len(values), ("y",), deadline_ns, lane, at_once=at_once)
@@ -104,12 +106,12 @@ class Bench:
         assert self.loop_errors == []
 
 
-def answer(tickets: Sequence[Ticket]) -> list[float]:
-    outputs = join([ticket.future.result() for ticket in tickets])
+def answer(items: Sequence[BatchItem]) -> list[float]:
+    outputs = join([item.future.result() for item in items])
     values: list[float] = outputs["y"].tolist()
     return values
 
 
-def error_of(ticket: Ticket) -> BaseException | None:
-    assert ticket.future.done()
-    return ticket.future.exception()
+def error_of(item: BatchItem) -> BaseException | None:
+    assert item.future.done()
+    return item.future.exception()

@@ -11,7 +11,7 @@ from tests.concurrency.dispatching import Bench, S, answer, error_of
 from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError, Shed, TooLarge
 from tailcut.models.executors.in_process import InlineExecutor
-from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.testing.runtimes import StubRuntime
 
 
@@ -23,7 +23,7 @@ def test_what_arrives_together_shares_a_batch_and_each_gets_its_own_answer() -> 
         first, second, third = bench.submit(1), bench.submit(2, 3), bench.submit(4)
         await bench.settle()
         bench.executors[0].finish()
-        assert [answer(tickets) for tickets in (first, second, third)] == [[1], [2, 3], [4]]
+        assert [answer(items) for items in (first, second, third)] == [[1], [2, 3], [4]]
         assert bench.runtime.rows == [4]
         assert bench.batches == [(4, 0)]
 
@@ -47,14 +47,14 @@ def test_without_merging_every_request_is_its_own_batch() -> None:
 
     async def main() -> None:
         bench.open()
-        tickets = [bench.submit(n) for n in range(3)]
-        while not all(one[0].future.done() for one in tickets):
+        items = [bench.submit(n) for n in range(3)]
+        while not all(one[0].future.done() for one in items):
             await bench.settle()
             for executor in bench.executors:
                 if executor.batch is not None:
                     executor.finish()
         assert bench.runtime.rows == [1, 1, 1]
-        assert [answer(one) for one in tickets] == [[0], [1], [2]]
+        assert [answer(one) for one in items] == [[0], [1], [2]]
 
     bench.run(main())
 
@@ -79,14 +79,14 @@ def test_a_large_pre_batch_is_split_and_joined_in_order() -> None:
 
     async def main() -> None:
         bench.open()
-        tickets = bench.submit(*range(10))
-        assert [ticket.rows for ticket in tickets] == [4, 4, 2]
-        while not all(ticket.future.done() for ticket in tickets):
+        items = bench.submit(*range(10))
+        assert [item.rows for item in items] == [4, 4, 2]
+        while not all(item.future.done() for item in items):
             await bench.settle()
             for executor in reversed(bench.executors):
                 if executor.batch is not None:
                     executor.finish()
-        assert answer(tickets) == list(range(10))
+        assert answer(items) == list(range(10))
 
     bench.run(main())
 
@@ -106,7 +106,7 @@ def test_a_full_queue_sheds_with_the_time_it_needs_to_drain() -> None:
             bench.submit(1)
         # One batch runs and two wait, 2 s each; predictions are taken a little longer.
         assert 6 < caught.value.retry_after_s < 7.2
-        assert bench.dispatcher.planner.queue_rows == 8
+        assert bench.dispatcher.scheduler.queue_rows == 8
 
     bench.run(main())
 
@@ -118,7 +118,7 @@ def test_rows_that_the_queue_could_never_take_are_too_many_and_not_shed() -> Non
         bench.open()
         with pytest.raises(TooLarge, match="9 rows exceed the queue's limit of 8 rows"):
             bench.submit(*range(9))
-        assert bench.dispatcher.planner.queue_rows == 0
+        assert bench.dispatcher.scheduler.queue_rows == 0
 
     bench.run(main())
 
@@ -141,9 +141,9 @@ def test_inline_batches_leave_the_loop_its_turns() -> None:
     async def main() -> None:
         bench.open()
         bench.dispatcher.add(InlineExecutor(StubRuntime(note), bench.dispatcher.on_done))
-        tickets = [bench.submit(n)[0] for n in range(3)]
-        for ticket in tickets:
-            ticket.future.add_done_callback(lambda _: order.append("answer"))
+        items = [bench.submit(n)[0] for n in range(3)]
+        for item in items:
+            item.future.add_done_callback(lambda _: order.append("answer"))
         await bench.settle()
 
     bench.run(main())
@@ -171,7 +171,7 @@ def test_beside_an_inline_model_what_was_read_meanwhile_shares_the_batch(inline:
 
 
 def test_a_lone_request_runs_past_the_queue_only_where_nothing_waits() -> None:
-    """run_now gives the same answer as a ticket, counts its batch, and declines where the planner must decide."""
+    """run_now gives the same answer as an item, counts its batch, and declines where the scheduler must decide."""
     bench = Bench(executors=0, max_rows=4)
     runtime = StubRuntime()
 
@@ -184,9 +184,9 @@ def test_a_lone_request_runs_past_the_queue_only_where_nothing_waits() -> None:
         dispatcher.add(InlineExecutor(runtime, dispatcher.on_done))
         done = dispatcher.run_now(inputs, 2, ("y",), due_ns)
         assert done is not None
-        (ticket,) = dispatcher.submit(inputs, 2, ("y",), 2**62, None)
+        (item,) = dispatcher.submit(inputs, 2, ("y",), 2**62, None)
         assert dispatcher.run_now(inputs, 2, ("y",), due_ns) is None  # somebody waits
-        submitted = await ticket.future
+        submitted = await item.future
         np.testing.assert_array_equal(done[0]["y"], submitted["y"])
         assert [rows for rows, _ in bench.batches] == [2, 2]
         many: Arrays = {"x": np.zeros((5, 1), np.float32)}
@@ -261,7 +261,7 @@ def test_batches_are_as_large_as_pays_for_those_who_come_later_until_an_executor
             first, second = second, first
         early = await end()
         for _ in range(120):
-            ask(64 - bench.dispatcher.planner.queue_rows)
+            ask(64 - bench.dispatcher.scheduler.queue_rows)
             late = await end()
         assert (early, late) == (8, 32)
         while first.batch is not None:
@@ -287,7 +287,7 @@ def test_what_a_hiccup_may_last_is_learned_from_the_runs_that_a_batch_was_divide
 
     async def main() -> None:
         bench.open()
-        bench.dispatcher.costs = Costs(divides=True)
+        bench.dispatcher.costs = LatencyLearner(divides=True)
         [executor] = bench.executors
         executor.run_rows = run_rows
         for _ in range(6):
@@ -312,11 +312,11 @@ def test_an_executor_that_ends_a_batch_while_it_is_started_loses_nobody() -> Non
             executor.start = lambda batch, executor=executor: bench.dispatcher.on_done(  # type: ignore[method-assign]
                 executor, batch, InferenceError("cannot be sent"), 0, 0
             )
-        tickets = [ticket for lane in range(400) for ticket in bench.submit(1.0, 2.0, lane=lane)]
+        items = [item for lane in range(400) for item in bench.submit(1.0, 2.0, lane=lane)]
         await bench.settle()
         for _ in range(50):
             await bench.settle()
-        assert all(isinstance(error_of(ticket), InferenceError) for ticket in tickets)
+        assert all(isinstance(error_of(item), InferenceError) for item in items)
         assert not bench.dispatcher.running
 
     bench.run(main())

@@ -26,13 +26,13 @@ def test_what_comes_while_as_many_run_as_may_shares_the_next_batch() -> None:
         later = [bench.submit(2), bench.submit(3)]
         await bench.settle()
         (running,) = busy(bench)
-        assert not any(ticket.future.done() for tickets in (first, *later) for ticket in tickets)
+        assert not any(item.future.done() for items in (first, *later) for item in items)
         running.finish()
         await bench.settle()
         assert busy(bench) == [running], "the one whose caches are warm"
         running.finish()
         await bench.settle()
-        assert [answer(tickets) for tickets in (first, *later)] == [[1], [2], [3]]
+        assert [answer(items) for items in (first, *later)] == [[1], [2], [3]]
         assert [rows for rows, _ in bench.batches] == [1, 2]
 
     bench.run(main())

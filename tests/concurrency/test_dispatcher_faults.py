@@ -1,4 +1,4 @@
-"""Whatever fails, hangs, expires or goes away, every ticket ends and no neighbour is hurt."""
+"""Whatever fails, hangs, expires or goes away, every item ends and no neighbour is hurt."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_cancelled_before_it_starts_it_is_never_computed() -> None:
         assert gone[0].future.cancelled()
         assert (answer(running), answer(stays)) == ([1], [3])
         assert [batch["x"].ravel().tolist() for batch in bench.runtime.batches] == [[1], [3]]
-        assert bench.dispatcher.planner.queue_rows == 0
+        assert bench.dispatcher.scheduler.queue_rows == 0
 
     bench.run(main())
 
@@ -115,11 +115,11 @@ def test_a_wrong_number_of_answers_is_an_error_for_all_and_nobody_gets_anothers(
     async def main() -> None:
         bench.open()
         bench.dispatcher.add(InlineExecutor(runtime, bench.dispatcher.on_done))
-        tickets = [bench.submit(1)[0], bench.submit(2)[0]]
+        items = [bench.submit(1)[0], bench.submit(2)[0]]
         await bench.settle()
         assert runtime.rows == [2]
-        for ticket in tickets:
-            error = error_of(ticket)
+        for item in items:
+            error = error_of(item)
             assert isinstance(error, InferenceError)
             assert "output 'y' has shape" in error.message
 
@@ -314,10 +314,10 @@ def test_the_time_of_a_batch_that_hung_is_the_models_and_not_the_queues() -> Non
 
     async def main() -> None:
         bench.open()
-        tickets = bench.submit(1, slack_s=1)
+        items = bench.submit(1, slack_s=1)
         await bench.clock.pass_time(1)
-        assert isinstance(error_of(tickets[0]), InferTimeout)
-        assert tickets[0].finished_ns - tickets[0].started_ns == S
+        assert isinstance(error_of(items[0]), InferTimeout)
+        assert items[0].finished_ns - items[0].started_ns == S
 
     bench.run(main())
 
@@ -376,8 +376,8 @@ def test_a_thread_executor_closes_its_runtime_and_its_thread() -> None:
         bench.open()
         executor = ThreadExecutor(runtime, bench.dispatcher.on_done, asyncio.get_running_loop(), "test-to-close")
         bench.dispatcher.add(executor)
-        ticket = bench.submit(1)[0]
-        await ticket.future
+        item = bench.submit(1)[0]
+        await item.future
         executor.close(10)
 
     bench.run(main())

@@ -163,15 +163,15 @@ def test_what_a_lost_executor_still_reports_is_ignored() -> None:
 
     async def main() -> None:
         bench.open()
-        ticket = bench.submit(1)
+        item = bench.submit(1)
         await bench.settle()
         lost = next(executor for executor in bench.executors if executor.batch)
         bench.dispatcher.fail(lost, DEAD)
         lost.finish()
-        assert not ticket[0].future.done(), "it is answered by the one that runs it now"
+        assert not item[0].future.done(), "it is answered by the one that runs it now"
         await bench.settle()
         next(executor for executor in bench.executors if executor is not lost).finish()
-        assert answer(ticket) == [1]
+        assert answer(item) == [1]
 
     bench.run(main())
 
@@ -189,11 +189,11 @@ def test_a_stuck_executor_is_reported_once_and_can_be_replaced() -> None:
             one_more(bench)
 
         bench.dispatcher.on_stuck = replace
-        ticket = bench.submit(1, slack_s=10)
+        item = bench.submit(1, slack_s=10)
         await bench.clock.pass_time(3)
         assert told == [bench.executors[0]]
         bench.executors[1].finish()
-        assert answer(ticket) == [1]
+        assert answer(item) == [1]
         await bench.clock.pass_time(3)
         assert len(told) == 1
 
@@ -221,9 +221,9 @@ def test_every_ticket_ends_once_whatever_becomes_of_the_executors(  # noqa: C901
         nonlocal count
         executor = bench.executors[number % len(bench.executors)]
         if what == "submit" and bench.dispatcher.healthy:
-            for ticket in bench.submit(*range(number + 1), slack_s=5):
+            for item in bench.submit(*range(number + 1), slack_s=5):
                 count += 1
-                ticket.future.add_done_callback(note_end)
+                item.future.add_done_callback(note_end)
         elif what == "finish" and executor.batch is not None:
             executor.finish()
         elif what == "add":
@@ -247,6 +247,6 @@ def test_every_ticket_ends_once_whatever_becomes_of_the_executors(  # noqa: C901
                 executor.finish()
         await bench.settle()
         assert len(ended) == len({id(future) for future in ended}) == count
-        assert bench.dispatcher.planner.queue_rows == 0
+        assert bench.dispatcher.scheduler.queue_rows == 0
 
     bench.run(main())

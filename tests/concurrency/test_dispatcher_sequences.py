@@ -1,4 +1,4 @@
-"""Every accepted ticket ends exactly once, with its own answer or a clear error, in every sequence of events."""
+"""Every accepted item ends exactly once, with its own answer or a clear error, in every sequence of events."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from tests.concurrency.dispatching import Bench
 
 from tailcut.errors import InferenceError, InferTimeout, NotReady, QueueTimeout, Shed, TailcutError
-from tailcut.models.batch_item import Ticket
+from tailcut.models.batch_item import BatchItem
 
 
 class Request(NamedTuple):
-    tickets: list[Ticket]
+    items: list[BatchItem]
     values: list[float]
 
 
 class History:
-    """Plays operations on a bench and remembers what was accepted and how often each ticket ended."""
+    """Plays operations on a bench and remembers what was accepted and how often each item ended."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -30,7 +30,7 @@ class History:
         if what == "submit":
             self._submit(number, slack_s)
         elif what == "cancel" and self.requests:
-            self.bench.dispatcher.cancel(self.requests[number % len(self.requests)].tickets)
+            self.bench.dispatcher.cancel(self.requests[number % len(self.requests)].items)
         elif what == "pass":
             await self.bench.clock.pass_time(number)
         elif what == "finish":
@@ -50,22 +50,22 @@ class History:
     def check(self) -> None:
         computed = [value for batch in self.bench.runtime.batches for value in batch["x"].ravel().tolist()]
         assert len(computed) == len(set(computed)), "a row was computed twice"
-        for tickets, values in self.requests:
+        for items, values in self.requests:
             at = 0
-            for ticket in tickets:
-                self._check_one(ticket, values[at : at + ticket.rows], set(computed))
-                at += ticket.rows
-        assert self.bench.dispatcher.planner.queue_rows == 0
+            for item in items:
+                self._check_one(item, values[at : at + item.rows], set(computed))
+                at += item.rows
+        assert self.bench.dispatcher.scheduler.queue_rows == 0
         assert self.bench.dispatcher.running.rows == 0
         assert self.bench.dispatcher.healthy
 
-    def _check_one(self, ticket: Ticket, own: list[float], computed: set[float]) -> None:
-        assert self.ends[id(ticket)] == 1
-        if ticket.future.cancelled():
+    def _check_one(self, item: BatchItem, own: list[float], computed: set[float]) -> None:
+        assert self.ends[id(item)] == 1
+        if item.future.cancelled():
             return
-        error = ticket.future.exception()
+        error = item.future.exception()
         if error is None:
-            assert ticket.future.result()["y"].tolist() == own
+            assert item.future.result()["y"].tolist() == own
         elif isinstance(error, QueueTimeout):
             assert computed.isdisjoint(own), "an expired row was computed"
         else:
@@ -74,15 +74,15 @@ class History:
     def _submit(self, rows: int, slack_s: int) -> None:
         values = [float(100 * len(self.requests) + n) for n in range(rows)]
         try:
-            tickets = self.bench.submit(*values, slack_s=slack_s)
+            items = self.bench.submit(*values, slack_s=slack_s)
         except (Shed, NotReady):
             return
-        self.requests.append(Request(tickets, values))
-        for ticket in tickets:
-            self._count_end(ticket)
+        self.requests.append(Request(items, values))
+        for item in items:
+            self._count_end(item)
 
-    def _count_end(self, ticket: Ticket) -> None:
-        ticket.future.add_done_callback(lambda _: self.ends.update([id(ticket)]))
+    def _count_end(self, item: BatchItem) -> None:
+        item.future.add_done_callback(lambda _: self.ends.update([id(item)]))
 
     def _finish(self, index: int, error: TailcutError | None) -> None:
         executor = self.bench.executors[index % len(self.bench.executors)]
@@ -101,7 +101,7 @@ OPERATIONS = st.lists(
 
 
 @given(OPERATIONS, st.integers(1, 2), st.booleans(), st.booleans(), st.sampled_from([None, 1, 2]))
-def test_every_accepted_ticket_ends_exactly_once(
+def test_every_accepted_item_ends_exactly_once(
     operations: list[tuple[str, int, int]], executors: int, merge: bool, close: bool, at_once: int | None
 ) -> None:
     bench = Bench(executors=executors, max_rows=4, max_queue_rows=12, merge=merge, at_once=at_once)

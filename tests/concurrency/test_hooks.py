@@ -16,8 +16,8 @@ from tests.concurrency.hooking import ROW, TENANT, ask, blocked, control, prepro
 from tailcut.errors import Shed, StartError
 from tailcut.manifest import Model, Tensor
 from tailcut.pipeline.hooks import Hooks
-from tailcut.pipeline.pipeline import Call
-from tailcut.pipeline.row_transform import Assembly
+from tailcut.pipeline.pipeline import RequestContext
+from tailcut.pipeline.row_transform import RowTransform
 
 LATE = {"x_tailcut_timeout_ms": "30"}
 PATIENT = ('slo.timeout="30s"', 'server.kill="60s"')
@@ -30,7 +30,7 @@ def hooked(hook: str) -> dict[str, str]:
 
 async def slow(client: Client) -> None:
     """Make the hook's next call run in a thread, whatever the warm-up has found."""
-    hooks = client.app.engine.path.hooks
+    hooks = client.app.engine.pipeline.hooks
     assert hooks is not None
     for placement in (hooks.preprocess, hooks.postprocess):
         if placement.look_ns < 1 << 62:
@@ -77,7 +77,7 @@ def test_when_all_threads_hang_requests_are_told_so_and_the_server_is_not_ready(
             late = await ask(client, {"id": 99, "value": 0}, **LATE)
             assert (late.status, late.json["code"]) == (504, "hook_timeout")
             assert "all 8 hook threads are busy (8 with preprocess)" in late.json["error"]
-            assert not client.app.engine.path.hooks.waiting
+            assert not client.app.engine.pipeline.hooks.waiting
             await until(lambda: not client.app.engine.is_ready)
             assert (await client.get("/v2/health/ready")).status == 503
             refused = await ask(client)
@@ -96,7 +96,7 @@ def test_waiting_calls_are_served_in_order_when_a_thread_is_free(tmp_path: Path)
     async def test(client: Client) -> None:
         async with blocked(client, 8):
             later = [asyncio.create_task(ask(client, {"id": n, "value": 0})) for n in range(3)]
-            await until(lambda: client.app.engine.path.hooks.waiting == 3)
+            await until(lambda: client.app.engine.pipeline.hooks.waiting == 3)
         answers = await asyncio.gather(*later)
         assert [answer.json["predictions"][0]["y"] for answer in answers] == [0, 1, 2]
 
@@ -106,13 +106,13 @@ def test_waiting_calls_are_served_in_order_when_a_thread_is_free(tmp_path: Path)
 def test_no_more_calls_wait_for_a_thread_than_may() -> None:
     async def main() -> None:
         model = Model(source="m:m", inputs=(Tensor(name="x", shape=(-1, 2)),), outputs=(Tensor(name="y"),))
-        assembly = Assembly(model, preprocess, None)
-        hooks = Hooks(assembly, preprocess=True, postprocess=False, stuck_after_s=60, max_threads=1, max_waiting=1)
+        transform = RowTransform(model, preprocess, None)
+        hooks = Hooks(transform, preprocess=True, postprocess=False, stuck_after_s=60, max_threads=1, max_waiting=1)
         start_ns = perf_counter_ns()
-        calls = [Call("predict", start_ns, start_ns + 60 * 10**9, "", "v") for _ in range(3)]
+        calls = [RequestContext("predict", start_ns, start_ns + 60 * 10**9, "", "v") for _ in range(3)]
         control.close()
         try:
-            runs, waits = [asyncio.create_task(hooks.inputs(call, [ROW], True)) for call in calls[:2]]
+            runs, waits = [asyncio.create_task(hooks.inputs(context, [ROW], True)) for context in calls[:2]]
             await control.wait_entered()
             with pytest.raises(Shed, match="1 calls of hooks wait for a thread, the limit is 1"):
                 await hooks.inputs(calls[2], [ROW], True)
@@ -143,8 +143,8 @@ def test_a_client_that_leaves_while_its_hook_runs_is_let_go(tmp_path: Path, hook
         await asyncio.gather(work, return_exceptions=True)
         outcomes = await counters(client, "tailcut_requests_total")
         assert [labels for labels in outcomes if "client_gone" in labels]
-        await until(lambda: not client.app.engine.path.hooks.busy)
-        computed = client.app.engine.path.hooks.calls["postprocess"]
+        await until(lambda: not client.app.engine.pipeline.hooks.busy)
+        computed = client.app.engine.pipeline.hooks.calls["postprocess"]
         assert computed == (1 if hook == "postprocess" else 0), "nothing happens after the hook"
 
     serve(test, tmp_path, *PATIENT, **hooked(hook))
@@ -215,7 +215,7 @@ def test_a_hook_in_a_thread_sees_the_requests_context(tmp_path: Path) -> None:
 
 def test_without_hooks_nothing_is_looked_at(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
-        assert client.app.engine.path.hooks is None
+        assert client.app.engine.pipeline.hooks is None
         assert (await ask(client)).status == 200
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("tailcut-hook-")]
 
@@ -241,7 +241,7 @@ def test_a_hung_hook_does_not_hold_up_stopping(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         async with blocked(client, 9 - 1) as work:
             waiting = asyncio.create_task(ask(client))
-            await until(lambda: client.app.engine.path.hooks.waiting == 1)
+            await until(lambda: client.app.engine.pipeline.hooks.waiting == 1)
             await client.app.engine.stop(0.01)
             answers = [await task for task in (*work, waiting)]
             assert {(answer.status, answer.json["code"]) for answer in answers} == {(503, "not_ready")}

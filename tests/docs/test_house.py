@@ -56,6 +56,23 @@ def test_files_are_short() -> None:
     assert set(excused) <= set(long), "an excuse that is no longer needed"
 
 
+def test_folders_can_be_taken_in() -> None:
+    """A folder over the limit is divided by subject, unless it is a catalogue of one file per item."""
+    folders = {path.parent for path in SOURCES}
+    counts = {folder: sum(path.name != "__init__.py" for path in folder.glob("*.py")) for folder in folders}
+    names = {folder.relative_to(PACKAGE).as_posix() for folder, count in counts.items() if count > HOUSE["max_modules"]}
+    assert names == set(HOUSE["catalogues"])
+
+
+def test_no_name_is_one_that_was_replaced_by_the_fields_term() -> None:
+    assert {name_of(path) for path in SOURCES if path.stem.strip("_") in HOUSE["retired_modules"]} == set()
+    classes = {node.name.strip("_") for path in SOURCES for node in _nodes(path) if isinstance(node, ast.ClassDef)}
+    assert classes & set(HOUSE["retired_classes"]) == set()
+    retired = re.compile(rf"\b({'|'.join(HOUSE['retired_metrics'])})(_total)?\b")
+    pages = [*SOURCES, *(ROOT / "docs").rglob("*.md")]
+    assert {name_of(path) for path in pages if retired.search(path.read_text(encoding="utf-8"))} == set()
+
+
 def test_functions_are_short() -> None:
     """Signature and body count, the docstring does not."""
     limit = HOUSE["max_function_lines"]

@@ -24,11 +24,11 @@ torch = pytest.importorskip("torch")
 from tests.gpu_kit import Variant  # noqa: E402
 from tests.models import tabular  # noqa: E402
 
-from tailcut.builder.here import look  # noqa: E402
+from tailcut.builder.host_capabilities import look  # noqa: E402
 from tailcut.manifest import Tensor  # noqa: E402
 from tailcut.models.runtimes import open_runtime  # noqa: E402
-from tailcut.profiler.layers_torch import of_torch  # noqa: E402
-from tailcut.registry.machine import read_machine  # noqa: E402
+from tailcut.profiler.layers.torch import of_torch  # noqa: E402
+from tailcut.system.machine import read_machine  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,

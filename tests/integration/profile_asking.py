@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from tailcut.profiler.hooks import install_hooks
-from tailcut.profiler.middleware import Profiled
+from tailcut.profiler.recording.middleware import Profiled
+from tailcut.profiler.recording.spans import requests_of
+from tailcut.profiler.recording.tracing import tracer
 from tailcut.profiler.records import Request
-from tailcut.profiler.spans import requests_of
-from tailcut.profiler.tracing import tracer
 
 ROUNDS = 5
 """Of each path, of which the one is kept that spent least time elsewhere: the first finds nothing ready, and on a busy

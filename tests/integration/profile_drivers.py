@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from tailcut.profiler.hooks import install_hooks
+from tailcut.profiler.recording.spans import requests_of
+from tailcut.profiler.recording.tracing import current, open_root, tracer
 from tailcut.profiler.records import Stage
-from tailcut.profiler.spans import requests_of
-from tailcut.profiler.tracing import current, open_root, tracer
 
 install_hooks()
 

@@ -17,7 +17,7 @@ from tests.grpc_kit import InProcess, in_process, unary
 from tests.integration.serving import HOST, Served
 
 from tailcut.common.tensors import Arrays
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.testing.runtimes import CallableRuntime
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 from tailcut.transport.grpc.server import SERVICE
@@ -227,7 +227,7 @@ def test_a_stream_of_grpc_says_which_request_it_refused(
     def whole(inputs: Arrays) -> Arrays:
         return {"y": inputs["tokens"][:, 0].astype(np.float32)}
 
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: CallableRuntime(stream, whole))
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: CallableRuntime(stream, whole))
     server = in_grpc("tokens")
     with grpc.insecure_channel(server.url) as channel:
         method = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")

@@ -16,7 +16,7 @@ import pytest
 from tests.models import graphs, tabular
 
 from tailcut.builder import build
-from tailcut.builder.race import ROUNDS
+from tailcut.builder.speed.race import ROUNDS
 from tailcut.errors import BuildError
 from tailcut.manifest import load
 from tailcut.models.runtimes import open_runtime

@@ -12,7 +12,7 @@ from tests.code_kit import Site, imported
 from tests.integration.serving import Served
 from tests.models import graphs
 
-from tailcut.builder.user_code import check_unchanged, write_down
+from tailcut.builder.code_snapshot import check_unchanged, write_down
 from tailcut.errors import ArtifactError
 from tailcut.registry import Registry
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from tests.models import graphs
 
-from tailcut.builder import Holdout, speed
-from tailcut.builder.device_time import held_seconds
+from tailcut.builder import Holdout
 from tailcut.builder.progress import silent
 from tailcut.builder.records import Made
-from tailcut.builder.rounds import Entrant, Rounds
+from tailcut.builder.speed import served
+from tailcut.builder.speed.device_time import held_seconds
+from tailcut.builder.speed.rounds import Entrant, Rounds
 from tailcut.errors import BuildError
 from tailcut.manifest import Cost, load
 
@@ -50,7 +51,7 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> Rounds:
     ]
     holdout = Holdout(inputs={"x": np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)})
     entrants = [Entrant("onnx"), Entrant("onnx-cuda", "onnx")]
-    return speed.run(load(folder / "tailcut.toml"), made, entrants, holdout, folder / "work", silent)
+    return served.run(load(folder / "tailcut.toml"), made, entrants, holdout, folder / "work", silent)
 
 
 def test_a_request_is_charged_for_as_long_as_it_held_the_device(rounds: Rounds) -> None:
@@ -115,7 +116,7 @@ def test_a_server_that_ends_under_load_is_not_measured(tmp_path: Path) -> None:
     made = [Made(name="onnx", runtime="onnxruntime", path=str(graphs.linear(tmp_path / "cpu.onnx")))]
     holdout = Holdout(inputs={"x": np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)})
     manifest, entrants = load(tmp_path / "tailcut.toml"), [Entrant("onnx")]
-    trial = speed.run(manifest, made, entrants, holdout, tmp_path / "work", silent).trial("onnx")
+    trial = served.run(manifest, made, entrants, holdout, tmp_path / "work", silent).trial("onnx")
     assert "the last lines of " in trial.failed
     assert "it met its end here" in trial.failed
     assert not trial.rounds

@@ -11,12 +11,13 @@ import pytest
 import torch
 from tests.models import graphs, tabular
 
-from tailcut.builder import Holdout, export_check, sources
+from tailcut.builder import Holdout, sources
+from tailcut.builder.quality import export_check
 from tailcut.builder.recipes import int8_dynamic, onnx_export
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.models.runtimes import open_runtime
-from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.base import OpenSpec
 
 # The exporter's own use of a torch function that torch has since deprecated, and its naming of a shared dimension.
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -153,7 +154,7 @@ def test_outputs_that_are_not_the_manifests_are_described(
     answer: Callable[[torch.Tensor], object], text: str, tmp_path: Path
 ) -> None:
     torch.save({}, tmp_path / "m.pt")
-    opening = Opening("torch", "torch", tmp_path / "m.pt", (Tensor(name="x", shape=(-1, 4)),), (Tensor(name="y"),), {})
+    opening = OpenSpec("torch", "torch", tmp_path / "m.pt", (Tensor(name="x", shape=(-1, 4)),), (Tensor(name="y"),), {})
     rows = Holdout(inputs={"x": np.ones((5, 4), np.float32)})
     runtime = open_runtime(opening, threads=1, source=lambda: Gives(answer))
     with pytest.raises(BuildError, match=text) as refused:

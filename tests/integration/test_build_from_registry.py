@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.models import tokens
 
-from tailcut.builder import here
+from tailcut.builder import host_capabilities
 from tailcut.builder.building import Building
 from tailcut.builder.progress import silent
 from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE
@@ -31,7 +31,7 @@ def building(tmp_path: Path) -> Building:
     for part, file in zip(tokens.holdout(100).split(0.5), (SELECTION_FILE, CONFIRMATION_FILE), strict=True):
         part.save(work / file)
     manifest = Manifest(Deployment(name="m", model=model, registry=registry), tmp_path, {})
-    return Building(manifest, work, here.look(), silent)
+    return Building(manifest, work, host_capabilities.look(), silent)
 
 
 def test_the_base_is_the_source_of_what_is_made_here(building: Building, tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailcut.builder import Holdout, keeping, speed
+from tailcut.builder import Holdout
+from tailcut.builder.holdouts import kept_rows
 from tailcut.builder.progress import silent
 from tailcut.builder.records import Made
-from tailcut.builder.rounds import Entrant
+from tailcut.builder.speed import served
+from tailcut.builder.speed.rounds import Entrant
 from tailcut.manifest import load
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
@@ -54,8 +56,8 @@ def test_a_model_that_takes_no_zeros_is_measured(
     made = [Made(name="onnx", runtime="onnxruntime", path=str(tmp_path / "years.onnx"))]
     holdout = Holdout(inputs={"year": np.arange(1950, 1954)}, labels=np.arange(4.0))
     manifest = load(tmp_path, environment={})
-    keeping.write(tmp_path / "work", keeping.choose(holdout, {}, manifest.deployment.model, [], keep))
-    rounds = speed.run(manifest, made, [Entrant("onnx")], holdout, tmp_path / "work", silent, bounds)
+    kept_rows.write(tmp_path / "work", kept_rows.choose(holdout, {}, manifest.deployment.model, [], keep))
+    rounds = served.run(manifest, made, [Entrant("onnx")], holdout, tmp_path / "work", silent, bounds)
     trial = rounds.trial("onnx")
     assert not trial.failed
     assert all(each.errors == 0 for each in trial.rounds)

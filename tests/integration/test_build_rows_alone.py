@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from tests.models import coupled
 
-from tailcut.builder import Holdout, building, speed
+from tailcut.builder import Holdout, building
 from tailcut.builder.building import Building, Candidate
 from tailcut.builder.children import run_step
-from tailcut.builder.here import look
+from tailcut.builder.host_capabilities import look
 from tailcut.builder.progress import silent
 from tailcut.builder.records import Made, spec
-from tailcut.builder.rounds import Entrant
+from tailcut.builder.speed import served
+from tailcut.builder.speed.rounds import Entrant
 from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE
 from tailcut.manifest import Manifest, load
 
@@ -80,7 +81,7 @@ def test_under_load_it_is_served_row_by_row(manifest: Manifest, made: list[Made]
     holdout = Holdout.load(tmp_path / SELECTION_FILE)
     names = ["onnx", "odd"]
     entrants = [Entrant(name) for name in names]
-    rounds = speed.run(manifest, [made[0], odd], entrants, holdout, tmp_path / "work", silent)
+    rounds = served.run(manifest, [made[0], odd], entrants, holdout, tmp_path / "work", silent)
     assert not any(rounds.trial(name).failed for name in names)
     logs = {name: (tmp_path / "work" / f"serve-{name}.log").read_text() for name in names}
     assert {name: "each row runs alone" in log for name, log in logs.items()} == {"onnx": False, "odd": True}

@@ -24,7 +24,7 @@ STREAM = "/v2/models/m/generate_stream"
 SERVER = """
 import sys, time
 from pathlib import Path
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.manifest import load
 from tailcut.transport.lifecycle import serve
 from tailcut.testing.runtimes import CallableRuntime
@@ -44,7 +44,7 @@ def parts(inputs):
         (folder / "ended").touch()
 
 answer = lambda inputs: {"y": inputs["x"][:, 0], "z": inputs["x"]}
-seating.open_runtime = lambda *_, **__: CallableRuntime(parts, answer)
+variant_loader.open_runtime = lambda *_, **__: CallableRuntime(parts, answer)
 sys.exit(serve(load(folder, overrides=[f"server.port={sys.argv[2]}", "server.drain=0s"])))
 """
 

@@ -30,7 +30,7 @@ from tritonclient.utils import InferenceServerException
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import MissingExtra
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.testing.runtimes import CallableRuntime
 from tailcut.transport import ports
 from tailcut.transport.grpc.server import SERVICE
@@ -184,7 +184,7 @@ def parts(inputs: Arrays) -> Iterator[Arrays]:
 @pytest.fixture
 def streaming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess]:
     runtime = CallableRuntime(parts, lambda inputs: {"y": inputs["x"][:, 0], "z": inputs["x"]})
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: runtime)
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: runtime)
     with in_process(tmp_path, overrides=("slo.timeout=20s", "server.kill=30s")) as running:
         yield running
 

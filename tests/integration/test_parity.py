@@ -24,8 +24,8 @@ from tailcut.parity.analysis.mapping import parse_pair
 from tailcut.parity.analysis.request_form import parse_form
 from tailcut.parity.analysis.tolerance import parse_tolerance
 from tailcut.parity.plan import ParityPlan
-from tailcut.parity.running import run
-from tailcut.report.parity_file import ParityRecord, VariantParity
+from tailcut.parity.run import run
+from tailcut.report.parity.file import ParityRecord, VariantParity
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 

@@ -19,9 +19,9 @@ from flight_risk import clock
 from flight_risk.model import load as load_flight_risk
 from tailcut.manifest import load
 from tailcut.parity.plan import ParityPlan
-from tailcut.parity.running import run
+from tailcut.parity.run import run
 from tailcut.registry import NewVariant, Registry
-from tailcut.report.parity_file import VariantParity
+from tailcut.report.parity.file import VariantParity
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 

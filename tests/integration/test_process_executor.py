@@ -25,8 +25,8 @@ from tailcut.models.executors.in_process import ThreadExecutor
 from tailcut.models.executors.process import ProcessExecutor
 from tailcut.models.pool import Pool
 from tailcut.models.runtimes.remote import RemoteRuntime
-from tailcut.pipeline.request_context import Call
-from tailcut.scheduler import pool_scaling as scaling
+from tailcut.pipeline.request_context import RequestContext
+from tailcut.scheduler import pool_scaling
 from tailcut.serving.deployment import Engine
 from tailcut.serving.deployment_loader import find_variant
 
@@ -63,17 +63,17 @@ def serve(folder: Path, pool: PoolSettings, use: Callable[[Engine], Coroutine[An
 
 
 async def ask(engine: Engine, rows: int = 1) -> np.ndarray[Any, Any]:
-    call: Call = engine.begin("infer", perf_counter_ns())
+    context: RequestContext = engine.begin("infer", perf_counter_ns())
     try:
-        engine.path.admit(call, rows)
-        found = await engine.path.infer(call, {"x": np.repeat(ROW["x"], rows, axis=0)}, rows, ("y",))
+        engine.pipeline.admit(context, rows)
+        found = await engine.pipeline.infer(context, {"x": np.repeat(ROW["x"], rows, axis=0)}, rows, ("y",))
     finally:
-        engine.end(call, "ok")
+        engine.end(context, "ok")
     return found["y"]
 
 
 def processes(pool: Pool) -> list[ProcessExecutor]:
-    return [executor for executor in pool._seats if isinstance(executor, ProcessExecutor)]
+    return [executor for executor in pool._handles if isinstance(executor, ProcessExecutor)]
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
@@ -94,12 +94,14 @@ def test_answers_are_those_of_the_model_itself(tmp_path: Path) -> None:
     serve(tmp_path, PROCESS, use)
 
 
-@pytest.mark.parametrize(("mode", "shown"), [("auto", ["tailcut_run_rows"]), ("fixed", [])])
+@pytest.mark.parametrize(("mode", "shown"), [("auto", ["tailcut_micro_batch_rows"]), ("fixed", [])])
 def test_the_child_says_how_it_divides_batches_where_it_may(tmp_path: Path, mode: str, shown: list[str]) -> None:
     async def use(engine: Engine) -> None:
         await ask(engine, 4)
         lines = [
-            line for line in engine.exposition.render().decode().splitlines() if line.startswith("tailcut_run_rows")
+            line
+            for line in engine.exposition.render().decode().splitlines()
+            if line.startswith("tailcut_micro_batch_rows")
         ]
         assert [line.split("{")[0] for line in lines] == shown
         assert all(1 <= float(line.split()[-1]) <= 4 for line in lines)
@@ -114,7 +116,7 @@ def test_a_killed_process_is_replaced_and_its_batch_runs_once_more(tmp_path: Pat
         pid = executor.runtime.process.pid
         os.kill(pid, signal.SIGSTOP)  # so that the batch is under way when it dies
         waiting = asyncio.create_task(ask(engine))
-        await until(lambda: engine.path.dispatcher.running.rows == 1)
+        await until(lambda: engine.pipeline.dispatcher.running.rows == 1)
         os.kill(pid, signal.SIGKILL)
         assert np.array_equal(await waiting, before)
         assert engine.opened.pool.lost == 1
@@ -156,18 +158,18 @@ def test_a_batch_whose_deadline_has_passed_is_not_run_again(tmp_path: Path) -> N
             await ask(engine)
         os.kill(pid, signal.SIGKILL)
         await until(lambda: engine.opened.pool.lost == 1)
-        assert engine.path.dispatcher.isolation.batches == 0
+        assert engine.pipeline.dispatcher.batch_retry.batches == 0
 
     serve(tmp_path, PROCESS, use, timeout_s=0.3)
 
 
 def test_what_the_model_refuses_is_an_error_and_no_loss(tmp_path: Path) -> None:
     async def use(engine: Engine) -> None:
-        call = engine.begin("infer", perf_counter_ns())
-        engine.path.admit(call, 1)
+        context = engine.begin("infer", perf_counter_ns())
+        engine.pipeline.admit(context, 1)
         with pytest.raises(InferenceError, match="the model failed on a batch of 1 rows"):
-            await engine.path.infer(call, {"x": np.zeros((1, 3), np.float32)}, 1, ("y",))
-        engine.end(call, "ok")
+            await engine.pipeline.infer(context, {"x": np.zeros((1, 3), np.float32)}, 1, ("y",))
+        engine.end(context, "ok")
         assert engine.opened.pool.lost == 0
         assert len(await ask(engine)) == 1
 
@@ -207,14 +209,14 @@ def test_memory_that_grows_wears_a_process_out(tmp_path: Path) -> None:
 def test_the_pool_grows_where_work_waits_and_shrinks_when_it_is_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scaling, "_QUIET_S", 1.0)
+    monkeypatch.setattr(pool_scaling, "_QUIET_S", 1.0)
 
     async def use(engine: Engine) -> None:
         pool = engine.opened.pool
         (executor,) = processes(pool)
         os.kill(executor.runtime.process.pid, signal.SIGSTOP)  # a batch that takes long
         for _ in range(50):
-            engine.path.dispatcher.costs.observe(8, 4e7)
+            engine.pipeline.dispatcher.costs.observe(8, 4e7)
         waiting = [asyncio.create_task(ask(engine)) for _ in range(200)]
         await until(lambda: pool.size == 2)
         os.kill(executor.runtime.process.pid, signal.SIGCONT)
@@ -222,9 +224,9 @@ def test_the_pool_grows_where_work_waits_and_shrinks_when_it_is_quiet(
         assert pool.opened == 1
         ran: list[Any] = []
         while pool.size == 2:
-            before = {executor: seat.requests for executor, seat in pool._seats.items()}
+            before = {executor: handle.requests for executor, handle in pool._handles.items()}
             await ask(engine)  # of whom none is dropped, and no queue comes of
-            ran = [executor for executor, seat in pool._seats.items() if seat.requests > before[executor]]
+            ran = [executor for executor, handle in pool._handles.items() if handle.requests > before[executor]]
             await asyncio.sleep(0.02)
         assert processes(pool) == ran, "the one whose caches are warm stays"
         assert len(await ask(engine)) == 1
@@ -247,7 +249,7 @@ def test_a_model_that_dies_at_every_batch_fails_its_requests_and_nothing_else(tm
         async def kill_at_work() -> None:
             killed: set[ProcessExecutor] = set()
             while len(killed) < 2:
-                await until(lambda: engine.path.dispatcher.running.rows == 1)
+                await until(lambda: engine.pipeline.dispatcher.running.rows == 1)
                 for executor in set(processes(pool)) - killed:
                     executor.kill()
                     killed.add(executor)
@@ -305,10 +307,10 @@ def test_a_process_that_dies_while_it_is_to_go_leaves_its_batch_to_another(tmp_p
         for executor in processes(pool):
             os.kill(executor.runtime.process.pid, signal.SIGSTOP)
         waiting = asyncio.create_task(ask(engine))
-        await until(lambda: engine.path.dispatcher.running.rows == 1)
+        await until(lambda: engine.pipeline.dispatcher.running.rows == 1)
         busy, idle = sorted(processes(pool), key=lambda executor: not executor._batch)
         os.kill(idle.runtime.process.pid, signal.SIGCONT)
-        pool._retire(pool._seats[busy], "")
+        pool._retire(pool._handles[busy], "")
         busy.kill()
         assert np.array_equal(await waiting, before)
         await until(lambda: not pool._closing)
@@ -354,9 +356,9 @@ def test_nothing_is_opened_after_the_stop(tmp_path: Path) -> None:
         (executor,) = processes(pool)
         os.kill(executor.runtime.process.pid, signal.SIGSTOP)
         waiting = asyncio.create_task(ask(engine))
-        await until(lambda: engine.path.dispatcher.running.rows == 1)
+        await until(lambda: engine.pipeline.dispatcher.running.rows == 1)
         pool.stop()
-        stopping = asyncio.create_task(engine.path.dispatcher.stop(10))
+        stopping = asyncio.create_task(engine.pipeline.dispatcher.stop(10))
         await asyncio.sleep(0)
         executor.kill()
         with pytest.raises(ExecutorLost):
@@ -448,14 +450,14 @@ def test_a_process_that_hangs_while_it_warms_up_is_killed(tmp_path: Path, monkey
 def test_a_thread_that_was_recycled_is_none_that_was_given_up(tmp_path: Path) -> None:
     async def use(engine: Engine) -> None:
         pool = engine.opened.pool
-        (seat,) = pool._seats.values()
-        given_up = ThreadExecutor(seat.runtime, pool._done, asyncio.get_running_loop(), "hangs")
+        (handle,) = pool._handles.values()
+        given_up = ThreadExecutor(handle.runtime, pool._done, asyncio.get_running_loop(), "hangs")
         pool._abandoned.add(given_up)
-        gate, run = threading.Event(), seat.runtime.run
-        seat.runtime.run = lambda inputs, outputs: (gate.wait(10), run(inputs, outputs))[1]  # type: ignore[method-assign]
+        gate, run = threading.Event(), handle.runtime.run
+        handle.runtime.run = lambda inputs, outputs: (gate.wait(10), run(inputs, outputs))[1]  # type: ignore[method-assign]
         waiting = asyncio.create_task(ask(engine))
-        await until(lambda: engine.path.dispatcher.running.rows == 1)
-        pool._retire(seat, "")
+        await until(lambda: engine.pipeline.dispatcher.running.rows == 1)
+        pool._retire(handle, "")
         gate.set()
         await waiting
         assert pool._abandoned == {given_up}

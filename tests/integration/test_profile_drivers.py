@@ -150,7 +150,7 @@ def test_a_model_behind_a_queue_is_told_and_timed(tmp_path: Path) -> None:
     )  # fmt: skip
     recording = record(plan)
     assert not [span for one in recording.requests for span in one.spans if span.stage is Stage.MODEL]
-    (stray,) = [one for one in recording.strays if one.stage is Stage.MODEL]
+    (stray,) = [one for one in recording.background_calls if one.stage is Stage.MODEL]
     assert (stray.label, stray.took_ns > 0) == ("Net", True)
     assert abs(stray.calls - len(recording.requests) * (1.8 / 1.5)) <= 8
     assert any(note.startswith(f"Net ran {stray.calls} times") for note in recording.notes)

@@ -22,12 +22,12 @@ from tailcut.profiler.attribution.background import LeftBehind, left_behind
 from tailcut.profiler.attribution.budget import Budget, Culprit, make_budget
 from tailcut.profiler.attribution.span_table import STAGE_AT
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.child import Options
 from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
+from tailcut.profiler.recording.child import Options
 from tailcut.profiler.records import Recording, Stage
-from tailcut.report.profile_json import advice_of
+from tailcut.report.profile.json import advice_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 

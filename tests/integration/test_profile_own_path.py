@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tailcut.profiler.own_path import with_path
+from tailcut.profiler.deployments.own_path import with_path
 from tailcut.profiler.records import Recording
 
 RECORDING = Recording(target="app:app", rate=100.0, duration_s=1.0, requests=())

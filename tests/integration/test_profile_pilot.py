@@ -151,4 +151,6 @@ def test_nothing_is_left_running(recorded: Recorded) -> None:
                 commands.append((entry / "cmdline").read_text())
             except OSError:
                 continue
-    assert not [one for one in commands if "tailcut.profiler.child" in one and "planted:app" in one], os.getpid()
+    assert not [one for one in commands if "tailcut.profiler.recording.child" in one and "planted:app" in one], (
+        os.getpid()
+    )

@@ -12,7 +12,7 @@ from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.attribution.model_steps import ModelStep
 from tailcut.profiler.attribution.span_table import STAGES
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.forecast import forecast as forecasts
+from tailcut.profiler.forecast import forecast
 from tailcut.profiler.levers.advice import LeverAdvice, advise
 from tailcut.profiler.levers.assumptions import know
 from tailcut.profiler.pilot import record
@@ -69,8 +69,8 @@ def levers(recorded: Recording) -> dict[str, dict[str, LeverAdvice]]:
     """Advice for a path as if nothing else had been asked for: by path and lever."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forecasts, "REQUESTS", 300)
-        patch.setattr(forecasts, "_CAPACITY_REQUESTS", 100)
+        patch.setattr(forecast, "REQUESTS", 300)
+        patch.setattr(forecast, "_CAPACITY_REQUESTS", 100)
         for path in ("/pipeline", "/network"):
             recording = quiet(recorded, path)
             advice = advise(recording, known=know(recording, (), None, recording.rate))

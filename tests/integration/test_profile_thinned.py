@@ -8,9 +8,9 @@ import pytest
 
 from tailcut.profiler.attribution.span_table import STAGE_AT
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.attribution.trace_sampling import is_traced
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
+from tailcut.profiler.recording.trace_sampling import is_traced
 from tailcut.profiler.records import Recording, Stage
 
 pytestmark = pytest.mark.integration
@@ -66,7 +66,7 @@ def test_half_of_the_requests_are_in_it_with_all_that_they_did(thinned: Recordin
 
 def test_what_the_others_did_is_nobodys_work_in_the_background(thinned: Recording) -> None:
     # aiosqlite connects in a thread of its own that nothing is handed to, traced or not.
-    assert [one.label for one in thinned.strays if one.label != "connect (sqlite3)"] == []
+    assert [one.label for one in thinned.background_calls if one.label != "connect (sqlite3)"] == []
 
 
 def test_where_the_time_goes_is_what_it_would_else_be(thinned: Recording) -> None:

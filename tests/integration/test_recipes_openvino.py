@@ -16,7 +16,7 @@ from tests import recipe_kit
 from tests.models import encoder
 
 from tailcut.builder import Holdout
-from tailcut.builder.here import Here
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import onnx_export, recipe
 from tailcut.builder.recipes.base import TREES, Subject
 from tailcut.builder.records import Made
@@ -27,7 +27,7 @@ pytest.importorskip("nncf")
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
-X86 = Here(machine="x86_64", flags=("avx2",), cores=2, packages={"openvino": "1", "nncf": "1"})
+X86 = HostCapabilities(machine="x86_64", flags=("avx2",), cores=2, packages={"openvino": "1", "nncf": "1"})
 
 
 @pytest.fixture(scope="module")
@@ -160,9 +160,9 @@ def test_each_says_why_not(tmp_path: Path) -> None:
     plain, trees = (Subject(kind="torch", trees=trees, deployment=deployment) for trees in (False, True))
     for name in ("openvino", "openvino-int8"):
         assert recipe(name).why_not(plain, X86) == ""
-        bare = Here(machine="x86_64", flags=(), cores=2)
+        bare = HostCapabilities(machine="x86_64", flags=(), cores=2)
         assert "pip install 'tailcut[openvino" in recipe(name).why_not(plain, bare)
-        other = Here(machine="ppc64le", flags=(), cores=2, packages=X86.packages)
+        other = HostCapabilities(machine="ppc64le", flags=(), cores=2, packages=X86.packages)
         assert "this machine is ppc64le" in recipe(name).why_not(plain, other)
     assert recipe("openvino-int8").why_not(trees, X86) == TREES
     assert recipe("int8-static").why_not(trees, X86) == TREES

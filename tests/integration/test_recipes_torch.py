@@ -13,7 +13,7 @@ import torch
 from tests import gpu_kit, recipe_kit
 from tests.models import qat as model
 
-from tailcut.builder.here import look
+from tailcut.builder.host_capabilities import look
 from tailcut.builder.recipes import fp16, int8_qat, onnx_export, recipe
 from tailcut.builder.records import Made
 from tailcut.errors import ArtifactError, BuildError, InferenceError

@@ -14,7 +14,7 @@ from tests.stored_kit import add_versions, run_tailcut, write_model
 
 from tailcut.errors import ArtifactError, NotServable
 from tailcut.manifest import load
-from tailcut.models import smoke_test as smoke
+from tailcut.models import smoke_test
 from tailcut.models.smoke_test import SmokeTest
 from tailcut.registry import NewVariant, Registry, Version, read_machine
 
@@ -117,7 +117,7 @@ def test_answers_that_are_no_numbers_are_reported(folder: Path, monkeypatch: pyt
     said = test(version, "onnx")
     assert said == "opened, but not with invented rows: output 'p' is not finite in 2 of 2 rows"
     rows = {"x": np.array([[1.0] * 4, [-1.0] * 4, [2.0] * 4])}
-    monkeypatch.setattr(smoke, "_batches", lambda manifest, variant: ([rows], True))
+    monkeypatch.setattr(smoke_test, "_batches", lambda manifest, variant: ([rows], True))
     with pytest.raises(ArtifactError, match=r"not with rows of the holdout: output 'p' is not finite in 1 of 3 rows"):
         test(version, "onnx")
     manifest = folder / "tailcut.toml"

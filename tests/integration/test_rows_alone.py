@@ -20,10 +20,11 @@ from tests.integration.servers import free_port
 from tests.integration.serving import Served
 from tests.models import coupled
 
-from tailcut.builder import Holdout, neighbours
+from tailcut.builder import Holdout
+from tailcut.builder.quality import batch_invariance
 from tailcut.manifest import Manifest, load
 from tailcut.models.runtimes import open_runtime
-from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.base import OpenSpec
 from tailcut.registry import NewVariant, Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
@@ -86,9 +87,9 @@ def registered(folder: Path, model: Model) -> Manifest:
     (folder / "tailcut.toml").write_text(MANIFEST)
     manifest = load(folder, environment={})
     section = manifest.deployment.model
-    runtime = open_runtime(Opening("onnx", "onnxruntime", path, section.inputs, section.outputs, {}), threads=1)
+    runtime = open_runtime(OpenSpec("onnx", "onnxruntime", path, section.inputs, section.outputs, {}), threads=1)
     rows = np.random.default_rng(1).normal(size=(100, coupled.WIDTH)).astype(np.float32)
-    evidence = neighbours.coupling(runtime, Holdout(inputs={"x": rows}), section, [path])
+    evidence = batch_invariance.coupling(runtime, Holdout(inputs={"x": rows}), section, [path])
     runtime.close()
     assert evidence["rows_alone"] is model.alone
     registry = Registry.of(manifest)
@@ -102,7 +103,7 @@ def alone(manifest: Manifest, rows: Floats) -> dict[str, Floats]:
     """Run every row by itself, past the server: output name -> (rows, ...)."""
     section = manifest.deployment.model
     path = manifest.directory / "model.onnx"
-    runtime = open_runtime(Opening("onnx", "onnxruntime", path, section.inputs, section.outputs, {}), threads=1)
+    runtime = open_runtime(OpenSpec("onnx", "onnxruntime", path, section.inputs, section.outputs, {}), threads=1)
     found = [runtime.run({"x": row[None]}, OUTPUTS) for row in rows]
     runtime.close()
     return {name: np.concatenate([each[name] for each in found]) for name in OUTPUTS}

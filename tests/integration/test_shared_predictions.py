@@ -17,10 +17,10 @@ from tailcut.cache.keys import entity_prediction_key
 from tailcut.common.timings import Stage
 from tailcut.errors import StartError
 from tailcut.manifest import load
-from tailcut.pipeline.cache_fill import Filling
+from tailcut.pipeline.cache_fill import CacheFill
 from tailcut.pipeline.cache_stores import open_caches
 from tailcut.pipeline.prediction_cache import PredictionStore
-from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.request_context import RequestContext
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 TIMEOUT_S = 0.1
@@ -48,7 +48,7 @@ class Servers:
         """Ask for one entity; seconds that it took."""
         began_s = time.perf_counter()
         now_ns = time.perf_counter_ns()
-        call = Call("predict", now_ns, now_ns + 5 * 10**9, "", "stub")
+        context = RequestContext("predict", now_ns, now_ns + 5 * 10**9, "", "stub")
         key = entity_prediction_key(b"v", "", (id_,), ("y",))
         found = [cache.store.get_nowait(key)]
 
@@ -57,7 +57,7 @@ class Servers:
             return [msgspec.Raw(b'{"y":%d}' % id_) for _ in at], [60.0 for _ in at]
 
         if None in found:
-            await Filling(cache, call, Stage.ENTITY_CACHE, [key], found, make, fallback=False).fill()
+            await CacheFill(cache, context, Stage.ENTITY_CACHE, [key], found, make, fallback=False).fill()
         assert found[0] is not None
         assert bytes(found[0]) == b'{"y":%d}' % id_
         return time.perf_counter() - began_s

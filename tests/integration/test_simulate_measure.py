@@ -10,7 +10,7 @@ from tests.models import graphs
 
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
-from tailcut.profiler import deployment_costs
+from tailcut.profiler.deployments import measure
 
 pytestmark = pytest.mark.integration
 
@@ -80,9 +80,9 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     graphs.linear(tmp_path / "model.onnx")
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
     (tmp_path / "known_hooks.py").write_text(HOOKS)
-    monkeypatch.setattr(deployment_costs, "_REQUESTS", 200)
-    monkeypatch.setattr(deployment_costs, "_SHORTEST_S", 2.0)
-    monkeypatch.setattr(deployment_costs, "_WARMUP_S", 1.0)
+    monkeypatch.setattr(measure, "_REQUESTS", 200)
+    monkeypatch.setattr(measure, "_SHORTEST_S", 2.0)
+    monkeypatch.setattr(measure, "_WARMUP_S", 1.0)
     return tmp_path
 
 

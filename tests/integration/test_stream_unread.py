@@ -26,7 +26,7 @@ SERVER = """
 import itertools, sys
 from pathlib import Path
 import numpy as np
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.manifest import load
 from tailcut.transport.lifecycle import serve
 from tailcut.testing.runtimes import CallableRuntime
@@ -43,7 +43,7 @@ def parts(inputs):
         (folder / "made").write_text(str(made))
 
 answer = lambda inputs: {"y": inputs["x"][:, 0], "z": WIDE.repeat(len(inputs["x"]), 0)}
-seating.open_runtime = lambda *_, **__: CallableRuntime(parts, answer)
+variant_loader.open_runtime = lambda *_, **__: CallableRuntime(parts, answer)
 settings = [f"server.port={sys.argv[2]}", "server.max_stream=4GiB", "server.drain=0s"]
 sys.exit(serve(load(folder, overrides=settings)))
 """

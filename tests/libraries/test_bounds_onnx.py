@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.derived_kit import bounds_of, lengths_of, of_file, slow
 
 from tailcut.builder.bounds import of_source
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.limits import find
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays

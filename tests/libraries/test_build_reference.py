@@ -18,7 +18,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from tests.build_kit import live, made
 
-from tailcut.builder import Holdout, holdout_types, reference, sources
+from tailcut.builder import Holdout, sources
+from tailcut.builder.holdouts import datatypes
+from tailcut.builder.quality import reference
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
@@ -133,12 +135,12 @@ def test_missing_texts_are_the_models_nan(tmp_path: Path) -> None:
     tensor = Tensor(name="city", datatype="BYTES", allow_nan=True)
     given = Holdout(inputs={"city": city}, labels=LABELS)
     section = Model(source=live(model), inputs=(tensor,), outputs=(Tensor(name="y"),))
-    holdout = holdout_types.fitted(given, section)
+    holdout = datatypes.fitted(given, section)
     assert set(holdout.inputs["city"].tolist()) == {"", "Bern", "Genf"}
     found = answers(tmp_path, model, holdout.inputs, (tensor,))
     np.testing.assert_array_equal(found, model.predict_proba(frame)[:, 1])
     with pytest.raises(BuildError, match=r"'city' has no text in row \d+ .*such rows"):
-        holdout_types.fitted(
+        datatypes.fitted(
             given, Model(source="m:m", inputs=(Tensor(name="city", datatype="BYTES"),), outputs=section.outputs)
         )
 
@@ -147,7 +149,7 @@ def test_a_datatype_that_rounds_the_holdout_is_refused_with_the_value(tmp_path: 
     model = lightgbm.LGBMClassifier(**SMALL).fit(STACKED, LABELS)
     tensors = tuple(Tensor(name=name) for name in WIDE)  # FP32, which is the default
     section = Model(source=live(model), inputs=tensors, outputs=(Tensor(name="y"),))
-    holdout = holdout_types.fitted(Holdout(inputs=WIDE, labels=LABELS), section)
+    holdout = datatypes.fitted(Holdout(inputs=WIDE, labels=LABELS), section)
     with pytest.raises(
         BuildError, match=r"answers change, .*input 'when', FP32: np\.int64\(1790\d+\) becomes"
     ) as refused:

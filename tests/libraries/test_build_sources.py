@@ -17,7 +17,7 @@ from tests.build_kit import Y, live, made
 from tailcut.errors import ArtifactError, BuildError, InferenceError, ManifestError
 from tailcut.manifest import Tensor
 from tailcut.models.runtimes import open_runtime
-from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.base import OpenSpec
 
 RNG = np.random.default_rng(3)
 ROWS = RNG.normal(size=(200, 6)).astype(np.float32)
@@ -121,7 +121,7 @@ def test_an_estimator_that_is_not_the_builds_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="LogisticRegression that fails on the rows of the build"):
         work.open(work.base)
     held = work.manifest.deployment.model
-    variant = Opening("sklearn", "sklearn", Path(found.path), held.inputs, held.outputs, {})
+    variant = OpenSpec("sklearn", "sklearn", Path(found.path), held.inputs, held.outputs, {})
     with pytest.raises(ArtifactError, match="a test of the estimator that it belongs to"):
         open_runtime(variant, threads=1)
 

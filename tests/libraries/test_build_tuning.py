@@ -10,8 +10,8 @@ import pytest
 from tests.models import tokens
 
 from tailcut.builder.records import Made
-from tailcut.builder.tuning import measure, tune
-from tailcut.builder.turns import take_turns, turn
+from tailcut.builder.speed.interleaving import take_turns, turn
+from tailcut.builder.speed.tuning import measure, tune
 from tailcut.manifest import Deployment, Manifest, Model, Slo, Tensor
 from tailcut.models.runtimes.tuning import Setting, choose, grid, tuned_points
 

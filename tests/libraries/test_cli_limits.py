@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tailcut.builder.bounds.ranges import FLOAT32
-from tailcut.builder.reference import Call, caller
+from tailcut.builder.quality.reference import Call, caller
 from tailcut.cli._limits import undeclared
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
@@ -299,7 +299,7 @@ def test_what_a_source_prints_is_not_in_the_report(command: Command, monkeypatch
         sys.stdout.write(f"loading {path}")
         return caller(model, path, section)
 
-    monkeypatch.setattr("tailcut.builder.reference.caller", printing)
+    monkeypatch.setattr("tailcut.builder.quality.reference.caller", printing)
     code, out, err = command("check", "--json")
     assert (code, len(json.loads(out)["limits"])) == (ExitCode.OK, 1)
     assert "loading" in err
@@ -314,7 +314,7 @@ def test_check_does_not_fail_where_the_source_cannot_be_loaded(
     def missing(model: object, path: Path, section: Model) -> None:
         raise ImportError("no package onnx")
 
-    monkeypatch.setattr("tailcut.builder.reference.caller", missing)
+    monkeypatch.setattr("tailcut.builder.quality.reference.caller", missing)
     code, out, _ = command("check", "--json")
     assert (code, json.loads(out)["limits"]) == (ExitCode.OK, [])
 

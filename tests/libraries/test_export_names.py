@@ -17,7 +17,7 @@ from tailcut.common.tensors import Arrays  # noqa: E402
 from tailcut.errors import ArtifactError, BuildError  # noqa: E402
 from tailcut.manifest import Tensor  # noqa: E402
 from tailcut.models.runtimes import open_runtime  # noqa: E402
-from tailcut.models.runtimes.base import Opening  # noqa: E402
+from tailcut.models.runtimes.base import OpenSpec  # noqa: E402
 
 # What torch and its exporter deprecate in each other is not ours.
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -94,7 +94,7 @@ def both(folder: Path, module: Any, inputs: list[str], output: str) -> tuple[Any
     answers = []
     for runtime in ("torch", "onnxruntime"):
         path = folder / ("m.pt" if runtime == "torch" else "m.onnx")
-        opened = open_runtime(Opening(runtime, runtime, path, tensors, outputs, {}), threads=1, source=module)
+        opened = open_runtime(OpenSpec(runtime, runtime, path, tensors, outputs, {}), threads=1, source=module)
         answers.append(opened.run(given, [output])[output])
     return answers[0], answers[1], onnx.load(folder / "m.onnx").graph
 

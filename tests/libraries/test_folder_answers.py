@@ -15,7 +15,7 @@ from tests import folder_kit
 from tests.folder_kit import PAIRS, SIZE, TEXTS, copied, dense, modules, pooling, put
 
 from tailcut import text
-from tailcut.builder import folder_answers
+from tailcut.builder.quality import folder_answers
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor

@@ -15,13 +15,13 @@ from tests.build_kit import made
 from tests.folder_kit import SIZE, TEXTS, copied, dense, modules, pooling, put
 
 from tailcut import text
-from tailcut.builder import holdout_files
+from tailcut.builder.holdouts import files as holdout_files
 from tailcut.builder.recipes import onnx_export
 from tailcut.errors import BadRequest, BuildError, StartError
 from tailcut.manifest import Deployment, Holdout, Manifest, Model, Tensor
 from tailcut.models.runtimes import huggingface
 from tailcut.pipeline.hook_loading import import_code
-from tailcut.pipeline.row_transform import Assembly
+from tailcut.pipeline.row_transform import RowTransform
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
@@ -62,22 +62,22 @@ def manifest_of(folder: Path, output: Tensor = VECTOR, **more: Any) -> Manifest:
     return Manifest(Deployment(name="m", model=model, **more), folder.parent, {})
 
 
-def answering(folder: Path, output: Tensor = VECTOR) -> Assembly:
+def answering(folder: Path, output: Tensor = VECTOR) -> RowTransform:
     code = import_code(manifest_of(folder, output))
     model = Model(source=str(folder), inputs=(IDS, MASK), outputs=(output,))
-    return Assembly(model, code.preprocess, code.postprocess, fields=code.fields)
+    return RowTransform(model, code.preprocess, code.postprocess, fields=code.fields)
 
 
 @pytest.mark.parametrize(("name", "known"), [("encoder", "text"), ("labels", "text, text_pair")])
 def test_a_field_that_the_folder_does_not_read_is_refused(bases: dict[str, Path], name: str, known: str) -> None:
-    assembly = answering(bases[name])
-    assert assembly.inputs([{"text": "late"}], from_client=True)["input_ids"].shape == (1, 16)
+    transform = answering(bases[name])
+    assert transform.inputs([{"text": "late"}], from_client=True)["input_ids"].shape == (1, 16)
     for field in {"prompt", "text_pair", "txt"} - set(known.split(", ")):
         with pytest.raises(BadRequest, match=f"row 1 has the unknown field '{field}'") as caught:
-            assembly.inputs([{"text": "late"}, {"text": "late", field: "order"}], from_client=True)
+            transform.inputs([{"text": "late"}, {"text": "late", field: "order"}], from_client=True)
         assert caught.value.hint == f"its fields are {known}"
     # Feature groups may yield columns beside the text.
-    assert assembly.inputs([{"text": "late", "age": 3}], from_client=False)["input_ids"].shape == (1, 16)
+    assert transform.inputs([{"text": "late", "age": 3}], from_client=False)["input_ids"].shape == (1, 16)
 
 
 def test_a_cross_encoder_needs_both_texts(cross: Path) -> None:

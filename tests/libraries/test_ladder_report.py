@@ -10,8 +10,8 @@ from tests.unit.ladder_sample import sample
 
 from tailcut.errors import LoadTestError
 from tailcut.report import load_ladder, render_html, render_markdown, render_terminal, save_ladder, write_reports
-from tailcut.report.ladder_figures import headline, ladder_figures
-from tailcut.report.ladder_file import Capacity, LadderRecord
+from tailcut.report.ladder.figures import headline, ladder_figures
+from tailcut.report.ladder.file import Capacity, LadderRecord
 
 
 def test_a_ladder_survives_its_file(tmp_path: Path) -> None:

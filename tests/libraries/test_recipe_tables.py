@@ -59,7 +59,7 @@ from sklearn.tree import DecisionTreeClassifier
 from tests.table_kit import onnx_answers, table_work
 from threadpoolctl import threadpool_limits
 
-from tailcut.builder.here import look
+from tailcut.builder.host_capabilities import look
 from tailcut.builder.recipes import recipe
 from tailcut.builder.tables import double_trees, encoders, features, scalers, steps
 from tailcut.builder.tables import model as tables

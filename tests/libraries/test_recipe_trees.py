@@ -29,7 +29,7 @@ from sklearn.tree import DecisionTreeClassifier
 from tests.build_kit import X, Y, live, made
 
 from tailcut.builder.ensembles import base
-from tailcut.builder.here import look
+from tailcut.builder.host_capabilities import look
 from tailcut.builder.recipes import CATALOG, recipe
 from tailcut.builder.recipes.base import INT8, TREES, Subject
 from tailcut.errors import BuildError

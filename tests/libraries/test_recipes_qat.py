@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 from tests import recipe_kit
 
-from tailcut.builder.here import Here
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.plan import applicable
 from tailcut.builder.recipes import int8_qat, qat_weights, recipe
 from tailcut.builder.recipes.base import Subject
@@ -22,7 +22,7 @@ from tailcut.builder.recipes.base import Subject
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-HERE = Here(
+HERE = HostCapabilities(
     machine="x86_64", flags=(), cores=2, packages={name: "1" for name in ("torch", "onnx", "onnxscript", "onnxruntime")}
 )
 MODEL: dict[str, Any] = {

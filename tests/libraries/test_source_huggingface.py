@@ -14,7 +14,7 @@ import transformers
 from tests.build_kit import made
 
 from tailcut import text
-from tailcut.builder import holdout_files
+from tailcut.builder.holdouts import files
 from tailcut.errors import ArtifactError, BadRequest, BuildError, StartError
 from tailcut.manifest import Deployment, Holdout, Manifest, Model, Tensor
 from tailcut.models.runtimes import huggingface
@@ -223,7 +223,7 @@ def test_a_holdout_file_of_texts_goes_through_the_tokenizer(folder: Path) -> Non
     manifest = Manifest(
         Deployment(name="m", model=model, holdout=Holdout(source="rows.csv", labels="label")), folder, {}
     )
-    found = holdout_files.load(manifest)
+    found = files.load(manifest)
     assert found.inputs["input_ids"].shape == (2, 32)
     assert found.take(1)["input_ids"].shape == (1, 16)
     assert found.truth.tolist() == [0, 1]

@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tests.table_kit import onnx_answers, table_work
 
-from tailcut.builder.here import look
+from tailcut.builder.host_capabilities import look
 from tailcut.builder.recipes import recipe
 from tailcut.builder.tables.nodes import Graph
 from tailcut.common.tensors import Arrays

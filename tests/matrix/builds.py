@@ -16,8 +16,9 @@ from tests.matrix import objects, tables
 from tests.matrix.axes import Group
 
 from tailcut.builder import build as build_all
-from tailcut.builder import builder, building, verdicts
+from tailcut.builder import builder, building
 from tailcut.builder.records import Spec
+from tailcut.builder.speed import verdicts
 from tailcut.builder.steps import CONFIRMATION_FILE, STEPS
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Manifest, load

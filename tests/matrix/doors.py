@@ -24,7 +24,7 @@ from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
-from tailcut.protocol.middleware import Front
+from tailcut.protocol.middleware import Middleware
 from tailcut.serving.deployment import Engine
 from tailcut.transport.grpc.server import GRPCServer
 from tailcut.transport.http1.listener import Listener
@@ -79,7 +79,7 @@ class Server:
     async def _begin(self) -> None:
         self._engine = Engine(self._manifest)
         guard = Guard.of(self._manifest, address=HOST)
-        front = Front(Application(self._engine, guard).handle, self._manifest)
+        front = Middleware(Application(self._engine, guard).handle, self._manifest)
         self.handle, self.company, self.on_drain = front.handle, self._engine.company, lambda: None
         listening = socket.create_server((HOST, 0))
         self.port = listening.getsockname()[1]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tailcut.models.runtimes.tuning import tuned_points
 from tailcut.scheduler.admission import Admission, Executors, Request
 from tailcut.scheduler.batching_delay import Fixed
-from tailcut.scheduler.latency_learner import Costs, kind_of
+from tailcut.scheduler.latency_learner import LatencyLearner, kind_of
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
-from tailcut.scheduler.scheduler import Entry, Planner
+from tailcut.scheduler.scheduler import Entry, Scheduler
 from tailcut.scheduler.simulation.simulator import Scenario, simulate
 
 MS = 1_000_000
@@ -19,13 +19,13 @@ BUSY = Executors(1, 0, 0.0)
 
 def made(
     max_queue_rows: int = 100, max_queue_bytes: int = 1 << 40, **limits: float
-) -> tuple[Planner[Entry], Admission[Entry]]:
-    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=max_queue_rows, max_queue_bytes=max_queue_bytes)
-    costs = Costs()
+) -> tuple[Scheduler[Entry], Admission[Entry]]:
+    scheduler: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=max_queue_rows, max_queue_bytes=max_queue_bytes)
+    costs = LatencyLearner()
     costs.seed({1: 10.0 * MS, 8: 80.0 * MS})
     for _ in range(20):
         costs.observe(8, 80.0 * MS)
-    return planner, Admission(planner, costs, **limits)
+    return scheduler, Admission(scheduler, costs, **limits)
 
 
 OFFERS = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 2000), st.integers(0, 300)), max_size=60)
@@ -33,14 +33,16 @@ OFFERS = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 2000), st.integers
 
 @given(OFFERS)
 def test_rows_and_bytes_that_wait_never_exceed_their_limits(offers: list[tuple[int, int, int]]) -> None:
-    planner, admission = made(max_queue_rows=40, max_queue_bytes=3000)
+    scheduler, admission = made(max_queue_rows=40, max_queue_bytes=3000)
     for rows, size_bytes, left_ms in offers:
         request = Request(rows, 10**12 + left_ms * MS, size_bytes=size_bytes)
         refusal = admission.check(10**12, request, BUSY)
-        accepted = planner.offer(Entry(rows, request.deadline_ns, size_bytes=size_bytes)) if refusal is None else False
+        accepted = (
+            scheduler.offer(Entry(rows, request.deadline_ns, size_bytes=size_bytes)) if refusal is None else False
+        )
         assert accepted is (refusal is None)
-        assert planner.waiting.rows <= 40
-        assert planner.waiting.size_bytes <= 3000
+        assert scheduler.waiting.rows <= 40
+        assert scheduler.waiting.size_bytes <= 3000
         if refusal is not None:
             assert refusal.retry_ns > 0
 
@@ -54,19 +56,19 @@ def test_what_could_never_wait_is_too_large_and_not_shed() -> None:
 
 @given(st.integers(1, 2000))
 def test_who_is_let_in_is_expected_in_time(left_ms: int) -> None:
-    planner, admission = made()
+    scheduler, admission = made()
     deadline_ns = 10**12 + left_ms * MS
-    while len(planner.waiting.lanes) == 0 or planner.waiting.rows < 90:
+    while len(scheduler.waiting.lanes) == 0 or scheduler.waiting.rows < 90:
         if admission.check(10**12, Request(1, deadline_ns), BUSY) is not None:
             break
-        planner.offer(Entry(1, deadline_ns))
-    assert planner.waiting.rows * 10 <= left_ms or planner.waiting.rows == 0
+        scheduler.offer(Entry(1, deadline_ns))
+    assert scheduler.waiting.rows * 10 <= left_ms or scheduler.waiting.rows == 0
 
 
 def test_a_hasty_request_is_refused_where_it_would_make_a_patient_one_late() -> None:
-    planner, admission = made()
+    scheduler, admission = made()
     for _ in range(16):
-        planner.offer(Entry(1, 250 * MS))
+        scheduler.offer(Entry(1, 250 * MS))
     refusal = admission.check(0, Request(8, 100 * MS), BUSY)
     assert refusal is not None
     assert refusal.why in {"crowds", "late"}
@@ -74,19 +76,19 @@ def test_a_hasty_request_is_refused_where_it_would_make_a_patient_one_late() -> 
 
 
 def test_a_higher_priority_is_let_in_where_others_are_refused() -> None:
-    planner, admission = made()
+    scheduler, admission = made()
     for _ in range(40):
-        planner.offer(Entry(1, 290 * MS))
+        scheduler.offer(Entry(1, 290 * MS))
     assert admission.check(0, Request(1, 300 * MS), BUSY) is not None
     assert admission.check(0, Request(1, 300 * MS, level=1), BUSY) is None
     assert admission.check(0, Request(1, 300 * MS, level=DEFAULT_LEVEL + 1), BUSY) is not None
 
 
 def test_a_tenant_holds_no_more_than_its_share_of_the_queue() -> None:
-    planner, admission = made(max_queue_rows=20, tenant_share=0.5)
+    scheduler, admission = made(max_queue_rows=20, tenant_share=0.5)
     for _ in range(10):
         assert admission.check(0, Request(1, 10**12, tenant="a"), BUSY) is None
-        planner.offer(Entry(1, 10**12, tenant="a"))
+        scheduler.offer(Entry(1, 10**12, tenant="a"))
     refusal = admission.check(0, Request(1, 10**12, tenant="a"), BUSY)
     assert refusal is not None
     assert refusal.why == "tenant"
@@ -106,9 +108,9 @@ def test_a_tenants_rate_is_kept_and_retry_after_says_when() -> None:
 
 
 def test_a_tenant_pays_only_for_what_is_let_in() -> None:
-    planner, admission = made(tenant_rows_per_s=5.0)
+    scheduler, admission = made(tenant_rows_per_s=5.0)
     for _ in range(40):
-        planner.offer(Entry(1, 40 * MS))
+        scheduler.offer(Entry(1, 40 * MS))
     for _ in range(20):
         late = admission.check(0, Request(1, 50 * MS, tenant="a"), BUSY)
         assert late is not None
@@ -163,7 +165,7 @@ def test_length_classes_are_coarse_and_never_below_the_length(elements: int) -> 
 
 
 def test_a_batch_of_short_rows_is_not_predicted_by_long_ones() -> None:
-    costs = Costs()
+    costs = LatencyLearner()
     for _ in range(30):
         costs.observe(8, 10.0 * MS, kind_of(16))
         costs.observe(8, 80.0 * MS, kind_of(128))
@@ -173,7 +175,7 @@ def test_a_batch_of_short_rows_is_not_predicted_by_long_ones() -> None:
 
 
 def test_a_slow_spell_is_noticed_within_twenty_batches_and_one_hiccup_is_not_believed() -> None:
-    costs = Costs()
+    costs = LatencyLearner()
     costs.seed({1: 10.0 * MS, 8: 40.0 * MS})
     for _ in range(50):
         costs.observe(8, 40.0 * MS)
@@ -200,12 +202,12 @@ def test_the_fixed_mode_is_its_definition(items: list[tuple[int, int]], now_ms: 
     """A batch starts if it is full, or a preferred size is there, or the oldest has waited; never otherwise."""
     delay_ms, preferred, max_rows = 10, 6, 12
     window = Fixed(delay_ms * MS, (preferred,))
-    planner: Planner[Entry] = Planner(max_rows=max_rows, max_queue_rows=1000, window=window)
+    scheduler: Scheduler[Entry] = Scheduler(max_rows=max_rows, max_queue_rows=1000, window=window)
     for rows, age_ms in items:
-        planner.offer(Entry(rows, 10**15, arrived_ns=(100 + now_ms - age_ms) * MS))
+        scheduler.offer(Entry(rows, 10**15, arrived_ns=(100 + now_ms - age_ms) * MS))
     rows = sum(size for size, _ in items)
     oldest_ms = max(age for _, age in items)
-    batches, expired, again_ns = planner.plan((100 + now_ms) * MS, 1)
+    batches, expired, again_ns = scheduler.plan((100 + now_ms) * MS, 1)
     assert not expired
     if rows >= preferred or oldest_ms >= delay_ms:
         assert batches

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.manifest.answering import other_settings
+from tailcut.manifest.answer_settings import other_settings
 from tailcut.manifest.keys import to_plain
 from tailcut.manifest.reading import read
 

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.report.build_labels import HEIGHT, Box, place
+from tailcut.report.builds.labels import HEIGHT, Box, place
 
 AREA = Box(left=90, top=30, right=960, bottom=370)
 NAMES = ("torch", "onnx", "int8-dynamic", "int8-static", "openvino", "openvino-int8", "pair", "int8-qat")

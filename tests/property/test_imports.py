@@ -13,7 +13,7 @@ from tests.code_kit import imported
 
 from tailcut.code.graph import Graph
 from tailcut.code.locating import Locator
-from tailcut.common import source_imports as imports
+from tailcut.common import source_imports
 from tailcut.common.source_imports import imports_of
 
 NAMES = ("alpha", "beta", "gamma", "pack", "pack.one", "pack.two", "pack.deep", "pack.deep.end", "pack.deep.odd")
@@ -88,8 +88,8 @@ def test_reading_import_statements_alone_is_the_same_as_a_whole_parse(data: st.D
     source = "".join(parts).encode()
     quick = imports_of(source, "pack.deep.end", is_package=False)
     tree = ast.parse(source)
-    named, dynamic = imports._named(tree, "pack.deep") if b"import_module" in source else (set(), False)
-    assert set(quick.names) == set(imports._statements(tree.body, "pack.deep")) | named
+    named, dynamic = source_imports._named(tree, "pack.deep") if b"import_module" in source else (set(), False)
+    assert set(quick.names) == set(source_imports._statements(tree.body, "pack.deep")) | named
     assert quick.dynamic == dynamic
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.profiler.attribution import stages as attribution
+from tailcut.profiler.attribution import stages
 from tailcut.profiler.attribution.span_table import STAGES, Flat, Ints
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.attribution.sweep import sweep
@@ -109,8 +109,8 @@ def test_arrays_and_sweep_agree(recording: Recording) -> None:
         order, plain = plain_of(flat)
         return order, np.zeros_like(plain)
 
-    plain_of = attribution._plain
-    with mock.patch.object(attribution, "_plain", none_is_plain):
+    plain_of = stages._plain
+    with mock.patch.object(stages, "_plain", none_is_plain):
         swept = attribute(recording)
     assert (at_once.stage_ns == swept.stage_ns).all()
     assert (at_once.self_ns == swept.self_ns).all()
@@ -150,7 +150,7 @@ def test_overlapping_requests_take_the_sweep() -> None:
     after = Span(stage=Stage.CACHE, label="b", start_ns=6, end_ns=9)
     requests = (Request(number=0, spans=(one, two), **wall), Request(number=1, spans=(one, after), **wall))
     found = attribute(Recording(target="", rate=1, duration_s=1, requests=requests))
-    _, plain = attribution._plain(found.flat)
+    _, plain = stages._plain(found.flat)
     assert plain.tolist() == [False, True]
     assert found.self_ns.tolist() == [4, 5, 6, 3]  # the odd nanosecond of three goes to the first by name
 
@@ -163,7 +163,7 @@ def _ancestors(found: tuple[Span, ...], number: int) -> list[int]:
     return above
 
 
-def _intervals(found: attribution.Attribution) -> list[list[int]]:
+def _intervals(found: stages.Attribution) -> list[list[int]]:
     """The gaps, those that touch joined."""
     gaps = found.gaps
     joined: list[list[int]] = []

@@ -25,7 +25,7 @@ import psycopg
 from onnx import TensorProto, helper, numpy_helper
 from tests.app_kit import Client
 
-from tailcut.builder.user_code import WrittenCode, write_down
+from tailcut.builder.code_snapshot import WrittenCode, write_down
 from tailcut.manifest import load
 from tailcut.serving.deployment import Engine
 
@@ -191,7 +191,7 @@ class Table:
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["tailcut.transport.asgi", "tailcut.builder.user_code", "onnxruntime", "tests.sequences.kit"]
+    ["tailcut.transport.asgi", "tailcut.builder.code_snapshot", "onnxruntime", "tests.sequences.kit"]
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.sequences.kit import MANIFEST, Running, State, Table, save_model, written_code
 
-from tailcut.builder.user_code import files_of
+from tailcut.builder.code_snapshot import files_of
 from tailcut.manifest import load
 from tailcut.registry import NewVariant, Registry, Version
 from tailcut.registry.history import earlier

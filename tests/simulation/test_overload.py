@@ -1,6 +1,6 @@
 """Overload, simulated: what is offered beyond the capacity must not cost those who can be served.
 
-A discrete-event simulation of arrivals, one executor, the planner and the cost model, on a clock of its own; the
+A discrete-event simulation of arrivals, one executor, the scheduler and the cost model, on a clock of its own; the
 model takes 5 ms a batch and 2 ms a row, requests wait at most 500 ms.
 """
 
@@ -14,7 +14,7 @@ import pytest
 from tests.concurrency.dispatching import Bench
 
 from tailcut.errors import QueueTimeout, Shed
-from tailcut.models.batch_item import Ticket
+from tailcut.models.batch_item import BatchItem
 
 BASE_S, ROW_S, MAX_ROWS, TIMEOUT_S = 0.005, 0.002, 32, 0.5
 CAPACITY = MAX_ROWS / (BASE_S + ROW_S * MAX_ROWS)
@@ -27,7 +27,7 @@ class Simulation:
     def __init__(self, *, rate: float, noise: float = 0.0, seeded: bool = True, wrong: float = 1.0) -> None:
         self.bench = Bench(max_rows=MAX_ROWS, max_queue_rows=1024)
         self.rate = rate
-        self.tickets: list[Ticket] = []
+        self.items: list[BatchItem] = []
         self.shed: list[Shed] = []
         self.end_ns = 0
         self.computed = 0
@@ -40,11 +40,11 @@ class Simulation:
         self.bench.run(self._play(seconds))
 
     @property
-    def good(self) -> list[Ticket]:
-        return [t for t in self.tickets if t.future.done() and t.future.exception() is None]
+    def good(self) -> list[BatchItem]:
+        return [t for t in self.items if t.future.done() and t.future.exception() is None]
 
     @property
-    def in_time(self) -> list[Ticket]:
+    def in_time(self) -> list[BatchItem]:
         """Answered in time while the load lasted; what is left at its end takes no time and proves nothing."""
         return [t for t in self.good if t.finished_ns <= t.deadline_ns and t.finished_ns < self.end_ns]
 
@@ -70,13 +70,13 @@ class Simulation:
             else:
                 arrivals += 1
                 try:
-                    self.tickets += self.bench.submit(float(arrivals), slack_s=TIMEOUT_S)
+                    self.items += self.bench.submit(float(arrivals), slack_s=TIMEOUT_S)
                 except Shed as shed:
                     self.shed.append(shed)
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             if ends_s is None and executor.batch is not None:
-                ends_s = now_s + self._duration_s(sum(ticket.rows for ticket in executor.batch))
+                ends_s = now_s + self._duration_s(sum(item.rows for item in executor.batch))
         self.end_ns = clock.monotonic_ns()
         self.computed = sum(rows for rows, _ in self.bench.batches)
         while executor.batch is not None:
@@ -100,7 +100,7 @@ def test_half_the_capacity_is_answered_whole() -> None:
     simulation = Simulation(rate=0.5 * CAPACITY, noise=0.2)
     simulation.play(2.0)
     assert not simulation.shed
-    assert len(simulation.good) == len(simulation.tickets)
+    assert len(simulation.good) == len(simulation.items)
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.1, 30.0])
@@ -148,7 +148,7 @@ def test_who_has_more_time_is_let_in_where_others_are_shed_and_who_has_less_goes
         bench.executors[0].finish()
         await bench.settle()
         assert bench.executors[0].batch == [soon]
-        assert not any(ticket.future.done() for ticket in patient)
+        assert not any(item.future.done() for item in patient)
 
     bench.run(main())
 

@@ -1,4 +1,4 @@
-"""Overload and bursts on the planner, admission and costs of serving, with service times as machines have them."""
+"""Overload and bursts on the scheduler, admission and costs of serving, with service times as machines have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can still meet the SLO goes first, and a backlog that stands is not added to: on the planner of serving."""
+"""What can still meet the SLO goes first, and a backlog that stands is not added to: on the scheduler of serving."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from tailcut.load.arrivals import bursts_ns, offsets_ns, steady
 from tailcut.scheduler.admission import Admission, Executors, Request
 from tailcut.scheduler.batching_delay import Fixed
-from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.latency_model import Cost
-from tailcut.scheduler.overload_detector import Overload, Target
-from tailcut.scheduler.scheduler import Entry, Planner
+from tailcut.scheduler.overload_detector import OverloadDetector, Target
+from tailcut.scheduler.scheduler import Entry, Scheduler
 from tailcut.scheduler.simulation.service_time import noisy
 from tailcut.scheduler.simulation.simulator import Outcome, Scenario, simulate
 
@@ -64,15 +64,15 @@ def test_in_bursts_as_many_meet_the_slo_that_is_counted_from_before_they_were_se
 
 
 def test_batches_are_to_end_a_little_before_the_limit_but_where_that_helps_nobody() -> None:
-    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=100, target=Target(50 * MS, 500 * MS))
-    assert planner.target_ns(0, 500 * MS) == 47 * MS
-    assert planner.target_ns(0, 90 * MS) == 50 * MS, "late for it, there would be no time for another batch"
-    assert planner.overload is not None
-    planner.overload.stands = True
-    assert planner.target_ns(0, 500 * MS) == 50 * MS, "admission left time for full batches, not for cut ones"
-    slow: Planner[Entry] = Planner(max_rows=8, max_queue_rows=100, target=Target(1000 * MS, 5000 * MS))
+    scheduler: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=100, target=Target(50 * MS, 500 * MS))
+    assert scheduler.target_ns(0, 500 * MS) == 47 * MS
+    assert scheduler.target_ns(0, 90 * MS) == 50 * MS, "late for it, there would be no time for another batch"
+    assert scheduler.overload is not None
+    scheduler.overload.stands = True
+    assert scheduler.target_ns(0, 500 * MS) == 50 * MS, "admission left time for full batches, not for cut ones"
+    slow: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=100, target=Target(1000 * MS, 5000 * MS))
     assert slow.target_ns(0, 5000 * MS) == 996 * MS
-    quick: Planner[Entry] = Planner(max_rows=8, max_queue_rows=100, target=Target(5 * MS, 500 * MS))
+    quick: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=100, target=Target(5 * MS, 500 * MS))
     assert quick.target_ns(0, 500 * MS) == 5 * MS
 
 
@@ -93,13 +93,13 @@ def test_a_deadline_just_behind_the_slo_is_kept() -> None:
 @pytest.mark.parametrize(("arrived_ms", "first"), [(0, "sure"), (50, "expected")])
 def test_who_is_in_time_only_if_all_goes_well_makes_way_unless_he_came_so_late(arrived_ms: int, first: str) -> None:
     cost = Cost(0.0, 5.0 * MS, late=1.2)
-    planner: Planner[Entry] = Planner(max_rows=1, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
+    scheduler: Scheduler[Entry] = Scheduler(max_rows=1, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
     expected = Entry(1, 500 * MS, arrived_ns=arrived_ms * MS, target_ns=int(60.5 * MS))
-    planner.offer(expected)
-    planner.offer(sure := Entry(1, 500 * MS, arrived_ns=40 * MS, target_ns=90 * MS))
-    [[ran]] = planner.plan(55 * MS, 1, cost).batches
+    scheduler.offer(expected)
+    scheduler.offer(sure := Entry(1, 500 * MS, arrived_ns=40 * MS, target_ns=90 * MS))
+    [[ran]] = scheduler.plan(55 * MS, 1, cost).batches
     assert ran is (sure if first == "sure" else expected)
-    [[next_ran]] = planner.plan(61 * MS, 1, cost).batches
+    [[next_ran]] = scheduler.plan(61 * MS, 1, cost).batches
     assert {ran, next_ran} == {sure, expected}
 
 
@@ -175,12 +175,12 @@ def test_who_is_refused_for_the_deadline_is_a_sign_of_a_backlog(request_: Reques
     assert overload.stands is stands
 
 
-def asking(known: dict[int, float] | None = None) -> tuple[Admission[Entry], Overload]:
-    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
-    costs = Costs()
+def asking(known: dict[int, float] | None = None) -> tuple[Admission[Entry], OverloadDetector]:
+    scheduler: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
+    costs = LatencyLearner()
     costs.seed(known or {1: 10.0 * MS, 8: 80.0 * MS})
-    assert planner.overload is not None
-    return Admission(planner, costs), planner.overload
+    assert scheduler.overload is not None
+    return Admission(scheduler, costs), scheduler.overload
 
 
 def test_what_is_seen_late_leaves_less_time_to_board() -> None:
@@ -195,9 +195,9 @@ def test_what_is_seen_late_leaves_less_time_to_board() -> None:
 
 
 def test_who_is_refused_for_his_rate_is_no_load() -> None:
-    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
-    admission = Admission(planner, Costs(), tenant_rows_per_s=1.0)
-    overload = planner.overload
+    scheduler: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
+    admission = Admission(scheduler, LatencyLearner(), tenant_rows_per_s=1.0)
+    overload = scheduler.overload
     assert overload is not None
     overload.stands = True
     came = []
@@ -208,7 +208,7 @@ def test_who_is_refused_for_his_rate_is_no_load() -> None:
 
 
 def test_refusals_with_a_break_between_them_are_no_sign() -> None:
-    overload = Overload(Target(449 * MS, 500 * MS))
+    overload = OverloadDetector(Target(449 * MS, 500 * MS))
     overload.missed(0, 500 * MS, 10.0 * MS)
     overload.see(1 * MS, late=False)
     overload.missed(900 * MS, 500 * MS, 10.0 * MS)  # no plan in between: a batch hung
@@ -218,7 +218,7 @@ def test_refusals_with_a_break_between_them_are_no_sign() -> None:
 
 def test_refusals_are_a_sign_for_as_long_as_they_last() -> None:
     """Two that are refused within the limit, and nobody later, are no backlog, whatever time passes."""
-    overload = Overload(Target(449 * MS, 500 * MS))
+    overload = OverloadDetector(Target(449 * MS, 500 * MS))
     for at_ms in (0, 300):
         overload.missed(at_ms * MS, 500 * MS, 10.0 * MS)
         overload.see((at_ms + 1) * MS, late=False)
@@ -276,7 +276,7 @@ def test_a_target_follows_the_clients_own_deadline() -> None:
 
 
 def test_a_backlog_stands_once_it_outlasts_bursts_and_until_less_comes_than_can_be_answered() -> None:
-    overload = Overload(Target(limit_ns=10, timeout_ns=1000))
+    overload = OverloadDetector(Target(limit_ns=10, timeout_ns=1000))
     for now in (0, 150, 200):
         overload.see(now, late=True)
     assert not overload.stands
@@ -304,7 +304,7 @@ def test_a_backlog_stands_once_it_outlasts_bursts_and_until_less_comes_than_can_
 
 
 def test_a_backlog_that_nobody_comes_to_is_not_told_of_for_ever() -> None:
-    overload = Overload(Target(limit_ns=10, timeout_ns=1000))
+    overload = OverloadDetector(Target(limit_ns=10, timeout_ns=1000))
     overload.see(0, late=True)
     overload.see(300, late=True)
     assert overload.is_seen(450)
@@ -314,61 +314,63 @@ def test_a_backlog_that_nobody_comes_to_is_not_told_of_for_ever() -> None:
 
 
 def test_a_late_request_is_not_made_to_miss_its_deadline_by_another_that_fills_up_the_batch() -> None:
-    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
+    scheduler: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
     first = Entry(1, 500 * MS, target_ns=200 * MS)
     tight, patient = Entry(1, 31 * MS, priority=3, target_ns=1), Entry(1, 400 * MS, priority=3, target_ns=1)
     for entry in (first, tight, patient):
-        planner.offer(entry)
-    assert planner.plan(0, 1, Cost(20.0 * MS, 5.0 * MS)).batches == [[first, tight]], "three take 35 ms"
+        scheduler.offer(entry)
+    assert scheduler.plan(0, 1, Cost(20.0 * MS, 5.0 * MS)).batches == [[first, tight]], "three take 35 ms"
 
 
 @pytest.mark.parametrize(("on_time", "late"), [(8, 3), (5, 6)])
 def test_a_preferred_size_counts_what_is_late_and_is_not_exceeded_by_it(on_time: int, late: int) -> None:
     window = Fixed(50 * MS, preferred=(8,))
-    planner: Planner[Entry] = Planner(max_rows=16, max_queue_rows=100, window=window, target=Target(200 * MS, 500 * MS))
+    scheduler: Scheduler[Entry] = Scheduler(
+        max_rows=16, max_queue_rows=100, window=window, target=Target(200 * MS, 500 * MS)
+    )
     for number in range(on_time + late):
         target_ns = 200 * MS if number < on_time else 1
-        planner.offer(Entry(1, 500 * MS, target_ns=target_ns))
-    [batch] = planner.plan(0, 1, Cost(20.0 * MS, 0.1 * MS)).batches
+        scheduler.offer(Entry(1, 500 * MS, target_ns=target_ns))
+    [batch] = scheduler.plan(0, 1, Cost(20.0 * MS, 0.1 * MS)).batches
     assert len(batch) == 8
     assert sum(entry.late for entry in batch) == 8 - on_time
 
 
 def test_by_a_fixed_rule_company_is_waited_for_although_the_slo_is_out_of_reach() -> None:
-    planner: Planner[Entry] = Planner(
+    scheduler: Scheduler[Entry] = Scheduler(
         max_rows=8, max_queue_rows=100, window=Fixed(5 * MS), target=Target(15 * MS, 500 * MS)
     )
     cost = Cost(20.0 * MS, 0.1 * MS)
     one, two = [Entry(1, at + 500 * MS, arrived_ns=at, target_ns=at + 15 * MS) for at in (0, 4 * MS)]
-    planner.offer(one)
-    assert planner.plan(0, 1, cost) == ([], [], 5 * MS)
-    planner.offer(two)
-    assert planner.plan(4 * MS, 1, cost) == ([], [], 5 * MS)
-    assert planner.plan(5 * MS, 1, cost).batches == [[one, two]]
+    scheduler.offer(one)
+    assert scheduler.plan(0, 1, cost) == ([], [], 5 * MS)
+    scheduler.offer(two)
+    assert scheduler.plan(4 * MS, 1, cost) == ([], [], 5 * MS)
+    assert scheduler.plan(5 * MS, 1, cost).batches == [[one, two]]
 
 
 def test_who_is_on_time_is_not_held_back_for_company_while_late_ones_run() -> None:
-    planner: Planner[Entry] = Planner(
+    scheduler: Scheduler[Entry] = Scheduler(
         max_rows=8, max_queue_rows=100, window=Fixed(50 * MS), target=Target(100 * MS, 500 * MS)
     )
     cost = Cost(1.0 * MS, 20.0 * MS)
     late = Entry(1, 500 * MS, target_ns=100 * MS)
     first, new = [Entry(1, at + 500 * MS, arrived_ns=at, target_ns=at + 100 * MS) for at in (110 * MS, 150 * MS)]
-    planner.offer(late)
-    planner.offer(first)
-    assert planner.plan(110 * MS, 1, cost).batches == [[first]]
-    planner.offer(new)
-    assert planner.plan(150 * MS, 1, cost).batches == [[new]], "the oldest has waited for longer than the delay"
+    scheduler.offer(late)
+    scheduler.offer(first)
+    assert scheduler.plan(110 * MS, 1, cost).batches == [[first]]
+    scheduler.offer(new)
+    assert scheduler.plan(150 * MS, 1, cost).batches == [[new]], "the oldest has waited for longer than the delay"
 
 
 @pytest.mark.parametrize("hiccup_ms", [0.0, 100.0, 1000.0])
 def test_late_requests_wait_for_the_batch_that_is_next_not_for_the_largest_there_could_be(hiccup_ms: float) -> None:
     cost = Cost(0.0, 6.5 * MS, hiccup_ns=hiccup_ms * MS)
-    planner: Planner[Entry] = Planner(max_rows=32, max_queue_rows=100, target=Target(260 * MS, 500 * MS))
-    planner.offer(Entry(1, 500 * MS, "late", target_ns=256 * MS))
+    scheduler: Scheduler[Entry] = Scheduler(max_rows=32, max_queue_rows=100, target=Target(260 * MS, 500 * MS))
+    scheduler.offer(Entry(1, 500 * MS, "late", target_ns=256 * MS))
     for _ in range(16):
-        planner.offer(Entry(1, 800 * MS, arrived_ns=60 * MS, target_ns=320 * MS))
-    [batch] = planner.plan(300 * MS, 1, cost).batches
+        scheduler.offer(Entry(1, 800 * MS, arrived_ns=60 * MS, target_ns=320 * MS))
+    [batch] = scheduler.plan(300 * MS, 1, cost).batches
     assert [entry.target_ns // MS for entry in batch] == [320] * 3, "all that are in time; with 32 rows none would be"
 
 
@@ -380,14 +382,14 @@ class Lengths:
 
 
 def test_long_late_requests_behind_a_short_one_run_before_their_deadline() -> None:
-    planner: Planner[Entry] = Planner(max_rows=4, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
-    planner.offer(Entry(1, 400 * MS, "short", kind=1, target_ns=1))
+    scheduler: Scheduler[Entry] = Scheduler(max_rows=4, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
+    scheduler.offer(Entry(1, 400 * MS, "short", kind=1, target_ns=1))
     for _ in range(16):
-        planner.offer(Entry(1, 410 * MS, "long", kind=2, target_ns=1))
+        scheduler.offer(Entry(1, 410 * MS, "long", kind=2, target_ns=1))
     given_up, now_ns = 0, 0
     while now_ns < 500 * MS:
-        planner.offer(Entry(1, now_ns + 500 * MS, "on time", kind=1, target_ns=now_ns + 60 * MS))
-        plan = planner.plan(now_ns, 1, Lengths())
+        scheduler.offer(Entry(1, now_ns + 500 * MS, "on time", kind=1, target_ns=now_ns + 60 * MS))
+        plan = scheduler.plan(now_ns, 1, Lengths())
         given_up += len(plan.expired)
         [batch] = plan.batches
         now_ns += int(Lengths().of(batch[0].kind).batch_ns(len(batch))) + 1
@@ -412,32 +414,32 @@ def test_batches_that_cannot_be_filled_up_do_not_end_a_backlog(more: dict[str, o
 @pytest.mark.parametrize(("every_ms", "stands"), [(5, True), (7, False)])
 def test_how_long_those_are_that_come_is_told_by_those_that_wait(every_ms: int, stands: bool) -> None:
     """At the door each counts as one of the shortest, which take a millisecond; of those that wait half take eleven."""
-    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
-    overload, costs = planner.overload, Costs()
+    scheduler: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
+    overload, costs = scheduler.overload, LatencyLearner()
     assert overload is not None
     for kind, row_ms in ((4, 1.0), (48, 11.0)):
         costs.seed({rows: rows * row_ms * MS for rows in (1, 2, 4, 8)}, kind)
-        planner.offer(Entry(1, 100_000 * MS, kind, kind=kind))
+        scheduler.offer(Entry(1, 100_000 * MS, kind, kind=kind))
     overload.see(0, late=True)
     overload.see(501 * MS, late=True)
-    admission, busy = Admission(planner, costs), Executors(1, 0, 0.0)
+    admission, busy = Admission(scheduler, costs), Executors(1, 0, 0.0)
     for now_ns in range(501 * MS, 2501 * MS, every_ms * MS):
         admission.check(now_ns, Request(1, now_ns + 500 * MS, kind=4), busy)
     assert overload.stands == stands
 
 
-def crowded(deadlines_ms: tuple[int, ...]) -> tuple[Planner[Entry], Admission[Entry], Overload]:
+def crowded(deadlines_ms: tuple[int, ...]) -> tuple[Scheduler[Entry], Admission[Entry], OverloadDetector]:
     """A backlog stands at 600 ms, batches of 8 take 16 ms, and one runs; the limit is 60 ms, the usual time-out 500."""
-    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=10_000, target=Target(60 * MS, 500 * MS))
-    overload, costs = planner.overload, Costs()
+    scheduler: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=10_000, target=Target(60 * MS, 500 * MS))
+    overload, costs = scheduler.overload, LatencyLearner()
     assert overload is not None
     costs.seed({rows: (8.0 + rows) * MS for rows in (1, 2, 4, 8)})
     overload.see(0, late=True)
     overload.see(600 * MS, late=True)
     for deadline_ms in deadlines_ms:
         deadline_ns = (600 + deadline_ms) * MS
-        planner.offer(Entry(1, deadline_ns, target_ns=planner.target_ns(600 * MS, deadline_ns)))
-    return planner, Admission(planner, costs), overload
+        scheduler.offer(Entry(1, deadline_ns, target_ns=scheduler.target_ns(600 * MS, deadline_ns)))
+    return scheduler, Admission(scheduler, costs), overload
 
 
 def asked(admission: Admission[Entry], deadline_ms: int) -> bool:
@@ -460,13 +462,13 @@ def test_nobody_is_refused_unread_for_a_deadline_that_is_not_the_usual_one() -> 
         ((500,) * 16, 56, False),
         ((5_000,) * 3000, 5_000, False),
     ):
-        planner, admission, overload = crowded(waiting)
+        scheduler, admission, overload = crowded(waiting)
         assert not asked(admission, deadline_ms)
-        assert overload.is_full(600 * MS, planner.queue_rows) is full
+        assert overload.is_full(600 * MS, scheduler.queue_rows) is full
 
 
 def test_batches_that_differ_by_a_fifth_in_time_are_not_cut_short() -> None:
-    """Who boards leaves those who boarded before time for a batch that takes long: the planner asks for it as well."""
+    """Who boards leaves those who boarded before time for a batch that takes long: the scheduler asks for it too."""
     cost = Cost(5.0 * MS, 1.5 * MS)
     capacity, known = 16e9 / cost.batch_ns(16), {1 << power: cost.batch_ns(1 << power) for power in range(5)}
     arrivals = offsets_ns(steady(2.0 * capacity, 6.0), 4)
@@ -483,12 +485,12 @@ def test_batches_grow_while_nobody_is_idle_only_where_those_in_them_have_time() 
     cost = Cost(0.0, 6.8 * MS, points=(6.8 * MS, 13.2 * MS, 25.6 * MS, 50.4 * MS, 99.5 * MS), shaped=True)
 
     def rows(slack_ms: int, busy: int) -> int:
-        planner: Planner[Entry] = Planner(max_rows=16, max_queue_rows=4096)
+        scheduler: Scheduler[Entry] = Scheduler(max_rows=16, max_queue_rows=4096)
         now_ns = 0
         while True:
-            while planner.queue_rows < 16:
-                planner.offer(Entry(1, now_ns + slack_ms * MS, "x"))
-            [batch] = planner.plan(now_ns, 1, cost).batches
+            while scheduler.queue_rows < 16:
+                scheduler.offer(Entry(1, now_ns + slack_ms * MS, "x"))
+            [batch] = scheduler.plan(now_ns, 1, cost).batches
             if busy <= 0:
                 return len(batch)
             busy -= len(batch)

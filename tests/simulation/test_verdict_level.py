@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from tests.simulation.load_noise import Machine, Variant
 
-from tailcut.builder.rounds import Entrant, Rounds, Terms, play
-from tailcut.builder.verdicts import SpeedVerdict
+from tailcut.builder.speed.rounds import Entrant, Rounds, Terms, play
+from tailcut.builder.speed.verdicts import SpeedVerdict
 from tailcut.common.slo import LatencyObjective
 from tailcut.gate.sequential import LEAST, interval, schedule
-from tailcut.manifest.schema_build import Build
+from tailcut.manifest.schema.build import Build
 
 TERMS = Terms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.001, rounds=Build().rounds)
 LIMIT_S = float(Build().load_limit_s)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tailcut.profiler.tracing import Trace
+    from tailcut.profiler.recording.tracing import Trace
 
 
 @pytest.fixture
 def request_() -> Iterator[Trace]:
     """A request under profile that this code works for."""
+    from tailcut.profiler.recording.tracing import current, open_root, tracer
     from tailcut.profiler.records import Stage
-    from tailcut.profiler.tracing import current, open_root, tracer
 
     tracer.clear()
     trace = tracer.enter(7, "POST", "/predict")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailcut.common.statistics import Percentiles
-from tailcut.report.ladder_file import Capacity, LadderRecord, Measurement, PilotFacts, RungRecord
+from tailcut.report.ladder.file import Capacity, LadderRecord, Measurement, PilotFacts, RungRecord
 
 SLO = "p95=25ms,errors=0.1%"
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tailcut.profiler.attribution.layers import DISPATCH, ModelLayers, layers_of, operators_of
-from tailcut.profiler.attribution.overhead import Latencies, Overhead
 from tailcut.profiler.forecast import forecast as forecasts
 from tailcut.profiler.forecast.calibration import Calibration
 from tailcut.profiler.forecast.forecast import Forecast
 from tailcut.profiler.levers.advice import Advice, LeverAdvice
+from tailcut.profiler.overhead_records import Latencies, Overhead
 from tailcut.profiler.records import (
     Moment,
     Pilot,

@@ -14,9 +14,8 @@ from tests.app_kit import FEATURES, GOOD, INFER, Client, counters, deployment, r
 import tailcut
 from tailcut.common.tensors import Arrays
 from tailcut.errors import TailcutError
-from tailcut.models import variant_loader as seating
-from tailcut.pipeline.pipeline import Call
-from tailcut.pipeline.pipeline import Path as EnginePath
+from tailcut.models import variant_loader
+from tailcut.pipeline.pipeline import Pipeline, RequestContext
 from tailcut.protocol.model_routes import EXTENSIONS
 from tailcut.serving import deployment as engine
 from tailcut.testing.runtimes import StubRuntime
@@ -240,13 +239,13 @@ def test_a_client_may_ask_for_a_longer_or_shorter_deadline_within_the_servers_li
 ) -> None:
     """Header and parameter are one thing; of two the shorter counts, and neither passes server.max_timeout."""
     seen_ms: list[float] = []
-    admit = EnginePath.admit
+    admit = Pipeline.admit
 
-    def noting(self: EnginePath, call: Call, rows: int, **more: bool) -> None:
-        seen_ms.append((call.deadline_ns - call.timings.start_ns) / 1e6)
-        admit(self, call, rows, **more)
+    def noting(self: Pipeline, context: RequestContext, rows: int, **more: bool) -> None:
+        seen_ms.append((context.deadline_ns - context.timings.start_ns) / 1e6)
+        admit(self, context, rows, **more)
 
-    monkeypatch.setattr(EnginePath, "admit", noting)
+    monkeypatch.setattr(Pipeline, "admit", noting)
 
     async def test(client: Client) -> None:
         header_ms: dict[int, dict[str, str]] = {0: {}}
@@ -385,5 +384,5 @@ def test_infinity_is_kept_in_the_entity_cache(serve: Serve) -> None:
         }
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seating, "open_runtime", lambda *_, **__: StubRuntime(odd))
+        patch.setattr(variant_loader, "open_runtime", lambda *_, **__: StubRuntime(odd))
         serve(test, FEATURES, "model.outputs.y.allow_nan=true", "model.outputs.z.allow_nan=true")

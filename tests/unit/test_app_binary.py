@@ -17,7 +17,7 @@ from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError, TooLarge
 from tailcut.manifest import load
 from tailcut.models.runtimes import open_runtime
-from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.base import OpenSpec
 from tailcut.protocol.open_inference.codec import BINARY_HEADER, BinaryReply, InferenceCodec
 
 X = np.array([[1, 2], [3, 4]], np.float32)
@@ -274,7 +274,7 @@ def test_bytes_of_a_hook_reach_onnxruntime_as_text(tmp_path: Path) -> None:
     save_texts(tmp_path / "texts.onnx")
     (tmp_path / "tailcut.toml").write_text(TEXTS)
     model = load(tmp_path, environment={}).deployment.model
-    variant = Opening("source", "onnxruntime", tmp_path / "texts.onnx", model.inputs, model.outputs, {})
+    variant = OpenSpec("source", "onnxruntime", tmp_path / "texts.onnx", model.inputs, model.outputs, {})
     runtime = open_runtime(variant, threads=1)
     found = runtime.run({"t": np.array(["é".encode(), "b"], object)}, ["o"])
     assert found["o"].tolist() == ["é", "b"]

@@ -16,9 +16,9 @@ from tailcut.cli.app import run
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BadRequest, FeatureUnavailable
 from tailcut.manifest import Deployment, FeatureGroup, Features, Manifest, Model, Tensor
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.models.value_limits import PathLimits
-from tailcut.pipeline.row_transform import Assembly, limited_inputs
+from tailcut.pipeline.row_transform import RowTransform, limited_inputs
 from tailcut.testing.runtimes import CallableRuntime
 
 PREDICT = "/predict/m"
@@ -216,12 +216,12 @@ def test_a_list_that_was_fetched_is_the_groups_fault() -> None:
     group = FeatureGroup(name="texts", key=("id",), columns=("tokens",), ttl="5s", sql="SELECT id, tokens FROM t")
     features = Features(entity=("id",), groups=(group,))
     limits = PathLimits(Deployment(name="m", model=model, features=features), (), hook=False)
-    assembly = Assembly(model, None, None)
+    transform = RowTransform(model, None, None)
     good, unknown, long = ([{"tokens": values}] for values in ((1, 49), (1, 50), (1,) * 7))
-    limited_inputs(assembly, limits, good, from_client=False)
+    limited_inputs(transform, limits, good, from_client=False)
     for rows, said in ((unknown, "holds 50 in row 0, position 1"), (long, "is 7, the limit is 6")):
         with pytest.raises(FeatureUnavailable) as caught:
-            limited_inputs(assembly, limits, rows, from_client=False)
+            limited_inputs(transform, limits, rows, from_client=False)
         assert caught.value.message == (
             'feature group "texts" has a value in column "tokens" that the model cannot take: '
             "allowed are 0 to 49; its length is at most 6"
@@ -229,7 +229,7 @@ def test_a_list_that_was_fetched_is_the_groups_fault() -> None:
         assert caught.value.group == "texts"
         assert said in caught.value.detail
         with pytest.raises(BadRequest):
-            limited_inputs(assembly, limits, rows, from_client=True)
+            limited_inputs(transform, limits, rows, from_client=True)
 
 
 def test_what_a_hook_makes_beyond_a_limit_is_the_servers_fault(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_stream_takes_what_infer_takes(tmp_path: Path, monkeypatch: pytest.Mon
     def whole(inputs: Arrays) -> Arrays:
         return {"y": inputs["tokens"].sum(axis=1).astype(np.float32)}
 
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: CallableRuntime(stream, whole))
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: CallableRuntime(stream, whole))
 
     async def test(client: Client) -> None:
         for body, said in (({"tokens": [50]}, "input 'tokens' holds 50"), ({"tokens": [1] * 7}, "the limit is 6")):

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, Answer, Client, counters, deployment, running
 
-from tailcut.models import variant_loader as seating
-from tailcut.pipeline.pipeline import Path as EnginePath
+from tailcut.models import variant_loader
+from tailcut.pipeline.pipeline import Pipeline
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 Test = Callable[[Client], Awaitable[None]]
@@ -220,7 +220,7 @@ def test_a_handler_that_its_server_cancels_is_counted_as_a_client_that_left(
 def faulty(monkeypatch: pytest.MonkeyPatch) -> FaultyRuntime:
     """The runtime that every deployment of the test gets."""
     runtime = FaultyRuntime(StubRuntime(lambda inputs: {"y": inputs["x"].sum(axis=1), "z": inputs["x"] * 2}))
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: runtime)
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: runtime)
     return runtime
 
 
@@ -268,7 +268,7 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_back(tmp_path: Path, fault
         await entered(faulty)
         waiting = [asyncio.create_task(client.post(INFER, GOOD)) for _ in range(8)]
         async with asyncio.timeout(30):
-            while client.app.engine.path.dispatcher.planner.queue_rows < 16:
+            while client.app.engine.pipeline.dispatcher.scheduler.queue_rows < 16:
                 await asyncio.sleep(0)
         for path, body in ((INFER, tensor()), ("/predict/m", {"rows": [ROW]})):
             shed = await client.post(path, body)
@@ -290,7 +290,7 @@ def test_a_hanging_model_is_a_504_and_not_ready_until_another_executor_takes_its
             assert may_open.wait(30)
             return StubRuntime(lambda inputs: {"y": inputs["x"].sum(axis=1), "z": inputs["x"] * 2})
 
-        monkeypatch.setattr(seating, "open_runtime", another)
+        monkeypatch.setattr(variant_loader, "open_runtime", another)
         faulty.hang()
         answer = await client.post(INFER, tensor(), {"x-tailcut-timeout-ms": "30"})
         check(answer, 504, "infer_timeout", "while the model was running")
@@ -388,7 +388,7 @@ def test_an_unforeseen_exception_is_a_500_that_shows_no_internals(
 ) -> None:
     async def test(client: Client) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(EnginePath, "infer", lambda *_: 1 / 0)
+            patch.setattr(Pipeline, "infer", lambda *_: 1 / 0)
             answer = await client.post(INFER, GOOD)
         check(answer, 500, "internal", "^unexpected ZeroDivisionError$")
         assert (await client.post(INFER, GOOD)).status == 200

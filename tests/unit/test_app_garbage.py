@@ -21,10 +21,10 @@ from tests.app_kit import FEATURES, GOOD, INFER, Client, deployment, running
 from tests.unit.test_app_errors import ROW, THREAD, WRONG, tensor
 
 from tailcut.errors import InferenceError, TailcutError
-from tailcut.models import variant_loader as seating
-from tailcut.models.batch_item import Ticket
+from tailcut.models import variant_loader
+from tailcut.models.batch_item import BatchItem
 from tailcut.models.runtimes import open_runtime
-from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.testing.runtimes import FaultyRuntime
 
 PREDICT = "/predict/m"
@@ -56,7 +56,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> list[FaultyRuntime]:
         opened.append(FaultyRuntime(open_runtime(*arguments, **options)))
         return opened[-1]
 
-    monkeypatch.setattr(seating, "open_runtime", faulty)
+    monkeypatch.setattr(variant_loader, "open_runtime", faulty)
     return opened
 
 
@@ -65,7 +65,7 @@ def uncollected() -> Iterator[Callable[[], Counter[str]]]:
     """Collect nothing meanwhile; yields what counts by kind what is left of requests."""
 
     def requests() -> list[Any]:
-        return [each for each in gc.get_objects() if issubclass(type(each), Call | Ticket | TailcutError)]
+        return [each for each in gc.get_objects() if issubclass(type(each), RequestContext | BatchItem | TailcutError)]
 
     gc.collect()
     gc.disable()
@@ -142,7 +142,7 @@ def test_no_room(tmp_path: Path, faulty: list[FaultyRuntime], more: str) -> None
         first = [asyncio.create_task(client.post(INFER, GOOD)) for _ in range(12)]
         path, body = (PREDICT, {"entities": [7]}) if more else (INFER, GOOD)
         async with asyncio.timeout(30):
-            while client.app.engine.path.dispatcher.planner.queue_rows < 16:
+            while client.app.engine.pipeline.dispatcher.scheduler.queue_rows < 16:
                 await asyncio.sleep(0)
         for _ in range(3):
             assert (await client.post(path, body)).status == 429

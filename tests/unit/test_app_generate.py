@@ -15,9 +15,9 @@ from tests.app_kit import Client, counters, deployment, running
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import Shed
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.pipeline.streaming import MAX_STREAMS
-from tailcut.protocol import inference_handler as answering
+from tailcut.protocol import inference_handler
 from tailcut.testing.runtimes import CallableRuntime
 from tailcut.transport import asgi
 from tailcut.transport.asgi import ASGIApplication
@@ -49,7 +49,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CallableRuntime]:
 
     def use(stream: Callable[[Arrays], Iterator[Arrays]] = parts) -> CallableRuntime:
         runtime = CallableRuntime(stream, lambda inputs: {"y": inputs["x"][:, 0], "z": inputs["x"]})
-        monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: runtime)
+        monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: runtime)
         return runtime
 
     return use
@@ -369,7 +369,7 @@ def test_while_the_only_executor_is_replaced_a_stream_is_told_when_to_come(
                 await asyncio.sleep(0.01)
         assert len(await Stream(client.app, {"x": [1, 2]}, patient).end()) == 3
 
-    monkeypatch.setattr(seating, "open_runtime", opened)
+    monkeypatch.setattr(variant_loader, "open_runtime", opened)
     serve(tmp_path, test, 'pool={executor="thread", executors=1}', "slo.timeout=200ms")
 
 
@@ -463,11 +463,11 @@ def test_once_a_body_brought_a_timeout_nobody_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(client: Client) -> None:
-        monkeypatch.setattr(answering, "refused_unread", lambda *_: Shed("unread", hint="", retry_after_s=1.0))
+        monkeypatch.setattr(inference_handler, "refused_unread", lambda *_: Shed("unread", hint="", retry_after_s=1.0))
         assert (await client.post(GENERATE, {"x": [1, 2]})).status == 429
         monkeypatch.undo()
         assert (await client.post(GENERATE, {"x": [1, 2], "parameters": {"timeout": 400_000}})).status == 200
-        monkeypatch.setattr(answering, "refused_unread", lambda *_: Shed("unread", hint="", retry_after_s=1.0))
+        monkeypatch.setattr(inference_handler, "refused_unread", lambda *_: Shed("unread", hint="", retry_after_s=1.0))
         assert (await client.post(GENERATE, {"x": [1, 2]})).status == 200
 
     serve(tmp_path, test)

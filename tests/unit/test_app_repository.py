@@ -15,7 +15,7 @@ from tests.promotion_kit import Promotions, deployment, save_model
 from tailcut.common.timings import Stage, Timings
 from tailcut.errors import BadRequest, NotFound, NotReady, TailcutError
 from tailcut.observe.recorder import Recorder
-from tailcut.protocol import inference_handler as answering
+from tailcut.protocol import inference_handler
 from tailcut.registry import NewVariant, Registry, Version
 from tailcut.serving.statistics import Statistics
 
@@ -212,7 +212,7 @@ def test_a_source_that_is_served_as_it_is_is_listed_and_loaded(tmp_path: Path) -
 def test_a_body_that_does_not_come_is_a_408_and_one_that_breaks_off_is_no_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answering, "_READ_S", 0.01)
+    monkeypatch.setattr(inference_handler, "_READ_S", 0.01)
 
     async def test(client: Client, promotions: Promotions) -> None:
         slow = client.connect("POST", "/v2/repository/index")

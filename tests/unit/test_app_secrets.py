@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.app_kit import FEATURES, INFER, Client, deployment, running
 
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 SECRET = "the password is hunter2"
@@ -82,7 +82,7 @@ def test_what_the_models_library_says_is_no_clients_business_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     faulty = FaultyRuntime(StubRuntime())
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: faulty)
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: faulty)
     good = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 
     async def test(client: Client) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tailcut.errors import BadRequest, HookError, InferenceError
 from tailcut.manifest import Field, Model, Tensor
-from tailcut.pipeline.row_transform import Assembly, encode_answer
+from tailcut.pipeline.row_transform import RowTransform, encode_answer
 
 
 @dataclass
@@ -28,26 +28,26 @@ def model(*inputs: Tensor) -> Model:
     return Model(source="m:m", inputs=inputs, outputs=(Tensor(name="y"),))
 
 
-def assembly(datatype: Any = "FP32", columns: tuple[str, ...] = ("a", "b"), allow_nan: bool = False) -> Assembly:
-    return Assembly(
+def transform(datatype: Any = "FP32", columns: tuple[str, ...] = ("a", "b"), allow_nan: bool = False) -> RowTransform:
+    return RowTransform(
         model(Tensor(name="x", datatype=datatype, shape=(-1, len(columns)), columns=columns, allow_nan=allow_nan)),
         None,
         None,
     )
 
 
-def with_hooks(pre: Callable[..., Any] | None = None, post: Callable[..., Any] | None = None) -> Assembly:
-    return Assembly(model(Tensor(name="x", shape=(-1, 2))), pre, post)
+def with_hooks(pre: Callable[..., Any] | None = None, post: Callable[..., Any] | None = None) -> RowTransform:
+    return RowTransform(model(Tensor(name="x", shape=(-1, 2))), pre, post)
 
 
 def test_columns_fill_the_input_in_the_manifests_order() -> None:
-    given = assembly().inputs([{"b": 2, "a": 1}, {"a": 3, "b": Decimal("4.5")}], from_client=True)
+    given = transform().inputs([{"b": 2, "a": 1}, {"a": 3, "b": Decimal("4.5")}], from_client=True)
     np.testing.assert_array_equal(given["x"], np.array([[1, 2], [3, 4.5]], np.float32))
     assert given["x"].dtype == np.float32
 
 
 def test_an_input_without_columns_is_a_field_of_its_own_name() -> None:
-    two = Assembly(model(Tensor(name="ids", datatype="INT64", shape=(-1, -1)), Tensor(name="w")), None, None)
+    two = RowTransform(model(Tensor(name="ids", datatype="INT64", shape=(-1, -1)), Tensor(name="w")), None, None)
     given = two.inputs([{"ids": [1, 2, 3], "w": 0.5}, {"ids": [4, 5, 6], "w": 1}], from_client=True)
     assert given["ids"].tolist() == [[1, 2, 3], [4, 5, 6]]
     assert given["w"].tolist() == [0.5, 1.0]
@@ -80,7 +80,7 @@ def test_values_that_would_not_survive_the_datatype_are_refused(datatype: str, v
     good = {"BYTES": "t", "BOOL": True}.get(datatype, 1)
     for row in ({"a": value, "b": good}, {"a": good, "b": value}):
         with pytest.raises(BadRequest) as caught:
-            assembly(datatype).inputs([row], from_client=True)
+            transform(datatype).inputs([row], from_client=True)
         assert re.search(says, caught.value.message)
         assert caught.value.hint == "a row is an object with a, b"
 
@@ -104,12 +104,12 @@ def test_values_that_would_not_survive_the_datatype_are_refused(datatype: str, v
     ],
 )
 def test_values_that_survive_pass(datatype: str, value: object, becomes: object) -> None:
-    assert assembly(datatype, ("a",)).inputs([{"a": value}], from_client=True)["x"].tolist() == [[becomes]]
+    assert transform(datatype, ("a",)).inputs([{"a": value}], from_client=True)["x"].tolist() == [[becomes]]
 
 
 def test_of_two_values_the_one_that_does_not_survive_is_named() -> None:
     with pytest.raises(BadRequest, match=r"holds 70000\.0, which is no FP16"):
-        assembly("FP16").inputs([{"a": 65510.0, "b": 70000.0}], from_client=True)
+        transform("FP16").inputs([{"a": 65510.0, "b": 70000.0}], from_client=True)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_of_two_values_the_one_that_does_not_survive_is_named() -> None:
 )
 def test_a_whole_number_is_exact_whatever_is_beside_it(datatype: str, values: list[Any]) -> None:
     a, b = values
-    given = assembly(datatype).inputs([{"a": a, "b": b}, {"a": b, "b": a}], from_client=True)["x"]
+    given = transform(datatype).inputs([{"a": a, "b": b}, {"a": b, "b": a}], from_client=True)["x"]
     assert given.tolist() == [[int(a), int(b)], [int(b), int(a)]]
     assert given.dtype == datatype.lower()
 
@@ -148,23 +148,23 @@ def test_a_whole_number_is_exact_whatever_is_beside_it(datatype: str, values: li
 @pytest.mark.parametrize("beside", [1, 2**53 + 1, 1.0])
 def test_what_is_no_whole_number_is_named_whatever_is_beside_it(datatype: str, value: Any, beside: Any) -> None:
     with pytest.raises(BadRequest) as caught:
-        assembly(datatype).inputs([{"a": beside, "b": value}], from_client=True)
+        transform(datatype).inputs([{"a": beside, "b": value}], from_client=True)
     assert caught.value.message.endswith(f"input 'x' holds {value!r}, which is no {datatype}")
 
 
 def test_bytes_of_a_hook_reach_the_model_as_text() -> None:
     model = Model(source="m:m", inputs=(Tensor(name="x", datatype="BYTES"),), outputs=(Tensor(name="y"),))
-    assembly = Assembly(model, lambda rows: {"x": np.array([row["x"] for row in rows], object)}, None)
-    assert assembly.inputs([{"x": b"a"}, {"x": "é"}], from_client=True)["x"].tolist() == ["a", "é"]
+    transform = RowTransform(model, lambda rows: {"x": np.array([row["x"] for row in rows], object)}, None)
+    assert transform.inputs([{"x": b"a"}, {"x": "é"}], from_client=True)["x"].tolist() == ["a", "é"]
     with pytest.raises(BadRequest, match="is no UTF-8 text"):
-        assembly.inputs([{"x": b"\xff"}], from_client=True)
+        transform.inputs([{"x": b"\xff"}], from_client=True)
 
 
 def test_none_is_nan_where_the_model_takes_nan_but_overflow_is_still_refused() -> None:
-    given = assembly(allow_nan=True).inputs([{"a": None, "b": 1}], from_client=True)["x"]
+    given = transform(allow_nan=True).inputs([{"a": None, "b": 1}], from_client=True)["x"]
     assert np.isnan(given[0, 0])
     with pytest.raises(BadRequest, match=r"holds 1e\+300, which is no FP32"):
-        assembly(allow_nan=True).inputs([{"a": 1e300, "b": 1}], from_client=True)
+        transform(allow_nan=True).inputs([{"a": 1e300, "b": 1}], from_client=True)
 
 
 def test_one_long_text_does_not_make_every_value_as_large() -> None:
@@ -174,7 +174,7 @@ def test_one_long_text_does_not_make_every_value_as_large() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(BadRequest, match=r"input 'x' holds 'xxx.*', which is no FP32"):
-            assembly().inputs(rows, from_client=True)
+            transform().inputs(rows, from_client=True)
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
         tracemalloc.stop()
@@ -183,23 +183,23 @@ def test_one_long_text_does_not_make_every_value_as_large() -> None:
 @pytest.mark.parametrize("value", [["y"], [["y"]], [1, "y"], b"y"])
 def test_text_is_found_at_every_depth(value: object) -> None:
     with pytest.raises(BadRequest, match="which is no FP32"):
-        Assembly(model(Tensor(name="x", shape=(-1, -1))), None, None).inputs([{"x": value}] * 2, from_client=True)
+        RowTransform(model(Tensor(name="x", shape=(-1, -1))), None, None).inputs([{"x": value}] * 2, from_client=True)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_an_output_that_is_not_finite_is_an_error(value: float) -> None:
     with pytest.raises(InferenceError, match="NaN or infinity in output 'y'"):
-        assembly().answers({"y": np.array([0, value], np.float32)}, 2)
+        transform().answers({"y": np.array([0, value], np.float32)}, 2)
 
 
 def test_a_missing_column_is_named() -> None:
     with pytest.raises(BadRequest, match="column 'b' is missing"):
-        assembly().inputs([{"a": 1}], from_client=True)
+        transform().inputs([{"a": 1}], from_client=True)
 
 
 def test_the_same_fault_in_feature_rows_is_not_the_clients() -> None:
     with pytest.raises(HookError, match="column 'b' is missing") as caught:
-        assembly().inputs([{"a": 1}], from_client=False)
+        transform().inputs([{"a": 1}], from_client=False)
     assert "tailcut check" in caught.value.hint
 
 
@@ -227,7 +227,7 @@ def test_a_preprocess_may_answer_in_a_wider_datatype() -> None:
 
 def test_without_a_hook_an_answer_is_an_object_of_outputs() -> None:
     outputs = {"y": np.array([0.5, 1], np.float32), "z": np.array([[1, 2], [3, 4]])}
-    assert assembly().answers(outputs, 2) == [{"y": 0.5, "z": [1, 2]}, {"y": 1.0, "z": [3, 4]}]
+    assert transform().answers(outputs, 2) == [{"y": 0.5, "z": [1, 2]}, {"y": 1.0, "z": [3, 4]}]
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_a_postprocess_may_not_answer_what_json_does_not_have(value: Any) -> Non
 
 def test_a_postprocess_may_answer_nan_where_an_output_may_hold_it() -> None:
     model = Model(source="m:m", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y", allow_nan=True),))
-    answers = Assembly(model, None, lambda outputs: outputs["y"].tolist()).answers({"y": np.array([np.nan])}, 1)
+    answers = RowTransform(model, None, lambda outputs: outputs["y"].tolist()).answers({"y": np.array([np.nan])}, 1)
     assert json.loads(encode_answer(answers)) == [None]
 
 
@@ -382,16 +382,16 @@ def test_a_postprocess_may_answer_nan_where_an_output_may_hold_it() -> None:
 )
 def test_infinity_is_never_answered_as_null(value: Any, text: bytes) -> None:
     model = Model(source="m:m", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y", allow_nan=True),))
-    answers = Assembly(model, None, lambda outputs: [value]).answers({"y": np.array([np.nan])}, 1)
+    answers = RowTransform(model, None, lambda outputs: [value]).answers({"y": np.array([np.nan])}, 1)
     assert encode_answer(answers) == b"[" + text + b"]"
 
 
 def test_bytes_of_a_model_are_text_in_answers_or_an_error() -> None:
     model = Model(source="m:m", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y", datatype="BYTES"),))
-    found = Assembly(model, None, None).answers({"y": np.array([["é".encode(), "a"]], object)}, 1)
+    found = RowTransform(model, None, None).answers({"y": np.array([["é".encode(), "a"]], object)}, 1)
     assert found == [{"y": ["é", "a"]}]
     with pytest.raises(InferenceError, match="no UTF-8") as caught:
-        Assembly(model, None, None).answers({"y": np.array([b"\xff"], object)}, 1)
+        RowTransform(model, None, None).answers({"y": np.array([b"\xff"], object)}, 1)
     assert "binary_data_output" in caught.value.hint
 
 
@@ -404,9 +404,9 @@ def test_what_json_has_passes(value: Any) -> None:
 def test_a_field_of_a_clients_row_that_nothing_reads_is_refused(fields: tuple[str, ...]) -> None:
     if fields:
         implied = lambda rows: {"x": np.ones((len(rows), 2), np.float32)}  # noqa: E731
-        held = Assembly(model(Tensor(name="x", shape=(-1, 2))), implied, None, fields=fields)
+        held = RowTransform(model(Tensor(name="x", shape=(-1, 2))), implied, None, fields=fields)
     else:
-        held = assembly()
+        held = transform()
     good: dict[str, Any] = dict.fromkeys(fields or ("a", "b"), 1)
     assert held.inputs([good], from_client=True)["x"].shape == (1, 2)
     with pytest.raises(BadRequest, match="row 1 has the unknown field 'agee'") as caught:
@@ -419,7 +419,7 @@ def test_a_field_of_a_clients_row_that_nothing_reads_is_refused(fields: tuple[st
 def test_fields_that_the_manifest_declares_are_known() -> None:
     tensor = Tensor(name="x", shape=(-1, 1), columns=("a",))
     declared = Model(source="m:m", inputs=(tensor,), outputs=(Tensor(name="y"),), fields=(Field(name="session"),))
-    held = Assembly(declared, None, None)
+    held = RowTransform(declared, None, None)
     assert held.inputs([{"a": 1, "session": "s"}], from_client=True)["x"].tolist() == [[1]]
     with pytest.raises(BadRequest, match="unknown field 'b'"):
         held.inputs([{"a": 1, "b": 2}], from_client=True)

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.builder import arrays
+from tailcut.builder.holdouts import arrays
 
 NAMES = st.one_of(
     st.sampled_from(["file", "allow_pickle", "args", "self", "a/b", "../a", "a b", "ü"]),

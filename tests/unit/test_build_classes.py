@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.builder import Holdout, labels
-from tailcut.builder.labels import Coding, coding_of, numbered
+from tailcut.builder import Holdout
+from tailcut.builder.holdouts import labels
+from tailcut.builder.holdouts.labels import Coding, coding_of, numbered
 from tailcut.errors import BuildError
 from tailcut.manifest import Holdout as Section
 

@@ -9,7 +9,7 @@ import pytest
 
 from tailcut.builder import limits
 from tailcut.builder.bounds import Found
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import Model, Tensor
 

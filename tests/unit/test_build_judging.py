@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tailcut.builder import Holdout, export_check, hardware, judging, race, scoring
-from tailcut.builder.labels import Coding
+from tailcut.builder import Holdout
+from tailcut.builder.holdouts.labels import Coding
+from tailcut.builder.quality import export_check, judging, scoring
+from tailcut.builder.speed import hardware, race
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Manifest, Tensor

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from tests.app_kit import running
 from tests.models import graphs
 
-from tailcut.builder import Holdout, keeping, speed
+from tailcut.builder import Holdout
+from tailcut.builder.holdouts import kept_rows
+from tailcut.builder.speed import served
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ManifestError
@@ -43,7 +45,7 @@ def numbers(count: int) -> Holdout:
 
 
 def chosen(holdout: Holdout, model: Model = NUMBERS, count: int = 8, answers: Arrays | None = None) -> KeptRows:
-    found = keeping.choose(holdout, answers or {}, model, [], count)
+    found = kept_rows.choose(holdout, answers or {}, model, [], count)
     assert found is not None
     return found
 
@@ -96,24 +98,24 @@ def test_rows_that_no_request_may_hold_are_not_kept(declared: bool) -> None:
     tensor = Tensor(name="x", shape=(-1, 2), allow_nan=True, **(limit if declared else {}))
     model = Model(source="m:m", inputs=(tensor,), outputs=NUMBERS.outputs)
     bounds = [] if declared else [Bound(input="x", **limit)]
-    found = keeping.choose(numbers(300), {}, model, bounds, 64)
+    found = kept_rows.choose(numbers(300), {}, model, bounds, 64)
     assert found is not None
     assert sorted(found.inputs["x"][:, 0].tolist()) == [100, 102, 104, 106, 108, 110, 112, 114, 116, 118]
     nothing = [*bounds, Bound(input="x", max=-1)]
-    assert keeping.choose(numbers(300), {}, model, nothing, 64) is None
+    assert kept_rows.choose(numbers(300), {}, model, nothing, 64) is None
 
 
 def test_nothing_is_kept_where_that_is_asked_for(tmp_path: Path) -> None:
-    found = keeping.choose(numbers(20), {}, NUMBERS, [], 0)
-    keeping.write(tmp_path, found)
+    found = kept_rows.choose(numbers(20), {}, NUMBERS, [], 0)
+    kept_rows.write(tmp_path, found)
     assert found is None
-    assert keeping.files(tmp_path) == {}
+    assert kept_rows.files(tmp_path) == {}
 
 
 def test_what_is_kept_goes_to_the_registry(tmp_path: Path) -> None:
     rows = chosen(numbers(20))
-    keeping.write(tmp_path, rows)
-    assert KeptRows.load(keeping.files(tmp_path)["rows"]).inputs["x"].tolist() == rows.inputs["x"].tolist()
+    kept_rows.write(tmp_path, rows)
+    assert KeptRows.load(kept_rows.files(tmp_path)["rows"]).inputs["x"].tolist() == rows.inputs["x"].tolist()
 
 
 @pytest.mark.parametrize("keep", [-1, 65])
@@ -132,7 +134,7 @@ def test_a_number_out_of_range_is_refused(tmp_path: Path, keep: int) -> None:
 def test_rows_are_sent_with_their_gaps(tmp_path: Path) -> None:
     """A 0 in their place is an input that no row has, and that the model may refuse."""
     x = np.array([[np.nan, 1], [np.inf, -0.0], [-np.inf, 2**24 + 1], [0.1, 5e-324]], np.float32)
-    path = speed._write_payloads(Holdout({"x": x}), tmp_path / "payloads", Deployment(name="m", model=NUMBERS))
+    path = served._write_payloads(Holdout({"x": x}), tmp_path / "payloads", Deployment(name="m", model=NUMBERS))
     graphs.linear(tmp_path / "model.onnx", width=2)
     (tmp_path / "tailcut.toml").write_text(
         'name = "m"\n[model]\nsource = "model.onnx"\ninputs = [{ name = "x", shape = [-1, 2], allow_nan = true }]\n'
@@ -142,13 +144,13 @@ def test_rows_are_sent_with_their_gaps(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with running(load(tmp_path, environment={})) as client:
-            run = client.app.engine.path.infer
+            run = client.app.engine.pipeline.infer
 
             async def infer(call: Any, inputs: Arrays, *more: Any) -> Arrays:
                 seen.append(inputs["x"].tobytes())
                 return await run(call, inputs, *more)
 
-            client.app.engine.path.infer = infer  # type: ignore[method-assign]
+            client.app.engine.pipeline.infer = infer  # type: ignore[method-assign]
             for line in path.read_text().splitlines():
                 reply = await client.post("/v2/models/m/infer", json.loads(line))
                 assert reply.status == 200, reply.json

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from tailcut import gate
-from tailcut.builder import Holdout, judging, outputs, scoring
+from tailcut.builder import Holdout
+from tailcut.builder.quality import judging, outputs, scoring
 from tailcut.common.metric_names import AGREEMENT
 from tailcut.manifest import Manifest, Quality
 from tailcut.manifest.reading import read
-from tailcut.report import build_figures
+from tailcut.report.builds import figures
 
 RNG = np.random.default_rng(2)
 N = 1000
@@ -68,7 +69,7 @@ def test_the_table_has_every_output_in_words() -> None:
         (np.arange(N), np.arange(N) + 1, "q agrees on 0.00% of 1,000 rows"),
         (VALUES, VALUES[:, None], "q of another shape"),
     ):
-        assert build_figures.compared(("q", outputs.compare(source, found))).startswith(text)
+        assert figures.compared(("q", outputs.compare(source, found))).startswith(text)
 
 
 def test_both_limits_can_be_set() -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tailcut.builder import Holdout, build, holdout_types, preflight, room, running
+from tailcut.builder import Holdout, build, preflight, workspace
 from tailcut.builder.calling import call
 from tailcut.builder.children import run_step
+from tailcut.builder.holdouts import datatypes
+from tailcut.builder.holdouts import run as holdout_run
 from tailcut.builder.records import Made, Spec, spec
 from tailcut.builder.worker import do
 from tailcut.cli.app import run
@@ -149,7 +151,7 @@ def test_float64_is_made_what_the_manifest_says_as_preprocess_is() -> None:
         outputs=(Tensor(name="y"),),
     )
     given = Holdout(inputs={"x": np.ones((3, 2)), "n": np.array([1.0, 2.0, 3.0])}, labels=np.array([0, 1, 0]))
-    found = holdout_types.fitted(given, model)
+    found = datatypes.fitted(given, model)
     assert {name: array.dtype.name for name, array in found.inputs.items()} == {"x": "float32", "n": "int64"}
     np.testing.assert_array_equal(found.truth, given.truth)
 
@@ -172,7 +174,7 @@ def test_float64_is_made_what_the_manifest_says_as_preprocess_is() -> None:
 def test_numbers_that_would_not_survive_are_refused(tensor: Tensor, array: np.ndarray, text: str) -> None:
     model = Model(source="m:f", inputs=(tensor,), outputs=(Tensor(name="y"),))
     with pytest.raises(BuildError) as refused:
-        holdout_types.fitted(Holdout(inputs={"x": array}), model)
+        datatypes.fitted(Holdout(inputs={"x": array}), model)
     assert text in refused.value.message
     assert refused.value.hint
 
@@ -207,22 +209,22 @@ X = np.array([1, 2, 30, 4, 50, 6])
 def test_the_rows_that_a_model_refuses_are_named_as_the_user_counts_them() -> None:
     holdout = Holdout(inputs={"x": X}).subset(np.array([1, 2, 4, 5]))
     with pytest.raises(BuildError) as refused:
-        running.run(Picky(), holdout, np.arange(4), ["y"])
+        holdout_run.run(Picky(), holdout, np.arange(4), ["y"])
     assert refused.value.message == (
         "row 2 of the holdout is refused (2 of 4 rows tried are refused): variant 'v' failed: 30 is out of range; "
         "its values are x 30"
     )
     assert "one at a time" not in refused.value.hint
-    assert running.run(Picky(), holdout, np.array([0, 3]), ["y"])["y"].tolist() == [2, 6]
+    assert holdout_run.run(Picky(), holdout, np.array([0, 3]), ["y"])["y"].tolist() == [2, 6]
 
 
 def test_a_model_that_refuses_all_rows_or_only_batches_is_told_apart() -> None:
     with pytest.raises(BuildError, match=r"^every row of the holdout is refused: variant 'v' failed: 99"):
-        running.run(Picky(), Holdout(inputs={"x": np.array([99, 99])}), np.arange(2), ["y"])
+        holdout_run.run(Picky(), Holdout(inputs={"x": np.array([99, 99])}), np.arange(2), ["y"])
     with pytest.raises(BuildError, match=r"too many rows; each of these 3 rows by itself works"):
-        running.run(Picky(most=2), Holdout(inputs={"x": np.array([1, 2, 3])}), np.arange(3), ["y"])
+        holdout_run.run(Picky(most=2), Holdout(inputs={"x": np.array([1, 2, 3])}), np.arange(3), ["y"])
     with pytest.raises(BuildError, match=r"^forward returned a dict"):
-        running.run(Wrong(), Holdout(inputs={"x": X}), np.arange(3), ["y"])
+        holdout_run.run(Wrong(), Holdout(inputs={"x": X}), np.arange(3), ["y"])
 
 
 def test_row_numbers_survive_splits_and_the_disk(tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ def test_the_builders_own_files_are_removed_when_there_is_no_room() -> None:
     seen: list[Path] = []
 
     def fill() -> None:
-        with room.folder() as scratch:
+        with workspace.folder() as scratch:
             seen.append(scratch)
             (scratch / "some").write_bytes(b"x")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -10,8 +10,8 @@ import pytest
 
 from tailcut.cli._versions import print_table, refusals, table
 from tailcut.registry import Promotion, VariantRecord, Version
-from tailcut.report import build_figures
-from tailcut.report.build_html import render
+from tailcut.report.builds import figures
+from tailcut.report.builds.html import render
 
 EVIL = "<script>alert(1)</script>"
 
@@ -71,7 +71,7 @@ PROMOTED = Promotion(version="0123456789ab", variant="onnx", promoted="2026-11-2
 
 
 def test_a_row_says_quality_speed_and_cost() -> None:
-    found = {row.name: row for row in build_figures.rows(version(), PROMOTED)}
+    found = {row.name: row for row in figures.rows(version(), PROMOTED)}
     assert list(found) == ["torch", "onnx", "int8", "static"]
     onnx = found["onnx"]
     assert onnx.drop == "auc 0.001 <= 0.002 of 0.004 pass"
@@ -84,7 +84,7 @@ def test_a_row_says_quality_speed_and_cost() -> None:
 
 def test_verdicts() -> None:
     record = version()
-    found = {name: build_figures.verdict(record, PROMOTED, name) for name in record.variants}
+    found = {name: figures.verdict(record, PROMOTED, name) for name in record.variants}
     assert found == {
         "torch": "source, passed",
         "onnx": "promoted",
@@ -114,7 +114,7 @@ def test_the_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("written", "ms"), [("10ms", 10.0), ("1.5s", 1500.0), (None, None), ("soon", None)])
 def test_the_limit_is_read_from_the_manifest(written: Any, ms: float | None) -> None:
     record = msgspec.structs.replace(version(), manifest={"slo": {"p95": written}})
-    assert build_figures.limit_ms(record) == ms
+    assert figures.limit_ms(record) == ms
 
 
 def test_the_page_has_plot_tables_and_evidence_and_escapes_all() -> None:
@@ -182,6 +182,6 @@ def test_a_page_without_measurements_has_no_plot() -> None:
 )
 def test_a_line_says_why_rows_run_alone(evidence: dict[str, Any], says: list[str]) -> None:
     record = VariantRecord(runtime="onnxruntime", sha256="0" * 64, evidence=evidence)
-    found = build_figures.rows_alone(msgspec.structs.replace(version(), variants={"v": record}))
+    found = figures.rows_alone(msgspec.structs.replace(version(), variants={"v": record}))
     assert len(found) == bool(says)
     assert all(text in found[0] for text in says)

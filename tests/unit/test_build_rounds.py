@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.builder.pairs import UNSEEN, Round, look, undisturbed
-from tailcut.builder.rounds import Entrant, Rounds, Terms, play
-from tailcut.builder.verdicts import ERROR
+from tailcut.builder.speed.pairs import UNSEEN, Round, look, undisturbed
+from tailcut.builder.speed.rounds import Entrant, Rounds, Terms, play
+from tailcut.builder.speed.verdicts import ERROR
 from tailcut.common.slo import LatencyObjective
 from tailcut.errors import BuildError
 from tailcut.gate.sequential import LEAST, interval, schedule

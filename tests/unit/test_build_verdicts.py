@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.builder.verdicts import (
+from tailcut.builder.speed.verdicts import (
     MARGIN,
     Choice,
     Cost,

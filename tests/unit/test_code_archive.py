@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.code_kit import Project, imported
 
-from tailcut.builder.user_code import write_down
+from tailcut.builder.code_snapshot import write_down
 from tailcut.code import archive
 from tailcut.errors import ManifestError
 

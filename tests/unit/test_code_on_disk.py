@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.code_kit import HOOKS, Project, imported
 
-from tailcut.builder.user_code import check_unchanged, write_down
+from tailcut.builder.code_snapshot import check_unchanged, write_down
 from tailcut.code.data_files import data_files
 from tailcut.errors import ArtifactError, ManifestError
 

@@ -17,7 +17,7 @@ from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
 from tailcut.errors import StartError
 from tailcut.manifest import Manifest
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.registry import Version
 from tailcut.registry.rows import KeptRows
 from tailcut.serving.deployment_loader import find_variant, open_variant
@@ -122,7 +122,7 @@ def test_an_executor_that_refuses_what_another_has_answered_is_broken(
     good, broken = StubRuntime(), FaultyRuntime(StubRuntime())
     broken.fail(MemoryError("no memory"), times=100)
     waiting = iter([good, broken])
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: next(waiting))
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: next(waiting))
     settings = ["serve.variant=source", "pool.executor=thread", "pool.executors=2"]
     manifest = write(folder, YEARS, overrides=settings)
     with pytest.raises(StartError, match=r"warm-up failed at 1 rows: .*no memory") as no:
@@ -255,7 +255,7 @@ def test_a_process_that_an_invented_row_ends_is_started_anew(folder: Path, monke
                 raise OSError("the process is gone")
             return {"y": inputs["year"] - 1949.0}
 
-    monkeypatch.setattr(seating, "RemoteRuntime", Remote)
+    monkeypatch.setattr(variant_loader, "RemoteRuntime", Remote)
     manifest = write(folder, YEARS, overrides=["serve.variant=source", "pool.executor=process", "pool.executors=2"])
     warm = open_variant(manifest, find_variant(manifest))
     assert [each.closed for each in opened] == [True, False, False]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tailcut.errors import NotReady
 from tailcut.scheduler.contention import Contention, Saturation
 from tailcut.scheduler.overload_detector import Target
-from tailcut.transport import thread_scheduling as scheduling
+from tailcut.transport import thread_scheduling
 from tailcut.transport.thread_scheduling import Scheduling, Times, cores_busy_s, model_threads, thread_times
 from tailcut.transport.time_slices import Slices, get_slice, set_slice
 
@@ -79,20 +79,20 @@ class Bench:
         self.due: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.overload = SimpleNamespace(stands=False, target=Target(80_000_000, 500_000_000))
         self.overload.is_seen = lambda now_ns: self.overload.stands
-        dispatcher = SimpleNamespace(planner=SimpleNamespace(overload=self.overload))
+        dispatcher = SimpleNamespace(scheduler=SimpleNamespace(overload=self.overload))
         path = SimpleNamespace(fallback=None, tensor_cache=None, entity_cache=None, dispatcher=dispatcher)
-        self.opened: Any = SimpleNamespace(executor="inline", path=path)
+        self.opened: Any = SimpleNamespace(executor="inline", pipeline=path)
         self.others_s = 0.0
         """That others computed on the core since the start."""
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
         monkeypatch.setattr(os, "sched_getscheduler", lambda pid: self.policies[pid or 1])
         monkeypatch.setattr(os, "sched_setscheduler", lambda pid, policy, _: self.policies.update({pid: policy}))
         monkeypatch.setattr(os, "listdir", lambda path: [str(pid) for pid in self.policies])
-        monkeypatch.setattr(scheduling, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(thread_scheduling, "perf_counter", lambda: self.now_s)
         self.tells = True
         self.given = set[int]()
-        monkeypatch.setattr(scheduling, "model_threads", lambda: [3])
-        self.scheduling = Scheduling(
+        monkeypatch.setattr(thread_scheduling, "model_threads", lambda: [3])
+        self.thread_scheduling = Scheduling(
             self,  # type: ignore[arg-type]
             policy,
             wakes=wakes,
@@ -109,7 +109,7 @@ class Bench:
         self.due.append((call, arguments))
 
     def watch(self) -> None:
-        self.scheduling.watch(self)  # type: ignore[arg-type]
+        self.thread_scheduling.watch(self)  # type: ignore[arg-type]
 
     def give(self, tasks: Collection[int], slice_ns: int = 0) -> None:
         """As ``Slices``."""
@@ -136,7 +136,7 @@ class Bench:
 
     @property
     def batch(self) -> list[bool]:
-        sample, longer = self.scheduling.samples()
+        sample, longer = self.thread_scheduling.samples()
         assert longer.value == float(bool(self.given))
         found = [policy == os.SCHED_BATCH for policy in self.policies.values()]
         assert sample.value == float(found[0])
@@ -209,7 +209,7 @@ def test_and_where_nobody_else_computes_there(bench: Callable[..., Bench]) -> No
 def test_answers_of_others_do_not_wait_for_the_model(bench: Callable[..., Bench], what: str) -> None:
     process = bench("auto")
     process.opened.executor = "thread"
-    setattr(process.opened.path, what, object())
+    setattr(process.opened.pipeline, what, object())
     process.watch()
     for _ in range(6):
         process.second(0.95, 2.0)
@@ -253,7 +253,7 @@ def test_before_it_is_loaded_nothing_changes(bench: Callable[..., Bench]) -> Non
         def opened(self) -> Any:
             raise NotReady("loading", hint="wait")
 
-    process.scheduling._engine = Loading()  # type: ignore[assignment]
+    process.thread_scheduling._engine = Loading()  # type: ignore[assignment]
     process.watch()
     for _ in range(6):
         process.second(0.9, 1.0)
@@ -301,7 +301,7 @@ def test_where_it_is_not_allowed_it_is_not_said_to_be_so(
 
 def test_where_the_kernel_does_not_tell_nothing_changes(bench: Callable[..., Bench]) -> None:
     process = bench("auto")
-    process.scheduling._times = lambda: None
+    process.thread_scheduling._times = lambda: None
     process.watch()
     assert not process.due
 

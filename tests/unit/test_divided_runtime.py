@@ -271,7 +271,7 @@ def test_metrics_say_how_many_rows_run_at_a_time() -> None:
         timed.hook = lambda last=last: during.append(runtime.run_rows == last)
         runtime.run(batch(32), ["y"])
         [sample] = run_samples([runtime, StubRuntime()])
-        assert sample.name == "tailcut_run_rows"
+        assert sample.name == "tailcut_micro_batch_rows"
         assert sample.value == max(timed.rows[before:])
         seen.add(sample.value)
     assert {2, 32} <= seen

@@ -18,7 +18,7 @@ from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import Manifest
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import NewVariant, Registry
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
@@ -113,7 +113,7 @@ def test_simulate_measures_what_batches_take_here_whatever_the_evidence_says(
         opened.append(StubRuntime(answer))
         return opened[-1]
 
-    monkeypatch.setattr(seating, "open_runtime", open_stub)
+    monkeypatch.setattr(variant_loader, "open_runtime", open_stub)
     code, found = simulated(tmp_path, "--measure")
     assert code == ExitCode.OK
     assert "(variant onnx, timed here now)" in capsys.readouterr().out
@@ -140,7 +140,7 @@ def test_admission_knows_from_the_evidence_what_a_batch_takes(
         opened.append(FaultyRuntime(open_runtime(variant, **options)))
         return opened[-1]
 
-    monkeypatch.setattr(seating, "open_runtime", open_faulty)
+    monkeypatch.setattr(variant_loader, "open_runtime", open_faulty)
     overrides = ('pool={executor="thread", executors=1}', 'slo.timeout="20s"', 'server.kill="30s"')
     manifest = promoted(tmp_path, evidence, elsewhere=elsewhere, overrides=overrides)
 

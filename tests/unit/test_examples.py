@@ -18,12 +18,12 @@ from tests.picky_kit import add, body, kept, write
 from tailcut.common.validation import InputSpec
 from tailcut.errors import InferenceError, StartError
 from tailcut.manifest import Manifest, load
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.models.example_rows import Examples, examples_of
 from tailcut.models.warm_up import WARM_UP_RUNS
 from tailcut.registry import Registry
 from tailcut.registry.rows import KeptRows
-from tailcut.scheduler.latency_learner import Costs, kind_of
+from tailcut.scheduler.latency_learner import LatencyLearner, kind_of
 from tailcut.serving.deployment_loader import find_variant, open_variant
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
@@ -117,7 +117,7 @@ def test_many_rows_at_once_are_answered_by_a_variant_that_nothing_is_known_of(tm
 
 def stub(monkeypatch: pytest.MonkeyPatch) -> StubRuntime:
     found = StubRuntime()
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: found)
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: found)
     return found
 
 
@@ -141,9 +141,9 @@ def test_what_the_warm_up_took_is_known_of_rows_of_its_length(tmp_path: Path) ->
     async def main() -> None:
         async with running(manifest) as client:
             opened = client.app.engine.opened
-            kind, known = kind_of(32), Costs(divides=True)  # 20 tokens are padded to 32
+            kind, known = kind_of(32), LatencyLearner(divides=True)  # 20 tokens are padded to 32
             known.seed(opened.warm_up_ns, kind)
-            assert opened.path.dispatcher.costs.of(kind) == known.of(kind)
+            assert opened.pipeline.dispatcher.costs.of(kind) == known.of(kind)
 
     asyncio.run(main())
 
@@ -165,7 +165,7 @@ def test_a_kept_row_that_the_variant_refuses_is_an_error_with_the_way_out(
     runtime = stub(monkeypatch)
     faulty = FaultyRuntime(runtime)
     faulty.fail(InferenceError("no such year"), times=1)
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: faulty)
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: faulty)
     with pytest.raises(StartError, match=r"warm-up failed at 1 rows of the holdout: .*no such year") as no:
         open_variant(manifest, find_variant(manifest))
     assert "tailcut build" in no.value.hint
@@ -180,7 +180,7 @@ def test_a_batch_size_that_fails_is_an_error_whatever_the_rows_are(
     for rows in (kept(YEARS), None):
         add(manifest, rows)
         runtime = StubRuntime(lambda inputs: {"y": np.zeros(1, np.float32)})
-        monkeypatch.setattr(seating, "open_runtime", lambda *_, runtime=runtime, **__: runtime)
+        monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, runtime=runtime, **__: runtime)
         with pytest.raises(StartError, match="warm-up failed at 2 rows") as no:
             open_variant(manifest, find_variant(manifest))
         assert "batching.max_rows" in no.value.hint

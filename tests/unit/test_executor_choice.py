@@ -16,10 +16,10 @@ from tests.models import graphs
 from tailcut.common.fingerprint import Trust
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import Manifest, load
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.models.warm_up import BRIEF, THOROUGH, Warmth
 from tailcut.registry import Variant
-from tailcut.serving import deployment_loader as opening
+from tailcut.serving import deployment_loader
 from tailcut.serving.deployment_loader import find_variant, open_variant
 from tailcut.testing.runtimes import StubRuntime
 
@@ -102,13 +102,13 @@ def test_ten_starts_make_one_choice(
 ) -> None:
     manifest = deployment(tmp_path)
     variant = built(manifest, p50_ms)
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: computing(takes_ms))
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: computing(takes_ms))
     with busy_processes(neighbours):
         choices = [start(manifest, variant).choice for _ in range(STARTS)]
     assert [one.executor for one in choices] == [executor] * STARTS, "\n".join(map(str, choices))
 
 
-def start(manifest: Manifest, variant: Variant, warmth: Warmth = THOROUGH) -> seating.Warm:
+def start(manifest: Manifest, variant: Variant, warmth: Warmth = THOROUGH) -> variant_loader.Warm:
     warm = open_variant(manifest, variant, warmth)
     warm.close()
     return warm
@@ -120,7 +120,7 @@ def start(manifest: Manifest, variant: Variant, warmth: Warmth = THOROUGH) -> se
 def test_a_machine_that_is_another_than_at_the_build_overrules_its_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_ms: float, p50_ms: float, executor: str
 ) -> None:
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: computing(takes_ms))
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: computing(takes_ms))
     manifest = deployment(tmp_path)
     assert start(manifest, built(manifest, p50_ms)).executor == executor
 
@@ -128,7 +128,7 @@ def test_a_machine_that_is_another_than_at_the_build_overrules_its_figure(
 def test_figures_of_another_machine_or_number_of_threads_do_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: computing(0.5))
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: computing(0.5))
     manifest = deployment(tmp_path)
     assert start(manifest, built(manifest, 0.9)).executor == "thread"
     assert start(manifest, built(manifest, 0.9, trust="remeasure")).executor == "inline"
@@ -137,7 +137,7 @@ def test_figures_of_another_machine_or_number_of_threads_do_not_count(
 
 
 def test_the_choice_is_shown_with_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: computing(0.05))
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: computing(0.05))
     manifest = deployment(tmp_path)
     reason = start(manifest, built(manifest, 0.06)).choice.reason
     assert reason.startswith("a batch of 4 rows takes 0.0")
@@ -148,8 +148,8 @@ def test_the_choice_is_shown_with_its_figures(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_background_start_makes_the_same_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "open_variant", open_variant)
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: computing(0.9))
+    monkeypatch.setattr(deployment_loader, "open_variant", open_variant)
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: computing(0.9))
     manifest = deployment(tmp_path)
     variant = built(manifest, 0.7)
     assert {start(manifest, variant, warmth).executor for warmth in (THOROUGH, BRIEF)} == {"inline"}
@@ -181,9 +181,9 @@ def test_the_choice_costs_a_start_few_batches(
         return {"y": inputs["x"][:, 0]}
 
     runtime = StubRuntime(answer)
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: runtime)
-    monkeypatch.setattr(seating, "undisturbed_ns", lambda: now_ns[0])
-    monkeypatch.setattr(seating, "perf_counter_ns", lambda: now_ns[0])
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: runtime)
+    monkeypatch.setattr(variant_loader, "undisturbed_ns", lambda: now_ns[0])
+    monkeypatch.setattr(variant_loader, "perf_counter_ns", lambda: now_ns[0])
     manifest = deployment(tmp_path)
     start(manifest, built(manifest, p50_ms, executors=1))
     assert runtime.rows.count(4) == 5 + more

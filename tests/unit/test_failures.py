@@ -6,11 +6,11 @@ import pytest
 
 from tailcut.errors import InferenceError
 from tailcut.observe.failures import FailureLog
-from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.operator_log import note
 
 SECOND = 1_000_000_000
-CALL = Call("infer", 0, SECOND, "", "onnx")
+CALL = RequestContext("infer", 0, SECOND, "", "onnx")
 
 
 def log() -> FailureLog:

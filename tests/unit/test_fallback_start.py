@@ -16,12 +16,11 @@ from tests.unit.test_fallback_variant import ONE, VALUES, add, answered_by, serv
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, NotReady, StartError
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.warm_up import WARM_UP_RUNS
 from tailcut.registry import Registry
-from tailcut.serving import deployment_loader as opening
-from tailcut.serving import promotion_watcher as following
+from tailcut.serving import deployment_loader, promotion_watcher
 from tailcut.transport.asgi import ASGIApplication
 
 
@@ -62,7 +61,7 @@ class Opener:
 @pytest.fixture
 def opener(monkeypatch: pytest.MonkeyPatch) -> Opener:
     found = Opener()
-    monkeypatch.setattr(seating, "open_runtime", found)
+    monkeypatch.setattr(variant_loader, "open_runtime", found)
     return found
 
 
@@ -107,7 +106,7 @@ def test_what_loads_beside_its_fallback_is_judged_by_its_least_disturbed_run(
         config = (await client.get("/v2/models/m/config")).json
         assert config["parameters"]["executor"] == {"string_value": "inline"}
 
-    monkeypatch.setattr(seating, "open_runtime", opened)
+    monkeypatch.setattr(variant_loader, "open_runtime", opened)
     serve(tmp_path, test, '["fast"]', pool="{executors=1}")
 
 
@@ -139,7 +138,7 @@ def test_what_nobody_follows_is_tried_again_too(
         assert (await counters(client, "tailcut_switch_failed"))[()] == 0.0
         assert client.app.engine.opened.fallback is not None
 
-    monkeypatch.setattr(following, "_RETRY_S", 0.02)
+    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.02)
     serve(tmp_path, test, '["fast"]', named=named, follow="0s")
     assert says in caplog.text
 
@@ -162,7 +161,7 @@ def test_what_a_client_chose_is_not_replaced_by_what_is_tried_again(
         assert await variant(client) == chosen
         assert engine.promotion == {}
 
-    monkeypatch.setattr(following, "_RETRY_S", 0.02)
+    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.02)
     serve(tmp_path, test, '["fast"]', named="slow")
 
 
@@ -246,7 +245,7 @@ def test_a_start_that_fails_closes_what_it_opened(
             await until(runtime.closed.is_set)
         await app.stop()
 
-    monkeypatch.setattr(opening, "_open_stores", refuse)
+    monkeypatch.setattr(deployment_loader, "_open_stores", refuse)
     fails(tmp_path, test)
 
 

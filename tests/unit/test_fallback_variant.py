@@ -16,7 +16,7 @@ from tests.promotion_kit import deployment, save_model
 
 from tailcut.errors import ArtifactError, InferenceError, NotReady
 from tailcut.manifest import Manifest
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import NewVariant, Registry, Version
 from tailcut.testing.runtimes import FaultyRuntime
@@ -76,7 +76,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> list[FaultyRuntime]:
         found.append(FaultyRuntime(runtime))
         return found[-1]
 
-    monkeypatch.setattr(seating, "open_runtime", opened)
+    monkeypatch.setattr(variant_loader, "open_runtime", opened)
     return found
 
 
@@ -126,7 +126,7 @@ def test_what_there_is_no_room_for_is_answered_by_the_fallback(tmp_path: Path, s
         assert await asyncio.to_thread(slow[0].entered.wait, 10)
         queued = asyncio.create_task(client.post(INFER, GOOD))
         async with asyncio.timeout(10):
-            while client.app.engine.path.dispatcher.planner.queue_rows < 2:
+            while client.app.engine.pipeline.dispatcher.scheduler.queue_rows < 2:
                 await asyncio.sleep(0)
         other = await client.post(INFER, ONE)
         assert (other.status, other.headers["x-tailcut-variant"]) == (200, "fast")
@@ -175,7 +175,7 @@ def test_a_switch_takes_the_fallback_along(tmp_path: Path) -> None:
         assert engine.opened.fallback.variant.version == engine.opened.variant.version
         assert before.fallback is not None
         with pytest.raises(NotReady):
-            before.fallback.path.dispatcher.check_room(1)
+            before.fallback.pipeline.dispatcher.check_room(1)
 
     serve(tmp_path, test, '["fast"]')
 

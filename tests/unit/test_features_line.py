@@ -15,10 +15,10 @@ from tailcut.features.line import (
     MAX_UNWANTED_CALLS,
     MAX_UNWANTED_KEYS,
     NOBODY_WAITS,
-    Call,
     Flight,
     Line,
     Lookup,
+    SourceCall,
 )
 
 
@@ -33,7 +33,7 @@ def flights(loop, *until_s: float) -> list[Flight]:
     return [Flight(Lookup((i,), b"%d" % i), loop.create_future(), each) for i, each in enumerate(until_s)]
 
 
-def keys(call: Call | None) -> list[int]:
+def keys(call: SourceCall | None) -> list[int]:
     return [] if call is None else [flight.lookup.key[0] for flight in call.flights]
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.test_opening_following import MODEL, Bench, Slow, retired, serve
 
 from tailcut.models.runtimes.priority import short_turns
-from tailcut.serving import promotion_watcher as following
+from tailcut.serving import promotion_watcher
 
 
 def corrupt(bench: Bench, factor: float) -> str:
@@ -44,7 +44,7 @@ def test_an_artifact_that_was_built_again_is_followed_although_the_promotion_is_
         assert await bench.answer() == (2.0, version)
         assert await state(bench) == {}
 
-    monkeypatch.setattr(following, "_RETRY_S", 0.0)
+    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.0)
     serve(tmp_path, test)
 
 
@@ -65,7 +65,7 @@ def test_what_fails_again_in_the_same_way_is_counted_and_told_once(
         assert (bench.follower.failures, told()) == (5, 2)
         assert (await bench.answer())[0] == 1.0
 
-    monkeypatch.setattr(following, "_RETRY_S", 0.0)
+    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.0)
     serve(tmp_path, test)
 
 
@@ -127,13 +127,13 @@ def test_a_registry_that_cannot_be_read_shows_until_it_can_be(tmp_path: Path, mo
         assert ready.status == 200
         assert ready.json["promotion"]["state"] == "unreadable"
         assert "Too many levels of symbolic links" in ready.json["promotion"]["error"]
-        assert await bench.metric("tailcut_registry_unreadable") == {(): 1}
+        assert await bench.metric("tailcut_registry_unreachable") == {(): 1}
         assert (await bench.answer())[0] == 1.0
         models.unlink()
         away.rename(models)
         await bench.follower.look()
         assert await state(bench) == {}
-        assert await bench.metric("tailcut_registry_unreadable") == {(): 0}
+        assert await bench.metric("tailcut_registry_unreachable") == {(): 0}
         assert said == ["the registry can be read again"]
 
     serve(tmp_path, test)
@@ -160,7 +160,7 @@ def test_loading_that_hangs_is_overtaken_by_the_next_promotion(tmp_path: Path, m
             await closed.wait()
         assert (await bench.answer())[0] == 3.0
 
-    monkeypatch.setattr(following, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(promotion_watcher, "_PATIENCE_S", 0.01)
     serve(tmp_path, test)
 
 
@@ -175,7 +175,7 @@ def test_a_switch_that_fails_at_the_last_step_leaves_nothing_open(
 
     async def test(bench: Bench) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(following, "open_beside", failing)
+            patch.setattr(promotion_watcher, "open_beside", failing)
             await bench.promote(2.0)
         assert (await bench.answer())[0] == 1.0
         assert "no thread can be started" in (await state(bench))["error"]
@@ -183,7 +183,7 @@ def test_a_switch_that_fails_at_the_last_step_leaves_nothing_open(
         await bench.follower.look()
         assert (await bench.answer())[0] == 2.0
 
-    monkeypatch.setattr(following, "_RETRY_S", 0.0)
+    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.0)
     serve(tmp_path, test)
 
 
@@ -197,14 +197,14 @@ def test_an_old_variant_that_does_not_close_is_told_and_its_executors_stop(
 
     async def test(bench: Bench) -> None:
         old = bench.client.app.engine.opened
-        stop = old.path.dispatcher.stop
+        stop = old.pipeline.dispatcher.stop
 
         async def stopping(timeout_s: float) -> None:
             await stop(timeout_s)
             stopped.append(old)
 
         monkeypatch.setattr(old, "close", failing)
-        monkeypatch.setattr(old.path.dispatcher, "stop", stopping)
+        monkeypatch.setattr(old.pipeline.dispatcher, "stop", stopping)
         await bench.promote(2.0)
         await retired(bench)
         assert (await bench.answer())[0] == 2.0

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailcut.builder import Holdout, holdout_files, holdout_types
+from tailcut.builder import Holdout
+from tailcut.builder.holdouts import datatypes, files
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.manifest import Holdout as Section
@@ -51,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("file", ["rows.csv", "rows.parquet"])
 def test_tables_fill_tensors_from_columns(folder: Path, file: str) -> None:
-    found = holdout_files.load(manifest(folder, file, PERSON, VISITS, slices=("country",)))
+    found = files.load(manifest(folder, file, PERSON, VISITS, slices=("country",)))
     np.testing.assert_array_equal(found.inputs["person"], np.array([[30.5, 1], [41, 2], [52.25, 3]]))
     assert found.inputs["person"].dtype == np.float64  # as the file has it: what rounds it keeps what it was
     assert found.inputs["visits"].tolist() == [1, 2, 3]
@@ -61,13 +62,13 @@ def test_tables_fill_tensors_from_columns(folder: Path, file: str) -> None:
 
 def test_npz_has_an_array_per_tensor(folder: Path) -> None:
     whole = Tensor(name="person", shape=(-1, 2))
-    found = holdout_files.load(manifest(folder, "rows.npz", whole, VISITS))
+    found = files.load(manifest(folder, "rows.npz", whole, VISITS))
     assert found.inputs["person"].shape == (3, 2)
     assert found.truth.tolist() == [0, 1, 0]
 
 
 def test_labels_are_optional(folder: Path) -> None:
-    found = holdout_files.load(manifest(folder, "rows.csv", labels=""))
+    found = files.load(manifest(folder, "rows.csv", labels=""))
     assert found.labels is None
     with pytest.raises(BuildError, match="no labels"):
         _ = found.truth
@@ -84,7 +85,7 @@ def test_labels_are_optional(folder: Path) -> None:
 def test_what_is_missing_is_named(folder: Path, change: dict, text: str) -> None:
     wanted = {"file": "rows.csv"} | change
     with pytest.raises((BuildError, ManifestError), match=text) as refused:
-        holdout_files.load(manifest(folder, **wanted))
+        files.load(manifest(folder, **wanted))
     assert refused.value.hint
 
 
@@ -102,41 +103,41 @@ def test_what_is_missing_is_named(folder: Path, change: dict, text: str) -> None
 )
 def test_inputs_that_do_not_fit_are_named(folder: Path, tensor: Tensor, text: str) -> None:
     with pytest.raises(BuildError, match=text):
-        holdout_files.load(manifest(folder, "rows.parquet", tensor))
+        files.load(manifest(folder, "rows.parquet", tensor))
 
 
 def test_nan_labels_are_counted(folder: Path) -> None:
     TABLE.assign(bought=[0, None, 1]).to_csv(folder / "gaps.csv", index=False)
     with pytest.raises(BuildError, match="1 of 3 labels are NaN, infinite or missing, the first in row 1"):
-        holdout_files.load(manifest(folder, "gaps.csv"))
+        files.load(manifest(folder, "gaps.csv"))
 
 
 @pytest.mark.parametrize("kind", ["bool", "boolean", object])
 def test_boolean_labels_are_booleans_in_whatever_way_the_file_keeps_them(folder: Path, kind: Any) -> None:
     TABLE.assign(bought=pd.Series([True, False, True], dtype=kind)).to_parquet(folder / "flags.parquet")
-    found = holdout_files.load(manifest(folder, "flags.parquet"))
+    found = files.load(manifest(folder, "flags.parquet"))
     assert (found.truth.dtype, found.truth.tolist()) == (np.bool_, [True, False, True])
 
 
 def test_empty_and_broken_files_are_refused(folder: Path) -> None:
     TABLE[:0].to_csv(folder / "empty.csv", index=False)
     with pytest.raises(BuildError, match=r"empty\.csv has no rows"):
-        holdout_files.load(manifest(folder, "empty.csv"))
+        files.load(manifest(folder, "empty.csv"))
     for suffix in ("parquet", "npz"):
         (folder / f"broken.{suffix}").write_bytes(b"not this")
         with pytest.raises(BuildError, match=rf"cannot read the holdout .*broken\.{suffix}"):
-            holdout_files.load(manifest(folder, f"broken.{suffix}"))
+            files.load(manifest(folder, f"broken.{suffix}"))
 
 
 def test_pickled_arrays_are_not_loaded(folder: Path) -> None:
     np.savez(folder / "objects.npz", person=np.array([[1.0, 2.0]]), bought=np.array([{}], dtype=object))
     with pytest.raises(BuildError, match=r"cannot read the holdout .*objects\.npz"):
-        holdout_files.load(manifest(folder, "objects.npz", Tensor(name="person", shape=(-1, 2))))
+        files.load(manifest(folder, "objects.npz", Tensor(name="person", shape=(-1, 2))))
 
 
 @pytest.mark.parametrize(("reference", "file"), [("rows.CSV", True), ("a/b.npz", True), ("m.csv:load", False)])
 def test_paths_are_told_from_callables(reference: str, file: bool) -> None:
-    assert holdout_files.is_file(reference) is file
+    assert files.is_file(reference) is file
 
 
 @pytest.mark.parametrize("gap", [None, float("nan"), pd.NA, pd.NaT])
@@ -146,13 +147,13 @@ def test_missing_texts_of_every_spelling_are_sent_as_empty_texts(folder: Path, g
     text = Tensor(name="country", datatype="BYTES", shape=(-1,), allow_nan=True)
     model = Model(source="m:model", inputs=(text,), outputs=(Tensor(name="y"),))
     given = Holdout(inputs={"country": column.to_numpy()})
-    assert holdout_types.fitted(given, model).inputs["country"].tolist() == ["CH", "", "DE"]
+    assert datatypes.fitted(given, model).inputs["country"].tolist() == ["CH", "", "DE"]
     with pytest.raises(BuildError, match="no text in row 1"):
-        holdout_types.fitted(given, msgspec.structs.replace(model, inputs=(Tensor(name="country", datatype="BYTES"),)))
+        datatypes.fitted(given, msgspec.structs.replace(model, inputs=(Tensor(name="country", datatype="BYTES"),)))
     if gap is not pd.NaT or kind == "string":  # Arrow takes no NaT beside text
         TABLE.assign(country=column).to_parquet(folder / "gaps.parquet")
-        read = holdout_files.load(manifest(folder, "gaps.parquet", text))
-        assert holdout_types.fitted(read, model).inputs["country"].tolist() == ["CH", "", "DE"]
+        read = files.load(manifest(folder, "gaps.parquet", text))
+        assert datatypes.fitted(read, model).inputs["country"].tolist() == ["CH", "", "DE"]
 
 
 def test_an_empty_text_beside_a_missing_one_is_refused() -> None:
@@ -160,4 +161,4 @@ def test_an_empty_text_beside_a_missing_one_is_refused() -> None:
     model = Model(source="m:model", inputs=(text,), outputs=(Tensor(name="y"),))
     given = Holdout(inputs={"country": pd.Series(["", None, "DE"], dtype="string").to_numpy()})
     with pytest.raises(BuildError, match="both missing texts and empty ones"):
-        holdout_types.fitted(given, model)
+        datatypes.fitted(given, model)

@@ -16,7 +16,7 @@ import uvloop
 from tests.app_kit import deployment
 from tests.integration.test_serve_secure import make_certificate
 
-from tailcut.pipeline.in_flight import Company
+from tailcut.pipeline.in_flight import InFlight
 from tailcut.protocol.http import Body, HeaderMap, Reply
 from tailcut.transport.http1.listener import Listener
 from tailcut.transport.http1.site import Site
@@ -39,7 +39,7 @@ class Server:
             await self.gate.wait()
             return Reply(200, [], b"ok" if path == "/" else b"z" * 20_000_000)
 
-        worker: Any = SimpleNamespace(handle=handle, company=Company(()), on_drain=None)
+        worker: Any = SimpleNamespace(handle=handle, company=InFlight(()), on_drain=None)
         self.site = Site(worker, asyncio.get_running_loop())
         listening = socket.create_server(("127.0.0.1", 0))
         self.port = listening.getsockname()[1]

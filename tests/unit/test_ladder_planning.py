@@ -8,7 +8,7 @@ from tailcut.errors import ManifestError
 from tailcut.ladder.evidence import evidence_of
 from tailcut.ladder.pilot import describe_pilot, queue_grows
 from tailcut.ladder.places import FileNames
-from tailcut.ladder.planning import choose_rungs, harder_than_errors, merge_settings, plan_rungs, round_order
+from tailcut.ladder.plan import choose_rungs, harder_than_errors, merge_settings, plan_rungs, round_order
 from tailcut.load import CapacityResult, LoadPlan, LoadResult
 from tailcut.manifest import Rung
 from tailcut.registry import VariantRecord, Version

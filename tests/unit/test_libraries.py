@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.unit.test_opening_following import Bench, serve
 
-from tailcut.models import runtime_import as libraries
+from tailcut.models import runtime_import
 from tailcut.models.runtime_import import bring_in, load_shared
-from tailcut.serving import promotion_watcher as following
+from tailcut.serving import promotion_watcher
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package "heavy" of a runtime of the same name; its module is written by the test."""
     (tmp_path / "heavy").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(libraries._PACKAGES, "heavy", "heavy")
+    monkeypatch.setitem(runtime_import._PACKAGES, "heavy", "heavy")
     yield tmp_path / "heavy" / "__init__.py"
     sys.modules.pop("heavy", None)
     gc.unfreeze()
@@ -63,7 +63,7 @@ def test_a_collection_that_was_off_stays_off(heavy: Path) -> None:
 
 def test_a_runtime_that_is_not_known_or_not_installed_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     bring_in("a runtime of tomorrow")
-    monkeypatch.setitem(libraries._PACKAGES, "absent", "a_package_that_is_not_installed")
+    monkeypatch.setitem(runtime_import._PACKAGES, "absent", "a_package_that_is_not_installed")
     bring_in("absent")
 
 
@@ -84,7 +84,7 @@ def test_a_promoted_variants_library_is_brought_in_before_it_is_opened(
     seen: list[str] = []
 
     async def test(bench: Bench) -> None:
-        monkeypatch.setattr(following, "bring_in", seen.append)
+        monkeypatch.setattr(promotion_watcher, "bring_in", seen.append)
         await bench.promote(2.0)
         assert seen == ["onnxruntime"]
         assert (await bench.answer())[0] == 2.0

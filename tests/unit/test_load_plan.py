@@ -15,9 +15,9 @@ import pytest
 from tailcut.common.slo import parse_objectives
 from tailcut.errors import LoadTestError
 from tailcut.load import LoadPlan, RunFacts, Samples, summarise_run
-from tailcut.load.cpu import cpu_seconds, other_seconds, threads_ns
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import check_plan, intended_times, parse_url
+from tailcut.system.cpu_time import cpu_seconds, other_seconds, threads_ns
 
 URL = "http://127.0.0.1:8700/predict/risk?x=1"
 

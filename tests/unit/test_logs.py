@@ -175,9 +175,9 @@ def test_whatever_is_written_each_line_is_an_object_and_ours_are_untouched(lines
         assert {"time", "level", "message"} <= set(each)
     of_ours = [line for line in lines if line.startswith(b'{"time": "2026')]
     assert [line for line in said.split(b"\n") if line.startswith(b'{"time": "2026-01-01')] == of_ours
-    strays = [each["message"] for each in found if each.get("logger") == "stderr"]
+    background_calls = [each["message"] for each in found if each.get("logger") == "stderr"]
     others = [line.decode("utf-8", "replace").strip() for line in lines if line not in of_ours]
-    assert strays == [text for text in others if text]
+    assert background_calls == [text for text in others if text]
 
 
 def test_a_line_without_an_end_takes_bounded_memory() -> None:

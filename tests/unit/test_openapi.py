@@ -10,7 +10,7 @@ from tailcut.common.bounds import Bound
 from tailcut.errors import BadRequest
 from tailcut.manifest import Deployment, FeatureGroup, Features, Field, Model, Tensor
 from tailcut.models.value_limits import PathLimits
-from tailcut.pipeline.row_transform import Assembly, limited_inputs
+from tailcut.pipeline.row_transform import RowTransform, limited_inputs
 from tailcut.protocol.openapi.document import openapi
 from tailcut.protocol.openapi.limits import data_schema, field_schemas, row_value
 
@@ -90,14 +90,14 @@ def test_null_is_a_value_beside_limits_exactly_where_the_server_takes_it() -> No
     listed = {"type": ["number", "null"], "enum": [1.0, 2.0, None]}
     assert data_schema(LISTED, ())["items"] == row_value(LISTED, ()) == listed
     limits = PathLimits(Deployment(name="m", model=model), (), hook=False)
-    assembly = Assembly(model, None, None)
+    transform = RowTransform(model, None, None)
     good = {"x": 1.0, "t": "a", "n": 1, "f": 1.0}
     fields = field_schemas(model, ())
     assert fields["x"] == listed
     for name in good:
         takes = "null" in fields[name]["type"]
         try:
-            limited_inputs(assembly, limits, [{**good, name: None}], from_client=True)
+            limited_inputs(transform, limits, [{**good, name: None}], from_client=True)
         except BadRequest:
             assert not takes, name
         else:

@@ -20,15 +20,15 @@ from tailcut.common.tensors import Arrays
 from tailcut.common.validation import InputSpec
 from tailcut.errors import NotInRegistry, StartError
 from tailcut.manifest import load
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.models import warm_up as warming
 from tailcut.models.deployment_version import version_of
 from tailcut.models.example_rows import Examples
 from tailcut.observe.recorder import Recorder
-from tailcut.pipeline import hook_loading as user_code
+from tailcut.pipeline import hook_loading
 from tailcut.registry import Variant
-from tailcut.registry.machine import read_machine
-from tailcut.serving import deployment_loader as opening
+from tailcut.serving import deployment_loader
+from tailcut.system.machine import read_machine
 from tailcut.testing.runtimes import StubRuntime
 
 MANIFEST = """
@@ -60,7 +60,7 @@ def test_a_model_that_answers_another_number_of_rows_never_becomes_ready() -> No
     specs = (InputSpec("x", "FP32", (-1, 2)),)
     fixed = StubRuntime(lambda inputs: {"y": np.zeros(1, np.float32)})
     with pytest.raises(StartError, match=r"warm-up failed at 2 rows: output 'y' has shape \[1\] for a batch of 2"):
-        opening.warm_up(fixed, Examples(specs), ("y",), 4)
+        deployment_loader.warm_up(fixed, Examples(specs), ("y",), 4)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_waiting_for_a_core_is_no_part_of_what_a_model_takes_that_loads_beside_a
     graphs.linear(tmp_path / "model.onnx")
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
     manifest = load(tmp_path, environment={}, overrides=[f"pool.{settings}"])
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: StubRuntime(run))
-    warm = opening.open_variant(manifest, opening.find_variant(manifest), warmth)
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: StubRuntime(run))
+    warm = deployment_loader.open_variant(manifest, deployment_loader.find_variant(manifest), warmth)
     warm.close()
     assert (min(warm.warm_up_ns.values()) >= 3_000_000) is waits
     assert warm.executor == ("thread" if waits else "inline")
@@ -123,9 +123,9 @@ def test_runtimes_are_closed_where_features_do_not_open(tmp_path: Path, monkeypa
     graphs.linear(tmp_path / "model.onnx")
     (tmp_path / "tailcut.toml").write_text(MANIFEST + BROKEN_FEATURES)
     stub = StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]})
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: stub)
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: stub)
     with pytest.raises(StartError):
-        asyncio.run(opening.open_deployment(load(tmp_path / "tailcut.toml"), Recorder()))
+        asyncio.run(deployment_loader.open_deployment(load(tmp_path / "tailcut.toml"), Recorder()))
     assert stub.batches, "it was warmed up"
     assert stub.closed
 
@@ -137,15 +137,15 @@ def test_the_variants_evidence_decides_whether_requests_share_batches(
     graphs.linear(tmp_path / "model.onnx")
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
     manifest = load(tmp_path / "tailcut.toml")
-    plain = opening.find_variant(manifest)
+    plain = deployment_loader.find_variant(manifest)
     variant = replace(plain, evidence=evidence)
-    monkeypatch.setattr(opening, "find_variant", lambda _: variant)
+    monkeypatch.setattr(deployment_loader, "find_variant", lambda _: variant)
 
     async def main() -> None:
-        opened = await opening.open_deployment(manifest, Recorder())
+        opened = await deployment_loader.open_deployment(manifest, Recorder())
         assert opened.merges is merges
-        assert opened.path.dispatcher.planner.merge is merges
-        await opened.path.dispatcher.stop(5)
+        assert opened.pipeline.dispatcher.scheduler.merge is merges
+        await opened.pipeline.dispatcher.stop(5)
 
     asyncio.run(main())
 
@@ -171,15 +171,15 @@ def test_threads_and_executors_are_the_manifests_else_the_variants_else_one(
     graphs.linear(tmp_path / "model.onnx")
     (tmp_path / "tailcut.toml").write_text(MANIFEST + "[pool]\n" + pool)
     manifest = load(tmp_path / "tailcut.toml")
-    variant = replace(opening.find_variant(manifest), settings=settings)
+    variant = replace(deployment_loader.find_variant(manifest), settings=settings)
     asked: list[int] = []
 
     def opened(_: object, *, threads: int, source: object) -> StubRuntime:
         asked.append(threads)
         return StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]})
 
-    monkeypatch.setattr(seating, "open_runtime", opened)
-    warm = opening.open_variant(manifest, variant)
+    monkeypatch.setattr(variant_loader, "open_runtime", opened)
+    warm = deployment_loader.open_variant(manifest, variant)
     assert asked == [threads] * executors
     assert len(warm.runtimes) == executors
     if executors > 1:
@@ -190,12 +190,12 @@ def test_an_inline_executor_cannot_be_several(tmp_path: Path, monkeypatch: pytes
     graphs.linear(tmp_path / "model.onnx")
     (tmp_path / "tailcut.toml").write_text(MANIFEST + '[pool]\nexecutor = "inline"')
     manifest = load(tmp_path / "tailcut.toml")
-    variant = replace(opening.find_variant(manifest), settings={"executors": 2})
+    variant = replace(deployment_loader.find_variant(manifest), settings={"executors": 2})
     stubs = [StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]}) for _ in range(2)]
     waiting = iter(stubs)
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: next(waiting))
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: next(waiting))
     with pytest.raises(StartError, match="a variant that was measured with 2 executors"):
-        opening.open_variant(manifest, variant)
+        deployment_loader.open_variant(manifest, variant)
     assert [stub.closed for stub in stubs] == [True, False], "the second was not opened"
 
 
@@ -213,18 +213,18 @@ def test_a_model_that_takes_longer_than_a_millisecond_is_never_run_on_the_event_
 ) -> None:
     """Asked for, that is an error; left to the server, it takes a thread."""
     graphs.linear(tmp_path / "model.onnx")
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: StubRuntime(slow))
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: StubRuntime(slow))
     found = []
     for executor in ("inline", "auto"):
         (tmp_path / "tailcut.toml").write_text(MANIFEST + f'[pool]\nexecutor = "{executor}"\nexecutors = 1')
         manifest = load(tmp_path / "tailcut.toml")
-        variant = opening.find_variant(manifest)
+        variant = deployment_loader.find_variant(manifest)
         if executor == "inline":
             with pytest.raises(StartError, match=r"a batch that takes \d+\.\d ms; the limit is 1 ms") as caught:
-                opening.open_variant(manifest, variant)
+                deployment_loader.open_variant(manifest, variant)
             assert 'pool.executor = "thread"' in str(caught.value.hint)
         else:
-            found.append(opening.open_variant(manifest, variant).executor)
+            found.append(deployment_loader.open_variant(manifest, variant).executor)
     assert found == ["thread"]
 
 
@@ -250,9 +250,9 @@ def test_two_executors_are_kept_warm_where_cores_and_memory_allow(
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
     manifest = load(tmp_path / "tailcut.toml")
     machine = msgspec.structs.replace(read_machine(), cores=cores, quota_cores=None, memory_bytes=memory_bytes)
-    monkeypatch.setattr(seating, "read_machine", lambda: machine)
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: StubRuntime(answer))
-    warm = opening.open_variant(manifest, opening.find_variant(manifest))
+    monkeypatch.setattr(variant_loader, "read_machine", lambda: machine)
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: StubRuntime(answer))
+    warm = deployment_loader.open_variant(manifest, deployment_loader.find_variant(manifest))
     assert len(warm.runtimes) == executors
     assert warm.executor == ("thread" if answer is slow else "inline")
 
@@ -265,19 +265,19 @@ def test_a_folder_of_a_text_model_brings_its_own_preprocess_and_its_tokenizer_co
     manifest = load(tmp_path / "tailcut.toml")
     versions = set()
     graphs.linear(tmp_path / "model.onnx")
-    variant = opening.find_variant(manifest)
+    variant = deployment_loader.find_variant(manifest)
     for sha256 in ("a", "b"):
 
         def encode(rows: list[dict[str, float]], *, tokenizer: str) -> dict[str, np.ndarray]:
             return {"x": np.full((len(rows), 4), 7, np.float32)}
 
         monkeypatch.setattr(text, "preprocess_of", lambda _, sha256=sha256: partial(encode, tokenizer=sha256))
-        code = user_code.import_code(manifest)
+        code = hook_loading.import_code(manifest)
         assert code.preprocess is not None
         assert code.preprocess([{"text": "anything"}])["x"].tolist() == [[7, 7, 7, 7]]
         versions.add(version_of(manifest.deployment, variant, code.files.snapshot(live=False).digest))
     monkeypatch.setattr(text, "preprocess_of", lambda _: None)
-    assert user_code.import_code(manifest).preprocess is None
+    assert hook_loading.import_code(manifest).preprocess is None
     assert len(versions) == 2
 
 
@@ -288,7 +288,7 @@ def test_what_is_not_in_the_registry_is_named_as_the_manifest_has_it(tmp_path: P
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
     manifest = load(tmp_path / "tailcut.toml", overrides=[f'serve.variant="{named}"'])
     with pytest.raises(NotInRegistry, match=says) as caught:
-        opening.find_variant(manifest)
+        deployment_loader.find_variant(manifest)
     assert 'serve model.onnx as it is with serve.variant = "source"' in caught.value.hint
 
 
@@ -310,8 +310,8 @@ def test_the_warm_up_keeps_to_the_limits_of_the_variant(tmp_path: Path, monkeypa
     artifact = graphs.linear(tmp_path / "model.onnx")
     variant = Variant("m", "onnx", "onnxruntime", artifact, "", model.inputs, model.outputs, "1", bounds=bounds)
     stub = StubRuntime(lambda inputs: {"y": np.zeros(len(inputs["city"]), np.float32)})
-    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: stub)
-    opening.open_variant(manifest, variant)
+    monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: stub)
+    deployment_loader.open_variant(manifest, variant)
     given = stub.batches[0]
     assert given["city"].tolist() == ["Bern"]
     assert given["code"].tolist() == [[0, 1, 7]]

@@ -19,11 +19,11 @@ from tests.promotion_kit import Promotions, deployment
 from tailcut.common.fingerprint import Trust
 from tailcut.errors import InferenceError
 from tailcut.manifest import Manifest
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.models.background_loading import in_background
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import Registry
-from tailcut.serving import deployment_loader as opening
+from tailcut.serving import deployment_loader
 from tailcut.serving.promotion_watcher import Follower
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
@@ -97,7 +97,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(watcher)
         return watcher
 
-    monkeypatch.setattr(seating, "open_runtime", watched)
+    monkeypatch.setattr(variant_loader, "open_runtime", watched)
     return found
 
 
@@ -240,7 +240,7 @@ class Slow:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.faulty: list[FaultyRuntime] = []
-        monkeypatch.setattr(seating, "open_runtime", self._open)
+        monkeypatch.setattr(variant_loader, "open_runtime", self._open)
 
     def _open(self, *arguments: Any, **options: Any) -> Any:
         runtime = FaultyRuntime(open_runtime(*arguments, **options))
@@ -311,7 +311,7 @@ def test_a_request_under_way_ends_on_the_variant_that_it_began_on(
         faulty.append(FaultyRuntime(open_runtime(*arguments, **options)))
         return faulty[-1]
 
-    monkeypatch.setattr(seating, "open_runtime", opening_faulty)
+    monkeypatch.setattr(variant_loader, "open_runtime", opening_faulty)
 
     async def test(bench: Bench) -> None:
         first = (await bench.answer())[1]
@@ -407,14 +407,14 @@ def test_what_is_promoted_while_the_deployment_loads_is_followed(
     manifest = deployment(tmp_path, overrides=[NEVER])
     promotions = Promotions(manifest)
     promotions.promote(promotions.add(1.0))
-    find = opening.find_variant
+    find = deployment_loader.find_variant
 
     def found(given: Manifest) -> Any:
         variant = find(given)
         promotions.promote(promotions.add(2.0))
         return variant
 
-    monkeypatch.setattr(opening, "find_variant", found)
+    monkeypatch.setattr(deployment_loader, "find_variant", found)
 
     async def main() -> None:
         async with running(manifest) as client:
@@ -449,7 +449,7 @@ def test_a_runtime_that_raises_anything_at_all_leaves_the_old_one_in_place(
             faulty = FaultyRuntime(stub)
             faulty.fail(error, times=1000)
             with monkeypatch.context() as patch:
-                patch.setattr(seating, "open_runtime", lambda *_, faulty=faulty, **__: faulty)
+                patch.setattr(variant_loader, "open_runtime", lambda *_, faulty=faulty, **__: faulty)
                 await bench.promote(2.0 + bench.follower.failures)
             assert stub.closed
             stub.closed = False

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from tailcut.manifest import load
-from tailcut.manifest.answering import other_settings
+from tailcut.manifest.answer_settings import other_settings
 from tailcut.manifest.keys import to_plain
 
 MANIFEST = """

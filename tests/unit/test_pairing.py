@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.builder.pairing import best_switch
+from tailcut.builder.speed.pairing import best_switch
 
 LENGTHS = (16, 32, 64, 128)
 

@@ -13,9 +13,9 @@ from tailcut.parity.asking import Asker
 from tailcut.parity.inputs import inputs_record, see_inputs
 from tailcut.parity.pilots import Pilot
 from tailcut.parity.replica import Replica
-from tailcut.profiler.model_inputs import ModelCall
-from tailcut.report.parity_cells import reasons
-from tailcut.report.parity_file import InputsParity, VariantParity
+from tailcut.profiler.recording.model_inputs import ModelCall
+from tailcut.report.parity.cells import reasons
+from tailcut.report.parity.file import InputsParity, VariantParity
 
 OK = Reply(200, {}, "")
 OTHER_FORM = ModelCall(model="M.predict", placed=([[1.0, 2.0, 3.0]],))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tailcut.errors import LoadTestError
-from tailcut.report.parity_file import (
+from tailcut.report.parity.file import (
     CauseParity,
     ColumnParity,
     FieldParity,
@@ -20,8 +20,8 @@ from tailcut.report.parity_file import (
     load_parity,
     save_parity,
 )
-from tailcut.report.parity_html import render_parity_html
-from tailcut.report.parity_text import render_parity
+from tailcut.report.parity.html import render_parity_html
+from tailcut.report.parity.text import render_parity
 
 FIELD = FieldParity(
     output="risk", pilot="out[].p", matched="same name", tolerance="1e-05", rows=4, differing_rows=2,

@@ -13,8 +13,7 @@ import pytest
 from tests.app_kit import INFER, Answer, Client, counters, deployment, running
 
 from tailcut.errors import ArtifactError
-from tailcut.models import executor_handle as seats
-from tailcut.models import variant_loader as seating
+from tailcut.models import executor_handle, variant_loader
 from tailcut.models.runtimes import open_runtime
 from tailcut.testing.runtimes import FaultyRuntime
 
@@ -46,7 +45,7 @@ class Opening:
 @pytest.fixture
 def opening(monkeypatch: pytest.MonkeyPatch) -> Opening:
     found = Opening()
-    monkeypatch.setattr(seating, "open_runtime", found)
+    monkeypatch.setattr(variant_loader, "open_runtime", found)
     return found
 
 
@@ -146,7 +145,7 @@ def test_a_worn_executor_works_until_its_successor_is_there(tmp_path: Path, open
 def test_where_memory_is_short_a_worn_executor_ends_first_and_nobody_is_refused(
     tmp_path: Path, opening: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seats, "free_bytes", lambda: 0)
+    monkeypatch.setattr(executor_handle, "free_bytes", lambda: 0)
 
     async def test(client: Client) -> None:
         for _ in range(3):

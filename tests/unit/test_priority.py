@@ -18,7 +18,7 @@ from tests.promotion_kit import save_model
 from tailcut.manifest import Tensor
 from tailcut.models.background_loading import in_background
 from tailcut.models.runtimes import open_runtime, priority
-from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.base import OpenSpec
 from tailcut.models.runtimes.priority import LOADERS, aside, low_priority
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies of threads are Linux's")
@@ -230,7 +230,7 @@ def test_runtimes_open_and_warm_up_aside_and_serve_as_usual(
     batch = {"x": np.ones((2, 2), np.float32)}
 
     def load() -> Any:
-        opened = open_runtime(Opening("m", runtime, path, *tensors, settings), threads=1)
+        opened = open_runtime(OpenSpec("m", runtime, path, *tensors, settings), threads=1)
         assert asked == [os.SCHED_IDLE, policy()]
         assert opened.run(batch, ["y"])["y"].tolist() == [4.0] * 2
         return opened

@@ -14,7 +14,6 @@ from tailcut.common.slo import Finding, parse_objectives
 from tailcut.profiler.attribution.blocking import blocking_code
 from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.attribution.calls import is_fetch, is_write
-from tailcut.profiler.attribution.overhead import Added, Everyone, Overhead
 from tailcut.profiler.attribution.overhead_adjustment import note_cost
 from tailcut.profiler.attribution.span_table import Name
 from tailcut.profiler.attribution.stages import attribute
@@ -23,11 +22,12 @@ from tailcut.profiler.forecast.phases import HANDLING, Part
 from tailcut.profiler.forecast.state import Known, LeverName, State
 from tailcut.profiler.forecast.work import read_work
 from tailcut.profiler.levers import ordering
+from tailcut.profiler.levers.inapplicable import Facts
 from tailcut.profiler.levers.levers import begin, pull
 from tailcut.profiler.levers.ordering import Step, order_levers
-from tailcut.profiler.levers.refusals import Facts
+from tailcut.profiler.overhead_records import Added, Everyone, Overhead
 from tailcut.profiler.records import Moment, Pilot, Recording, Request, Span, Stage
-from tailcut.report.profile_words import bottleneck
+from tailcut.report.profile.words import bottleneck
 
 few_requests = profile_sample.few_requests(800, 300)
 

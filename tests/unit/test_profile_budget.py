@@ -9,9 +9,9 @@ from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.budget import LEAST_NEAR, make_budget, near_percentile
 from tailcut.profiler.payloads.query_text import normalise_address, normalise_command, normalise_query
 from tailcut.profiler.records import Moment, Pilot, Recording, Request, Sample, Span, Stage
-from tailcut.report.perception import perceived, perception
-from tailcut.report.profile_tables import culprits_table
-from tailcut.report.profile_words import bottleneck
+from tailcut.report.ladder.perception import perceived, perception
+from tailcut.report.profile.tables import culprits_table
+from tailcut.report.profile.words import bottleneck
 
 _MS = 1_000_000
 

@@ -16,7 +16,7 @@ from tailcut.profiler.forecast.state import NONE, Known, State
 from tailcut.profiler.forecast.work import read_work
 from tailcut.profiler.levers.levers import begin, pull
 from tailcut.profiler.records import Stage
-from tailcut.report.profile_levers import trust
+from tailcut.report.profile.levers import trust
 
 
 def beside_a_database(share: float, *, beside: bool = True) -> tuple[State, State, Calibration]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailcut.profiler.attribution.calls import Call, calls_of, most_fetches
+from tailcut.profiler.attribution.calls import CallTotals, calls_of, most_fetches
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.records import Recording, Request, Span, Stage
 
@@ -26,7 +26,7 @@ def request(number: int, *asked: tuple[str, float, bool, str]) -> Request:
     )  # fmt: skip
 
 
-def calls(*requests: Request) -> tuple[Call, ...]:
+def calls(*requests: Request) -> tuple[CallTotals, ...]:
     return calls_of(attribute(Recording(target="app:app", rate=1.0, duration_s=1.0, requests=requests)))
 
 

@@ -10,11 +10,11 @@ import pytest
 from tailcut.profiler.hooks import sqlite
 from tailcut.profiler.hooks.wrapping import awaited, called, wrap
 from tailcut.profiler.payloads.query_text import normalise_query
+from tailcut.profiler.recording.background_calls import background_calls
+from tailcut.profiler.recording.spans import one_line, requests_of
+from tailcut.profiler.recording.tracing import Trace, current, open_root, tracer
+from tailcut.profiler.recording.unhooked import unhooked
 from tailcut.profiler.records import Span, Stage
-from tailcut.profiler.spans import one_line, requests_of
-from tailcut.profiler.strays import strays
-from tailcut.profiler.tracing import Trace, current, open_root, tracer
-from tailcut.profiler.unhooked import unhooked
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_drivers_that_nobody_hooks_are_named_in_one_note() -> None:
 
 
 def test_what_is_more_than_is_kept_is_said(request_: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tailcut.profiler import tracing
+    from tailcut.profiler.recording import tracing
 
     assert tracer.lost() == ()
     monkeypatch.setattr(tracing, "_MAX_SPANS", 4)
@@ -252,16 +252,16 @@ def test_what_is_more_than_is_kept_is_said(request_: Trace, monkeypatch: pytest.
 
 def test_calls_for_nobody_are_counted_once_each() -> None:
     """What they call of the same kind is part of them."""
-    strays.clear()
+    background_calls.clear()
     inner = called(lambda: 1, Stage.MODEL, "Linear")
     outer = called(lambda: inner() + inner(), Stage.MODEL, lambda args, kwargs: "Net")
     assert [outer() for _ in range(3)] == [2, 2, 2]
     assert current.get() is None
-    (found,) = strays.found()
+    (found,) = background_calls.found()
     assert (found.stage, found.label, found.calls) == (Stage.MODEL, "Net", 3)
     assert found.took_ns > 0
-    strays.clear()
-    assert strays.found() == ()
+    background_calls.clear()
+    assert background_calls.found() == ()
 
 
 def test_what_a_request_started_and_left_behind_is_no_part_of_it(request_: Trace) -> None:
@@ -275,36 +275,36 @@ def test_what_a_request_started_and_left_behind_is_no_part_of_it(request_: Trace
     model()
     request_.over = True
     kept = len(request_.spans)
-    strays.clear()
+    background_calls.clear()
     assert model() + asyncio.run(query()) == 2
     assert len(request_.spans) == kept
-    assert [(one.label, one.calls) for one in strays.found()] == [("Net", 1), ("SELECT 1", 1)]
+    assert [(one.label, one.calls) for one in background_calls.found()] == [("Net", 1), ("SELECT 1", 1)]
     assert current.get() is request_.spans[0]
-    strays.clear()
+    background_calls.clear()
 
 
 def test_a_call_for_nobody_that_raises_is_counted() -> None:
     def fail() -> None:
         raise ValueError("no")
 
-    strays.clear()
+    background_calls.clear()
     with pytest.raises(ValueError, match="no"):
         called(fail, Stage.HTTP, "GET http://h/")()
-    assert [one.calls for one in strays.found()] == [1]
+    assert [one.calls for one in background_calls.found()] == [1]
     assert current.get() is None
-    strays.clear()
+    background_calls.clear()
 
 
 def test_statements_for_nobody_that_differ_in_values_are_few(monkeypatch: pytest.MonkeyPatch, hooked: None) -> None:
-    from tailcut.profiler import strays as module
+    from tailcut.profiler.recording import background_calls as module
 
     monkeypatch.setattr(module, "_MOST", 5)
-    strays.clear()
+    background_calls.clear()
     connection = sqlite3.connect(":memory:")
     for number in range(20):
         assert connection.execute(f"SELECT {number}").fetchall() == [(number,)]
-    found = {one.label: one.calls for one in strays.found()}
+    found = {one.label: one.calls for one in background_calls.found()}
     assert len(found) == 6
     assert sum(found.values()) == 21  # with the connection; reading the rows is no call of its own
-    strays.clear()
+    background_calls.clear()
     connection.close()

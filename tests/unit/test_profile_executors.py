@@ -21,12 +21,12 @@ import numpy as np
 import pytest
 
 from tailcut.common.slo import parse_objectives
-from tailcut.profiler.executors import Executors
 from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.hooks import locks, threads
 from tailcut.profiler.levers.advice import advise
+from tailcut.profiler.recording.executors import Executors
+from tailcut.profiler.recording.tracing import Trace, close_span, current, open_timed, open_under, tracer
 from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
-from tailcut.profiler.tracing import Trace, close_span, current, open_timed, open_under, tracer
 
 
 @pytest.fixture

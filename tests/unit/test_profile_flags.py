@@ -10,7 +10,7 @@ from tests.unit import profile_sample
 
 from tailcut.cli.app import run
 from tailcut.common.slo import Objectives
-from tailcut.report.profile_json import make_report, save_report
+from tailcut.report.profile.json import make_report, save_report
 
 
 @pytest.fixture

@@ -20,21 +20,22 @@ from tests.unit.test_profile_levers import advice, pilot
 
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
-from tailcut.profiler import layers_child, layers_torch
 from tailcut.profiler.attribution.layers import ModelLayers, device_use
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.captured import captured
 from tailcut.profiler.forecast.forecast import capacity
 from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.forecast.work import read_work
 from tailcut.profiler.hooks import models
+from tailcut.profiler.layers import child
+from tailcut.profiler.layers import torch as layers_torch
 from tailcut.profiler.levers.gpu import batch_on_gpu
 from tailcut.profiler.levers.levers import begin, pull
 from tailcut.profiler.levers.priors import Prior
-from tailcut.profiler.libraries import libraries
+from tailcut.profiler.recording.background_calls import background_calls
+from tailcut.profiler.recording.captured import captured
+from tailcut.profiler.recording.model_libraries import libraries
+from tailcut.profiler.recording.tracing import current, open_root, tracer
 from tailcut.profiler.records import TORCH_ON_GPU, Recording, Stage
-from tailcut.profiler.strays import strays
-from tailcut.profiler.tracing import current, open_root, tracer
 
 few_requests = profile_sample.few_requests(800, 300)
 
@@ -131,12 +132,12 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     monkeypatch.setattr(libraries, "_found", {})
     models._hook_torch(SimpleNamespace(Module=Module))  # type: ignore[arg-type]
     tracer.clear()
-    strays.clear()
+    background_calls.clear()
     yield found
     current.set(None)
     tracer.clear()
     tracer.notes = []
-    strays.clear()
+    background_calls.clear()
 
 
 def model_ms(module: Module) -> float:
@@ -163,7 +164,7 @@ def test_a_model_on_a_gpu_takes_until_the_gpu_is_done(cuda: Cuda) -> None:
 
 def test_so_it_does_where_no_request_is_known_to_wait_for_it(cuda: Cuda) -> None:
     OnGpu(cuda)(1)
-    (one,) = strays.found()
+    (one,) = background_calls.found()
     assert one.took_ns >= 1e9 * _BUSY_S
 
 
@@ -272,18 +273,18 @@ def test_inputs_are_made_where_the_module_is_and_in_its_half_precision() -> None
     import torch
 
     shapes = (
-        layers_child.InputShape(name="x", dims=(2, 4)),
-        layers_child.InputShape(name="n", dims=(2,), datatype="INT64"),
+        child.InputShape(name="x", dims=(2, 4)),
+        child.InputShape(name="n", dims=(2,), datatype="INT64"),
     )
-    arrays = layers_child._arrays((), shapes)
+    arrays = child._arrays((), shapes)
     for dtype, wanted in (
         (torch.bfloat16, torch.bfloat16),
         (torch.float32, torch.float32),
         (torch.float64, torch.float32),
     ):
-        x, n = layers_child._tensors(arrays, "m", torch.nn.Linear(4, 1).to(dtype))
+        x, n = child._tensors(arrays, "m", torch.nn.Linear(4, 1).to(dtype))
         assert (x.dtype, n.dtype) == (wanted, torch.int64)
-    (x, _) = layers_child._tensors(arrays, "m", torch.nn.Linear(4, 1).to("meta"))
+    (x, _) = child._tensors(arrays, "m", torch.nn.Linear(4, 1).to("meta"))
     assert x.device.type == "meta"
 
 
@@ -297,14 +298,14 @@ def test_a_variant_in_half_precision_has_the_layers_of_that(tmp_path: Path) -> N
     inputs = (Tensor(name="numeric", shape=(-1, 6)), Tensor(name="categorical", datatype="INT64", shape=(-1, 2)))
     settings = {"device": "cpu", "dtype": "bfloat16", "buckets": [1, 2]}
     variant = Variant("torch", tmp_path / "m.pt", inputs, (Tensor(name="probability", shape=(-1,)),), settings)
-    arrays = layers_child._arrays(inputs, ())
-    found = layers_child._served_torch(variant, tabular.tabular, arrays, "demo bf16", torch.get_num_threads())
+    arrays = child._arrays(inputs, ())
+    found = child._served_torch(variant, tabular.tabular, arrays, "demo bf16", torch.get_num_threads())
     assert found.inputs.startswith("#0 bfloat16 [1, 6]")
     assert any("replayed as a CUDA graph" in note for note in found.notes)
     before = torch.get_float32_matmul_precision()
     try:
         in_tf32 = replace(variant, settings={"device": "cpu", "tf32": True})
-        found = layers_child._served_torch(in_tf32, tabular.tabular, arrays, "demo", torch.get_num_threads())
+        found = child._served_torch(in_tf32, tabular.tabular, arrays, "demo", torch.get_num_threads())
         assert torch.get_float32_matmul_precision() == "high"
         assert found.inputs.startswith("#0 float32 [1, 6]")
     finally:
@@ -312,4 +313,4 @@ def test_a_variant_in_half_precision_has_the_layers_of_that(tmp_path: Path) -> N
     away = Variant("torch", tmp_path / "m.pt", inputs, variant.outputs, {**settings, "device": "cuda"})
     if not torch.cuda.is_available():
         with pytest.raises(ArtifactError, match="finds no CUDA device here"):
-            layers_child._served_torch(away, tabular.tabular, arrays, "demo bf16", torch.get_num_threads())
+            child._served_torch(away, tabular.tabular, arrays, "demo bf16", torch.get_num_threads())

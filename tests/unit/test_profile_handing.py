@@ -20,18 +20,18 @@ from hypothesis import strategies as st
 from starlette.background import BackgroundTask, BackgroundTasks
 
 from tailcut.profiler.attribution.background import Background, left_behind
-from tailcut.profiler.background import background, steps
-from tailcut.profiler.blocking import _left_behind
-from tailcut.profiler.executors import Executors
 from tailcut.profiler.forecast.queueing import play
-from tailcut.profiler.forecast.service import At, Service
+from tailcut.profiler.forecast.service_model import At, ServiceModel
 from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.hooks import background as background_hooks
 from tailcut.profiler.hooks import processes
 from tailcut.profiler.levers.advice import Advice, advise
+from tailcut.profiler.recording.background import background, steps
+from tailcut.profiler.recording.blocking import _left_behind
+from tailcut.profiler.recording.executors import Executors
+from tailcut.profiler.recording.spans import requests_of
+from tailcut.profiler.recording.tracing import Trace, add_span, tracer
 from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
-from tailcut.profiler.spans import requests_of
-from tailcut.profiler.tracing import Trace, add_span, tracer
 
 MS = 1_000_000
 
@@ -288,7 +288,7 @@ def test_work_in_workers_takes_cores_and_nothing_else(requests: list[tuple[float
     """Nothing is lost: each is done no sooner than its own work, and all of it no sooner than the cores can do it."""
     arrivals = np.sort(np.array([at for at, _, _ in requests])) * MS
     jobs = [[(At.PYTHON, own * MS), (At.WORKER, there * MS)] for _, own, there in requests]
-    found = play(Service(cores=cores), arrivals, jobs)
+    found = play(ServiceModel(cores=cores), arrivals, jobs)
     own_ns = np.array([own + there for _, own, there in requests]) * MS
     assert (found.latency_ns >= own_ns - 1.0).all()
     last_ns = float((arrivals + found.latency_ns).max()) - float(arrivals.min())

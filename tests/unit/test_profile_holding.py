@@ -15,7 +15,7 @@ from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.forecast.calibration import calibrate
 from tailcut.profiler.forecast.forecast import capacity, forecast, phases_of
-from tailcut.profiler.forecast.service import At
+from tailcut.profiler.forecast.service_model import At
 from tailcut.profiler.forecast.state import Known, State
 from tailcut.profiler.forecast.work import Work, read_work
 from tailcut.profiler.levers.advice import Advice, advise

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.profiler.hook_steps import divided
+from tailcut.profiler.deployments.hook_steps import divided
 from tailcut.profiler.records import Recording, Request, Sample, Span, Stage
 
 LABELS = {"preprocess": "serving:prepare"}

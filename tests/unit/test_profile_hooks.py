@@ -18,18 +18,18 @@ from typing import Any
 
 import pytest
 
-from tailcut.profiler import clocks, tracing
 from tailcut.profiler.hooks import sqlite, threads
 from tailcut.profiler.hooks.caches import _command, _pipeline
 from tailcut.profiler.hooks.http import _short
 from tailcut.profiler.hooks.imports import ImportHooks
 from tailcut.profiler.hooks.locks import _TracedLock, _waiting
 from tailcut.profiler.hooks.wrapping import awaited, brief, called, wrap
-from tailcut.profiler.middleware import Profiled
-from tailcut.profiler.places import Places
+from tailcut.profiler.recording import clocks, tracing
+from tailcut.profiler.recording.middleware import Profiled
+from tailcut.profiler.recording.places import Places
+from tailcut.profiler.recording.spans import one_line, requests_of
+from tailcut.profiler.recording.tracing import Open, Trace, close_span, current, open_span, open_timed, tracer
 from tailcut.profiler.records import Span, Stage
-from tailcut.profiler.spans import one_line, requests_of
-from tailcut.profiler.tracing import Open, Trace, close_span, current, open_span, open_timed, tracer
 
 
 def spans(trace: Trace) -> tuple[Span, ...]:

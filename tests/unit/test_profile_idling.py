@@ -13,8 +13,8 @@ from tests.unit import profile_sample
 from tests.unit.test_profile_levers import pilot
 
 from tailcut.errors import LoadTestError
-from tailcut.profiler import own_path
 from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.deployments import own_path
 from tailcut.profiler.forecast.cpu_scaling import cpu_factor, fit_slope
 from tailcut.profiler.forecast.forecast import capacity, forecast
 from tailcut.profiler.forecast.idle_cost import FASTEST, at_rate
@@ -138,12 +138,12 @@ def test_without_an_slo_the_limit_is_the_same() -> None:
 def test_tailcuts_path_is_asked_in_turns_and_no_faster_than_it_bears(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
-    def ask(rate: float) -> own_path.Asked:
+    def ask(rate: float) -> own_path.PathSample:
         asked.append(rate)
         if rate > 500.0:
             raise LoadTestError("half of the requests were answered", hint="")
         cpu_ns = 1e6 * rate**-0.4
-        return own_path.Asked(cpu_ns, 1e6 * np.linspace(-0.1, 2.0, 106))
+        return own_path.PathSample(cpu_ns, 1e6 * np.linspace(-0.1, 2.0, 106))
 
     path = own_path._in_turns(ask, 100.0)
     assert path[:2] == (pytest.approx(1e6 * 100.0**-0.4), pytest.approx(0.4))
@@ -151,7 +151,7 @@ def test_tailcuts_path_is_asked_in_turns_and_no_faster_than_it_bears(monkeypatch
     assert path.waits_ns[0] == 0.0
     assert np.quantile(path.waits_ns, (0.25, 0.5, 0.95)) == pytest.approx([0.425e6, 0.95e6, 1.895e6], rel=0.03)
     assert own_path._in_turns(ask, 300.0)[:2] == (pytest.approx(1e6 * 300.0**-0.4), 0.0)
-    seldom = own_path._in_turns(lambda rate: own_path.Asked(1e6, np.empty(0)), 0.1)
+    seldom = own_path._in_turns(lambda rate: own_path.PathSample(1e6, np.empty(0)), 0.1)
     assert seldom.waits_ns == (), "none came after the warm-up"
     with pytest.raises(LoadTestError):
         own_path._in_turns(ask, 5000.0)

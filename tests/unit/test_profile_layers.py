@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tailcut.errors import ProfileError
-from tailcut.profiler import layers_torch
 from tailcut.profiler.attribution.layers import (
     DISPATCH,
     ModelLayers,
@@ -19,9 +18,10 @@ from tailcut.profiler.attribution.layers import (
     operators_of,
     quiet,
 )
-from tailcut.profiler.captured import Captured
-from tailcut.profiler.layers import InputShape, LayersSpec, of_onnx, parse_shape
-from tailcut.profiler.layers_child import outcome_of
+from tailcut.profiler.layers import torch as layers_torch
+from tailcut.profiler.layers.child import outcome_of
+from tailcut.profiler.layers.search import InputShape, LayersSpec, of_onnx, parse_shape
+from tailcut.profiler.recording.captured import Captured
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def _onnx(folder: Path) -> Path:
 
 
 def test_an_onnx_model_by_node_and_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tailcut.profiler import layers_onnx
+    from tailcut.profiler.layers import onnx as layers_onnx
 
     monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.02)
     found = of_onnx(_onnx(tmp_path), {"x": np.ones((64, 256), np.float32)}, "m", threads=1)
@@ -155,7 +155,7 @@ def test_an_onnx_model_by_node_and_operator(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_inputs_are_made_from_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tailcut.profiler import layers_onnx
+    from tailcut.profiler.layers import onnx as layers_onnx
 
     monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.02)
     outcome = outcome_of(LayersSpec(model=str(_onnx(tmp_path))))
@@ -212,7 +212,7 @@ def test_an_applications_own_models_are_timed_on_what_they_were_called_with(monk
 def test_an_applications_own_session_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import onnxruntime
 
-    from tailcut.profiler import layers_onnx
+    from tailcut.profiler.layers import onnx as layers_onnx
 
     monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.02)
     session = onnxruntime.InferenceSession(str(_onnx(tmp_path)), providers=["CPUExecutionProvider"])
@@ -226,23 +226,23 @@ def test_an_applications_own_session_is_timed(tmp_path: Path, monkeypatch: pytes
 
 def test_an_openvino_model_by_node_and_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
-    from tailcut.profiler import layers_openvino
+    from tailcut.profiler.layers import openvino
 
-    monkeypatch.setattr(layers_openvino, "_BUDGET_S", 0.02)
+    monkeypatch.setattr(openvino, "_BUDGET_S", 0.02)
     feeds = {"x": np.ones((256, 256), np.float32)}
-    found = layers_openvino.of_openvino(_onnx(tmp_path), feeds, "m", threads=1, settings={})
+    found = openvino.of_openvino(_onnx(tmp_path), feeds, "m", threads=1, settings={})
     assert {each.name: each.lever for each in found.operators}["FullyConnected"] == "quantisation"
     assert found.operators[0].name in {"FullyConnected", "Tanh"}
     assert any(each.name == "dense" for each in found.layers)
     assert sum(each.share for each in found.operators) == pytest.approx(1.0)
     with pytest.raises(ProfileError, match="cannot profile m"):
-        layers_openvino.of_openvino(tmp_path / "absent.onnx", feeds, "m", threads=1, settings={})
+        openvino.of_openvino(tmp_path / "absent.onnx", feeds, "m", threads=1, settings={})
 
 
 def test_a_node_that_computes_in_int8_needs_no_quantisation() -> None:
     from datetime import timedelta
 
-    from tailcut.profiler.layers_openvino import _node
+    from tailcut.profiler.layers.openvino import _node
 
     info = SimpleNamespace(
         node_name="dense", node_type="FullyConnected", exec_type="brgemm_avx2_I8", real_time=timedelta(microseconds=12)

@@ -11,7 +11,6 @@ import pytest
 from tests.unit import profile_sample
 
 from tailcut.common.slo import parse_objectives
-from tailcut.profiler.attribution.overhead import Overhead
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.forecast.cached_requests import HANDED_OVER, INGRESS, OWN_PATH
 from tailcut.profiler.forecast.calibration import calibrate
@@ -24,6 +23,7 @@ from tailcut.profiler.levers.advice import Advice, advise
 from tailcut.profiler.levers.assumptions import know
 from tailcut.profiler.levers.levers import begin, pull
 from tailcut.profiler.levers.priors import TENSORS_SHARE, THREAD_SHARE, int8_prior, measured, runtime_prior
+from tailcut.profiler.overhead_records import Overhead
 from tailcut.profiler.payloads.diversity import read_diversity
 from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
 

@@ -10,22 +10,22 @@ import msgspec
 import pytest
 from tests.unit import test_profile_levers as levers
 
-from tailcut.profiler.forecast import forecast as forecasts
+from tailcut.profiler.forecast import forecast
 from tailcut.profiler.hooks import estimators, models
 from tailcut.profiler.levers.advice import advise
 from tailcut.profiler.levers.assumptions import know
-from tailcut.profiler.libraries import Libraries
+from tailcut.profiler.recording.model_libraries import ModelLibraries
+from tailcut.profiler.recording.tracing import Trace
 from tailcut.profiler.records import Pilot, Recording, Span, Stage, decode_recording, encode_recording
-from tailcut.profiler.tracing import Trace
 
 _TORCH = "torch.nn.modules.module"
 _ONNX = "onnxruntime.capi.onnxruntime_inference_collection"
 
 
 @pytest.fixture
-def said(request_: Trace, monkeypatch: pytest.MonkeyPatch) -> Libraries:
+def said(request_: Trace, monkeypatch: pytest.MonkeyPatch) -> ModelLibraries:
     """What the hooks say in one test."""
-    fresh = Libraries()
+    fresh = ModelLibraries()
     monkeypatch.setattr(models, "libraries", fresh)
     monkeypatch.setattr(estimators, "libraries", fresh)
     return fresh
@@ -54,7 +54,7 @@ def answering(name: str, *methods: str) -> Any:
     ],
 )
 def test_a_hook_says_which_library_answers(
-    said: Libraries, hook: str, name: str, method: str, label: str, library: str
+    said: ModelLibraries, hook: str, name: str, method: str, label: str, library: str
 ) -> None:
     """That torch is imported, too, says nothing."""
     owner = answering(name, method)
@@ -63,7 +63,7 @@ def test_a_hook_says_which_library_answers(
     assert said.found() == {label: library}
 
 
-def test_wrappers_in_scikit_learns_form_are_no_scikit_learn(said: Libraries) -> None:
+def test_wrappers_in_scikit_learns_form_are_no_scikit_learn(said: ModelLibraries) -> None:
     boosted = answering("XGBClassifier", "predict", "predict_proba")
     boosted.__module__ = "xgboost.sklearn"
     wrappers = ModuleType("xgboost.sklearn")
@@ -91,12 +91,12 @@ def session(path: str) -> Any:
     return found
 
 
-def test_a_model_of_onnxruntime_may_have_any_name(said: Libraries) -> None:
+def test_a_model_of_onnxruntime_may_have_any_name(said: ModelLibraries) -> None:
     assert session("/models/model.ort").run(None, {}) == 1
     assert said.found() == {"model.ort": "onnxruntime"}
 
 
-def test_a_module_around_a_runtime_runs_on_that(said: Libraries) -> None:
+def test_a_module_around_a_runtime_runs_on_that(said: ModelLibraries) -> None:
     """As sentence-transformers has one of torch's around onnxruntime, and optimum a loop of transformers'."""
     inner = session("model.onnx")
     base = answering("Module")
@@ -108,7 +108,7 @@ def test_a_module_around_a_runtime_runs_on_that(said: Libraries) -> None:
 
 
 def test_a_loop_that_generates_runs_on_torch_only_where_its_model_is_a_module(
-    said: Libraries, monkeypatch: pytest.MonkeyPatch
+    said: ModelLibraries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Module:
         pass
@@ -121,7 +121,7 @@ def test_a_loop_that_generates_runs_on_torch_only_where_its_model_is_a_module(
     assert said.found() == {"GPT2LMHeadModel.generate": "torch"}
 
 
-def test_a_name_that_two_libraries_have_tells_nothing(said: Libraries) -> None:
+def test_a_name_that_two_libraries_have_tells_nothing(said: ModelLibraries) -> None:
     for library in ("xgboost", "lightgbm", "xgboost"):
         said.tell("Booster.predict", library)
     assert said.found() == {}
@@ -155,8 +155,8 @@ def recorded(label: str, library: str) -> Recording:
 def test_a_runtime_is_foretold_to_win_only_where_it_is_known_what(
     label: str, library: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forecasts, "REQUESTS", 800)
-    monkeypatch.setattr(forecasts, "_CAPACITY_REQUESTS", 300)
+    monkeypatch.setattr(forecast, "REQUESTS", 800)
+    monkeypatch.setattr(forecast, "_CAPACITY_REQUESTS", 300)
     recording = recorded(label, library)
     known = know(recording, (), None, recording.rate)
     assert known.family == library

@@ -14,12 +14,12 @@ from typing import Any, Literal
 import pytest
 import uvloop
 
-from tailcut.profiler import blocking, clocks
-from tailcut.profiler.executors import Executors
 from tailcut.profiler.hooks import threads
-from tailcut.profiler.middleware import Profiled
+from tailcut.profiler.recording import blocking, clocks
+from tailcut.profiler.recording.executors import Executors
+from tailcut.profiler.recording.middleware import Profiled
+from tailcut.profiler.recording.tracing import Trace, tracer
 from tailcut.profiler.records import Stage
-from tailcut.profiler.tracing import Trace, tracer
 
 Kind = Literal["asyncio", "uvloop"]
 Run = Callable[[Coroutine[Any, Any, Any]], Any]

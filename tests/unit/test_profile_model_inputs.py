@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 SCRIPT = """
 import json, sys
-from tailcut.profiler.model_inputs import install_input_hooks, model_inputs
+from tailcut.profiler.recording.model_inputs import install_input_hooks, model_inputs
 install_input_hooks()
 import numpy as np, pandas as pd, torch, onnxruntime
 from sklearn.linear_model import LogisticRegression

@@ -22,10 +22,10 @@ from sklearn.tree import DecisionTreeClassifier
 
 import tailcut
 from tailcut.profiler.hooks import estimators
-from tailcut.profiler.middleware import failed
-from tailcut.profiler.places import Places
-from tailcut.profiler.spans import one_line
-from tailcut.profiler.tracing import Trace, tracer
+from tailcut.profiler.recording.middleware import failed
+from tailcut.profiler.recording.places import Places
+from tailcut.profiler.recording.spans import one_line
+from tailcut.profiler.recording.tracing import Trace, tracer
 
 _HERE = "tests/unit/test_profile_model_steps.py"
 _ROWS = np.random.default_rng(0).normal(size=(60, 4))

@@ -14,10 +14,10 @@ from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
 from tailcut.profiler import overhead
-from tailcut.profiler.attribution.overhead import Latencies, Overhead
-from tailcut.profiler.attribution.trace_sampling import is_traced
 from tailcut.profiler.forecast.comparison import NEAR_P50, NEAR_P95, Round, longer, undisturbed
-from tailcut.report.profile_words import overhead_words, signed
+from tailcut.profiler.overhead_records import Latencies, Overhead
+from tailcut.profiler.recording.trace_sampling import is_traced
+from tailcut.report.profile.words import overhead_words, signed
 
 ROUNDS, PAIRS = 9, 3
 LOAD = LoadPlan(url="http://127.0.0.1:1/", rate=50.0, duration_s=2.0)

@@ -89,7 +89,9 @@ def test_other_exceptions_do_not() -> None:
     assert way_out(raised(failing)) == ""
 
 
-IMPORTING = '  File "/usr/lib/python3.11/site-packages/tailcut/profiler/importing.py", line 43 in load_application\n'
+IMPORTING = (
+    '  File "/usr/lib/python3/site-packages/tailcut/profiler/recording/importing.py", line 43 in load_application\n'
+)
 LOOP = '  File "/usr/lib/python3.11/asyncio/base_events.py", line 607 in run_forever\n'
 
 

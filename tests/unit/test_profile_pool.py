@@ -13,7 +13,7 @@ from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.forecast.calibration import calibrate
 from tailcut.profiler.forecast.forecast import Forecast, capacity, forecast, phases_of
-from tailcut.profiler.forecast.service import THREAD, At
+from tailcut.profiler.forecast.service_model import THREAD, At
 from tailcut.profiler.forecast.state import Known, LeverName
 from tailcut.profiler.forecast.work import Work, read_work
 from tailcut.profiler.levers.advice import Advice, advise

@@ -27,7 +27,7 @@ from tailcut.profiler.records import (
     decode_recording,
     encode_recording,
 )
-from tailcut.report.profile_tables import steps_table
+from tailcut.report.profile.tables import steps_table
 
 few = few_requests(300, 100)
 PIPELINE, LAST = "Pipeline.predict", "clf: LGBMClassifier.predict"

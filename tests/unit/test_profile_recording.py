@@ -20,13 +20,13 @@ from tailcut.load import Samples
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import LoadPlan, parse_url
 from tailcut.load.summary import RunFacts
-from tailcut.profiler import child
 from tailcut.profiler.assembling import Run, assemble
-from tailcut.profiler.child import Heard, Route, Said
 from tailcut.profiler.diagnosis import check_target, choose_path, explain_answers, explain_failure, explain_silence
 from tailcut.profiler.files import load_recording
 from tailcut.profiler.matching import match_requests
-from tailcut.profiler.places import Places
+from tailcut.profiler.recording import child
+from tailcut.profiler.recording.child import Heard, Route, Said
+from tailcut.profiler.recording.places import Places
 from tailcut.profiler.records import Recording, Request, Span, Stage, Wait, decode_recording, encode_recording
 from tailcut.profiler.spying import Frame, make_sample, parse_frame
 
@@ -96,7 +96,7 @@ def test_a_function_that_no_span_knows_is_in_the_frameworks_time(tmp_path: Path)
     mine = ("Mine.simple_response", str(tmp_path / "app.py"), 14)
     library = ("__call__", "/y/site-packages/starlette/middleware/cors.py", 5)
     layer, hook = ("traced", f"{OWN}/hooks/layering.py", 9), ("init", f"{OWN}/hooks/starlette.py", 9)
-    entry = ("Profiled.__call__", f"{OWN}/middleware.py", 45)
+    entry = ("Profiled.__call__", f"{OWN}/recording/middleware.py", 45)
 
     def told(*frames: Frame) -> tuple[tuple[str, str], str]:
         sample = make_sample([entry, *frames], 1, 0, {("dispatch", "app.py:10")}, places, "fastapi")
@@ -244,7 +244,7 @@ def test_the_child_imports_no_libraries_that_its_hooks_watch() -> None:
     """What it imports itself would be there before the application asks for it."""
     watched = ["numpy", "torch", "fastapi", "starlette", "httpx", "redis", "asyncpg", "psycopg", "anyio", "onnxruntime"]
     code = (
-        "import sys; import tailcut.profiler.running, tailcut.profiler.hooks, tailcut.profiler.blocking;"
+        "import sys; from tailcut.profiler import hooks; from tailcut.profiler.recording import app_server, blocking;"
         f"print(*[name for name in {watched} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

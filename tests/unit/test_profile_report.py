@@ -15,14 +15,14 @@ from tailcut.errors import ProfileError
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.payloads.diversity import read_diversity
 from tailcut.profiler.records import Recording, Request
-from tailcut.report.profile_flame import flame_graph
-from tailcut.report.profile_html import render_profile_html
-from tailcut.report.profile_json import ProfileReport, load_report, make_report, save_report
-from tailcut.report.profile_levers import rate
-from tailcut.report.profile_plot import cut_off, stacked_plot
-from tailcut.report.profile_shapes import Column, Frame, columns_of, spans_tree, stacks_tree, tree_of
-from tailcut.report.profile_text import render_profile
-from tailcut.report.profile_words import bottleneck, felt, ms, percent, seconds
+from tailcut.report.profile.flame import flame_graph
+from tailcut.report.profile.html import render_profile_html
+from tailcut.report.profile.json import ProfileReport, load_report, make_report, save_report
+from tailcut.report.profile.levers import rate
+from tailcut.report.profile.plot import cut_off, stacked_plot
+from tailcut.report.profile.shapes import Column, Frame, columns_of, spans_tree, stacks_tree, tree_of
+from tailcut.report.profile.text import render_profile
+from tailcut.report.profile.words import bottleneck, felt, ms, percent, seconds
 
 SLO = "p95=25ms,errors=0.1%"
 

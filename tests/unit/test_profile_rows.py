@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tailcut.profiler import clocks, tracing
 from tailcut.profiler.hooks import sqlite
 from tailcut.profiler.hooks.wrapping import called
+from tailcut.profiler.recording import clocks, tracing
+from tailcut.profiler.recording.spans import requests_of
+from tailcut.profiler.recording.tracing import Trace, tracer
 from tailcut.profiler.records import Span, Stage
-from tailcut.profiler.spans import requests_of
-from tailcut.profiler.tracing import Trace, tracer
 
 _ROW_NS, _LONG_NS = 1_000, 20_000_000
 

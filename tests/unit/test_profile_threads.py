@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from tailcut.profiler import clocks, tracing
 from tailcut.profiler.hooks import locks
 from tailcut.profiler.hooks.wrapping import called
-from tailcut.profiler.places import Places
+from tailcut.profiler.recording import clocks, tracing
+from tailcut.profiler.recording.places import Places
+from tailcut.profiler.recording.spans import one_line, requests_of
+from tailcut.profiler.recording.tracing import Open, Trace, close_timed, current, open_timed, tracer
 from tailcut.profiler.records import Span, Stage
-from tailcut.profiler.spans import one_line, requests_of
-from tailcut.profiler.tracing import Open, Trace, close_timed, current, open_timed, tracer
 
 MS = 1_000_000
 

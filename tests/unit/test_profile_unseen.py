@@ -18,10 +18,10 @@ import pytest
 from tailcut.profiler.hooks import layering, sqlite, streams
 from tailcut.profiler.hooks.wrapping import awaited, brief, called
 from tailcut.profiler.overhead import run_s
-from tailcut.profiler.places import Places, code_of
+from tailcut.profiler.recording.background_calls import background_calls
+from tailcut.profiler.recording.places import Places, code_of
+from tailcut.profiler.recording.tracing import Trace, current, tracer
 from tailcut.profiler.records import Stage
-from tailcut.profiler.strays import strays
-from tailcut.profiler.tracing import Trace, current, tracer
 
 
 def impossible(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -106,7 +106,7 @@ def test_an_application_called_for_no_request_works() -> None:
 
         return layering._framework(span), asyncio.run(read())
 
-    assert strays.call(Stage.HTTP, "POST /predict", warm_up, (), {}) == ("framework", [b"1", b"2"])
+    assert background_calls.call(Stage.HTTP, "POST /predict", warm_up, (), {}) == ("framework", [b"1", b"2"])
 
 
 class Pages:
@@ -156,7 +156,7 @@ def test_a_child_whose_parent_is_gone_ends(tmp_path: Path) -> None:
     program = tmp_path / "orphan.py"
     program.write_text(
         "import os, time\n"
-        "from tailcut.profiler.child import Commands, Said\n"
+        "from tailcut.profiler.recording.child import Commands, Said\n"
         "def broken(said): raise BrokenPipeError\n"
         "Commands({'begin': lambda _: Said(kind='began')}, broken, 0)\n"
         "time.sleep(60)\n"

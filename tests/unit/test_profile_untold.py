@@ -13,7 +13,7 @@ from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.forecast.calibration import calibrate
 from tailcut.profiler.forecast.forecast import capacity, forecast
 from tailcut.profiler.forecast.queueing import play
-from tailcut.profiler.forecast.service import At, Service
+from tailcut.profiler.forecast.service_model import At, ServiceModel
 from tailcut.profiler.forecast.state import Known, State
 from tailcut.profiler.forecast.work import read_work
 from tailcut.profiler.levers.advice import advise
@@ -180,5 +180,5 @@ def test_who_is_not_waited_for_takes_a_core() -> None:
     jobs = [[(At.BESIDE, 20.0 * _MS), (At.BESIDE, 20.0 * _MS)], [(At.PYTHON, 1.0 * _MS)]]
     arrivals_ns = np.array([0.0, 1.0 * _MS])
     for cores, took_ms in ((2, (0.0, 4.0)), (3, (0.0, 1.0))):
-        found = play(Service(cores=cores), arrivals_ns, jobs).latency_ns / _MS
+        found = play(ServiceModel(cores=cores), arrivals_ns, jobs).latency_ns / _MS
         assert found.tolist() == pytest.approx(took_ms)

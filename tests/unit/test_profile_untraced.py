@@ -19,22 +19,22 @@ from tests.unit import profile_sample
 from tests.unit.test_profile_holding import _LOCK, locked
 
 from tailcut.common.slo import parse_objectives
-from tailcut.profiler import blocking, middleware
 from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.attribution.functions import seen_shares
-from tailcut.profiler.attribution.overhead import Latencies, Overhead
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.attribution.trace_sampling import held_up, is_traced, one_in
-from tailcut.profiler.captured import captured
 from tailcut.profiler.forecast.work import read_work
 from tailcut.profiler.hooks import locks, models
 from tailcut.profiler.hooks.wrapping import awaited, brief, called
-from tailcut.profiler.middleware import Profiled
+from tailcut.profiler.overhead_records import Latencies, Overhead
 from tailcut.profiler.plan import least_for
+from tailcut.profiler.recording import blocking, middleware
+from tailcut.profiler.recording.background_calls import background_calls
+from tailcut.profiler.recording.captured import captured
+from tailcut.profiler.recording.middleware import Profiled
+from tailcut.profiler.recording.spans import requests_of
+from tailcut.profiler.recording.trace_sampling import held_up, is_traced, one_in
+from tailcut.profiler.recording.tracing import current, tracer
 from tailcut.profiler.records import Recording, Request, Span, Stage, Wait
-from tailcut.profiler.spans import requests_of
-from tailcut.profiler.strays import strays
-from tailcut.profiler.tracing import current, tracer
 
 _MS = 1_000_000
 SKIPPED, TRACED = (next(n for n in range(100) if is_traced(n, 2) is wanted) for wanted in (False, True))
@@ -43,7 +43,7 @@ SKIPPED, TRACED = (next(n for n in range(100) if is_traced(n, 2) is wanted) for 
 @pytest.fixture
 def half(monkeypatch: pytest.MonkeyPatch) -> None:
     tracer.clear()
-    strays.clear()
+    background_calls.clear()
     monkeypatch.setattr(tracer, "one_in", 2)
     monkeypatch.setattr(tracer, "touched", tracer.touched)
 
@@ -113,7 +113,7 @@ def query() -> int:
 
 
 def stray_calls() -> int:
-    return sum(one.calls for one in strays.found())
+    return sum(one.calls for one in background_calls.found())
 
 
 @pytest.mark.usefixtures("half")
@@ -155,7 +155,7 @@ def test_what_drivers_do_for_an_untraced_request_is_theirs_alone() -> None:
     assert stray_calls() == 0
     asyncio.run(handler())
     assert stray_calls() == 1
-    strays.clear()
+    background_calls.clear()
 
 
 class Module:
@@ -195,7 +195,7 @@ def test_a_torch_model_of_an_untraced_request_is_called_by_the_shortest_way(monk
     assert (requests_of(tracer), stray_calls(), kept) == ((), 0, [])
     net(0)  # for nobody
     assert (stray_calls(), len(kept)) == (1, 1)
-    strays.clear()
+    background_calls.clear()
 
 
 @pytest.mark.usefixtures("half", "hooked_threads")

@@ -8,13 +8,13 @@ from tests.unit import profile_sample
 from tests.unit.test_profile_levers import advice, bodies, pilot, reasons
 
 from tailcut.common.slo import parse_objectives
-from tailcut.profiler.attribution.overhead import Overhead
 from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.levers.advice import advise
 from tailcut.profiler.levers.assumptions import know
+from tailcut.profiler.overhead_records import Overhead
 from tailcut.profiler.payloads.diversity import read_diversity
 from tailcut.profiler.records import Recording
-from tailcut.report.profile_json import advice_of
+from tailcut.report.profile.json import advice_of
 
 _MS = 1_000_000
 _COUNT = 400

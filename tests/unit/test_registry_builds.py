@@ -11,7 +11,7 @@ from tests.registry_kit import AVX2, add
 
 from tailcut.errors import ArtifactError, BuildError
 from tailcut.registry import Registry, digest
-from tailcut.registry import _files as registry_files
+from tailcut.system import atomic_files
 
 
 @pytest.fixture
@@ -76,14 +76,14 @@ def test_a_disk_that_fills_up_anywhere_leaves_the_registry_as_it_was(
 ) -> None:
     add(registry, tmp_path)
     before = everything(registry)
-    flush = registry_files._flush
+    flush = atomic_files._flush
 
     def full(file: Any) -> None:
         if part in file.name:
             raise OSError(errno.ENOSPC, "No space left on device")
         flush(file)
 
-    monkeypatch.setattr(registry_files, "_flush", full)
+    monkeypatch.setattr(atomic_files, "_flush", full)
     with pytest.raises(ArtifactError, match=r"cannot write .*No space left on device; \d+ bytes are free"):
         add(registry, tmp_path, b"other")
     assert everything(registry) == before
@@ -99,7 +99,7 @@ def test_a_promotion_that_cannot_be_written_leaves_the_old_one(
     def full(file: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(registry_files, "_flush", full)
+    monkeypatch.setattr(atomic_files, "_flush", full)
     for change in (
         lambda: registry.promote("flights", version.id, "onnx"),
         lambda: registry.record_confirmation("flights", "split", ["a"]),

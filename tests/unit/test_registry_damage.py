@@ -15,7 +15,7 @@ from tests.registry_kit import AVX2, add
 from tailcut.common.fingerprint import Trust
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.registry import Registry, collect, store
-from tailcut.registry._lock import Held, locked
+from tailcut.system.file_lock import Held, locked
 
 
 @pytest.fixture

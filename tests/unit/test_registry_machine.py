@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tailcut.registry import read_machine
-from tailcut.registry.machine import free_bytes, visible_gpus
+from tailcut.system.machine import free_bytes, visible_gpus
 
 CPU = """processor\t: 0
 model name\t: Intel(R) Xeon(R) Platinum 8481C

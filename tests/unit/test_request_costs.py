@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tailcut.load import Samples
-from tailcut.profiler.request_costs import LoadFigures
-from tailcut.profiler.server_counters import Counted, Counters
+from tailcut.profiler.deployments.request_costs import LoadFigures
+from tailcut.profiler.deployments.server_counters import Counted, Counters
 from tailcut.scheduler.simulation.request_steps import Kind
 
 COUNT, MS = 200, 1_000_000

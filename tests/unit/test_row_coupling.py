@@ -21,7 +21,7 @@ from tests.models import coupled
 
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import Manifest, load
-from tailcut.models import variant_loader as seating
+from tailcut.models import variant_loader
 from tailcut.models.deployment_version import version_of
 from tailcut.models.row_coupling import rows_alone, with_row_coupling
 from tailcut.models.runtimes import Runtime, open_runtime, row_coupling
@@ -29,7 +29,7 @@ from tailcut.models.runtimes.row_coupling import coupling_operators
 from tailcut.observe.recorder import Recorder
 from tailcut.pipeline.hook_loading import import_code
 from tailcut.registry import NewVariant, Registry
-from tailcut.serving import deployment_loader as opening
+from tailcut.serving import deployment_loader
 
 MANIFEST = """
 name = "rows"
@@ -140,13 +140,13 @@ def test_the_record_decides_and_the_file_where_an_older_build_did_not_look(
     tmp_path: Path, make: Callable[[Path], Path], evidence: dict[str, bool], alone: bool
 ) -> None:
     make(tmp_path / "model.onnx")
-    variant = replace(opening.find_variant(manifest(tmp_path)), evidence=evidence)
+    variant = replace(deployment_loader.find_variant(manifest(tmp_path)), evidence=evidence)
     assert rows_alone(with_row_coupling(variant)) is alone
 
 
 def test_a_part_of_a_pair_couples_the_rows_of_the_pair(tmp_path: Path) -> None:
     coupled.mlp(tmp_path / "model.onnx")
-    plain = opening.find_variant(manifest(tmp_path))
+    plain = deployment_loader.find_variant(manifest(tmp_path))
     parts = {"int8-dynamic": coupled.quantised(tmp_path / "int8.onnx"), "onnx": plain.artifact}
     assert rows_alone(with_row_coupling(replace(plain, runtime="pair", parts=parts)))
     assert not rows_alone(with_row_coupling(replace(plain, runtime="pair", parts={"onnx": plain.artifact})))
@@ -184,7 +184,9 @@ class Spied:
 def rows_run(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of every run of a model that was opened, warm-up included."""
     rows: list[int] = []
-    monkeypatch.setattr(seating, "open_runtime", lambda *given, **more: Spied(open_runtime(*given, **more), rows))
+    monkeypatch.setattr(
+        variant_loader, "open_runtime", lambda *given, **more: Spied(open_runtime(*given, **more), rows)
+    )
     return rows
 
 
@@ -213,7 +215,7 @@ def test_rows_of_one_request_and_of_several_run_alone(
             return await asyncio.gather(*[client.post("/v2/models/rows/infer", body(values)) for _ in range(3)])
 
     answers = asyncio.run(main())
-    runtime = open_runtime(opening.find_variant(found), threads=1)
+    runtime = open_runtime(deployment_loader.find_variant(found), threads=1)
     expected = np.concatenate([runtime.run({"x": row[None]}, ["y"])["y"] for row in values])
     for answer in answers:
         assert answer.status == 200
@@ -234,7 +236,7 @@ def test_a_request_of_many_rows_keeps_their_order_and_the_limits_of_the_queue(tm
             return await post(body(values[:100])), await post(body(values))
 
     answer, refused = asyncio.run(main())
-    runtime = open_runtime(opening.find_variant(found), threads=1)
+    runtime = open_runtime(deployment_loader.find_variant(found), threads=1)
     expected = np.concatenate([runtime.run({"x": row[None]}, ["z"])["z"] for row in values[:100]])
     np.testing.assert_allclose(answer.json["outputs"][1]["data"], expected.ravel(), rtol=1e-5)
     assert len(np.unique(expected.round(4), axis=0)) > 50, "rows can be told apart"
@@ -260,7 +262,7 @@ def test_the_start_and_the_configuration_say_so_and_clients_may_send_several_row
 def test_what_was_kept_while_rows_ran_together_is_no_answer_any_more(tmp_path: Path) -> None:
     coupled.mlp(tmp_path / "model.onnx")
     found = manifest(tmp_path)
-    plain = opening.find_variant(found)
+    plain = deployment_loader.find_variant(found)
     code = import_code(found).files.snapshot(live=False).digest
     before, after = (replace(plain, evidence={"rows_alone": alone}) for alone in (False, True))
     assert version_of(found.deployment, before, code) == version_of(found.deployment, plain, code)
@@ -272,13 +274,13 @@ def test_an_opened_variant_has_the_version_of_one_whose_rows_run_alone(tmp_path:
     found = manifest(tmp_path)
 
     async def main() -> bytes:
-        opened = await opening.open_deployment(found, Recorder())
+        opened = await deployment_loader.open_deployment(found, Recorder())
         await opened.stop(5)
         assert opened.rows_alone
-        assert opened.path.dispatcher.planner.window is None, "no row waits for company that it will not have"
-        return opened.path.version
+        assert opened.pipeline.dispatcher.scheduler.window is None, "no row waits for company that it will not have"
+        return opened.pipeline.version
 
-    alone = replace(opening.find_variant(found), evidence={"rows_alone": True})
+    alone = replace(deployment_loader.find_variant(found), evidence={"rows_alone": True})
     assert asyncio.run(main()) == version_of(
         found.deployment, alone, import_code(found).files.snapshot(live=False).digest
     )
@@ -375,9 +377,9 @@ def test_a_fallback_runs_rows_alone_though_the_variant_that_has_no_room_does_not
                     await asyncio.sleep(0.01)
             opened = client.app.engine.opened
             assert (opened.rows_alone, opened.fallback.rows_alone) == (False, True)
-            assert opened.path.version != opened.fallback.path.version
-            for executor in list(opened.path.dispatcher.running.executors):
-                opened.path.dispatcher.remove(executor)
+            assert opened.pipeline.version != opened.fallback.pipeline.version
+            for executor in list(opened.pipeline.dispatcher.running.executors):
+                opened.pipeline.dispatcher.remove(executor)
             rows_run.clear()
             return await client.post("/v2/models/rows/infer", body(np.eye(8, dtype=np.float32)[:5]))
 
@@ -425,7 +427,7 @@ def test_the_entity_cache_keeps_what_an_entity_has_alone(tmp_path: Path) -> None
             return [await post({"entities": [{"id": each} for each in ids]}) for ids in ([1, 0], [0])]
 
     both, one = asyncio.run(main())
-    runtime = open_runtime(opening.find_variant(found), threads=1)
+    runtime = open_runtime(deployment_loader.find_variant(found), threads=1)
     wanted = runtime.run({"x": np.full((1, 8), 0.5, np.float32)}, ["y"])["y"][0]
     assert both.json["predictions"][1]["y"] == one.json["predictions"][0]["y"] == pytest.approx(wanted, rel=1e-6)
     assert one.headers["x-tailcut-cache"] == "hit"

@@ -16,8 +16,7 @@ from tests.unit.test_app_generate import GENERATE, Stream
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError
-from tailcut.models import executor_handle as seats
-from tailcut.models import variant_loader as seating
+from tailcut.models import executor_handle, variant_loader
 from tailcut.serving.deployment import Engine
 
 PATIENT = {"x-tailcut-timeout-ms": "20000"}
@@ -55,7 +54,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Talking]:
         found.append(Talking())
         return found[-1]
 
-    monkeypatch.setattr(seating, "open_runtime", open_runtime)
+    monkeypatch.setattr(variant_loader, "open_runtime", open_runtime)
     return found
 
 
@@ -105,7 +104,7 @@ def test_a_worn_executor_that_must_go_first_waits_for_its_streams(
         looks += 1
         return 0
 
-    monkeypatch.setattr(seats, "free_bytes", none_free)
+    monkeypatch.setattr(executor_handle, "free_bytes", none_free)
 
     async def main() -> None:
         async with running(deployment(tmp_path, overrides=[ONE_THREAD])) as client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts.holdout import Holdout
 
 if TYPE_CHECKING:
     from tailcut.builder.builder import build

@@ -18,27 +18,18 @@ from typing import Any
 
 import msgspec
 
-from tailcut.builder import (
-    hardware,
-    here,
-    keeping,
-    limits,
-    outputs,
-    preflight,
-    room,
-    sources,
-    speed,
-    user_code,
-    verdicts,
-)
+from tailcut.builder import code_snapshot, host_capabilities, limits, preflight, sources, workspace
 from tailcut.builder.building import Building, Candidate
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts import kept_rows
+from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.plan import applicable, base_of
 from tailcut.builder.progress import Event, Progress, silent
+from tailcut.builder.quality import outputs
 from tailcut.builder.recipes import CATALOG, int8_qat
 from tailcut.builder.recipes.base import INT8, PORTABLE, Recipe, Subject
 from tailcut.builder.records import to_add
-from tailcut.builder.rounds import Entrant, Rounds
+from tailcut.builder.speed import hardware, served, verdicts
+from tailcut.builder.speed.rounds import Entrant, Rounds
 from tailcut.builder.steps import SELECTION_FILE
 from tailcut.errors import ArtifactError, BuildError, TailcutError
 from tailcut.gate import QualityVerdict
@@ -70,11 +61,11 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
     preflight.check(manifest, from_registry=from_registry)
     registry = Registry.of(manifest)
     origins = {} if from_registry else _origins(manifest)
-    with registry.build_lock(deployment.name), room.folder() as folder:
-        running = Building(manifest, folder, here.look(), progress)
+    with registry.build_lock(deployment.name), workspace.folder() as folder:
+        running = Building(manifest, folder, host_capabilities.look(), progress)
         _check_room(running, registry)
         holdout = running.step("holdout", base=from_registry)
-        written = msgspec.convert(holdout.pop("code"), user_code.WrittenCode)
+        written = msgspec.convert(holdout.pop("code"), code_snapshot.WrittenCode)
         subject = running.take_base(from_registry) if from_registry else running.make_source()
         _check_room(running, registry)
         _make_others(running, subject)
@@ -91,20 +82,20 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
             "race": race,
             "load": load,
             "choice": msgspec.to_builtins(choice),
-            "slo": {"percentile": speed.objective(deployment).name, "rate": deployment.slo.rate},
+            "slo": {"percentile": served.objective(deployment).name, "rate": deployment.slo.rate},
             "durations_s": running.durations_s,
             "code_left_out": written.left_out,
         }
-        user_code.check_unchanged(written, manifest)
+        code_snapshot.check_unchanged(written, manifest)
         version = _store(running, registry, evidence, origins, written)
         return version, registry.promote(deployment.name, version.id, choice.variant)
 
 
-def _check_room(running: Building, registry: Registry, written: user_code.WrittenCode | None = None) -> None:
+def _check_room(running: Building, registry: Registry, written: code_snapshot.WrittenCode | None = None) -> None:
     """Check that there is room for the variants that are made so far, and for what is kept with them."""
     artifacts = [Path(each.made.path) for each in running.made if each.made is not None]
-    kept = keeping.files(running.folder) | (user_code.files_of(written, running.folder) if written else {})
-    room.check(running.folder, registry, artifacts, kept.values())
+    kept = kept_rows.files(running.folder) | (code_snapshot.files_of(written, running.folder) if written else {})
+    workspace.check(running.folder, registry, artifacts, kept.values())
 
 
 TABLES = frozenset({"sklearn", "skops", "lightgbm", "xgboost"})
@@ -224,10 +215,10 @@ def _play(running: Building) -> Rounds:
     try:
         return running.timed(
             Event(state="started", step="load"),
-            lambda: speed.run(running.manifest, made, entrants, selection, running.folder, tell, bounds),
+            lambda: served.run(running.manifest, made, entrants, selection, running.folder, tell, bounds),
         )
     except ArtifactError as error:  # of the registry that speed makes for itself in the build's folder
-        raise BuildError(error.message, hint=room.WAY_OUT) from error
+        raise BuildError(error.message, hint=workspace.WAY_OUT) from error
 
 
 def _judge_speed(running: Building) -> tuple[verdicts.Choice, dict[str, Any]]:
@@ -268,7 +259,7 @@ def _store(
     registry: Registry,
     evidence: dict[str, Any],
     origins: dict[Path, str],
-    written: user_code.WrittenCode,
+    written: code_snapshot.WrittenCode,
 ) -> Version:
     deployment = running.manifest.deployment
     return registry.add(
@@ -280,7 +271,7 @@ def _store(
         evidence=evidence,
         manifest=to_plain(deployment),
         origins=origins,
-        files=user_code.files_of(written, running.folder) | keeping.files(running.folder),
+        files=code_snapshot.files_of(written, running.folder) | kept_rows.files(running.folder),
         code=written.code,
     )
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tailcut.builder import here
 from tailcut.builder.children import run_step
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.plan import Applicable, base_of
 from tailcut.builder.progress import Event, Progress, State
 from tailcut.builder.recipes.base import PORTABLE, Recipe, Subject
@@ -63,7 +63,7 @@ class Building:
 
     manifest: Manifest
     folder: Path
-    here: here.Here
+    here: HostCapabilities
     progress: Progress
     candidates: dict[str, Candidate] = field(default_factory=dict)
     source: str = ""

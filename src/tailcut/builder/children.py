@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from tailcut.builder import room
-from tailcut.builder.memory import session_bytes
+from tailcut.builder import workspace
 from tailcut.builder.records import Outcome, Spec
+from tailcut.builder.speed.memory import session_bytes
 from tailcut.errors import BuildError, DoesNotApply, ManifestError, MissingExtra, TailcutError
 
 _TAIL_LINES = 5
@@ -66,8 +66,8 @@ def run_step(spec: Spec, *, timeout_s: float, memory_bytes: int | None = None) -
             )
     code = child.returncode
     if code != 0 or not outcome_file.exists():
-        if room.free_bytes(folder) < room.LEAST_BYTES:
-            raise room.none_left(what, folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        if workspace.free_bytes(folder) < workspace.LEAST_BYTES:
+            raise workspace.none_left(what, folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         raise BuildError(
             f"{what} crashed ({_how(code)}){_tail(log_file)}",
             hint=f"its last output is above; mend that{spec.way_out}",

@@ -11,11 +11,11 @@ import numpy as np
 
 from tailcut.builder.bounds import of_source
 from tailcut.builder.calling import call, said
-from tailcut.builder.holdout import Holdout
-from tailcut.builder.holdout_files import is_file
-from tailcut.builder.holdout_types import fitted
+from tailcut.builder.holdouts.datatypes import fitted
+from tailcut.builder.holdouts.files import is_file
+from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.objects import is_module, names_of
-from tailcut.builder.reference import caller
+from tailcut.builder.quality.reference import caller
 from tailcut.common.bounds import Bound
 from tailcut.common.scalars import is_missing
 from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.builder import arrays, bounds
+from tailcut.builder import bounds
 from tailcut.builder.bounds import Found
 from tailcut.builder.bounds.trials import Call
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts import arrays
+from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.recipes.base import INT8, PORTABLE
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import Model

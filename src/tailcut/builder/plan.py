@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 import msgspec
 
-from tailcut.builder.here import Here
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import CATALOG
 from tailcut.builder.recipes.base import INT8, Recipe, Subject
 from tailcut.builder.sources import SOURCES
@@ -22,7 +22,7 @@ class Applicable(msgspec.Struct, frozen=True, kw_only=True):
     why_not: str
 
 
-def applicable(subject: Subject, here: Here, recipes: Sequence[Recipe] = CATALOG) -> list[Applicable]:
+def applicable(subject: Subject, here: HostCapabilities, recipes: Sequence[Recipe] = CATALOG) -> list[Applicable]:
     """Say of every recipe whether it applies to ``subject`` here, in the order of making."""
     return [
         Applicable(

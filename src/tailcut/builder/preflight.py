@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tailcut.builder import holdout_files, sources
+from tailcut.builder import sources
+from tailcut.builder.holdouts import files
 from tailcut.builder.plan import check_names
 from tailcut.errors import ManifestError
 from tailcut.manifest import Manifest, resolve
@@ -37,8 +38,8 @@ def check_holdout(manifest: Manifest) -> None:
             '[holdout] source = "my_model:holdout", or name a .parquet, .csv or .npz file; docs/how-to/build.md has '
             "a whole example",
         )
-    if holdout_files.is_file(reference):
-        holdout_files.check_path(manifest)
+    if files.is_file(reference):
+        files.check_path(manifest)
 
 
 def import_all(manifest: Manifest, *, from_registry: str = "") -> None:
@@ -52,7 +53,7 @@ def import_all(manifest: Manifest, *, from_registry: str = "") -> None:
     references = [model.preprocess, model.postprocess, deployment.build.train, *deployment.quality.metrics.values()]
     if not from_registry and sources.source_file(manifest) is None:
         references.append(model.source)
-    if not holdout_files.is_file(deployment.holdout.source):
+    if not files.is_file(deployment.holdout.source):
         references.append(deployment.holdout.source)
     for reference in references:
         if reference:

@@ -10,7 +10,7 @@ import msgspec
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.manifest.reading import read
-from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.base import OpenSpec
 from tailcut.registry import NewVariant
 
 
@@ -89,10 +89,10 @@ def manifest_of(step: Spec) -> Manifest:
     return Manifest(read(step.deployment, {}), Path(step.directory), {})
 
 
-def openable(made: Made, deployment: Deployment) -> Opening:
+def openable(made: Made, deployment: Deployment) -> OpenSpec:
     """Say how to open a variant that was made."""
     model = deployment.model
-    return Opening(
+    return OpenSpec(
         made.name, made.runtime, Path(made.path), model.inputs, model.outputs, made.settings, made.of_parts()
     )
 

@@ -11,32 +11,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.builder import (
-    arrays,
-    export_check,
-    here,
-    holdout_files,
-    holdout_types,
-    judging,
-    keeping,
-    labels,
-    limits,
-    neighbours,
-    outputs,
-    preflight,
-    race,
-    scoring,
-    sources,
-    tuning,
-    user_code,
-)
+from tailcut.builder import code_snapshot, host_capabilities, limits, preflight, sources
 from tailcut.builder.bounds.trials import Call
 from tailcut.builder.calling import call
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts import arrays, datatypes, kept_rows, labels
+from tailcut.builder.holdouts import files as holdout_files
+from tailcut.builder.holdouts.holdout import Holdout
+from tailcut.builder.quality import batch_invariance, export_check, judging, outputs, scoring
 from tailcut.builder.recipes import recipe
 from tailcut.builder.recipes.base import Work
 from tailcut.builder.records import Made, Spec, manifest_of, openable
-from tailcut.builder.sources import registry as sources_registry
+from tailcut.builder.sources import registry
+from tailcut.builder.speed import race, tuning
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest
@@ -52,9 +38,9 @@ def load_holdout(spec: Spec) -> dict[str, Any]:
     """Read the holdout, check it, split it, and keep both parts for the other steps."""
     manifest = manifest_of(spec)
     preflight.check_holdout(manifest)
-    written = user_code.write_down(manifest, Path(spec.folder), source=not spec.base)
+    written = code_snapshot.write_down(manifest, Path(spec.folder), source=not spec.base)
     preflight.import_all(manifest, from_registry=spec.base)
-    holdout = holdout_types.fitted(_read_holdout(manifest), manifest.deployment.model)
+    holdout = datatypes.fitted(_read_holdout(manifest), manifest.deployment.model)
     section = manifest.deployment.holdout
     parts = holdout.split(float(section.selection), group=section.group)
     found: dict[str, Any] = {
@@ -112,7 +98,7 @@ def _set_coding(folder: Path, classes: Any, manifest: Manifest) -> dict[str, Any
 def take_base(spec: Spec) -> dict[str, Any]:
     """Fetch the portable base of the registry's version ``spec.target``; a ``registry.Base`` as plain values."""
     manifest, folder = manifest_of(spec), Path(spec.folder)
-    base = sources_registry.fetch(folder, manifest, spec.target)
+    base = registry.fetch(folder, manifest, spec.target)
     plain: dict[str, Any] = msgspec.to_builtins(base)
     first = plain["variants"][0]["found"]
     first["labels"], first["limits"] = _set_coding(folder, base.classes, manifest), msgspec.to_builtins(base.limits)
@@ -130,7 +116,7 @@ def make_variant(spec: Spec) -> dict[str, Any]:
         base=made[spec.base],
         made=made,
         selection=_load(spec, SELECTION_FILE),
-        here=here.look(),
+        here=host_capabilities.look(),
     )
     result = recipe(spec.target).make(work)
     return {
@@ -158,14 +144,14 @@ def score(spec: Spec) -> dict[str, Any]:
         export_check.check_outputs(runtime, holdout, deployment.model.outputs)
     alone = bool(coupling_operators(_files(made)))
     found = _every(runtime, holdout, deployment, alone=alone)
-    company = neighbours.coupling(runtime, holdout, deployment.model, _files(made))
+    company = batch_invariance.coupling(runtime, holdout, deployment.model, _files(made))
     if company["rows_alone"] and not alone:
         found = _every(runtime, holdout, deployment, alone=True)
     _save(spec, spec.target, found)
     if is_source:
         bounds = limits.read(Path(spec.folder)).bounds
-        kept = keeping.choose(holdout, found, deployment.model, bounds, deployment.holdout.keep)
-        keeping.write(Path(spec.folder), kept)
+        kept = kept_rows.choose(holdout, found, deployment.model, bounds, deployment.holdout.keep)
+        kept_rows.write(Path(spec.folder), kept)
         return {**company, **_evidence(spec, holdout, found, found, is_source)}
     evidence = _evidence(spec, holdout, found, _scores(spec, spec.made[0].name), is_source)
     return {**company, **evidence, "edges": _edges(spec, runtime, holdout, deployment)}
@@ -217,7 +203,7 @@ def _evidence(spec: Spec, holdout: Holdout, found: Arrays, source: Arrays, is_so
 def tune(spec: Spec) -> dict[str, Any]:
     """Choose the runtime settings of one variant by measurement on the selection split."""
     made = _made(spec, spec.target)
-    return tuning.tune(manifest_of(spec), made, _load(spec, SELECTION_FILE), cores=here.look().cores)
+    return tuning.tune(manifest_of(spec), made, _load(spec, SELECTION_FILE), cores=host_capabilities.look().cores)
 
 
 def judge(spec: Spec) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.builder import room
+from tailcut.builder import workspace
 from tailcut.builder.calling import said
 from tailcut.builder.records import Outcome, Spec
 from tailcut.common.extras import install
@@ -64,8 +64,8 @@ def _unforeseen(spec: Spec, error: Exception) -> Outcome:
             hint=f"{install(error.name or '')}{spec.way_out}",
             code=MissingExtra.code,
         )
-    if room.is_full(error, Path(spec.folder)):
-        refused = room.none_left(spec.title, Path(spec.folder), error)
+    if workspace.is_full(error, Path(spec.folder)):
+        refused = workspace.none_left(spec.title, Path(spec.folder), error)
         return Outcome(error=refused.message, hint=refused.hint)
     return Outcome(
         error=f"{spec.title} raised {said(error)} ({where or innermost(error)})",

@@ -37,7 +37,7 @@ _OUTLIER = 10.0
 Event = Literal["on", "off", "for", "against", ""]
 
 
-class Worth:
+class CacheAdvisor:
     """Watches one prediction cache and decides whether it is on. Pure: it is told the time.
 
     Args:

@@ -15,7 +15,7 @@ from tailcut.code.digest import few
 from tailcut.common.fingerprint import LIVE
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Manifest
-from tailcut.manifest.answering import other_settings
+from tailcut.manifest.answer_settings import other_settings
 from tailcut.registry import Registry, Version
 from tailcut.registry.code import ARCHIVE, Check, code_of, nothing
 

@@ -11,12 +11,12 @@ import msgspec
 from tailcut.cli.console import note
 from tailcut.cli.progress import ProgressLine
 from tailcut.manifest import Deployment, Manifest
-from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.simulation.request_steps import Steps, drawn, nearness
 
 if TYPE_CHECKING:
-    from tailcut.profiler.deployment_costs import Measured
-    from tailcut.profiler.request_costs import RequestCosts
+    from tailcut.profiler.deployments.measure import Measured
+    from tailcut.profiler.deployments.request_costs import RequestCosts
 
 _FEWEST = 20
 """Batches of a size that make its mean under load worth more than the bare runtime's in proportion."""
@@ -32,8 +32,8 @@ def measured_here(manifest: Manifest, file: Path, payloads: str, path: str, over
     Raises:
         TailcutError: it does not come up, or answers nothing.
     """
-    from tailcut.profiler.deployment_costs import measure_deployment
-    from tailcut.profiler.surroundings import surroundings
+    from tailcut.profiler.deployments.measure import measure_deployment
+    from tailcut.profiler.deployments.surroundings import surroundings
 
     with surroundings(manifest, note) as environment, ProgressLine() as line:
         return measure_deployment(
@@ -79,7 +79,7 @@ def batches_at(measured: Measured, known_ns: Mapping[int, float], rate: float) -
     Args:
         known_ns: of the bare runtime.
     """
-    costs = Costs()
+    costs = LatencyLearner()
     costs.seed(known_ns)
     expected = costs.cost.batch_ns
     shares = nearness([one.rate for one in measured.costs], rate)

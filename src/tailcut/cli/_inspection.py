@@ -17,7 +17,7 @@ from tailcut.common.timings import STAGE_NAMES
 from tailcut.errors import InferenceError, ManifestError, TailcutError
 from tailcut.features import FeatureService
 from tailcut.manifest import Deployment, FeatureGroup, Manifest, parse_duration, resolve
-from tailcut.pipeline.pipeline import Call
+from tailcut.pipeline.pipeline import RequestContext
 from tailcut.pipeline.row_transform import encode_answer, limited_inputs
 from tailcut.serving.deployment import Engine
 from tailcut.serving.deployment_loader import Opened, find_variant
@@ -106,21 +106,21 @@ class Inspection:
 
     async def _stages(self, engine: Engine, opened: Opened) -> None:
         """One step after the other, so that an error is the step's own."""
-        path, report = opened.path, self.report
+        pipeline, report = opened.pipeline, self.report
         rows = [self._row] if self._row is not None else []
-        if self._entity is not msgspec.UNSET and path.features is not None:
+        if self._entity is not msgspec.UNSET and pipeline.features is not None:
             with self._step("features"):
-                rows = [await self._features(path.features)]
+                rows = [await self._features(pipeline.features)]
         inputs = opened.examples.batch(1)
         if rows:
             with self._step("preprocess"):
-                inputs = limited_inputs(path.assembly, path.limits, rows, from_client=report.origin == "row")
+                inputs = limited_inputs(pipeline.transform, pipeline.limits, rows, from_client=report.origin == "row")
         self.inputs, report.inputs = inputs, _tensors(inputs)
-        with self._step("infer"), _call(engine, _PATIENCE_S) as call:
-            outputs = await path.infer(call, inputs, 1, path.outputs)
+        with self._step("infer"), _call(engine, _PATIENCE_S) as context:
+            outputs = await pipeline.infer(context, inputs, 1, pipeline.outputs)
         report.outputs = _tensors(outputs)
         with self._step("postprocess"):
-            report.answer = msgspec.Raw(encode_answer(path.assembly.answers(outputs, 1)[0]))
+            report.answer = msgspec.Raw(encode_answer(pipeline.transform.answers(outputs, 1)[0]))
 
     def _references(self) -> None:
         """Import what serving never does, and call none of it."""
@@ -159,17 +159,17 @@ class Inspection:
         return Group(group.name, key, ttl_s, group.ttl, round(source_s * 1e3, 3), values)
 
     async def _request(self, engine: Engine, opened: Opened) -> Request:
-        path = opened.path
-        with _call(engine) as call:
+        pipeline = opened.pipeline
+        with _call(engine) as context:
             if self._entity is not msgspec.UNSET:
-                await path.predict_entities(call, [self._entity])
+                await pipeline.predict_entities(context, [self._entity])
             elif self._row is not None:
-                await path.predict_rows(call, [self._row])
+                await pipeline.predict_rows(context, [self._row])
             else:
-                await path.infer(call, opened.examples.batch(1), 1, path.outputs)
-        timings = call.timings
+                await pipeline.infer(context, opened.examples.batch(1), 1, pipeline.outputs)
+        timings = context.timings
         stages_ms = {name: _ms(ns) for name, ns in zip(STAGE_NAMES, timings.ns, strict=True) if ns}
-        return Request(stages_ms, _ms(timings.total_ns), call.cache)
+        return Request(stages_ms, _ms(timings.total_ns), context.cache)
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
@@ -192,18 +192,18 @@ def _untried(deployment: Deployment, origin: Origin) -> Iterator[Untried]:
 
 
 @contextmanager
-def _call(engine: Engine, timeout_s: float = 0.0) -> Iterator[Call]:
+def _call(engine: Engine, timeout_s: float = 0.0) -> Iterator[RequestContext]:
     """One request of the engine, begun and ended; with the SLO's timeout where none is given."""
-    call = engine.begin("check", perf_counter_ns(), int(timeout_s * 1e9))
+    context = engine.begin("check", perf_counter_ns(), int(timeout_s * 1e9))
     outcome = "internal"
     try:
-        yield call
+        yield context
         outcome = "ok"
     except TailcutError as error:
         outcome = error.code
         raise
     finally:
-        engine.end(call, outcome)
+        engine.end(context, outcome)
 
 
 def _ttl_s(group: FeatureGroup, key: tuple[Any, ...], values: dict[str, Any], manifest: Manifest) -> float:

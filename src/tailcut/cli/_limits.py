@@ -58,7 +58,7 @@ def undeclared(manifest: Manifest, rows: Arrays) -> list[Bound]:
 
 def _of_source(manifest: Manifest, rows: Arrays) -> list[Bound]:
     from tailcut.builder.bounds import of_source
-    from tailcut.builder.reference import caller
+    from tailcut.builder.quality.reference import caller
 
     section = manifest.deployment.model
     path = source_path(manifest)

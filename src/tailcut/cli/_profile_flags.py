@@ -17,8 +17,8 @@ from tailcut.errors import ManifestError, ProfileError
 if TYPE_CHECKING:
     from tailcut.load import LoadPlan
     from tailcut.manifest import Manifest
-    from tailcut.profiler.child import Loop
-    from tailcut.profiler.layers import InputShape
+    from tailcut.profiler.layers.search import InputShape
+    from tailcut.profiler.recording.child import Loop
 
 
 def read_wanted(
@@ -120,7 +120,7 @@ def _importable(manifest: Manifest) -> None:
 
 
 def _loop(name: str) -> Loop:
-    from tailcut.profiler import child
+    from tailcut.profiler.recording import child
 
     if name in get_args(child.Loop):
         return cast(child.Loop, name)
@@ -133,7 +133,7 @@ def read_shapes(texts: list[str]) -> tuple[InputShape, ...]:
     Raises:
         ManifestError: one is written otherwise.
     """
-    from tailcut.profiler.layers import parse_shape
+    from tailcut.profiler.layers.search import parse_shape
 
     try:
         return tuple(parse_shape(text) for text in texts)

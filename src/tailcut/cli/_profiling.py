@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from tailcut.load import LoadPlan
     from tailcut.manifest import Manifest
     from tailcut.profiler.attribution.layers import ModelLayers
-    from tailcut.profiler.child import Loop
     from tailcut.profiler.diversity import PayloadLog
-    from tailcut.profiler.layers import InputShape
+    from tailcut.profiler.layers.search import InputShape
     from tailcut.profiler.payloads.diversity import Diversity
+    from tailcut.profiler.recording.child import Loop
     from tailcut.profiler.records import Recording
-    from tailcut.report.profile_json import Kind, ProfileReport
+    from tailcut.report.profile.json import Kind, ProfileReport
 
 DEFAULT_RATE = 50.0
 
@@ -130,7 +130,7 @@ def record(asked: Wanted) -> Recorded:
 
 def only_layers(model: str, shapes: tuple[InputShape, ...], directory: Path) -> ModelLayers:
     """Time the layers of a model, and nothing else."""
-    from tailcut.profiler.layers import LayersSpec, find_layers
+    from tailcut.profiler.layers.search import LayersSpec, find_layers
 
     return find_layers(LayersSpec(model=model, shapes=shapes, folders=(str(directory.resolve()),)))
 
@@ -141,7 +141,7 @@ def report_of(wanted: Wanted, found: Recorded, *, levers: bool) -> ProfileReport
     Args:
         levers: simulate what each would win.
     """
-    from tailcut.report.profile_json import advice_of, make_report
+    from tailcut.report.profile.json import advice_of, make_report
 
     slo = _slo(wanted)
     advice = None
@@ -177,7 +177,7 @@ def _around(wanted: Wanted) -> Iterator[Mapping[str, str]]:
     if wanted.manifest is None or wanted.kind == "url":
         yield {}
         return
-    from tailcut.profiler.surroundings import surroundings
+    from tailcut.profiler.deployments.surroundings import surroundings
 
     with surroundings(wanted.manifest, note) as environment:
         yield environment
@@ -204,7 +204,8 @@ def _sendable(wanted: Wanted) -> Iterator[Wanted]:
 
 
 def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
-    from tailcut.profiler import own_path, pilot, plan
+    from tailcut.profiler import pilot, plan
+    from tailcut.profiler.deployments import own_path
 
     load = wanted.plan
     recorded = pilot.record(
@@ -222,8 +223,8 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
 
 
 def _deployment(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
-    from tailcut.profiler.deployment import record_deployment
-    from tailcut.profiler.hook_steps import with_hook_steps
+    from tailcut.profiler.deployments.deployment import record_deployment
+    from tailcut.profiler.deployments.hook_steps import with_hook_steps
 
     assert wanted.manifest is not None
     note(f"starting {wanted.manifest.deployment.name}")
@@ -251,7 +252,7 @@ def _given_layers(wanted: Wanted, environment: Mapping[str, str]) -> tuple[Model
     """Find the layers of the model that was named, before the load: what is wrong with it shows at once."""
     if not wanted.layers:
         return ()
-    from tailcut.profiler.layers import LayersSpec, find_layers
+    from tailcut.profiler.layers.search import LayersSpec, find_layers
 
     note(f"timing the layers of {wanted.layers}")
     manifest = str(wanted.manifest_path.resolve()) if wanted.manifest is not None else ""
@@ -273,7 +274,7 @@ def _own_layers(
         return (), ()
     if wanted.kind != "deployment":
         return recording.layers, ()
-    from tailcut.profiler.layers import LayersSpec, find_layers
+    from tailcut.profiler.layers.search import LayersSpec, find_layers
 
     note("timing the layers of the served variant")
     spec = LayersSpec(shapes=wanted.shapes, manifest=str(wanted.manifest_path.resolve()), overrides=wanted.overrides)

@@ -17,12 +17,12 @@ from tailcut.load.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
 from tailcut.manifest import Batching, Manifest, Slo
 from tailcut.models.runtimes.tuning import tuned_points, tuned_spread
 from tailcut.scheduler.batching_delay import Window
-from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.simulation.service_time import noisy
 from tailcut.scheduler.simulation.simulator import Outcome, Scenario, simulate
 
 if TYPE_CHECKING:
-    from tailcut.profiler.deployment_costs import Measured
+    from tailcut.profiler.deployments.measure import Measured
 
 _KINDS = ("poisson", "constant", "burst")
 _WAY_OUT = 'give it: --cost "1=5ms,8=12ms" (rows=duration), or --measure to open the variant and time it here'
@@ -151,7 +151,7 @@ def play(
         known = {rows: ms * 1e6 for rows, ms in assumed.cost_ms.items()}
         if measured is not None:
             known = batches_at(measured, known, rate)
-        costs = Costs()
+        costs = LatencyLearner()
         costs.seed(known)
         for count in executors:
             requests = requests_at(measured, rate, assumed.seed) if measured is not None else None

@@ -10,8 +10,8 @@ import msgspec
 from tailcut.cli.console import stdout
 from tailcut.common.bounds import Bound, allowed
 from tailcut.registry import Change, Diff, Promotion, Version
-from tailcut.report import build_figures
-from tailcut.report.build_figures import size
+from tailcut.report.builds import figures as build_figures
+from tailcut.report.builds.figures import size
 
 if TYPE_CHECKING:
     from rich.table import Table

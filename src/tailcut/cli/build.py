@@ -83,7 +83,7 @@ def _write_reports(version: Version, promotion: Promotion, json: Path | None, ht
     """Write the whole record as JSON, and as a page, where a file is named for it."""
     import msgspec
 
-    from tailcut.report.build_html import render
+    from tailcut.report.builds.html import render
 
     if json is not None:
         content = msgspec.json.encode({"version": version, "promotion": promotion})
@@ -109,11 +109,11 @@ def _write(path: Path, content: bytes) -> None:
 
 def _list(manifest: Manifest) -> None:
     """Print every recipe with whether it applies here; what a callable gives is only known once it is called."""
-    from tailcut.builder import here, sources
+    from tailcut.builder import host_capabilities, sources
     from tailcut.builder.plan import applicable
     from tailcut.builder.recipes.base import Subject
 
-    machine, kind = here.look(), sources.kind_of_path(manifest)
+    machine, kind = host_capabilities.look(), sources.kind_of_path(manifest)
     found = applicable(Subject(kind=kind, deployment=manifest.deployment), machine)
     of_trees = applicable(Subject(kind=kind, trees=not kind, deployment=manifest.deployment), machine)
     for each, same in zip(found, of_trees, strict=True):

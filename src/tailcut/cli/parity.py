@@ -15,7 +15,7 @@ from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, exampl
 
 if TYPE_CHECKING:
     from tailcut.parity.plan import ParityPlan
-    from tailcut.report.parity_file import ParityRecord
+    from tailcut.report.parity.file import ParityRecord
 
 
 def register(app: typer.Typer) -> None:
@@ -123,7 +123,7 @@ def parity(
     Exit code 0: equal; 1: something differs; 2: a flag, or a file that one names, is wrong; 3: one side could not be
     asked, or no answers could be compared.
     """
-    from tailcut.report.parity_file import load_parity
+    from tailcut.report.parity.file import load_parity
 
     with usage():
         _check_files(json_path, html)
@@ -166,16 +166,16 @@ def parity(
 
 
 def _run(manifest: Path, plan: ParityPlan) -> ParityRecord:
-    from tailcut.parity.running import run
+    from tailcut.parity.run import run
 
     return run(manifest, plan, tell=note)
 
 
 def _show(record: ParityRecord, json_path: Path | None, html: Path | None) -> None:
-    from tailcut.report.parity_file import save_parity
-    from tailcut.report.parity_html import render_parity_html
-    from tailcut.report.parity_text import render_parity
-    from tailcut.report.whole_files import write_file
+    from tailcut.report.parity.file import save_parity
+    from tailcut.report.parity.html import render_parity_html
+    from tailcut.report.parity.text import render_parity
+    from tailcut.system.whole_files import write_file
 
     if json_path is not None:
         save_parity(record, json_path)

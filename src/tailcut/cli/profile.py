@@ -15,8 +15,8 @@ from tailcut.errors import ManifestError
 
 if TYPE_CHECKING:
     from tailcut.cli._profiling import Wanted
-    from tailcut.profiler.layers import InputShape
-    from tailcut.report.profile_json import ProfileReport
+    from tailcut.profiler.layers.search import InputShape
+    from tailcut.report.profile.json import ProfileReport
 
 
 class Alone(NamedTuple):
@@ -158,7 +158,7 @@ def profile(
     or there is none; 1: the SLO is missed; 2: a flag, or a file that one names, is wrong; 3: it could not be profiled.
     """
     if from_ is not None:
-        from tailcut.report.profile_json import load_report
+        from tailcut.report.profile.json import load_report
 
         with usage():
             _refuse_others(context, _KEPT)
@@ -251,8 +251,8 @@ def _only_layers(
     import msgspec
 
     from tailcut.cli._profiling import only_layers
-    from tailcut.report.profile_json import write_file
-    from tailcut.report.profile_text import render_layers
+    from tailcut.report.profile.json import write_file
+    from tailcut.report.profile.text import render_layers
 
     if html is not None:
         raise ManifestError("--html with --layers alone", hint="a page needs a target; --json keeps the layers")
@@ -265,9 +265,9 @@ def _only_layers(
 
 
 def _show(report: ProfileReport, json_path: Path | None, html: Path | None) -> ExitCode:
-    from tailcut.report.profile_html import render_profile_html
-    from tailcut.report.profile_json import save_report, write_file
-    from tailcut.report.profile_text import render_profile
+    from tailcut.report.profile.html import render_profile_html
+    from tailcut.report.profile.json import save_report, write_file
+    from tailcut.report.profile.text import render_profile
 
     # Files first: whoever pipes the text into head still gets them.
     if json_path is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tailcut.cli._deployment_figures import Deployed
     from tailcut.cli._simulation import Assumptions, Known, Line
     from tailcut.manifest import Batching, Manifest, Slo
-    from tailcut.profiler.deployment_costs import Measured
+    from tailcut.profiler.deployments.measure import Measured
 
 _REQUEST_CPU = "60us"
 
@@ -98,7 +98,7 @@ def simulate(
 ) -> None:
     """Simulate the deployment: latencies, goodput and sheds at each rate with each number of executors.
 
-    The planner, the admission and the cost model are those of serving; what a batch takes is known from the build's
+    The scheduler, the admission and the cost model are those of serving; what a batch takes is known from the build's
     evidence, from --measure, or given. Features, hooks and the executor's cost are included with --measure; else the
     first line names what is not. Exit code 0: every line meets the SLO; 1: one does not; 2: a flag is wrong.
     """

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tailcut.client.aio import AsyncClient
-from tailcut.client.answers import Outputs, Predictions, Reply
 from tailcut.client.failures import ConnectionFailed, UnexpectedReply
+from tailcut.client.replies import Outputs, Predictions, Reply
 from tailcut.client.sync import Client
 
 __all__ = ["AsyncClient", "Client", "ConnectionFailed", "Outputs", "Predictions", "Reply", "UnexpectedReply"]

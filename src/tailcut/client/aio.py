@@ -8,10 +8,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tailcut.client.answers import Outputs, Predictions, metadata_of, outputs_of, predictions_of
 from tailcut.client.attempts import Attempts, broken, closed, too_late, unreachable
 from tailcut.client.base import Base, is_unready
 from tailcut.client.failures import ConnectionFailed
+from tailcut.client.replies import Outputs, Predictions, metadata_of, outputs_of, predictions_of
 from tailcut.client.wire import CHUNK_BYTES, Received, Request
 from tailcut.common.tensors import Array
 from tailcut.errors import TailcutError

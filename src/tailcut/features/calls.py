@@ -23,7 +23,7 @@ from tailcut.cache.freshness import blend_source_s, effective_ttl_s, negative_tt
 from tailcut.features.entry import Entry, Failure, Outcome, Row
 from tailcut.features.groups import Group
 from tailcut.features.isolating import fetch_isolating
-from tailcut.features.line import NOBODY_WAITS, Call, Flight, Line, Lookup
+from tailcut.features.line import NOBODY_WAITS, Flight, Line, Lookup, SourceCall
 from tailcut.features.outages import Outages
 from tailcut.features.sources.base import (
     Answer,
@@ -147,7 +147,7 @@ class Calls:
         if line.idle and self._lines.get((group, tenant)) is line:
             del self._lines[group, tenant]
 
-    def _start(self, group: Group, tenant: str, line: Line, call: Call) -> None:
+    def _start(self, group: Group, tenant: str, line: Line, call: SourceCall) -> None:
         def leave() -> None:
             line.leave(call)
             self._advance(group, tenant, line)

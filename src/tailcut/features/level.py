@@ -13,9 +13,9 @@ from tailcut.cache.keys import feature_key
 from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls
 from tailcut.features.entry import Entry, Outcome, Row
+from tailcut.features.feature_errors import error_of, key_of, timed_out, unavailable, unknown
 from tailcut.features.groups import Group, has_no_row
 from tailcut.features.line import NOBODY_WAITS, Lookup
-from tailcut.features.refusals import error_of, key_of, timed_out, unavailable, unknown
 from tailcut.features.sources.base import Key
 from tailcut.features.usage import UsageTable
 

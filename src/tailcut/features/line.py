@@ -46,7 +46,7 @@ class Flight:
 
 
 @dataclass(slots=True, frozen=True, eq=False)
-class Call:
+class SourceCall:
     """What one call asks for."""
 
     flights: list[Flight]
@@ -61,7 +61,7 @@ class Line:
 
     def __init__(self) -> None:
         self._waiting: list[Flight] = []
-        self._calls: set[Call] = set()
+        self._calls: set[SourceCall] = set()
 
     @property
     def idle(self) -> bool:
@@ -72,7 +72,7 @@ class Line:
         """Put keys at the end."""
         self._waiting += flights
 
-    def take(self, now_s: float) -> Call | None:
+    def take(self, now_s: float) -> SourceCall | None:
         """The next call, under way from now on; None while no more may start.
 
         Keys that requests wait for go first. Those whose requests have all given up stay, since they are wanted in
@@ -82,10 +82,10 @@ class Line:
             return None
         wanted, unwanted = self._split(now_s)
         if wanted:
-            call = Call(wanted[:MAX_KEYS], wanted=True)
+            call = SourceCall(wanted[:MAX_KEYS], wanted=True)
             self._waiting = unwanted + wanted[MAX_KEYS:]
         elif sum(not call.wanted for call in self._calls) < MAX_UNWANTED_CALLS:
-            call = Call(unwanted[:MAX_KEYS], wanted=False)
+            call = SourceCall(unwanted[:MAX_KEYS], wanted=False)
             self._waiting = unwanted[MAX_KEYS:]
         else:
             return None
@@ -101,7 +101,7 @@ class Line:
         self._waiting = unwanted[excess:] + wanted
         return unwanted[:excess]
 
-    def leave(self, call: Call) -> None:
+    def leave(self, call: SourceCall) -> None:
         """A call has its answer, or was given up; saying it twice changes nothing."""
         self._calls.discard(call)
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.gate.distributions import crossing, normal_below, normal_quantile, student_below
-from tailcut.gate.influence import Parts
+from tailcut.gate.influence import InfluenceParts
 from tailcut.gate.paired import rows_to_see
 
 Floats = npt.NDArray[np.float64]
@@ -117,7 +117,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def estimate(parts: Parts, *, seed: int | np.random.Generator | None, resamples: int = RESAMPLES) -> Estimate:
+def estimate(parts: InfluenceParts, *, seed: int | np.random.Generator | None, resamples: int = RESAMPLES) -> Estimate:
     """Estimate a drop's distribution.
 
     Args:

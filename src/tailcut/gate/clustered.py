@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from tailcut.common.tensors import Array
 from tailcut.gate.distributions import crossing, normal_quantile, student_below
-from tailcut.gate.influence import Parts
+from tailcut.gate.influence import InfluenceParts
 from tailcut.gate.paired import Pairs, count, p_value, rows_to_see
 
 Floats = npt.NDArray[np.float64]
@@ -127,7 +127,7 @@ def clustered_pairs(source_right: npt.ArrayLike, variant_right: npt.ArrayLike, c
     return ClusteredPairs(pairs=pairs, groups=groups, effect=max(effect, 1.0), freedom=_freedom(added))
 
 
-def clustered(parts: Parts, clusters: Clusters) -> Parts:
+def clustered(parts: InfluenceParts, clusters: Clusters) -> InfluenceParts:
     """Parts of groups from parts of rows: one group of values, one value for each cluster, whose mean is the drop.
 
     Args:
@@ -142,7 +142,7 @@ def clustered(parts: Parts, clusters: Clusters) -> Parts:
         raise ValueError(f"{_of(present.size)}: there is no spread between groups")
     added = np.concatenate([(values - values.mean()) / values.size for values in parts.values])
     totals = np.asarray(np.bincount(places, added, present.size) * present.size + parts.drop, dtype=np.float64)
-    return Parts(
+    return InfluenceParts(
         values=(totals,),
         rows=(np.arange(present.size),),
         damage=parts.damage,

@@ -13,7 +13,7 @@ from tailcut.common.metric_names import AGREEMENT
 from tailcut.common.tensors import Array
 from tailcut.gate.bootstrap import RESAMPLES, estimate
 from tailcut.gate.clustered import LEAST_GROUPS, Clusters, clustered, clustered_pairs, number
-from tailcut.gate.influence import Parts, auc_parts, f1_parts, mean_parts, spearman_parts, within
+from tailcut.gate.influence import InfluenceParts, auc_parts, f1_parts, mean_parts, spearman_parts, within
 from tailcut.gate.metrics import (
     BINARY,
     METRICS,
@@ -108,7 +108,7 @@ class Comparison:
             return self._pairs()
         return estimate(self._grouped(self.parts()), seed=rng, resamples=resamples)
 
-    def sliced(self, chosen: Bools, parts: Parts | None) -> Evidence:
+    def sliced(self, chosen: Bools, parts: InfluenceParts | None) -> Evidence:
         """Evidence of the rows where ``chosen``, without drawing.
 
         Args:
@@ -134,10 +134,10 @@ class Comparison:
         right = right_rows(self._labels, self.source), right_rows(self._labels, self.variant)
         return count(*right) if self.clusters is None else clustered_pairs(*right, self.clusters)
 
-    def _grouped(self, parts: Parts) -> Parts:
+    def _grouped(self, parts: InfluenceParts) -> InfluenceParts:
         return parts if self.clusters is None else clustered(parts, self.clusters)
 
-    def parts(self) -> Parts:
+    def parts(self) -> InfluenceParts:
         """What each row adds to the drop. Raises ValueError where these rows do not give the metric."""
         if self.own:
             # The source agrees with itself on every row: that its own rows have no spread says nothing of a fault.

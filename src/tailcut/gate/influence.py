@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class InfluenceParts(msgspec.Struct, frozen=True, kw_only=True):
     """A drop as a sum of means over groups of rows: one group, or two where a metric has two kinds of rows.
 
     Args:
@@ -34,20 +34,20 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     drop: float
 
 
-def mean_parts(source: Floats, variant: Floats, *, rises: bool, damage: float | None = None) -> Parts:
+def mean_parts(source: Floats, variant: Floats, *, rises: bool, damage: float | None = None) -> InfluenceParts:
     """Parts of the drop of a mean over rows.
 
     Args:
         source, variant: (n,) per-row values of both models.
         rises: whether less is better.
-        damage: see ``Parts``; the spread of the source's own rows where None.
+        damage: see ``InfluenceParts``; the spread of the source's own rows where None.
     """
     worse = variant - source if rises else source - variant
     scale = _spread(source) if damage is None else damage
-    return Parts(values=(worse,), rows=(np.arange(worse.size),), damage=scale, drop=float(np.mean(worse)))
+    return InfluenceParts(values=(worse,), rows=(np.arange(worse.size),), damage=scale, drop=float(np.mean(worse)))
 
 
-def auc_parts(labels: Array, source: Array, variant: Array) -> Parts:
+def auc_parts(labels: Array, source: Array, variant: Array) -> InfluenceParts:
     """Parts of the fall of the AUC: a group of positive rows and one of negative rows.
 
     Each group's mean is the whole fall, so each counts by half of it, and the other half stands as a constant: a
@@ -65,7 +65,7 @@ def auc_parts(labels: Array, source: Array, variant: Array) -> Parts:
     drop = float(worse[positive].mean())
     # mean(positive) = mean(negative) = drop; their errors add: DeLong's variance is var/n1 + var/n0 of whole values.
     values = tuple(worse[group] - drop / 2.0 for group in rows)
-    return Parts(values=values, rows=rows, damage=max(_spread(before[group]) for group in rows), drop=drop)
+    return InfluenceParts(values=values, rows=rows, damage=max(_spread(before[group]) for group in rows), drop=drop)
 
 
 def placements(positive: npt.NDArray[np.bool_], scores: Array) -> Floats:
@@ -78,23 +78,25 @@ def placements(positive: npt.NDArray[np.bool_], scores: Array) -> Floats:
     return np.where(positive, below / (positive.size - n_positive), 1.0 - below / n_positive)
 
 
-def spearman_parts(labels: Array, source: Array, variant: Array) -> Parts:
+def spearman_parts(labels: Array, source: Array, variant: Array) -> InfluenceParts:
     """Parts of the fall of Spearman's correlation with the labels."""
     before, after = _spearman_rows(labels, source), _spearman_rows(labels, variant)
     worse = before - after
-    return Parts(values=(worse,), rows=(np.arange(worse.size),), damage=1.0, drop=float(np.mean(worse)))
+    return InfluenceParts(values=(worse,), rows=(np.arange(worse.size),), damage=1.0, drop=float(np.mean(worse)))
 
 
-def f1_parts(truth: npt.NDArray[np.bool_], source: npt.NDArray[np.bool_], variant: npt.NDArray[np.bool_]) -> Parts:
+def f1_parts(
+    truth: npt.NDArray[np.bool_], source: npt.NDArray[np.bool_], variant: npt.NDArray[np.bool_]
+) -> InfluenceParts:
     """Parts of the fall of F1 between two models' decisions."""
     worse = _f1_rows(truth, source) - _f1_rows(truth, variant)
     size = float(truth.mean() + source.mean())
     # One positive row missed costs 1 / (positive rows): much, where few are positive.
     damage = 2.0 / size if size else 1.0
-    return Parts(values=(worse,), rows=(np.arange(worse.size),), damage=damage, drop=float(np.mean(worse)))
+    return InfluenceParts(values=(worse,), rows=(np.arange(worse.size),), damage=damage, drop=float(np.mean(worse)))
 
 
-def within(parts: Parts, chosen: npt.NDArray[np.bool_]) -> Parts | None:
+def within(parts: InfluenceParts, chosen: npt.NDArray[np.bool_]) -> InfluenceParts | None:
     """Parts of the rows that are ``chosen``, for means over rows and AUC; None where there is no such row.
 
     A group without such a row is left out. AUC: against the rows of the other class in the whole holdout, not in the
@@ -110,7 +112,7 @@ def within(parts: Parts, chosen: npt.NDArray[np.bool_]) -> Parts | None:
     share = 1.0 / len(groups) if len(parts.values) == 2 else 1.0
     values = tuple((group[0] + constant) * share for group in groups)
     drop = float(sum(float(value.mean()) for value in values))
-    return Parts(values=values, rows=tuple(group[1] for group in groups), damage=parts.damage, drop=drop)
+    return InfluenceParts(values=values, rows=tuple(group[1] for group in groups), damage=parts.damage, drop=drop)
 
 
 def _spearman_rows(labels: Array, scores: Array) -> Floats:

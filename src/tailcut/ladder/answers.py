@@ -14,7 +14,7 @@ from tailcut.parity.analysis.tolerance import DEFAULT
 from tailcut.parity.asking import Asker, exchange
 from tailcut.parity.matching import choose_pairs
 from tailcut.parity.payloads import Payload
-from tailcut.report.ladder_file import RungParity
+from tailcut.report.ladder.file import RungParity
 
 _TIMEOUT_S = 30.0
 

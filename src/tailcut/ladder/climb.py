@@ -19,12 +19,12 @@ from tailcut.ladder.measuring import Bench
 from tailcut.ladder.options import LadderOptions, describe, warmup_of
 from tailcut.ladder.pilot import measure_pilot
 from tailcut.ladder.places import machine_places, without_places
-from tailcut.ladder.planning import choose_rungs, harder_than_errors, plan_rungs, round_order
+from tailcut.ladder.plan import choose_rungs, harder_than_errors, plan_rungs, round_order
 from tailcut.ladder.rungs import RungRun
 from tailcut.manifest import Deployment, Manifest, load, resolve
 from tailcut.parity.payloads import read_payloads
-from tailcut.registry.machine import package_versions
-from tailcut.report.ladder_file import COMFORTABLE, LadderRecord, PilotFacts, save_ladder
+from tailcut.report.ladder.file import COMFORTABLE, LadderRecord, PilotFacts, save_ladder
+from tailcut.system.machine import package_versions
 
 Tell = Callable[[str], None]
 

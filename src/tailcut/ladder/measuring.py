@@ -19,7 +19,7 @@ from tailcut.ladder.rungs import RungRun
 from tailcut.load import LoadPlan, LoadResult, SearchLimits, find_capacity, measure, save_samples, summarise_run
 from tailcut.load.text import render_step
 from tailcut.manifest import Manifest, resolve
-from tailcut.report.ladder_file import Capacity, CapacityPoint, Measurement
+from tailcut.report.ladder.file import Capacity, CapacityPoint, Measurement
 
 _SERVER_SETTINGS = ("server.drain=100ms", "server.grpc_port=0")
 """Under every rung: it is stopped idle, so nothing needs draining; a port for gRPC is that of the place of serving."""

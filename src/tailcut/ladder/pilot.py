@@ -7,7 +7,7 @@ import msgspec
 from tailcut.common.slo import LatencyObjective, Objectives
 from tailcut.errors import LoadTestError
 from tailcut.load import CapacityResult, LoadPlan, LoadResult, SearchLimits, find_capacity, run
-from tailcut.report.ladder_file import PilotFacts
+from tailcut.report.ladder.file import PilotFacts
 
 TRICKLE_RPS = 8.0
 COMFORTABLE_SHARE = 0.7

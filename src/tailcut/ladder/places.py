@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.report.ladder_file import LadderRecord
+from tailcut.report.ladder.file import LadderRecord
 
 # A path begins where nothing of a path stands before it, or after the slashes of a URL without a host.
 _BEFORE = r"(?:(?<![\w./~-])|(?<=:///))"

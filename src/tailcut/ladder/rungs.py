@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tailcut.ladder.planning import PlannedRung
-from tailcut.report.ladder_file import Capacity, Measurement, RungParity, RungRecord
+from tailcut.ladder.plan import PlannedRung
+from tailcut.report.ladder.file import Capacity, Measurement, RungParity, RungRecord
 
 PILOT = "pilot"
 

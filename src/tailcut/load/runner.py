@@ -16,7 +16,6 @@ from tailcut.common.certificates import certificate_hint
 from tailcut.common.slo import hopeless
 from tailcut.errors import LoadTestError
 from tailcut.load.client import Client
-from tailcut.load.cpu import cpu_seconds
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import LoadPlan, check_plan, intended_times, parse_url
 from tailcut.load.recorder import Recorder
@@ -24,6 +23,7 @@ from tailcut.load.result import LoadResult
 from tailcut.load.samples import Samples
 from tailcut.load.summary import RunFacts, summarise_run
 from tailcut.load.timer import make_timer
+from tailcut.system.cpu_time import cpu_seconds
 
 _TICK_S = 0.005
 _WATCH_S = 0.1

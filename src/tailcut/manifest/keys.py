@@ -15,7 +15,7 @@ from msgspec import inspect
 
 from tailcut.common.units import Duration, Share, Size, format_duration, format_share, format_size
 from tailcut.manifest.schema import Deployment
-from tailcut.manifest.schema_model import OF_INPUTS
+from tailcut.manifest.schema.model import OF_INPUTS
 from tailcut.manifest.section import NAME_PATTERN, Section
 
 ENVIRONMENT_PREFIX = "TAILCUT_"

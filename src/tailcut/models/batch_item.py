@@ -21,7 +21,7 @@ class WrongRows(InferenceError):
     """The model returned another number of rows than it was given: its own fault, whatever it was given."""
 
 
-class Ticket(Entry):
+class BatchItem(Entry):
     """Rows that wait for an executor, with the future that their request awaits.
 
     ``started_ns`` and ``finished_ns`` are set by the executor; the request's queue and infer stages come from them.
@@ -109,34 +109,34 @@ def failed(error: BaseException, rows: int) -> InferenceError:
     return InferenceError(f"{what} ({type(cause).__name__})", hint=_HINT, detail=said)
 
 
-def run_batch(runtime: Runtime, batch: Sequence[Ticket]) -> list[Arrays]:
-    """Run the tickets of one batch together and return each one's outputs, in order; raises as ``run_rows``."""
+def run_batch(runtime: Runtime, batch: Sequence[BatchItem]) -> list[Arrays]:
+    """Run the items of one batch together and return each one's outputs, in order; raises as ``run_rows``."""
     first = batch[0]
     if len(batch) == 1:
         return [run_rows(runtime, first.inputs, first.rows, first.outputs)]
-    rows = sum([ticket.rows for ticket in batch])
-    inputs = {name: np.concatenate([ticket.inputs[name] for ticket in batch]) for name in first.inputs}
+    rows = sum([item.rows for item in batch])
+    inputs = {name: np.concatenate([item.inputs[name] for item in batch]) for name in first.inputs}
     return part(run_rows(runtime, inputs, rows, first.outputs), batch)
 
 
-def part(outputs: Arrays, batch: Sequence[Ticket]) -> list[Arrays]:
-    """Cut the outputs of a batch into each ticket's, in order."""
+def part(outputs: Arrays, batch: Sequence[BatchItem]) -> list[Arrays]:
+    """Cut the outputs of a batch into each item's, in order."""
     if len(batch) == 1:
         return [outputs]
     parts = []
     at = 0
-    for ticket in batch:
-        parts.append({name: array[at : at + ticket.rows] for name, array in outputs.items()})
-        at += ticket.rows
+    for item in batch:
+        parts.append({name: array[at : at + item.rows] for name, array in outputs.items()})
+        at += item.rows
     return parts
 
 
-def ran_ns(tickets: Sequence[Ticket]) -> int:
+def ran_ns(items: Sequence[BatchItem]) -> int:
     """Return for how long a request, in one part or several, was computed; 0 where it did not begin."""
-    if len(tickets) == 1:
-        return tickets[0].finished_ns - tickets[0].started_ns if tickets[0].started_ns else 0
-    started_ns = min([ticket.started_ns for ticket in tickets])
-    return max([ticket.finished_ns for ticket in tickets]) - started_ns if started_ns else 0
+    if len(items) == 1:
+        return items[0].finished_ns - items[0].started_ns if items[0].started_ns else 0
+    started_ns = min([item.started_ns for item in items])
+    return max([item.finished_ns for item in items]) - started_ns if started_ns else 0
 
 
 def bytes_of(inputs: Arrays) -> int:
@@ -154,25 +154,25 @@ def length_class(inputs: Arrays, rows: int) -> int:
     return kind_of(max([array.size for array in inputs.values()]) // rows)
 
 
-def cut(ticket: Ticket, max_rows: int, loop: asyncio.AbstractEventLoop) -> list[Ticket]:
-    """Return one ticket for each part of a ticket that has more than ``max_rows`` rows."""
-    ticket.future.cancel()
+def cut(item: BatchItem, max_rows: int, loop: asyncio.AbstractEventLoop) -> list[BatchItem]:
+    """Return one item for each part of an item that has more than ``max_rows`` rows."""
+    item.future.cancel()
     return [
-        Ticket(
+        BatchItem(
             part,
             rows,
-            ticket.outputs,
-            ticket.deadline_ns,
-            ticket.lane,
+            item.outputs,
+            item.deadline_ns,
+            item.lane,
             loop.create_future(),
-            ticket.level,
-            ticket.arrived_ns,
-            ticket.size_bytes * rows // ticket.rows,
-            ticket.tenant,
-            ticket.kind,
-            ticket.target_ns,
+            item.level,
+            item.arrived_ns,
+            item.size_bytes * rows // item.rows,
+            item.tenant,
+            item.kind,
+            item.target_ns,
         )
-        for part, rows in split(ticket.inputs, ticket.rows, max_rows)
+        for part, rows in split(item.inputs, item.rows, max_rows)
     ]
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from tailcut.models.executors.in_process import Executor
 from tailcut.models.runtimes.base import Runtime
 from tailcut.models.runtimes.remote import RemoteRuntime
-from tailcut.registry.machine import free_bytes
+from tailcut.system.machine import free_bytes
 
 _FREE_SHARE = 0.8
 """Of the memory that is free, what another executor may take: others allocate too while it loads."""
 
 
 @dataclass(eq=False)
-class Seat:
+class ExecutorHandle:
     """One executor and what is known of it.
 
     ``warm_bytes`` is what its process held when it was warm; 0 where it has none of its own.
@@ -34,11 +34,11 @@ class Seat:
         return 0.0
 
 
-def has_room(seat: Seat, size_bytes: int) -> bool:
+def has_room(handle: ExecutorHandle, size_bytes: int) -> bool:
     """Whether another executor like this one fits into memory beside it.
 
     Args:
         size_bytes: what its runtime is taken to hold, where no process of its own tells.
     """
     free = free_bytes()
-    return free is None or max(seat.warm_bytes, size_bytes) <= _FREE_SHARE * free
+    return free is None or max(handle.warm_bytes, size_bytes) <= _FREE_SHARE * free

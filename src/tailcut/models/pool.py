@@ -14,10 +14,10 @@ from time import perf_counter
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ExecutorLost, TailcutError
 from tailcut.models.background_loading import in_background
-from tailcut.models.batch_item import Ticket
+from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.dispatch.executor_set import Coming
-from tailcut.models.executor_handle import Seat, has_room
+from tailcut.models.executor_handle import ExecutorHandle, has_room
 from tailcut.models.executors.in_process import THREADS, Executor, InlineExecutor, ThreadExecutor
 from tailcut.models.executors.process import ProcessExecutor
 from tailcut.models.pool_load import PoolLoad
@@ -27,7 +27,7 @@ from tailcut.models.shared_runtime import is_lent
 from tailcut.observe.exposition import Sample
 from tailcut.observe.recorder import Recorder
 from tailcut.scheduler.pool_scaling import Limits, Scaler, Wear
-from tailcut.scheduler.restart_backoff import Reopening
+from tailcut.scheduler.restart_backoff import RestartBackoff
 
 log = logging.getLogger("tailcut.server")
 
@@ -83,17 +83,17 @@ class Pool:
         self._dispatcher = dispatcher
         self._open_one = open_one
         self._wear = wear
-        self._reopening = Reopening(load_s)
+        self._reopening = RestartBackoff(load_s)
         self._size_bytes = size_bytes
         self._clock_s = clock_s
         self._loop = asyncio.get_running_loop()
         self._scaler = Scaler(limits)
         self._load = PoolLoad(dispatcher, recorder)
-        self._seats: dict[Executor, Seat] = {}
+        self._handles: dict[Executor, ExecutorHandle] = {}
         self._closing: set[asyncio.Future[None]] = set()
         self._opening: asyncio.Task[None] | None = None
-        self._worn: Seat | None = None
-        self._goes_first: Seat | None = None
+        self._worn: ExecutorHandle | None = None
+        self._goes_first: ExecutorHandle | None = None
         self._stopped = False
         self._abandoned: set[Executor] = set()
         self._wanted = len(runtimes)
@@ -101,28 +101,30 @@ class Pool:
         dispatcher.on_stuck = self._on_stuck
         dispatcher.coming = self._coming
         for runtime in runtimes:
-            self._seat(runtime)
+            self._handle(runtime)
         if kind != "inline":
             self._timer = self._loop.call_later(_LOOK_S, self._look)
 
     @property
     def size(self) -> int:
         """Executors that take batches."""
-        return len(self._seats)
+        return len(self._handles)
 
     @property
     def runtimes(self) -> list[Runtime]:
         """Of the executors that take batches."""
-        return [seat.runtime for seat in self._seats.values()]
+        return [handle.runtime for handle in self._handles.values()]
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows of the pool."""
         yield Sample("tailcut_executors", "Executors that take batches.", "gauge", {"kind": self.kind}, self.size)
-        yield Sample("tailcut_executors_wanted", "Executors that there should be.", "gauge", {}, self._wanted)
+        yield Sample("tailcut_executors_target", "Executors that the pool is sized for.", "gauge", {}, self._wanted)
         yield Sample("tailcut_executors_hung", "Threads given up because they hang.", "gauge", {}, len(self._abandoned))
         yield Sample("tailcut_executors_opened", "Executors opened after the start.", "counter", {}, self.opened)
-        for why, count in (("lost", self.lost), ("worn", self.replaced)):
-            yield Sample("tailcut_executors_gone", "Executors that are gone, by why.", "counter", {"why": why}, count)
+        for reason, count in (("lost", self.lost), ("recycled", self.replaced)):
+            yield Sample(
+                "tailcut_executors_terminated", "Executors that ended, by reason.", "counter", {"reason": reason}, count
+            )
 
     def stop(self) -> None:
         """Look no more, and abandon what is being opened; the dispatcher closes the executors."""
@@ -135,10 +137,10 @@ class Pool:
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
-    def _seat(self, runtime: Runtime) -> None:
+    def _handle(self, runtime: Runtime) -> None:
         executor = self._executor(runtime)
         warm_bytes = runtime.resident_bytes if isinstance(runtime, RemoteRuntime) else 0
-        self._seats[executor] = Seat(executor, runtime, self._clock_s(), warm_bytes)
+        self._handles[executor] = ExecutorHandle(executor, runtime, self._clock_s(), warm_bytes)
         self._dispatcher.add(executor)
 
     def _executor(self, runtime: Runtime) -> Executor:
@@ -146,21 +148,21 @@ class Pool:
             return ProcessExecutor(runtime, self._done, self._on_lost, self._loop)
         if self.kind == "inline":
             return InlineExecutor(runtime, self._dispatcher.on_done)
-        name = f"{THREADS}{self.opened + len(self._seats)}"
+        name = f"{THREADS}{self.opened + len(self._handles)}"
         return ThreadExecutor(runtime, self._done, self._loop, name)
 
     def _done(
         self,
         executor: Executor,
-        batch: Sequence[Ticket],
+        batch: Sequence[BatchItem],
         result: list[Arrays] | TailcutError,
         started_ns: int,
         finished_ns: int,
     ) -> None:
-        seat = self._seats.get(executor)
-        if seat is not None:
+        handle = self._handles.get(executor)
+        if handle is not None:
             self._load.busy_ns += finished_ns - started_ns
-            seat.requests += len(batch)
+            handle.requests += len(batch)
         else:
             self._abandoned.discard(executor)  # it came to its end after all, and its thread with it
         self._dispatcher.on_done(executor, batch, result, started_ns, finished_ns)
@@ -168,7 +170,7 @@ class Pool:
     def _look(self) -> None:
         self._timer = self._loop.call_later(_LOOK_S, self._look)
         now_s = self._clock_s()
-        there, opening = len(self._seats), int(self._opening is not None)
+        there, opening = len(self._handles), int(self._opening is not None)
         self._wanted = self._scaler.target(self._load.seen(now_s, there, opening, self._reopening.load_s))
         if self._opening is not None or self._goes_first is not None:
             return
@@ -178,25 +180,25 @@ class Pool:
                 self._open(f"{there} of {self._wanted} executors: {self._scaler.why}" if self._scaler.why else "")
         elif there > self._wanted:
             running = self._dispatcher.running
-            seat = min(self._seats.values(), key=lambda one: (running.turn(one.executor), one.opened_s))
-            self._retire(seat, f"one executor fewer, {there - 1} are left: {self._scaler.why}")
+            handle = min(self._handles.values(), key=lambda one: (running.turn(one.executor), one.opened_s))
+            self._retire(handle, f"one executor fewer, {there - 1} are left: {self._scaler.why}")
         elif self._wear and may_open:
             self._replace_worn(now_s)
 
     def _replace_worn(self, now_s: float) -> None:
-        for seat in self._seats.values():
-            why = self._wear.reason(seat.requests, now_s - seat.opened_s, seat.growth)
+        for handle in self._handles.values():
+            why = self._wear.reason(handle.requests, now_s - handle.opened_s, handle.growth)
             if not why:
                 continue
-            if has_room(seat, self._size_bytes):
-                self._worn = seat
+            if has_room(handle, self._size_bytes):
+                self._worn = handle
                 self._open(f"an executor is replaced: {why}")
-            elif is_lent(seat.runtime):
+            elif is_lent(handle.runtime):
                 continue  # it would hold its memory until its streams have ended
             else:
-                self._goes_first = seat
+                self._goes_first = handle
                 self.replaced += 1
-                self._retire(seat, f"an executor goes before its successor comes, since memory is short: {why}")
+                self._retire(handle, f"an executor goes before its successor comes, since memory is short: {why}")
             return
 
     def _open(self, why: str) -> None:
@@ -219,35 +221,35 @@ class Pool:
         finally:
             self._opening = None
         self._reopening.ended(self._clock_s())
-        self._seat(runtime)
+        self._handle(runtime)
         self.opened += 1
-        if worn is not None and worn.executor in self._seats:
+        if worn is not None and worn.executor in self._handles:
             self.replaced += 1
             self._retire(worn, "")
 
-    def _retire(self, seat: Seat, why: str) -> None:
+    def _retire(self, handle: ExecutorHandle, why: str) -> None:
         """Let an executor end its batch, then close it."""
         if why:
             log.info("%s", why)
-        del self._seats[seat.executor]
-        idle = self._dispatcher.remove(seat.executor)
+        del self._handles[handle.executor]
+        idle = self._dispatcher.remove(handle.executor)
         if idle.done():
-            self._close(seat)
+            self._close(handle)
             return
         error = ExecutorLost("an executor hung in its last batch", hint=_HUNG_HINT)
-        leave_s = _LEAVE_FIRST_S if seat is self._goes_first else _LEAVE_S
-        hung = self._loop.call_later(leave_s, self._dispatcher.fail, seat.executor, error)
+        leave_s = _LEAVE_FIRST_S if handle is self._goes_first else _LEAVE_S
+        hung = self._loop.call_later(leave_s, self._dispatcher.fail, handle.executor, error)
         idle.add_done_callback(lambda _: hung.cancel())
-        idle.add_done_callback(lambda _: self._close(seat))
+        idle.add_done_callback(lambda _: self._close(handle))
 
-    def _close(self, seat: Seat) -> None:
-        if isinstance(seat.executor, ProcessExecutor):
-            seat.executor.detach()
+    def _close(self, handle: ExecutorHandle) -> None:
+        if isinstance(handle.executor, ProcessExecutor):
+            handle.executor.detach()
         # Handed over at once, so that the end of the event loop waits for it.
-        closing = self._loop.run_in_executor(None, seat.executor.close, _CLOSE_S)
+        closing = self._loop.run_in_executor(None, handle.executor.close, _CLOSE_S)
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
-        if seat is self._goes_first:
+        if handle is self._goes_first:
             closing.add_done_callback(lambda _: self._gone())
 
     def _gone(self) -> None:
@@ -258,30 +260,30 @@ class Pool:
 
     def _coming(self) -> Coming | None:
         """Say when an executor comes where none is there; None where none does."""
-        if self._stopped or self.kind == "inline" or (self._seats and self.kind == "thread"):
+        if self._stopped or self.kind == "inline" or (self._handles and self.kind == "thread"):
             return None  # a thread that hangs and was not given up takes its place for as long as it does
         now_s = self._clock_s()
         return Coming(self._reopening.left_s(now_s), self._reopening.retry_s(now_s))
 
     def _on_lost(self, executor: Executor, error: TailcutError) -> None:
         """Replace a process that is gone; its batch runs elsewhere."""
-        seat = self._seats.pop(executor, None)
+        handle = self._handles.pop(executor, None)
         self.lost += 1
         log.error("%s", error)
-        if seat is None:  # it was to go, and ended before its last batch did
+        if handle is None:  # it was to go, and ended before its last batch did
             self._dispatcher.fail(executor, error)
             return
         self._dispatcher.fail(executor, error)
-        self._close(seat)
+        self._close(handle)
         now_s = self._clock_s()
-        self._reopening.lost(now_s, now_s - seat.opened_s)
+        self._reopening.lost(now_s, now_s - handle.opened_s)
         if self._opening is None and self._reopening.may(now_s):
             self._open("")
 
     def _on_stuck(self, executor: Executor) -> None:
         """Do without an executor that hangs: a process is killed, a thread can only be left to itself."""
-        seat = self._seats.get(executor)
-        if seat is None or self.kind == "inline":
+        handle = self._handles.get(executor)
+        if handle is None or self.kind == "inline":
             return
         if isinstance(executor, ProcessExecutor):
             log.error("the process of an executor hangs in a batch and is killed")
@@ -289,12 +291,12 @@ class Pool:
             return
         if len(self._abandoned) >= _MOST_ABANDONED:
             return
-        del self._seats[executor]
+        del self._handles[executor]
         self._abandoned.add(executor)
         self.lost += 1
         error = ExecutorLost("the thread that computed the request hangs", hint=_HUNG_HINT)
         log.error("an executor's thread hangs in a batch and is left to itself; another takes its place")
         self._dispatcher.fail(executor, error)
-        self._close(seat)
+        self._close(handle)
         if self._opening is None:
             self._open("")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tailcut.errors import DeadlineExceeded, NotReady, Shed, TooLarge
-from tailcut.models.batch_item import Ticket
+from tailcut.models.batch_item import BatchItem
 from tailcut.scheduler.admission import Executors, Refusal, Request
 
 
@@ -19,11 +19,11 @@ def unavailable(retry_s: float = 0.0) -> NotReady:
     return NotReady("no executor is available", hint=hint, retry_after_s=retry_s)
 
 
-def end_all(tickets: Iterable[Ticket]) -> None:
+def end_all(items: Iterable[BatchItem]) -> None:
     """Tell all of them that the server stops."""
-    for ticket in tickets:
-        if not ticket.future.done():
-            ticket.future.set_exception(stopping())
+    for item in items:
+        if not item.future.done():
+            item.future.set_exception(stopping())
 
 
 def stopping() -> NotReady:

@@ -14,7 +14,7 @@ import numpy as np
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, ExecutorLost, MissingExtra, NotServable, StartError, TailcutError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
-from tailcut.manifest.answering import other_tensors
+from tailcut.manifest.answer_settings import other_tensors
 from tailcut.manifest.schema import Registry as Section
 from tailcut.models.batch_item import check_rows
 from tailcut.models.example_rows import Examples, examples_of

@@ -16,7 +16,7 @@ from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.models.batch_item import length_class
 from tailcut.models.deployment_version import opens_with_code
-from tailcut.models.dispatch import scheduler_factory as planning
+from tailcut.models.dispatch import scheduler_factory
 from tailcut.models.example_rows import Examples, examples_of
 from tailcut.models.row_coupling import with_row_coupling
 from tailcut.models.runtimes import open_runtime
@@ -37,8 +37,8 @@ from tailcut.models.warm_up import (
     warm_up,
 )
 from tailcut.registry import Variant
-from tailcut.registry.machine import read_machine
 from tailcut.scheduler.executor_placement import BatchTime
+from tailcut.system.machine import read_machine
 
 log = logging.getLogger("tailcut.server")
 
@@ -85,7 +85,7 @@ class Warm(NamedTuple):
 
     @property
     def length_class(self) -> int:
-        """Of the rows of ``warm_up_ns``: see ``ticket.length_class``."""
+        """Of the rows of ``warm_up_ns``: see ``item.length_class``."""
         return length_class(self.examples.batch(1), 1)
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class _Opener:
         self._manifest = manifest
         self._variant = variant
         self._outputs = tuple(tensor.name for tensor in manifest.deployment.model.outputs)
-        self._max_rows = planning.most_rows(manifest.deployment.batching, variant)
+        self._max_rows = scheduler_factory.most_rows(manifest.deployment.batching, variant)
         self._imports = opens_with_code(manifest.deployment, variant)
         self._code = code
         self._in_one_thread = _runs_in_one_thread(manifest, variant)
@@ -157,7 +157,7 @@ class _Opener:
         if not self.took_ns:
             return None
         rows = max(self.took_ns)
-        built_ns = planning.built_ns(self._manifest.deployment, self._variant, rows)
+        built_ns = scheduler_factory.built_ns(self._manifest.deployment, self._variant, rows)
         found = BatchTime(rows, self.took_ns[rows], built_ns)
         if found.is_long:
             return found
@@ -254,7 +254,7 @@ def open_variant(
 
 def _open(manifest: Manifest, variant: Variant, code: Mapping[str, str]) -> Runtime:
     threads = manifest.deployment.pool.threads_of(variant.settings)
-    divides = planning.divides(manifest.deployment.batching, variant)
+    divides = scheduler_factory.divides(manifest.deployment.batching, variant)
     if manifest.deployment.pool.executor == "process":
         return RemoteRuntime(manifest, variant, threads=threads, divides=divides, code=code)
     runtime = open_runtime(variant, threads=threads, source=source_of(manifest, variant.runtime))

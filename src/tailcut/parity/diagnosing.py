@@ -19,7 +19,7 @@ from tailcut.parity.inputs import explain_inputs, inputs_record, see_inputs
 from tailcut.parity.pilots import Pilot
 from tailcut.parity.replica import Replica, open_replica
 from tailcut.parity.results import Sorted
-from tailcut.report.parity_file import CauseParity, InputsParity, VariantParity
+from tailcut.report.parity.file import CauseParity, InputsParity, VariantParity
 
 _DIFFERING, _EQUAL = 40, 20
 """Requests that causes are looked for in."""

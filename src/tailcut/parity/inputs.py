@@ -9,14 +9,14 @@ from typing import Any
 from tailcut.common.json_values import encode
 from tailcut.errors import TailcutError
 from tailcut.parity.analysis.changes import EXACT, Change, learn_change
-from tailcut.parity.analysis.columns import Call, ColumnDifference, Columns, compare_columns, joined, matched
+from tailcut.parity.analysis.columns import ColumnDifference, Columns, ModelCallInputs, compare_columns, joined, matched
 from tailcut.parity.analysis.comparing import Exchange
 from tailcut.parity.analysis.explaining import Cause, Trial, changed, search, trials
 from tailcut.parity.analysis.tolerance import compare, is_missing
 from tailcut.parity.pilots import Pilot
 from tailcut.parity.replica import Replica, Row
-from tailcut.profiler.model_inputs import ModelCall
-from tailcut.report.parity_file import ColumnParity, InputsParity
+from tailcut.profiler.recording.model_inputs import ModelCall
+from tailcut.report.parity.file import ColumnParity, InputsParity
 
 _MOST_VALUES = 200_000
 """Images reach it after a request or two: comparing more would take minutes and say nothing new."""
@@ -193,8 +193,8 @@ def _differ(before: Sequence[Any], after: Sequence[Any]) -> bool:
     return any(not compare(one, other, EXACT).equal for one, other in zip(before, after, strict=True))
 
 
-def _call(call: ModelCall) -> Call:
-    return Call(call.model, call.named, call.placed)
+def _call(call: ModelCall) -> ModelCallInputs:
+    return ModelCallInputs(call.model, call.named, call.placed)
 
 
 def _column(found: ColumnDifference, features: Sequence[str]) -> ColumnParity:

@@ -17,10 +17,10 @@ from tailcut.load.plan import parse_url
 from tailcut.manifest import Manifest
 from tailcut.parity.asking import Asker
 from tailcut.parity.plan import ParityPlan, is_url
-from tailcut.profiler.child import Options, Said
 from tailcut.profiler.diagnosis import check_target, choose_path
 from tailcut.profiler.launching import PilotProcess
-from tailcut.profiler.model_inputs import ModelCall
+from tailcut.profiler.recording.child import Options, Said
+from tailcut.profiler.recording.model_inputs import ModelCall
 
 Tell = Callable[[str], None]
 

@@ -19,7 +19,7 @@ from tailcut.common.texts import MISSING_TEXT, texts_of
 from tailcut.manifest import Manifest
 from tailcut.models.batch_item import run_rows
 from tailcut.parity.analysis.columns import Columns, split
-from tailcut.pipeline.pipeline import Path
+from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.serving.deployment import Engine
 
@@ -35,9 +35,9 @@ class Replica:
     def __init__(self, engine: Engine, runner: asyncio.Runner) -> None:
         self._engine = engine
         self._runner = runner
-        self._path: Path = engine.opened.path
+        self._pipeline: Pipeline = engine.opened.pipeline
         self._runtime = engine.opened.pool.runtimes[0]
-        self._together = all(spec.fixed for spec in self._path.specs) and not engine.opened.rows_alone
+        self._together = all(spec.fixed for spec in self._pipeline.specs) and not engine.opened.rows_alone
 
     def feature_rows(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the rows of a request: those that it holds, or those of its entities.
@@ -47,7 +47,7 @@ class Replica:
         """
         if "rows" in asked:
             return [dict(row) for row in asked["rows"]]
-        features = self._path.features
+        features = self._pipeline.features
         if features is None:
             return []
         keys = [features.parse_entity(entity) for entity in asked["entities"]]
@@ -60,7 +60,7 @@ class Replica:
         Raises:
             TailcutError: the rows cannot be turned into inputs.
         """
-        return self._path.assembly.inputs(rows, from_client=True)
+        return self._pipeline.transform.inputs(rows, from_client=True)
 
     def columns(self, rows: Sequence[Row]) -> dict[str, Columns]:
         """Return the model's inputs of rows, per tensor, column by column.
@@ -88,9 +88,9 @@ class Replica:
         return [answer for row in rows for answer in self._answers([row])]
 
     def _answers(self, rows: Sequence[Row]) -> list[Any]:
-        path = self._path
-        outputs = run_rows(self._runtime, self.inputs(rows), len(rows), path.outputs)
-        found: list[Any] = decode(_JSON, encode_answer(path.assembly.answers(outputs, len(rows))))
+        pipeline = self._pipeline
+        outputs = run_rows(self._runtime, self.inputs(rows), len(rows), pipeline.outputs)
+        found: list[Any] = decode(_JSON, encode_answer(pipeline.transform.answers(outputs, len(rows))))
         return found
 
 

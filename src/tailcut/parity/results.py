@@ -18,7 +18,7 @@ from tailcut.parity.analysis.mapping import Pair
 from tailcut.parity.analysis.tolerance import tolerance_of
 from tailcut.parity.causes import Comparison
 from tailcut.parity.deployments import Chosen
-from tailcut.report.parity_file import FieldParity, StatusDifference, ValueDifference, VariantParity
+from tailcut.report.parity.file import FieldParity, StatusDifference, ValueDifference, VariantParity
 
 FIRST = 10
 _SHORT = 12

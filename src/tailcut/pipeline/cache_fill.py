@@ -16,7 +16,7 @@ from tailcut.cache.flights import wait_all
 from tailcut.common.timings import Stage
 from tailcut.errors import DeadlineExceeded, NotReady, Shed, TailcutError
 from tailcut.pipeline.prediction_cache import STALE, Flight, PredictionStore
-from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
 
 V = TypeVar("V")
@@ -32,7 +32,7 @@ Make = Callable[[list[int]], Awaitable[tuple[list[V], list[float]]]]
 """Places of rows -> their answers, and how long each may be kept in seconds."""
 
 
-class Filling(Generic[V]):
+class CacheFill(Generic[V]):
     """One request's missing rows.
 
     Args:
@@ -48,7 +48,7 @@ class Filling(Generic[V]):
     def __init__(
         self,
         cache: PredictionStore[V],
-        call: Call,
+        context: RequestContext,
         stage: Stage,
         keys: Sequence[bytes],
         found: list[V | None],
@@ -57,7 +57,7 @@ class Filling(Generic[V]):
         fallback: bool,
     ) -> None:
         self._cache = cache
-        self._call = call
+        self._call = context
         self._stage = stage
         self._keys = keys
         self._found = found
@@ -120,9 +120,9 @@ class Filling(Generic[V]):
                 flight.end()
 
     async def _work_out(self, rest: list[Flight[V]], missing: dict[bytes, list[int]]) -> None:
-        cache, call = self._cache, self._call
+        cache, context = self._cache, self._call
         self._made = True
-        looked_ns = call.timings.ns[self._stage] / len(self._keys)
+        looked_ns = context.timings.ns[self._stage] / len(self._keys)
         began_ns = perf_counter_ns()
         values, lives_s = await self._make([missing[flight.key][0] for flight in rest])
         made_ns = perf_counter_ns()
@@ -131,8 +131,8 @@ class Filling(Generic[V]):
             self._put(flight, missing)
         made = zip(rest, values, lives_s, strict=True)
         cache.keep([(flight.key, value, life_s) for flight, value, life_s in made])
-        cache.worth.missed((made_ns - began_ns) / len(rest))
-        cache.worth.cost(looked_ns, (perf_counter_ns() - made_ns) / len(rest))
+        cache.advisor.missed((made_ns - began_ns) / len(rest))
+        cache.advisor.cost(looked_ns, (perf_counter_ns() - made_ns) / len(rest))
         cache.count(len(rest))
 
     async def _from_shared(self, led: list[Flight[V]], missing: dict[bytes, list[int]]) -> list[Flight[V]]:
@@ -190,16 +190,16 @@ class Filling(Generic[V]):
 
     async def _wait(self, work: Any) -> Any:
         """Wait in a task of its own, so that it ends when the client goes."""
-        call = self._call
-        if call.gone:
+        context = self._call
+        if context.gone:
             work.close()
             raise asyncio.CancelledError
-        call.waiting = asyncio.get_running_loop().create_task(work)
+        context.waiting = asyncio.get_running_loop().create_task(work)
         try:
-            return await call.waiting
+            return await context.waiting
         finally:
-            call.waiting = None
-            call.timings.lap(self._stage, perf_counter_ns())
+            context.waiting = None
+            context.timings.lap(self._stage, perf_counter_ns())
 
 
 def recalled(cache: PredictionStore[V], keys: Sequence[bytes], *, stale: bool) -> list[tuple[V, bool]] | None:
@@ -219,7 +219,7 @@ def recalled(cache: PredictionStore[V], keys: Sequence[bytes], *, stale: bool) -
 
 
 def recall(
-    cache: PredictionStore[V], call: Call, keys: Sequence[bytes], refusal: TailcutError, *, stale: bool
+    cache: PredictionStore[V], context: RequestContext, keys: Sequence[bytes], refusal: TailcutError, *, stale: bool
 ) -> list[V]:
     """Answer a request for which there is no room from the cache alone.
 
@@ -229,5 +229,5 @@ def recall(
     answers = recalled(cache, keys, stale=stale)
     if answers is None:
         raise refusal
-    call.cache = "hit" if all(fresh for _, fresh in answers) else "stale"
+    context.cache = "hit" if all(fresh for _, fresh in answers) else "stale"
     return [value for value, _ in answers]

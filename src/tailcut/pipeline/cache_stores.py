@@ -14,7 +14,7 @@ from tailcut.cache.redis import open_redis
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import Deployment, PredictionCache, TensorCache
 from tailcut.pipeline.prediction_cache import Name, PredictionStore, json_bytes, size_bytes
-from tailcut.pipeline.shared_cache import Form, JsonForm, SharedAnswers, StoredAnswer, TensorForm
+from tailcut.pipeline.shared_cache import Form, JsonForm, SharedCache, StoredAnswer, TensorForm
 
 _log = logging.getLogger("tailcut.cache")
 
@@ -68,7 +68,7 @@ def _open(
     settings = deployment.cache.entity if name == "entity" else deployment.cache.tensor
     shared = None
     if remote is not None and settings.shared:
-        shared = SharedAnswers(remote, form, scope=_scope(deployment), ttl_s=settings.ttl_s)
+        shared = SharedCache(remote, form, scope=_scope(deployment), ttl_s=settings.ttl_s)
     return PredictionStore(
         MemoryStore(settings.max_bytes, stale_for_s=settings.stale_for_s),
         settings.ttl_s,

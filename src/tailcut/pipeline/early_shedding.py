@@ -7,13 +7,13 @@ answered. Reading and checking a body is most of it.
 from __future__ import annotations
 
 from tailcut.errors import Shed, TailcutError
-from tailcut.models import shed_errors as refusals
+from tailcut.models import shed_errors
 from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.pipeline.pipeline import Path
+from tailcut.pipeline.pipeline import Pipeline
 from tailcut.scheduler.admission import Request
 
 
-def refused_unread(path: Path, now_ns: int) -> TailcutError | None:
+def refused_unread(pipeline: Pipeline, now_ns: int) -> TailcutError | None:
     """Return why a request of the usual kind is refused that comes now; None where that takes a closer look.
 
     The usual kind brings no deadline, no priority and no tenant. Where a cache may know the answer, or a fallback may
@@ -22,16 +22,16 @@ def refused_unread(path: Path, now_ns: int) -> TailcutError | None:
     (How many rows it has is not known before it is read. More rows may be let in where one is not: a request that
     takes longer than the SLO alone is judged by its deadline.)
     """
-    dispatcher = path.dispatcher
-    planner = dispatcher.planner
-    overload = planner.overload
+    dispatcher = pipeline.dispatcher
+    scheduler = dispatcher.scheduler
+    overload = scheduler.overload
     if overload is None or not overload.stands:
         return None
-    if not planner.queue_rows and dispatcher.running.idle:
+    if not scheduler.queue_rows and dispatcher.running.idle:
         return None  # it would run at once
-    if path.fallback is not None or path.tensor_cache is not None or path.entity_cache is not None:
+    if pipeline.fallback is not None or pipeline.tensor_cache is not None or pipeline.entity_cache is not None:
         return None
-    if not overload.is_full(now_ns, planner.queue_rows):
+    if not overload.is_full(now_ns, scheduler.queue_rows):
         return _foreseen(dispatcher, now_ns, now_ns + overload.target.timeout_ns) if dispatcher.single else None
     overload.arrived(now_ns, 1)
     limit_ms = overload.target.limit_ns / 1e6
@@ -53,4 +53,4 @@ def _foreseen(dispatcher: Dispatcher, now_ns: int, deadline_ns: int) -> TailcutE
     if refusal is None:
         return None
     dispatcher.admission.came(now_ns, request, executors)
-    return refusals.of(refusal, request, executors)
+    return shed_errors.of(refusal, request, executors)

@@ -12,13 +12,13 @@ import msgspec
 from tailcut.common.timings import Stage
 from tailcut.features import EntityKey, FeatureService, FeatureSet
 from tailcut.manifest import Features, Manifest, resolve
-from tailcut.pipeline.hook_loading import UserCode
-from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.hook_loading import HookCode
+from tailcut.pipeline.request_context import RequestContext
 
 _SQLITE = "sqlite:///"
 
 
-async def open_features(manifest: Manifest, code: UserCode) -> FeatureService | None:
+async def open_features(manifest: Manifest, code: HookCode) -> FeatureService | None:
     """Open the feature groups of a manifest; None where it has none.
 
     Raises:
@@ -35,17 +35,17 @@ async def open_features(manifest: Manifest, code: UserCode) -> FeatureService | 
     )
 
 
-async def fetch(features: FeatureService, call: Call, keys: Sequence[EntityKey]) -> FeatureSet:
+async def fetch(features: FeatureService, context: RequestContext, keys: Sequence[EntityKey]) -> FeatureSet:
     """Return the rows of entities; see ``FeatureService.fetch`` for what it raises."""
     # A task of its own, so that it can be cancelled when the client goes.
-    call.waiting = task = asyncio.get_running_loop().create_task(
-        features.fetch(keys, call.tenant, call.deadline_ns / 1e9)
+    context.waiting = task = asyncio.get_running_loop().create_task(
+        features.fetch(keys, context.tenant, context.deadline_ns / 1e9)
     )
     try:
         return await task
     finally:
-        call.waiting = None
-        call.timings.lap(Stage.FEATURES, perf_counter_ns())  # also where it fails
+        context.waiting = None
+        context.timings.lap(Stage.FEATURES, perf_counter_ns())  # also where it fails
 
 
 def _features(manifest: Manifest) -> Features:

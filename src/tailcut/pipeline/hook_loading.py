@@ -21,10 +21,10 @@ from tailcut.models.runtimes.batch_buckets import powers
 from tailcut.models.variant_loader import Warm
 from tailcut.models.warm_up import WARM_UP_RUNS
 from tailcut.pipeline.hooks import Hooks, time_postprocess
-from tailcut.pipeline.row_transform import Assembly, Postprocess, Preprocess
+from tailcut.pipeline.row_transform import Postprocess, Preprocess, RowTransform
 
 
-class UserCode(NamedTuple):
+class HookCode(NamedTuple):
     """What the manifest names, imported.
 
     Attributes:
@@ -40,7 +40,7 @@ class UserCode(NamedTuple):
     fields: tuple[str, ...] = ()
 
 
-def import_code(manifest: Manifest, source: bool = False) -> UserCode:
+def import_code(manifest: Manifest, source: bool = False) -> HookCode:
     """Import every function of the user that touches an answer, in the manifest's order.
 
     Args:
@@ -65,7 +65,7 @@ def import_code(manifest: Manifest, source: bool = False) -> UserCode:
     files = loading.end(functions)
     if source:
         files.import_source()
-    return UserCode(preprocess, postprocess, files, text.fields_of(preprocess))
+    return HookCode(preprocess, postprocess, files, text.fields_of(preprocess))
 
 
 def _refuse_async(key: str, reference: str, hook: Any) -> None:
@@ -77,13 +77,13 @@ def _refuse_async(key: str, reference: str, hook: Any) -> None:
 
 
 async def place_hooks(
-    deployment: Deployment, code: UserCode, assembly: Assembly, warm: Warm, outputs: Sequence[str]
+    deployment: Deployment, code: HookCode, transform: RowTransform, warm: Warm, outputs: Sequence[str]
 ) -> Hooks | None:
     """Make what runs the hooks; postprocess is measured on what the warm-up computes, off the event loop."""
     if code.preprocess is None and code.postprocess is None:
         return None
     hooks = Hooks(
-        assembly,
+        transform,
         preprocess=code.preprocess is not None,
         postprocess=code.postprocess is not None,
         stuck_after_s=deployment.slo.timeout_s,
@@ -91,7 +91,7 @@ async def place_hooks(
     if code.postprocess is not None and warm.warm_up_ns:  # else there is no row that the model answers
         sizes = powers(deployment.batching.max_rows)
         computed = _repeated(partial(run_rows, warm.runtimes[0], warm.examples.batch(1), 1, outputs), sizes)
-        timed = partial(time_postprocess, assembly, computed, WARM_UP_RUNS)
+        timed = partial(time_postprocess, transform, computed, WARM_UP_RUNS)
         for rows, took_ns in await asyncio.get_running_loop().run_in_executor(None, timed):
             hooks.postprocess.observe(rows, took_ns)
     return hooks

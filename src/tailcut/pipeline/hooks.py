@@ -15,8 +15,8 @@ from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Stage
 from tailcut.errors import HookError, HookTimeout, NotReady, Shed, TailcutError
 from tailcut.models.shed_errors import stopping
-from tailcut.pipeline.request_context import Call
-from tailcut.pipeline.row_transform import Assembly
+from tailcut.pipeline.request_context import RequestContext
+from tailcut.pipeline.row_transform import RowTransform
 from tailcut.scheduler.executor_placement import Placement
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class Hooks:
 
     def __init__(
         self,
-        assembly: Assembly,
+        transform: RowTransform,
         *,
         preprocess: bool,
         postprocess: bool,
@@ -116,7 +116,7 @@ class Hooks:
         self.preprocess = Placement() if preprocess else Placement.inline()
         self.postprocess = Placement() if postprocess else Placement.inline()
         self.calls = {"preprocess": 0, "postprocess": 0}
-        self._assembly = assembly
+        self._transform = transform
         self._stuck_after_ns = int(stuck_after_s * 1e9)
         self._max_threads = max_threads
         self._max_waiting = max_waiting
@@ -145,26 +145,26 @@ class Hooks:
         now_ns = self._now_ns()
         return any(job.stuck_ns > now_ns for job in self._busy.values())
 
-    async def inputs(self, call: Call, rows: Sequence[Mapping[str, Any]], from_client: bool) -> Arrays:
-        """Run preprocess in a thread; see ``Assembly.inputs`` for what it returns and raises.
+    async def inputs(self, context: RequestContext, rows: Sequence[Mapping[str, Any]], from_client: bool) -> Arrays:
+        """Run preprocess in a thread; see ``RowTransform.inputs`` for what it returns and raises.
 
         Raises:
             HookTimeout: the deadline passed while it waited or ran.
             Shed, NotReady: no thread can take it.
         """
-        work = partial(self._assembly.inputs, rows, from_client=from_client)
+        work = partial(self._transform.inputs, rows, from_client=from_client)
         try:
-            return await self._run("preprocess", self.preprocess, call, len(rows), work)
+            return await self._run("preprocess", self.preprocess, context, len(rows), work)
         finally:
-            call.timings.lap(Stage.PREPROCESS, perf_counter_ns())
+            context.timings.lap(Stage.PREPROCESS, perf_counter_ns())
 
-    async def answers(self, call: Call, outputs: Arrays, rows: int) -> list[Any]:
-        """Run postprocess in a thread; see ``Assembly.answers`` and ``inputs`` for what it returns and raises."""
-        work = partial(self._assembly.answers, outputs, rows)
+    async def answers(self, context: RequestContext, outputs: Arrays, rows: int) -> list[Any]:
+        """Run postprocess in a thread; see ``RowTransform.answers`` and ``inputs`` for what it returns and raises."""
+        work = partial(self._transform.answers, outputs, rows)
         try:
-            return await self._run("postprocess", self.postprocess, call, rows, work)
+            return await self._run("postprocess", self.postprocess, context, rows, work)
         finally:
-            call.timings.lap(Stage.POSTPROCESS, perf_counter_ns())
+            context.timings.lap(Stage.POSTPROCESS, perf_counter_ns())
 
     async def stop(self, timeout_s: float) -> None:
         """Fail what waits, let running calls end for at most ``timeout_s``, end the threads."""
@@ -180,22 +180,24 @@ class Hooks:
             worker.put(None)
         self._idle.clear()
 
-    async def _run(self, name: str, placement: Placement, call: Call, rows: int, work: Callable[[], T]) -> T:
-        if call.gone:
+    async def _run(
+        self, name: str, placement: Placement, context: RequestContext, rows: int, work: Callable[[], T]
+    ) -> T:
+        if context.gone:
             raise asyncio.CancelledError  # it left between two waits: nobody is there for whom to compute
-        left_ns = call.deadline_ns - self._now_ns()
+        left_ns = context.deadline_ns - self._now_ns()
         self._check_room(name, left_ns)
         future: asyncio.Future[T] = self._loop.create_future()
         job = _Job(name, placement, rows, work, future)
         self.calls[name] += 1
         timer = self._loop.call_later(left_ns / 1e9, self._expire, job)
-        call.waiting = future
+        context.waiting = future
         self._waiting[job] = None
         try:
             self._start_next()
             return await future
         finally:
-            call.waiting = None
+            context.waiting = None
             timer.cancel()
             self._waiting.pop(job, None)
 
@@ -271,16 +273,16 @@ def _fail(job: _Job, error: TailcutError) -> None:
         job.future.set_exception(error)
 
 
-def ran_inline(placement: Placement, call: Call, stage: Stage, rows: int) -> None:
+def ran_inline(placement: Placement, context: RequestContext, stage: Stage, rows: int) -> None:
     """End a hook's stage. It began with the last lap, so that what the hook took needs no clock of its own."""
     now_ns = perf_counter_ns()
-    took_ns = now_ns - call.timings.last_ns
-    call.timings.lap(stage, now_ns)
+    took_ns = now_ns - context.timings.last_ns
+    context.timings.lap(stage, now_ns)
     if took_ns > placement.look_ns:
         placement.observe(rows, took_ns)
 
 
-def time_postprocess(assembly: Assembly, outputs: Iterable[Arrays], runs: int) -> list[tuple[int, int]]:
+def time_postprocess(transform: RowTransform, outputs: Iterable[Arrays], runs: int) -> list[tuple[int, int]]:
     """Return rows and nanoseconds of runs of postprocess on what the model made of the warm-up's inputs.
 
     They may be invented: a hook that cannot take what became of them is measured by its first requests, in threads.
@@ -291,7 +293,7 @@ def time_postprocess(assembly: Assembly, outputs: Iterable[Arrays], runs: int) -
         for _ in range(runs):
             started_ns = perf_counter_ns()
             try:
-                assembly.answers(arrays, rows)
+                transform.answers(arrays, rows)
             except Exception:
                 return durations_ns
             durations_ns.append((rows, perf_counter_ns() - started_ns))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sized
 
 
-class Company:
+class InFlight:
     """As long as there are requests.
 
     Attributes:

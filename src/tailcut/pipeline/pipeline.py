@@ -28,14 +28,14 @@ from tailcut.pipeline.feature_stage import fetch
 from tailcut.pipeline.hooks import Hooks, ran_inline
 from tailcut.pipeline.prediction_cache import STALE, PredictionStore
 from tailcut.pipeline.prediction_caching import infer_cached, predict_cached
-from tailcut.pipeline.request_context import Call
-from tailcut.pipeline.row_transform import Assembly, Rows
+from tailcut.pipeline.request_context import RequestContext
+from tailcut.pipeline.row_transform import Rows, RowTransform
 from tailcut.pipeline.single_rows import answer_singly
 
-__all__ = ["Call", "Path", "PredictionStore"]
+__all__ = ["Pipeline", "PredictionStore", "RequestContext"]
 
 
-class Path:
+class Pipeline:
     """The compiled path.
 
     Args:
@@ -61,7 +61,7 @@ class Path:
         version: bytes,
         served: tuple[str, str] = ("", ""),
         outputs: tuple[str, ...],
-        assembly: Assembly,
+        transform: RowTransform,
         dispatcher: Dispatcher,
         hooks: Hooks | None = None,
         features: FeatureService | None = None,
@@ -75,7 +75,7 @@ class Path:
         self.version = version
         self.served = served
         self.outputs = outputs
-        self.assembly = assembly
+        self.transform = transform
         self.limits = limits
         self.dispatcher = dispatcher
         self.hooks = hooks
@@ -84,12 +84,12 @@ class Path:
         self.tensor_cache = tensor_cache
         self.fallback_stale = fallback_stale
         self.rows_alone = rows_alone
-        self.fallback: Path | None = None
+        self.fallback: Pipeline | None = None
         self._in_flight = in_flight
         self._predict: Callable[..., Coroutine[Any, Any, list[Any]]] = self._predict_plain
         if hooks is not None:
             self._predict = partial(self._predict_hooked, hooks)
-        self._one_lane = all(spec.fixed for spec in assembly.specs)
+        self._one_lane = all(spec.fixed for spec in transform.specs)
 
     def beside(
         self,
@@ -99,13 +99,13 @@ class Path:
         limits: PathLimits | None,
         *,
         rows_alone: bool,
-    ) -> Path:
+    ) -> Pipeline:
         """Return a path that differs in the variant that answers, and its limits; all else is shared."""
-        return Path(
+        return Pipeline(
             version=version,
             served=served,
             outputs=self.outputs,
-            assembly=self.assembly,
+            transform=self.transform,
             dispatcher=dispatcher,
             hooks=self.hooks,
             features=self.features,
@@ -128,76 +128,78 @@ class Path:
     @property
     def specs(self) -> tuple[InputSpec, ...]:
         """What each input must be."""
-        return self.assembly.specs if self.limits is None else self.limits.specs
+        return self.transform.specs if self.limits is None else self.limits.specs
 
-    def admit(self, call: Call, rows: int, *, recalls: bool = False) -> None:
+    def admit(self, context: RequestContext, rows: int, *, recalls: bool = False) -> None:
         """Refuse what cannot be answered: the deadline has passed, or the queue is full already.
 
         Whatever becomes of the deployment, the request goes this path to its end, or that of the fallback.
 
         Args:
-            recalls: whether a cache may know the answer: then ``call.refusal`` is set instead of raised where there
+            recalls: whether a cache may know the answer: then ``context.refusal`` is set instead of raised where there
                 is no room, and it is raised where the cache does not know.
 
         Raises:
             DeadlineExceeded, Shed, NotReady.
         """
-        call.path = self
+        context.pipeline = self
         if self.served[0]:
-            call.variant = self.served[0]
+            context.variant = self.served[0]
         now_ns = perf_counter_ns()
-        if now_ns >= call.deadline_ns:
+        if now_ns >= context.deadline_ns:
             raise DeadlineExceeded("the deadline passed before the request was admitted", hint="send a longer timeout")
         fallback = self.fallback
         if fallback is not None and not self.dispatcher.healthy:
             # It does not wait for the next executor where somebody else can answer.
-            if fallback.takes(call, rows):
-                call.timings.lap(Stage.ADMIT, now_ns)
+            if fallback.takes(context, rows):
+                context.timings.lap(Stage.ADMIT, now_ns)
                 return
             fallback = None  # asked, and once is enough
         try:
-            self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
+            self.dispatcher.check_room(rows, context.deadline_ns, priority=context.priority, tenant=context.tenant)
         except (Shed, NotReady) as error:
-            if fallback is None or not fallback.takes(call, rows):
+            if fallback is None or not fallback.takes(context, rows):
                 if not recalls:
                     raise
-                call.refusal = error
-        call.timings.lap(Stage.ADMIT, now_ns)
+                context.refusal = error
+        context.timings.lap(Stage.ADMIT, now_ns)
 
-    def takes(self, call: Call, rows: int) -> bool:
+    def takes(self, context: RequestContext, rows: int) -> bool:
         """Take a request over for which its own path has no room; False where there is none here either."""
         try:
-            self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
+            self.dispatcher.check_room(rows, context.deadline_ns, priority=context.priority, tenant=context.tenant)
         except (Shed, NotReady):
             return False
-        call.path = self
-        call.variant = self.served[0]
+        context.pipeline = self
+        context.variant = self.served[0]
         return True
 
-    def infer(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Coroutine[Any, Any, Arrays]:
+    def infer(
+        self, context: RequestContext, inputs: Arrays, rows: int, outputs: tuple[str, ...]
+    ) -> Coroutine[Any, Any, Arrays]:
         """Run checked tensors through the tensor cache and the model.
 
         Args:
             inputs: every input, first dimension ``rows``.
             outputs: names wanted, a subset of ``self.outputs``.
         """
-        if call.path is not self and call.path is not None:
-            return call.path.infer(call, inputs, rows, outputs)
+        if context.pipeline is not self and context.pipeline is not None:
+            return context.pipeline.infer(context, inputs, rows, outputs)
         cache = self.tensor_cache
         if cache is None:
-            return self.compute(call, inputs, rows, outputs)
-        return infer_cached(self, cache, call, inputs, rows, outputs)
+            return self.compute(context, inputs, rows, outputs)
+        return infer_cached(self, cache, context, inputs, rows, outputs)
 
-    async def predict_rows(self, call: Call, rows: Rows) -> list[Any]:
+    async def predict_rows(self, context: RequestContext, rows: Rows) -> list[Any]:
         """Answer feature rows that the client sent; one JSON value per row."""
         if self.limits is not None:
             self.limits.check_rows(rows)
-        call.timings.lap(Stage.VALIDATE, perf_counter_ns())
+        context.timings.lap(Stage.VALIDATE, perf_counter_ns())
         # Preprocessing for nothing is what a server without room can spare least.
-        self.admit(call, len(rows), recalls=self.tensor_cache is not None and self.fallback_stale)
-        return await self._answer(call, rows, from_client=True)
+        self.admit(context, len(rows), recalls=self.tensor_cache is not None and self.fallback_stale)
+        return await self._answer(context, rows, from_client=True)
 
-    async def predict_entities(self, call: Call, entities: Sequence[object]) -> list[Any]:
+    async def predict_entities(self, context: RequestContext, entities: Sequence[object]) -> list[Any]:
         """Answer entities: look them up, fetch what is missing, predict; one JSON value (or Raw) per entity.
 
         Raises:
@@ -209,109 +211,111 @@ class Path:
                 "this model has no feature groups, so it cannot look entities up", hint='send {"rows": ...}'
             )
         # Before the entities are read: reading too many would hold the event loop up for seconds.
-        self.admit(call, len(entities), recalls=self.entity_cache is not None)
+        self.admit(context, len(entities), recalls=self.entity_cache is not None)
         keys = [self.features.parse_entity(entity) for entity in entities]
         if self.limits is not None:
             self.limits.check_entities(keys)
-        call.timings.lap(Stage.VALIDATE, perf_counter_ns())
+        context.timings.lap(Stage.VALIDATE, perf_counter_ns())
         if self.entity_cache is None:
-            values, _ = await self.predict_keys(self.features, call, keys)
+            values, _ = await self.predict_keys(self.features, context, keys)
             return values
         # By the version of whose answer it is.
-        return await predict_cached(call.path or self, self.entity_cache, self.features, call, keys)
+        return await predict_cached(context.pipeline or self, self.entity_cache, self.features, context, keys)
 
     async def predict_keys(
-        self, features: FeatureService, call: Call, keys: Sequence[EntityKey]
+        self, features: FeatureService, context: RequestContext, keys: Sequence[EntityKey]
     ) -> tuple[list[Any], list[float]]:
         """Return the answers and how long each may be kept: not longer than the features it was made from."""
-        found = features.fetch_nowait(keys, call.tenant) or await fetch(features, call, keys)
-        call.timings.lap(Stage.FEATURES, perf_counter_ns())
+        found = features.fetch_nowait(keys, context.tenant) or await fetch(features, context, keys)
+        context.timings.lap(Stage.FEATURES, perf_counter_ns())
         if self.limits is not None:
             self.limits.check_fetched(found.rows)
         fetched_ns = perf_counter_ns()
-        values = await self._answer(call, found.rows, from_client=False)
+        values = await self._answer(context, found.rows, from_client=False)
         if any(found.stale):
-            call.cache = "stale"
+            context.cache = "stale"
         elapsed_s = (perf_counter_ns() - fetched_ns) / 1e9
         lives_s = zip(found.fresh_for_s, found.stale, strict=True)
         return values, [STALE if stale else life_s - elapsed_s for life_s, stale in lives_s]
 
-    def _answer(self, call: Call, rows: Rows, *, from_client: bool) -> Coroutine[Any, Any, list[Any]]:
-        if len(rows) > 1 and not self._one_lane and (call.path or self).rows_alone:
-            return answer_singly(partial(self._predict, from_client=from_client), call, rows)
-        return self._predict(call, rows, from_client=from_client)
+    def _answer(self, context: RequestContext, rows: Rows, *, from_client: bool) -> Coroutine[Any, Any, list[Any]]:
+        if len(rows) > 1 and not self._one_lane and (context.pipeline or self).rows_alone:
+            return answer_singly(partial(self._predict, from_client=from_client), context, rows)
+        return self._predict(context, rows, from_client=from_client)
 
-    async def _predict_plain(self, call: Call, rows: Rows, *, from_client: bool) -> list[Any]:
-        inputs = self.assembly.inputs(rows, from_client=from_client)
+    async def _predict_plain(self, context: RequestContext, rows: Rows, *, from_client: bool) -> list[Any]:
+        inputs = self.transform.inputs(rows, from_client=from_client)
         if self.limits is not None:
             self.limits.check_inputs(inputs, from_client=from_client)
-        call.timings.lap(Stage.PREPROCESS, perf_counter_ns())
-        outputs = await self.infer(call, inputs, len(rows), self.outputs)
-        values = self.assembly.answers(outputs, len(rows))
-        call.timings.lap(Stage.POSTPROCESS, perf_counter_ns())
+        context.timings.lap(Stage.PREPROCESS, perf_counter_ns())
+        outputs = await self.infer(context, inputs, len(rows), self.outputs)
+        values = self.transform.answers(outputs, len(rows))
+        context.timings.lap(Stage.POSTPROCESS, perf_counter_ns())
         return values
 
-    async def _predict_hooked(self, hooks: Hooks, call: Call, rows: Rows, *, from_client: bool) -> list[Any]:
-        named = request_id.set(call.request_id)  # for what the hooks log
+    async def _predict_hooked(
+        self, hooks: Hooks, context: RequestContext, rows: Rows, *, from_client: bool
+    ) -> list[Any]:
+        named = request_id.set(context.request_id)  # for what the hooks log
         try:
-            return await self._run_hooked(hooks, call, rows, from_client=from_client)
+            return await self._run_hooked(hooks, context, rows, from_client=from_client)
         finally:
             request_id.reset(named)
 
-    async def _run_hooked(self, hooks: Hooks, call: Call, rows: Rows, *, from_client: bool) -> list[Any]:
+    async def _run_hooked(self, hooks: Hooks, context: RequestContext, rows: Rows, *, from_client: bool) -> list[Any]:
         count = len(rows)
         if count <= hooks.preprocess.inline_rows:
             try:
-                inputs = self.assembly.inputs(rows, from_client=from_client)
+                inputs = self.transform.inputs(rows, from_client=from_client)
             finally:
-                ran_inline(hooks.preprocess, call, Stage.PREPROCESS, count)
+                ran_inline(hooks.preprocess, context, Stage.PREPROCESS, count)
         else:
-            inputs = await hooks.inputs(call, rows, from_client)
+            inputs = await hooks.inputs(context, rows, from_client)
         if self.limits is not None:
             self.limits.check_inputs(inputs, from_client=from_client)
-        outputs = await self.infer(call, inputs, count, self.outputs)
+        outputs = await self.infer(context, inputs, count, self.outputs)
         if count > hooks.postprocess.inline_rows:
-            return await hooks.answers(call, outputs, count)
+            return await hooks.answers(context, outputs, count)
         try:
-            return self.assembly.answers(outputs, count)
+            return self.transform.answers(outputs, count)
         finally:
-            ran_inline(hooks.postprocess, call, Stage.POSTPROCESS, count)
+            ran_inline(hooks.postprocess, context, Stage.POSTPROCESS, count)
 
-    async def compute(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays:
+    async def compute(self, context: RequestContext, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays:
         """Run checked tensors through the model, past the tensor cache; see ``infer``."""
-        if call.gone:
+        if context.gone:
             raise asyncio.CancelledError  # it left between two waits: nobody is there for whom to compute
         at_once = len(self._in_flight) == 1
-        if at_once and (done := self._run_now(call, inputs, rows, outputs)) is not None:
+        if at_once and (done := self._run_now(context, inputs, rows, outputs)) is not None:
             return done
-        lane, due_ns = self._lane(inputs, outputs), call.deadline_ns
-        since_ns = call.timings.start_ns
-        tickets = self.dispatcher.submit(
-            inputs, rows, outputs, due_ns, lane, at_once, call.priority, call.tenant, since_ns
+        lane, due_ns = self._lane(inputs, outputs), context.deadline_ns
+        since_ns = context.timings.start_ns
+        items = self.dispatcher.submit(
+            inputs, rows, outputs, due_ns, lane, at_once, context.priority, context.tenant, since_ns
         )
         try:
-            if len(tickets) == 1:
-                call.waiting = future = tickets[0].future
+            if len(items) == 1:
+                context.waiting = future = items[0].future
                 return await future
-            call.waiting = parts = asyncio.gather(*[ticket.future for ticket in tickets])
+            context.waiting = parts = asyncio.gather(*[item.future for item in items])
             return join(await parts)
         except BaseException:
             # A request that was split ends as a whole: what has not started of it is not computed.
-            self.dispatcher.cancel(tickets)
+            self.dispatcher.cancel(items)
             raise
         finally:
-            call.timings.waited(ran_ns(tickets), perf_counter_ns())
-            call.waiting = None
+            context.timings.waited(ran_ns(items), perf_counter_ns())
+            context.waiting = None
 
-    def _run_now(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays | None:
+    def _run_now(self, context: RequestContext, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays | None:
         try:
-            done = self.dispatcher.run_now(inputs, rows, outputs, call.deadline_ns)
+            done = self.dispatcher.run_now(inputs, rows, outputs, context.deadline_ns)
         except BaseException:
-            call.timings.lap(Stage.INFER, perf_counter_ns())
+            context.timings.lap(Stage.INFER, perf_counter_ns())
             raise
         if done is None:
             return None
-        call.timings.waited(done[1], perf_counter_ns())
+        context.timings.waited(done[1], perf_counter_ns())
         return done[0]
 
     def _lane(self, inputs: Arrays, outputs: tuple[str, ...]) -> Hashable:

@@ -12,13 +12,13 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from tailcut.cache import MemoryStore
-from tailcut.cache.cache_advisor import Worth
+from tailcut.cache.cache_advisor import CacheAdvisor
 from tailcut.cache.flights import Flights
 from tailcut.cache.freshness import effective_ttl_s
 from tailcut.cache.keys import EXACT, Normal
 from tailcut.cache.repeat_rate import SAMPLE, Sketch
 from tailcut.common.tensors import Arrays
-from tailcut.pipeline.shared_cache import SharedAnswers
+from tailcut.pipeline.shared_cache import SharedCache
 
 V = TypeVar("V")
 Name = Literal["entity", "tensor"]
@@ -90,7 +90,7 @@ class PredictionStore(Generic[V]):
         draw: evenly from 0 to 1.
 
     Attributes:
-        worth: whether it pays; ``worth.on`` says whether to look.
+        advisor: whether it pays; ``advisor.on`` says whether to look.
         joins: rows that waited for another request's answer.
         stale: rows answered past their TTL.
     """
@@ -103,6 +103,7 @@ class PredictionStore(Generic[V]):
         "_misses",
         "_size",
         "_sketch",
+        "advisor",
         "flights",
         "joins",
         "name",
@@ -111,7 +112,6 @@ class PredictionStore(Generic[V]):
         "stale",
         "store",
         "ttl_s",
-        "worth",
     )
 
     def __init__(
@@ -122,7 +122,7 @@ class PredictionStore(Generic[V]):
         name: Name,
         size: Callable[[V], int],
         jitter: float = 0.0,
-        shared: SharedAnswers[V] | None = None,
+        shared: SharedCache[V] | None = None,
         auto: bool = False,
         normal: Normal = EXACT,
         draw: Callable[[], float] | None = None,
@@ -133,7 +133,7 @@ class PredictionStore(Generic[V]):
         self.shared = shared
         self.normal = normal
         self.flights: Flights[Flight[V]] = Flights()
-        self.worth = Worth(auto=auto, life_s=ttl_s, now_s=store.monotonic_s())
+        self.advisor = CacheAdvisor(auto=auto, life_s=ttl_s, now_s=store.monotonic_s())
         self.joins = 0
         self.stale = 0
         self._jitter = jitter
@@ -152,7 +152,7 @@ class PredictionStore(Generic[V]):
             if ttl_s > 0:
                 self.store.put_nowait(key, value, self._size(value) + ENTRY_OVERHEAD_BYTES, ttl_s)
                 shared.append((key, value, ttl_s))
-                self.worth.lives(ttl_s)
+                self.advisor.lives(ttl_s)
         if self.shared is not None:
             self.shared.put_later(shared)
 
@@ -169,7 +169,7 @@ class PredictionStore(Generic[V]):
     def judge(self) -> None:
         """Judge the look-ups since the last time."""
         self._misses = 0
-        if not self.worth.on:
+        if not self.advisor.on:
             return
         seen = self.store.statistics()
         hits = seen.hits + self.joins + (self.shared.hits if self.shared is not None else 0)
@@ -178,14 +178,14 @@ class PredictionStore(Generic[V]):
         self._counted = hits, lookups
         full = seen.evictions > self._foreign
         repeats = min(hits - hits_before, lookups - lookups_before)
-        self._say(self.worth.judge(self.store.monotonic_s(), lookups - lookups_before, repeats, full=full))
+        self._say(self.advisor.judge(self.store.monotonic_s(), lookups - lookups_before, repeats, full=full))
 
     def watch(self, keys: Sequence[bytes]) -> None:
         """Look, while the cache is off, whether it would have had the keys that are watched."""
-        now_s, life_s = self.store.monotonic_s(), self.worth.life_s
+        now_s, life_s = self.store.monotonic_s(), self.advisor.life_s
         repeats = sum([self._sketch.see(hash(key), now_s, life_s) for key in keys])
-        self._say(self.worth.judge(now_s, len(keys), repeats))
-        if self.worth.on:
+        self._say(self.advisor.judge(now_s, len(keys), repeats))
+        if self.advisor.on:
             seen = self.store.statistics()
             shared_hits = self.shared.hits if self.shared is not None else 0
             self._counted = seen.hits + self.joins + shared_hits, seen.hits + seen.misses
@@ -200,11 +200,11 @@ class PredictionStore(Generic[V]):
     def _say(self, event: str) -> None:
         if not event:
             return
-        worth = self.worth
+        advisor = self.advisor
         why = (
-            f"{worth.decided:.0%} of look-ups repeat, and it would take {min(worth.break_even, 9.99):.1%}"
-            f" (look-up {worth.look_ns / 1e3:.0f} us, keeping {worth.keep_ns / 1e3:.0f} us, "
-            f"without {worth.miss_ns / 1e3:.0f} us)"
+            f"{advisor.decided:.0%} of look-ups repeat, and it would take {min(advisor.break_even, 9.99):.1%}"
+            f" (look-up {advisor.look_ns / 1e3:.0f} us, keeping {advisor.keep_ns / 1e3:.0f} us, "
+            f"without {advisor.miss_ns / 1e3:.0f} us)"
         )
         _log.log(logging.WARNING if event != "for" else logging.INFO, _SAID[event].format(name=self.name, why=why))
 

@@ -10,20 +10,20 @@ from tailcut.common.timings import Timings
 from tailcut.errors import TailcutError
 
 if TYPE_CHECKING:
-    from tailcut.pipeline.pipeline import Path
+    from tailcut.pipeline.pipeline import Pipeline
 
 
-class Call:
+class RequestContext:
     """One request on its way: its record, its deadline and what it holds.
 
     Attributes:
-        path: the one that answers it, from where it was admitted to its end; None before.
+        pipeline: the one that answers it, from where it was admitted to its end; None before.
         priority: as the client sent it: 1 runs first, larger later; 0, the default, between 1 and 3.
-        refusal: why there is no room for it, where a cache may still know its answer (see ``Path.admit``).
+        refusal: why there is no room for it, where a cache may still know its answer (see ``Pipeline.admit``).
         request_id: by which the log names it, where the client sent one and the log may need it.
     """
 
-    path: Path | None = None
+    pipeline: Pipeline | None = None
     priority = 0
     refusal: TailcutError | None = None
     request_id = ""

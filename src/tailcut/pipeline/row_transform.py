@@ -15,7 +15,7 @@ from tailcut.common.validation import InputSpec, all_finite, check_rows, not_fin
 from tailcut.errors import BadRequest, HookError, InferenceError, TailcutError
 from tailcut.manifest import Model
 from tailcut.models.value_limits import PathLimits, input_specs
-from tailcut.pipeline import hook_errors as blame
+from tailcut.pipeline import hook_errors
 from tailcut.pipeline.value_conversion import converted
 
 Rows = Sequence[Mapping[str, Any]]
@@ -25,7 +25,7 @@ Postprocess = Callable[[Arrays], list[Any]]
 _LONGEST_SHOWN = 500
 
 
-class Assembly:
+class RowTransform:
     """Turns feature rows into input arrays and output arrays into answers.
 
     Args:
@@ -76,7 +76,7 @@ class Assembly:
         except (Exception, SystemExit) as error:  # a hook that wants to exit must not take the server along
             if self._hook is None:
                 raise self._unfit_rows(error, from_client) from error
-            raise blame.preprocess_failed(error, rows, from_client=from_client) from error
+            raise hook_errors.preprocess_failed(error, rows, from_client=from_client) from error
         try:
             given = {spec.name: self._checked(spec, arrays) for spec in self.specs}
             if check_rows({name: len(array) for name, array in given.items()}) != len(rows):
@@ -126,7 +126,7 @@ class Assembly:
         except (Exception, SystemExit) as error:
             if isinstance(error, InferenceError) and not self._checks_answers:
                 raise  # there is no hook to blame
-            raise blame.postprocess_failed(error) from error
+            raise hook_errors.postprocess_failed(error) from error
         if not isinstance(values, list | tuple | np.ndarray):
             raise HookError(
                 f"postprocess returned {type(values).__name__}", hint="return a list with one JSON value per row"
@@ -136,7 +136,7 @@ class Assembly:
                 f"postprocess returned {len(values)} values for {rows} rows", hint="return one JSON value per row"
             )
         if self._checks_answers:
-            blame.check_answers(list(values), nan=self._nan_answers)
+            hook_errors.check_answers(list(values), nan=self._nan_answers)
         return list(values)
 
     def _checked(self, spec: InputSpec, arrays: Arrays) -> Array:
@@ -184,17 +184,17 @@ def columns_of(model: Model) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for tensor in model.inputs for name in (tensor.columns or (tensor.name,))))
 
 
-def limited_inputs(assembly: Assembly, limits: PathLimits | None, rows: Rows, *, from_client: bool) -> Arrays:
+def limited_inputs(transform: RowTransform, limits: PathLimits | None, rows: Rows, *, from_client: bool) -> Arrays:
     """Return the inputs of rows as a request's are made: held to the limits before and after.
 
     Raises:
-        BadRequest, FeatureUnavailable, HookError: see ``Assembly.inputs`` and ``PathLimits``.
+        BadRequest, FeatureUnavailable, HookError: see ``RowTransform.inputs`` and ``PathLimits``.
     """
     if limits is None:
-        return assembly.inputs(rows, from_client=from_client)
+        return transform.inputs(rows, from_client=from_client)
     check = limits.check_rows if from_client else limits.check_fetched
     check(rows)
-    inputs = assembly.inputs(rows, from_client=from_client)
+    inputs = transform.inputs(rows, from_client=from_client)
     limits.check_inputs(inputs, from_client=from_client)
     return inputs
 

@@ -107,7 +107,7 @@ def _array(tensor: _StoredTensor) -> Any:
     return flat.reshape(tensor.shape)
 
 
-class SharedAnswers(Generic[V]):
+class SharedCache(Generic[V]):
     """The level behind this process's memory. It never fails, and no request waits longer for it than its time-out.
 
     Args:

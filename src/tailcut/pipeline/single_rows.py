@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tailcut.errors import BadRequest
-from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import Rows
 
-Predict = Callable[[Call, Rows], Awaitable[list[Any]]]
+Predict = Callable[[RequestContext, Rows], Awaitable[list[Any]]]
 
 _CACHE = ("stale", "miss", "hit")
 """What is said of a request where its rows differ: the first of these that is true of one."""
 
 
-async def answer_singly(predict: Predict, call: Call, rows: Rows) -> list[Any]:
+async def answer_singly(predict: Predict, context: RequestContext, rows: Rows) -> list[Any]:
     """Return one JSON value per row, in order.
 
     Args:
@@ -29,14 +29,14 @@ async def answer_singly(predict: Predict, call: Call, rows: Rows) -> list[Any]:
         TailcutError: what else ``predict`` raises; the rows after it are not computed.
     """
     values: list[Any] = []
-    before, seen = call.cache, set()
+    before, seen = context.cache, set()
     for number, row in enumerate(rows):
-        call.cache = before
+        context.cache = before
         try:
-            values += await predict(call, [row])
+            values += await predict(context, [row])
         except BadRequest as error:
             said = f"row {number} of {len(rows)}, which is preprocessed by itself: {error.message}"
             raise BadRequest(said, hint=error.hint, detail=error.detail) from error
-        seen.add(call.cache)
-    call.cache = next((state for state in _CACHE if state in seen), before)
+        seen.add(context.cache)
+    context.cache = next((state for state in _CACHE if state in seen), before)
     return values

@@ -15,7 +15,7 @@ from tailcut.models.batch_item import failed
 from tailcut.models.runtimes.base import StreamingRuntime
 from tailcut.models.runtimes.floats import take_mode_of_models
 from tailcut.models.shared_runtime import borrow
-from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.request_context import RequestContext
 
 _AHEAD = 16
 """Parts that a runtime may be ahead of what the server has taken, which takes no more than its client does; over HTTP/2
@@ -29,7 +29,7 @@ _Part = Arrays | BaseException | None
 class Streams:
     """The streams of one deployment. Owned by the event loop.
 
-    They go past the planner: parts of several requests cannot share a batch. What bounds them is their number.
+    They go past the scheduler: parts of several requests cannot share a batch. What bounds them is their number.
 
     Attributes:
         are_stopping: whether every stream ends, at its next part at the latest.
@@ -57,7 +57,7 @@ class Streams:
             )
 
     async def run(
-        self, call: Call, runtime: StreamingRuntime, inputs: Arrays, outputs: Sequence[str]
+        self, context: RequestContext, runtime: StreamingRuntime, inputs: Arrays, outputs: Sequence[str]
     ) -> AsyncGenerator[Arrays, None]:
         """Yield the parts of one answer; close it to let the runtime stop.
 
@@ -80,17 +80,17 @@ class Streams:
         stream.thread_ended.add_done_callback(lambda _: self._closed())
         try:
             stream.start()
-            while (part := await self._next(call, stream)) is not None:
+            while (part := await self._next(context, stream)) is not None:
                 yield part
                 stream.room.release()
         finally:
             self._running.discard(stream)
             stream.end()
-            call.timings.lap(Stage.INFER, perf_counter_ns())
+            context.timings.lap(Stage.INFER, perf_counter_ns())
 
-    async def _next(self, call: Call, stream: _Stream) -> Arrays | None:
+    async def _next(self, context: RequestContext, stream: _Stream) -> Arrays | None:
         self._check_stop()
-        part = await _next(call, stream)
+        part = await _next(context, stream)
         self._check_stop()
         return part
 
@@ -115,11 +115,11 @@ def no_stream(name: str) -> BadRequest:
     )
 
 
-async def _next(call: Call, stream: _Stream) -> Arrays | None:
+async def _next(context: RequestContext, stream: _Stream) -> Arrays | None:
     """Wait for one part; None at the end."""
-    left_s = (call.deadline_ns - perf_counter_ns()) / 1e9
+    left_s = (context.deadline_ns - perf_counter_ns()) / 1e9
     # A task of its own, so that it can be cancelled when the client goes.
-    call.waiting = waiting = asyncio.ensure_future(stream.parts.get())
+    context.waiting = waiting = asyncio.ensure_future(stream.parts.get())
     try:
         part = await asyncio.wait_for(waiting, max(left_s, 0))
     except TimeoutError:
@@ -128,7 +128,7 @@ async def _next(call: Call, stream: _Stream) -> Arrays | None:
             hint="send a longer timeout in x-tailcut-timeout-ms, up to server.max_timeout",
         ) from None
     finally:
-        call.waiting = None
+        context.waiting = None
     if isinstance(part, BaseException):
         raise failed(part, 1) from part
     if part is not None:

@@ -12,11 +12,11 @@ import msgspec
 from tailcut.ladder.machine import machine_facts
 from tailcut.load import LoadPlan, Samples, summarise_run
 from tailcut.load.summary import RunFacts
-from tailcut.profiler.attribution.background_calls import stray_notes
-from tailcut.profiler.attribution.overhead import Overhead
-from tailcut.profiler.attribution.trace_sampling import is_traced
-from tailcut.profiler.child import Heard, Said
+from tailcut.profiler.attribution.background_calls import background_notes
 from tailcut.profiler.matching import match_requests
+from tailcut.profiler.overhead_records import Overhead
+from tailcut.profiler.recording.child import Heard, Said
+from tailcut.profiler.recording.trace_sampling import is_traced
 from tailcut.profiler.records import Pilot, Recording, Sample
 
 _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?::|\Z)")
@@ -92,7 +92,7 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
             window_s=run.facts.window_s,
         ),
         overhead=overhead,
-        strays=heard.strays,
+        background_calls=heard.background_calls,
         background=heard.background,
         waits=tuple(one for one in heard.waits if one.start_ns >= run.facts.start_ns + run.samples.measured_from_ns),
         notes=tuple(_notes(run)),
@@ -125,7 +125,7 @@ def _notes(run: Run) -> Iterator[str]:
             " that it calls"
         )
     yield from run.heard.notes
-    yield from stray_notes(run.heard.strays, run.load.duration_s + run.load.warmup_s)
+    yield from background_notes(run.heard.background_calls, run.load.duration_s + run.load.warmup_s)
     result = summarise_run(run.load, run.samples, run.facts)
     if result.answered < result.requests:
         counts = {**result.statuses, **result.errors}

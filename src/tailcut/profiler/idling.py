@@ -8,9 +8,9 @@ import msgspec
 
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
-from tailcut.load.cpu import cpu_seconds
 from tailcut.profiler.forecast.cpu_scaling import fit_slope
 from tailcut.profiler.trials import OnStep, check_answered, counted
+from tailcut.system.cpu_time import cpu_seconds
 
 _REQUESTS, _FEWEST = 200.0, 150.0
 """Of each run. Of fewer than the latter, what requests ask for differs more than what they take of a core."""

@@ -18,11 +18,12 @@ from types import TracebackType
 import msgspec
 
 from tailcut.errors import ProfileError
-from tailcut.profiler.captured import FoundLayers
-from tailcut.profiler.child import Heard, Options, Said
 from tailcut.profiler.diagnosis import explain_failure, explain_silence
-from tailcut.profiler.model_inputs import ModelCall
+from tailcut.profiler.recording.captured import FoundLayers
+from tailcut.profiler.recording.child import Heard, Options, Said
+from tailcut.profiler.recording.model_inputs import ModelCall
 
+_CHILD = "tailcut.profiler.recording.child"
 _QUIET_S = 5.0
 """So long an application starts without a word to whoever waits."""
 _STOP_S = 5.0
@@ -58,7 +59,13 @@ class PilotProcess:
         try:
             with (self._folder / "log").open("wb") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "tailcut.profiler.child", msgspec.json.encode(options).decode()],
+                    [
+                        sys.executable,
+                        "-P",
+                        "-m",
+                        _CHILD,
+                        msgspec.json.encode(options).decode(),
+                    ],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -12,10 +12,10 @@ import numpy as np
 from tailcut.common.statistics import percentile, samples_needed
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
-from tailcut.profiler.attribution.overhead import Everyone, Latencies, Overhead
-from tailcut.profiler.attribution.trace_sampling import is_traced
 from tailcut.profiler.forecast.comparison import NEAR_P50, NEAR_P95, Round, Rounds, Values, longer, undisturbed
 from tailcut.profiler.idling import cpu_each_s
+from tailcut.profiler.overhead_records import Everyone, Latencies, Overhead
+from tailcut.profiler.recording.trace_sampling import is_traced
 from tailcut.profiler.trials import OnStep, check_answered, counted
 
 ROUNDS = 9

@@ -59,7 +59,7 @@ class Stuck(NamedTuple):
 def stuck_import(log: str) -> Stuck | None:
     """Find an import that had not ended in a dump of the main thread's stack, innermost call first; None: no import."""
     frames = _FRAME.findall(log)
-    if not any(file.endswith(f"{_OWN}importing.py") for file, _, _ in frames):
+    if not any(file.endswith(f"{_OWN}recording/importing.py") for file, _, _ in frames):
         return None
     theirs = (f"{file}:{line}" for file, line, _ in frames if not LIBRARY.search(file) and _OWN not in file)
     looping = any(

@@ -15,25 +15,25 @@ import msgspec
 
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples, measure
-from tailcut.load.cpu import threads_ns, workers_seconds
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import parse_url
 from tailcut.load.summary import RunFacts
 from tailcut.profiler.assembling import Run, assemble
 from tailcut.profiler.attribution.functions import Looking, code_s, plan_looks
-from tailcut.profiler.attribution.trace_sampling import ALL, one_in
-from tailcut.profiler.captured import FoundLayers
-from tailcut.profiler.child import Heard, Options, Said
 from tailcut.profiler.databases import computed_between_s, computed_ns
 from tailcut.profiler.diagnosis import choose_path, explain_answers, not_again
 from tailcut.profiler.idling import measure_slope
 from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.overhead import Sides, measure_overhead, pairs_for, run_s
-from tailcut.profiler.places import Places
 from tailcut.profiler.plan import PilotPlan, check_pilot
+from tailcut.profiler.recording.captured import FoundLayers
+from tailcut.profiler.recording.child import Heard, Options, Said
+from tailcut.profiler.recording.places import Places
+from tailcut.profiler.recording.trace_sampling import ALL, one_in
 from tailcut.profiler.records import Recording, Sample
 from tailcut.profiler.spying import Spy
 from tailcut.profiler.trials import OnStep, bears, fell_behind, too_fast
+from tailcut.system.cpu_time import threads_ns, workers_seconds
 
 HEADER = "x-tailcut-profile"
 _LUCK = "PYTHONHASHSEED"

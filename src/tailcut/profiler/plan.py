@@ -13,9 +13,9 @@ from tailcut.errors import MissingExtra, ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import check_plan, parse_url
-from tailcut.profiler.attribution.trace_sampling import LEAST_TRACED
-from tailcut.profiler.child import Loop
 from tailcut.profiler.diagnosis import check_target
+from tailcut.profiler.recording.child import Loop
+from tailcut.profiler.recording.trace_sampling import LEAST_TRACED
 
 _CHECKED = 1000
 SAMPLE_S, SHORT_SAMPLE_S = 15.0, 8.0

@@ -12,7 +12,7 @@ import msgspec
 
 from tailcut.profiler.attribution.background import Background
 from tailcut.profiler.attribution.layers import Conversion, ModelLayers
-from tailcut.profiler.attribution.overhead import Overhead
+from tailcut.profiler.overhead_records import Overhead
 
 FORMAT = 1
 """Of a saved recording; another number is another layout."""
@@ -146,7 +146,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     end_ns: int
 
 
-class Stray(msgspec.Struct, frozen=True, kw_only=True):
+class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True):
     """Calls that no request was known to wait for: in a worker behind a queue, in a task in the background.
 
     Args:
@@ -234,7 +234,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         sampled_s: how long stacks were looked at, in a run of its own under the same load; 0: not known.
         overhead, layers: None where it was not measured; of the models that took most time.
         conversions: of its estimators.
-        strays: calls whose time is in no request under their own name.
+        background_calls: calls whose time is in no request under their own name.
         background: work that requests began and that ran after their replies, a line per request and function.
         one_in, untraced: of how many requests one was traced (``thinning``); the others, as the client saw them.
         waits: of those for locks, in any order: who had one in between two that were traced.
@@ -254,7 +254,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     overhead: Overhead | None = None
     layers: tuple[ModelLayers, ...] = ()
     conversions: tuple[Conversion, ...] = ()
-    strays: tuple[Stray, ...] = ()
+    background_calls: tuple[BackgroundCall, ...] = ()
     background: tuple[Background, ...] = ()
     one_in: int = 1
     untraced: tuple[Request, ...] = ()

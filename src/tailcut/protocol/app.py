@@ -17,10 +17,10 @@ from tailcut.errors import MethodNotAllowed, NotFound, TailcutError
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.generate import Generate
 from tailcut.protocol.http import REQUEST_ID, Body, HeaderMap, Reply, clipped, error_reply, new_request_id, request_id
-from tailcut.protocol.inference_handler import Answering
+from tailcut.protocol.inference_handler import InferenceHandler
 from tailcut.protocol.model_routes import Models
 from tailcut.protocol.pages import Pages
-from tailcut.protocol.predictions import Predictions
+from tailcut.protocol.predict import PredictRoutes
 from tailcut.protocol.repository_routes import Repository
 from tailcut.protocol.routing import Route
 from tailcut.serving.deployment import Engine
@@ -36,8 +36,8 @@ class Application:
     def __init__(self, engine: Engine, guard: Guard | None = None) -> None:
         guard = guard or Guard()
         self.engine = engine
-        answering = Answering(engine, guard)
-        self._predictions = Predictions(engine, answering)
+        answering = InferenceHandler(engine, guard)
+        self._predictions = PredictRoutes(engine, answering)
         self._generate = Generate(engine, answering)
         self._models = Models(engine, guard)
         self._routes: dict[str, Route] = {

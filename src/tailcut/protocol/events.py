@@ -12,7 +12,7 @@ from time import perf_counter_ns
 import msgspec
 
 from tailcut.errors import ClientGone, TailcutError, TooLarge
-from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.operator_log import note
 from tailcut.serving.deployment import Engine
 
@@ -26,9 +26,9 @@ EVENT_STREAM = (
 class Events:
     """Yields each part of an answer as an event; see ``http.Chunks``."""
 
-    def __init__(self, engine: Engine, call: Call) -> None:
+    def __init__(self, engine: Engine, context: RequestContext) -> None:
         self._engine = engine
-        self._call = call
+        self._call = context
         self._parts: AsyncGenerator[bytes, None] | None = None
         self._first: bytes | None = None
         self._is_ended = False

@@ -22,10 +22,10 @@ from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Stage
 from tailcut.common.validation import InputSpec, check_rows, limits_of
 from tailcut.errors import BadRequest
-from tailcut.pipeline.pipeline import Call, Path
+from tailcut.pipeline.pipeline import Pipeline, RequestContext
 from tailcut.pipeline.streaming import no_stream
 from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, timeout_ns, unread
-from tailcut.protocol.inference_handler import Answering
+from tailcut.protocol.inference_handler import InferenceHandler
 from tailcut.protocol.open_inference.codec import InferenceCodec
 from tailcut.protocol.open_inference.json_tensors import AnyTensor, array_of_json
 from tailcut.protocol.open_inference.parameters import timeout_ns as asked_timeout_ns
@@ -42,7 +42,7 @@ _REPLY = ("id", "model_name", "model_version")
 class Generation(NamedTuple):
     """A checked request."""
 
-    path: Path
+    pipeline: Pipeline
     id: Any
     inputs: Arrays
 
@@ -50,11 +50,11 @@ class Generation(NamedTuple):
 class Generate:
     """Answers generate and generate_stream."""
 
-    def __init__(self, engine: Engine, answering: Answering) -> None:
+    def __init__(self, engine: Engine, answering: InferenceHandler) -> None:
         self._engine = engine
         self._answering = answering
         self._decoder = msgspec.json.Decoder(dict[str, Any])
-        self._codec: tuple[Path, InferenceCodec] | None = None
+        self._codec: tuple[Pipeline, InferenceCodec] | None = None
 
     def routes(self) -> dict[str, Route]:
         """Routes by path."""
@@ -69,33 +69,35 @@ class Generate:
         whole: Handler = partial(self._answering.answer, "generate", partial(self._whole, version))
         return {"generate": ("POST", whole), "generate_stream": ("POST", partial(self._stream, version))}
 
-    async def _whole(self, version: str, call: Call, headers: HeaderMap, raw: bytes) -> bytes:
-        asked = self._read(version, call, headers, raw)
-        path = asked.path
-        outputs = await path.infer(call, asked.inputs, 1, path.outputs)
+    async def _whole(self, version: str, context: RequestContext, headers: HeaderMap, raw: bytes) -> bytes:
+        asked = self._read(version, context, headers, raw)
+        pipeline = asked.pipeline
+        outputs = await pipeline.infer(context, asked.inputs, 1, pipeline.outputs)
         return self._described(asked, outputs)
 
     async def _stream(self, version: str, headers: HeaderMap, body: Body) -> Reply:
         return await self._answering.stream("generate_stream", partial(self._parts, version), headers, body)
 
-    async def _parts(self, version: str, call: Call, headers: HeaderMap, raw: bytes) -> AsyncGenerator[bytes, None]:
-        path = path_of(self._engine, version)
+    async def _parts(
+        self, version: str, context: RequestContext, headers: HeaderMap, raw: bytes
+    ) -> AsyncGenerator[bytes, None]:
+        pipeline = path_of(self._engine, version)
         runtime = self._engine.opened.streaming
         if runtime is None:
             raise no_stream(self._engine.deployment.name)
-        asked = self._read(version, call, headers, raw)
-        async for part in self._engine.streams.run(call, runtime, asked.inputs, path.outputs):
+        asked = self._read(version, context, headers, raw)
+        async for part in self._engine.streams.run(context, runtime, asked.inputs, pipeline.outputs):
             yield self._described(asked, part)
 
-    def _read(self, version: str, call: Call, headers: HeaderMap, raw: bytes) -> Generation:
+    def _read(self, version: str, context: RequestContext, headers: HeaderMap, raw: bytes) -> Generation:
         """Read and admit a request."""
-        path = path_of(self._engine, version)
-        _check_names(path)
+        pipeline = path_of(self._engine, version)
+        _check_names(pipeline)
         try:
             request = decode(self._decoder, raw)
         except UNREADABLE as error:
             raise BadRequest(
-                f"the body is no generate request: {unread(error, raw)}", hint=_form(path.specs)
+                f"the body is no generate request: {unread(error, raw)}", hint=_form(pipeline.specs)
             ) from error
         parameters = request.get("parameters", {})
         if not isinstance(parameters, dict):
@@ -103,50 +105,50 @@ class Generate:
         asked_ns = asked_timeout_ns(parameters)
         if asked_ns:
             self._answering.differ()
-            call.deadline_ns = self._answering.deadline_ns(call, timeout_ns(headers), asked_ns)
-        inputs = _inputs(request, parameters, path.specs)
-        call.timings.lap(Stage.VALIDATE, perf_counter_ns())
-        path.admit(call, 1)
-        return Generation(path, request.get("id"), inputs)
+            context.deadline_ns = self._answering.deadline_ns(context, timeout_ns(headers), asked_ns)
+        inputs = _inputs(request, parameters, pipeline.specs)
+        context.timings.lap(Stage.VALIDATE, perf_counter_ns())
+        pipeline.admit(context, 1)
+        return Generation(pipeline, request.get("id"), inputs)
 
     def _described(self, asked: Generation, outputs: Arrays) -> bytes:
         """Return an answer: a single value as it is, several as a flat list."""
-        name, version = self._engine.deployment.name, asked.path.served[1]
+        name, version = self._engine.deployment.name, asked.pipeline.served[1]
         reply: dict[str, Any] = {"model_name": name, "model_version": version}
         if asked.id is not None:
             reply["id"] = asked.id
-        codec = self._codec_of(asked.path)
-        for output in asked.path.outputs:
+        codec = self._codec_of(asked.pipeline)
+        for output in asked.pipeline.outputs:
             array = outputs[output]
             values = codec.values(output, array)
             reply[output] = msgspec.Raw(values[1:-1] if array.size == 1 else values)
         return encode(reply)
 
-    def _codec_of(self, path: Path) -> InferenceCodec:
-        if self._codec is not None and self._codec[0] is path:
+    def _codec_of(self, pipeline: Pipeline) -> InferenceCodec:
+        if self._codec is not None and self._codec[0] is pipeline:
             return self._codec[1]
         tensors = self._engine.deployment.model.outputs
         codec = InferenceCodec(
             self._engine.deployment.name,
-            path.served[1],
-            path.specs,
-            path.outputs,
+            pipeline.served[1],
+            pipeline.specs,
+            pipeline.outputs,
             max_rows=1,
             nan_outputs=[tensor.name for tensor in tensors if tensor.allow_nan],
         )
-        self._codec = path, codec
+        self._codec = pipeline, codec
         return codec
 
 
-def _check_names(path: Path) -> None:
+def _check_names(pipeline: Pipeline) -> None:
     """Refuse a model whose tensors have names that mean something else in this form.
 
     Raises:
         BadRequest: it has such a name.
     """
     for what, form, names, taken in (
-        ("input", "request", [spec.name for spec in path.specs], _OWN),
-        ("output", "reply", path.outputs, _REPLY),
+        ("input", "request", [spec.name for spec in pipeline.specs], _OWN),
+        ("output", "reply", pipeline.outputs, _REPLY),
     ):
         for name in names:
             if name in taken:

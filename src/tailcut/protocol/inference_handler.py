@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from tailcut.common.timings import Stage
 from tailcut.errors import ClientGone, RequestTimeout, Shed, TailcutError
 from tailcut.pipeline.early_shedding import refused_unread
-from tailcut.pipeline.pipeline import Call
+from tailcut.pipeline.pipeline import RequestContext
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.bodies import Bodies
 from tailcut.protocol.encodings import decoded
@@ -38,11 +38,11 @@ _READ_S = 10.0
 _MOST_TOLD = 64
 """Variants by cache outcome and version: their headers are the same for each request."""
 
-Work = Callable[[Call, HeaderMap, bytes], Awaitable[bytes | BinaryReply]]
-Parts = Callable[[Call, HeaderMap, bytes], AsyncGenerator[bytes, None]]
+Work = Callable[[RequestContext, HeaderMap, bytes], Awaitable[bytes | BinaryReply]]
+Parts = Callable[[RequestContext, HeaderMap, bytes], AsyncGenerator[bytes, None]]
 
 
-class Answering:
+class InferenceHandler:
     """What every route that answers with predictions shares.
 
     Args:
@@ -68,27 +68,27 @@ class Answering:
             work: makes the reply's body of the request's, whose encoding is undone.
         """
         engine = self.engine
-        call = engine.begin(route, perf_counter_ns())
+        context = engine.begin(route, perf_counter_ns())
         outcome = "internal"
         try:
-            raw = await self.receive(call, headers, body)
-            encoded = await work(call, headers, raw)
-            call.timings.lap(Stage.ENCODE, perf_counter_ns())
+            raw = await self.receive(context, headers, body)
+            encoded = await work(context, headers, raw)
+            context.timings.lap(Stage.ENCODE, perf_counter_ns())
             outcome = "ok"
             if isinstance(encoded, bytes):
-                return Reply(200, self.headers(call, headers), encoded)
-            return Reply(200, [*encoded.headers, *self.headers(call, headers)[1:]], encoded.body)
+                return Reply(200, self.headers(context, headers), encoded)
+            return Reply(200, [*encoded.headers, *self.headers(context, headers)[1:]], encoded.body)
         except TailcutError as error:
             outcome = error.code
-            return self.failed(call, headers, error)
+            return self.failed(context, headers, error)
         except asyncio.CancelledError as error:
-            ended = self._ended(call, error)
+            ended = self._ended(context, error)
             outcome = ended.code
-            if isinstance(error, asyncio.CancelledError) and not (call.gone or engine.is_late(call)):
+            if isinstance(error, asyncio.CancelledError) and not (context.gone or engine.is_late(context)):
                 raise  # by the server that carries this application: it has nobody left to answer
-            return self.failed(call, headers, ended)
+            return self.failed(context, headers, ended)
         finally:
-            engine.end(call, outcome)
+            engine.end(context, outcome)
 
     async def stream(self, route: str, work: Parts, headers: HeaderMap, body: Body) -> Reply:
         """Answer one request with events as its parts are made.
@@ -99,29 +99,29 @@ class Answering:
         Args:
             work: yields the parts, each one line of JSON.
         """
-        call = self.engine.begin(route, perf_counter_ns())
-        call.request_id = request_id(headers)
-        events = Events(self.engine, call)
+        context = self.engine.begin(route, perf_counter_ns())
+        context.request_id = request_id(headers)
+        events = Events(self.engine, context)
         try:
-            raw = await self.receive(call, headers, body)
-            await events.begin(work(call, headers, raw))
-            return Reply(200, [*EVENT_STREAM, *self.headers(call, headers)[1:]], b"", events)
+            raw = await self.receive(context, headers, body)
+            await events.begin(work(context, headers, raw))
+            return Reply(200, [*EVENT_STREAM, *self.headers(context, headers)[1:]], b"", events)
         except TailcutError as error:
-            reply = self.failed(call, headers, error)  # before it is counted: this is the last stage
+            reply = self.failed(context, headers, error)  # before it is counted: this is the last stage
             await events.end(error.code)
             return reply
         except asyncio.CancelledError as error:
-            ended = self._ended(call, error)
-            reply = self.failed(call, headers, ended)
+            ended = self._ended(context, error)
+            reply = self.failed(context, headers, ended)
             await events.end(ended.code)
-            if isinstance(error, asyncio.CancelledError) and not (call.gone or self.engine.is_late(call)):
+            if isinstance(error, asyncio.CancelledError) and not (context.gone or self.engine.is_late(context)):
                 raise
             return reply
         except BaseException:
             await events.end("internal")
             raise
 
-    async def receive(self, call: Call, headers: HeaderMap, body: Body) -> bytes:
+    async def receive(self, context: RequestContext, headers: HeaderMap, body: Body) -> bytes:
         """Read whose request it is, until when, and its body.
 
         Raises:
@@ -129,26 +129,26 @@ class Answering:
         """
         named = self._guard.inference(headers) if self._guard is not None else ""
         if named:
-            call.tenant = named
+            context.tenant = named
         elif self._tenant_header:
-            call.tenant = tenant(headers, self._tenant_header)
+            context.tenant = tenant(headers, self._tenant_header)
         asked_ns = timeout_ns(headers)
         if asked_ns:
-            call.deadline_ns = self.deadline_ns(call, asked_ns)
-        elif self._alike and not call.tenant and self.engine.is_loaded:
-            refusal = refused_unread(self.engine.running.path, call.timings.start_ns)
+            context.deadline_ns = self.deadline_ns(context, asked_ns)
+        elif self._alike and not context.tenant and self.engine.is_loaded:
+            refusal = refused_unread(self.engine.running.pipeline, context.timings.start_ns)
             if refusal is not None:
                 raise refusal
         # The engine cancels the reading of a body that is late: no timer per request.
-        call.waiting = asyncio.current_task()
+        context.waiting = asyncio.current_task()
         bodies = self._bodies
         raw = await body() if bodies.is_small(headers) else await bodies.read(body, headers)
-        call.waiting = None
+        context.waiting = None
         # Only now: whoever waits for the end of the connection must not read the body away.
-        call.disconnected = body.client_disconnect
+        context.disconnected = body.client_disconnect
         if raw[:1] != b"{":  # no encoding of RFC 9110 begins so, and looking a header up costs more than this
             raw = await decoded(raw, headers, self._max_body_bytes)
-        call.timings.lap(Stage.RECEIVE, perf_counter_ns())
+        context.timings.lap(Stage.RECEIVE, perf_counter_ns())
         return raw
 
     def differ(self) -> None:
@@ -174,50 +174,50 @@ class Answering:
                 f"the request's body had not arrived after {_READ_S:g} s", hint="send the body at once"
             ) from error
 
-    def deadline_ns(self, call: Call, *asked_ns: int) -> int:
+    def deadline_ns(self, context: RequestContext, *asked_ns: int) -> int:
         """Return when a request must be answered; see ``http.deadline_ns``."""
-        return deadline_ns(call.timings.start_ns, self._timeout_ns, self._max_timeout_ns, *asked_ns)
+        return deadline_ns(context.timings.start_ns, self._timeout_ns, self._max_timeout_ns, *asked_ns)
 
-    def headers(self, call: Call, headers: HeaderMap) -> Headers:
+    def headers(self, context: RequestContext, headers: HeaderMap) -> Headers:
         """Return the headers of an answer in JSON: where the time went and what answered."""
-        reply = [JSON, ("server-timing", call.timings.server_timing()), *self._told(call)]
+        reply = [JSON, ("server-timing", context.timings.server_timing()), *self._told(context)]
         if headers.get("traceparent") is not None and (parent := traceparent(headers)) is not None:
             reply.append(("traceparent", parent))
         return reply
 
-    def _told(self, call: Call) -> Headers:
+    def _told(self, context: RequestContext) -> Headers:
         """Return the headers that say what answered."""
-        path = call.path
-        key = call.variant, call.cache, path.served[1] if path is not None else None
+        pipeline = context.pipeline
+        key = context.variant, context.cache, pipeline.served[1] if pipeline is not None else None
         known = self._known_told.get(key)
         if known is None:
-            known = [("x-tailcut-variant", call.variant), ("x-tailcut-cache", call.cache)]
-            if path is not None:
-                known.append(("x-tailcut-version", path.served[1]))
+            known = [("x-tailcut-variant", context.variant), ("x-tailcut-cache", context.cache)]
+            if pipeline is not None:
+                known.append(("x-tailcut-version", pipeline.served[1]))
             if len(self._known_told) >= _MOST_TOLD:
                 self._known_told.clear()
             self._known_told[key] = known
         return known
 
-    def failed(self, call: Call, headers: HeaderMap, error: TailcutError) -> Reply:
+    def failed(self, context: RequestContext, headers: HeaderMap, error: TailcutError) -> Reply:
         """Return the reply to a request that failed; what is the operator's business goes to the log."""
         now_ns = perf_counter_ns()
-        call.timings.lap(unfinished_stage(call.timings.ns, error), now_ns)
+        context.timings.lap(unfinished_stage(context.timings.ns, error), now_ns)
         named = error.status != Shed.status  # refusing must cost little
         if named:
-            call.request_id = call.request_id or request_id(headers) or new_request_id()
-        reply = error_reply(error, note(self.engine.failures, call, error, now_ns))
-        reply.headers.extend(self.headers(call, headers)[1:])
+            context.request_id = context.request_id or request_id(headers) or new_request_id()
+        reply = error_reply(error, note(self.engine.failures, context, error, now_ns))
+        reply.headers.extend(self.headers(context, headers)[1:])
         if named:
-            reply.headers.append((REQUEST_ID, call.request_id))
+            reply.headers.append((REQUEST_ID, context.request_id))
         return reply
 
-    def _ended(self, call: Call, error: BaseException) -> TailcutError:
+    def _ended(self, context: RequestContext, error: BaseException) -> TailcutError:
         """Say why a request ended that was cancelled."""
         task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and self.engine.is_late(call) and task is not None:
+        if isinstance(error, asyncio.CancelledError) and self.engine.is_late(context) and task is not None:
             task.uncancel()
-            waited_s = (perf_counter_ns() - call.timings.start_ns) / 1e9
+            waited_s = (perf_counter_ns() - context.timings.start_ns) / 1e9
             return RequestTimeout(
                 f"the request's body had not arrived after {waited_s:.1f} s, when its deadline passed",
                 hint="send the body at once, or a longer timeout in x-tailcut-timeout-ms",

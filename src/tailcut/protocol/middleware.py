@@ -13,7 +13,7 @@ from tailcut.protocol.http import Body, HeaderMap, Reply
 Handle = Callable[[str, str, HeaderMap, Body], Awaitable[Reply]]
 
 
-class Front:
+class Middleware:
     """Wraps what handles requests; close it at the end.
 
     Attributes:

@@ -7,7 +7,7 @@ import re
 from tailcut.common.user_frames import place
 from tailcut.errors import DeadlineExceeded, FeatureUnavailable, HookError, InferenceError, NotReady, TailcutError
 from tailcut.observe.failures import FailureLog
-from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.request_context import RequestContext
 
 _MOST_CAUSES = 8
 _KIND = "_tailcut_kind"
@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"(?<![\w'\"])\d[\d.,]*")
 """A figure; not one that belongs to a name, as that of an input does."""
 
 
-def note(failures: FailureLog, call: Call, error: TailcutError, now_ns: int) -> str:
+def note(failures: FailureLog, context: RequestContext, error: TailcutError, now_ns: int) -> str:
     """Log an error that a request ended with, where it is the operator's business. Its tracebacks are gone afterwards.
 
     Returns:
@@ -27,8 +27,8 @@ def note(failures: FailureLog, call: Call, error: TailcutError, now_ns: int) -> 
     if is_ours or error.detail:
         kind = vars(error).get(_KIND) or _kind(error)
         vars(error)[_KIND] = kind
-        text = f"{call.route} failed: {error.explained}"
-        incident = failures.failed(kind, text, _bug(error), now_ns, call.request_id)
+        text = f"{context.route} failed: {error.explained}"
+        incident = failures.failed(kind, text, _bug(error), now_ns, context.request_id)
     _forget_way(error)
     return incident
 

@@ -17,7 +17,7 @@ import msgspec
 from tailcut.errors import BadRequest
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, json_reply
-from tailcut.protocol.inference_handler import Answering
+from tailcut.protocol.inference_handler import InferenceHandler
 from tailcut.protocol.open_inference.codec import UNREADABLE
 from tailcut.protocol.routing import Route
 from tailcut.serving.deployment import Engine
@@ -37,7 +37,7 @@ class _Change(msgspec.Struct):
 class Repository:
     """Answers for one engine's repository."""
 
-    def __init__(self, engine: Engine, guard: Guard, answering: Answering) -> None:
+    def __init__(self, engine: Engine, guard: Guard, answering: InferenceHandler) -> None:
         self._engine = engine
         self._answering = answering
         self._guard = guard

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from reprlib import repr as shown
 
 from tailcut.errors import NotFound
-from tailcut.pipeline.pipeline import Path
+from tailcut.pipeline.pipeline import Pipeline
 from tailcut.protocol.http import Body, HeaderMap, Reply
 from tailcut.serving.deployment import Engine
 
@@ -15,20 +15,20 @@ Route = tuple[str, Handler]
 """A method and what answers it."""
 
 
-def path_of(engine: Engine, version: str) -> Path:
+def path_of(engine: Engine, version: str) -> Pipeline:
     """Return the path that answers from here on; a version that the client named may have been replaced meanwhile.
 
     Raises:
         NotFound: it is not the version that is served.
         NotReady: none is.
     """
-    path = engine.path
-    if version and version != path.served[1]:
+    pipeline = engine.pipeline
+    if version and version != pipeline.served[1]:
         raise no_version(engine, version)
-    return path
+    return pipeline
 
 
 def no_version(engine: Engine, version: str) -> NotFound:
     """Return the error for a version that is not served."""
     what = f"model {engine.deployment.name!r} has no version {shown(version)} here"
-    return NotFound(what, hint=f"it serves {engine.path.served[1]!r}")
+    return NotFound(what, hint=f"it serves {engine.pipeline.served[1]!r}")

@@ -1,9 +1,7 @@
 """Artifacts and their evidence: content-addressed, checked before they are opened, tied to the hardware they suit."""
 
-from tailcut.registry._files import digest
 from tailcut.registry.collect import Collected
 from tailcut.registry.diff import Change, Diff
-from tailcut.registry.machine import read_machine
 from tailcut.registry.records import (
     Move,
     NewVariant,
@@ -16,6 +14,8 @@ from tailcut.registry.records import (
     state_of,
 )
 from tailcut.registry.store import Registry
+from tailcut.system.atomic_files import digest
+from tailcut.system.machine import read_machine
 
 __all__ = [
     "Change",

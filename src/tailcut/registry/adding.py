@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from tailcut.common.fingerprint import Machine, keys_of, uses_gpu
 from tailcut.common.redaction import tree_without_secrets
 from tailcut.errors import ArtifactError
-from tailcut.registry._files import digest
 from tailcut.registry.documents import blob_path, write_version
 from tailcut.registry.records import KeptFile, NewVariant, VariantRecord, Version
 from tailcut.registry.storage import Batch, Storage
+from tailcut.system.atomic_files import digest
 
 
 def store(storage: Storage, version: Version, artifacts: Mapping[str, Path], files: Mapping[str, Path]) -> Version:

@@ -9,9 +9,9 @@ import msgspec
 
 from tailcut.errors import ArtifactError, ManifestError
 from tailcut.registry import checking
-from tailcut.registry._files import Staging
 from tailcut.registry.reading import Reader
 from tailcut.registry.records import Variant, Version
+from tailcut.system.atomic_files import Staging
 
 _WAY_OUT = "write to another folder"
 

@@ -11,7 +11,6 @@ from tailcut.common.fingerprint import Machine, Trust
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.manifest import Manifest
 from tailcut.registry import checking
-from tailcut.registry._files import digest
 from tailcut.registry.code import code_of
 from tailcut.registry.diff import Diff, diff_versions
 from tailcut.registry.documents import (
@@ -24,10 +23,11 @@ from tailcut.registry.documents import (
     read_version,
     version_path,
 )
-from tailcut.registry.machine import read_machine
 from tailcut.registry.records import Promotion, Variant, Version
 from tailcut.registry.storage import open_storage
 from tailcut.registry.storage_local import LocalStorage
+from tailcut.system.atomic_files import digest
+from tailcut.system.machine import read_machine
 
 
 class Reader:

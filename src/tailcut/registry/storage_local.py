@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from tailcut.errors import ArtifactError, BuildError
-from tailcut.registry._files import Staging, check, digest
-from tailcut.registry._lock import Held, build_lock, locked
+from tailcut.system.atomic_files import Staging, check, digest
+from tailcut.system.file_lock import Held, build_lock, locked
 
 
 class LocalStorage:

@@ -17,11 +17,11 @@ from math import sqrt
 from typing import Generic, Literal
 
 from tailcut.scheduler.admission_request import Executors, Refusal, Request
-from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.latency_model import DRIFT, FREE, Cost
-from tailcut.scheduler.overload_admission import Boarding, Missed, applies, most_rows, tightest_ns, within_ns
+from tailcut.scheduler.overload_admission import Missed, OverloadAdmission, applies, most_rows, tightest_ns, within_ns
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL, E
-from tailcut.scheduler.scheduler import Planner
+from tailcut.scheduler.scheduler import Scheduler
 from tailcut.scheduler.tenant_limits import Tenants
 
 __all__ = ["Admission", "Executors", "Refusal", "Request"]
@@ -42,18 +42,23 @@ class Admission(Generic[E]):
     """Decides who is let in. Pure but for what it remembers of tenants.
 
     Args:
-        planner: holds what waits.
+        scheduler: holds what waits.
         costs: what batches take.
         tenant_share: most of the queue, in rows and bytes, that one tenant may hold: 0 to 1.
         tenant_rows_per_s: most rows a second of one tenant, a second's worth at once; 0: no limit.
     """
 
     def __init__(
-        self, planner: Planner[E], costs: Costs, *, tenant_share: float = 1.0, tenant_rows_per_s: float = 0.0
+        self,
+        scheduler: Scheduler[E],
+        costs: LatencyLearner,
+        *,
+        tenant_share: float = 1.0,
+        tenant_rows_per_s: float = 0.0,
     ) -> None:
-        self._planner = planner
-        self._waiting = planner.waiting
-        self._easy_rows = min(planner.max_rows, planner.max_queue_rows)
+        self._scheduler = scheduler
+        self._waiting = scheduler.waiting
+        self._easy_rows = min(scheduler.max_rows, scheduler.max_queue_rows)
         self._costs = costs
         self._share = tenant_share
         self._caution = 0.0
@@ -68,7 +73,7 @@ class Admission(Generic[E]):
 
         It is in the next batch, and has time for four that take long. Most requests are let in so.
         """
-        waiting, overload = self._waiting, self._planner.overload
+        waiting, overload = self._waiting, self._scheduler.overload
         kinds = waiting.kinds
         if overload is not None and overload.stands:
             return False
@@ -76,7 +81,7 @@ class Admission(Generic[E]):
             return False
         cost = self._costs.of(kind)
         if cost is not self._looked_at:
-            self._looked_at, self._easy_ns = cost, 4 * cost.late_ns(self._planner.max_rows)
+            self._looked_at, self._easy_ns = cost, 4 * cost.late_ns(self._scheduler.max_rows)
         return deadline_ns - now_ns > self._easy_ns > 0
 
     def check(self, now_ns: int, request: Request, executors: Executors, *, counted: bool = False) -> Refusal | None:
@@ -101,21 +106,21 @@ class Admission(Generic[E]):
 
     def came(self, now_ns: int, request: Request, executors: Executors) -> None:
         """Count a request as come: that decides how long a backlog stands. ``check`` does, unless told ``counted``."""
-        overload = self._planner.overload
+        overload = self._scheduler.overload
         if overload is not None and overload.stands:
             overload.arrived(now_ns, request.rows, self._row_ns(request, executors))
 
     def _check_time(self, now_ns: int, request: Request, executors: Executors) -> Refusal | None:
         """Refuse what would be late, or make others late."""
-        if (not self._planner.waiting.rows and executors.idle) or request.deadline_ns <= now_ns:
+        if (not self._scheduler.waiting.rows and executors.idle) or request.deadline_ns <= now_ns:
             # Where nobody is before it, whatever is predicted: what is too high must not close the door. And what is
-            # too late already the planner answers, as it does for everybody.
+            # too late already the scheduler answers, as it does for everybody.
             return None
-        waiting, rows, deadline_left_ns = self._planner.waiting, request.rows, request.deadline_ns - now_ns
+        waiting, rows, deadline_left_ns = self._scheduler.waiting, request.rows, request.deadline_ns - now_ns
         left_ns = self._left_ns(deadline_left_ns, self._costs.of(request.kind).batch_ns(rows))
         shared = bool(request.tenant) and self._tenants.others(now_ns, request.tenant)
         own = int(_OTHERS * (waiting.tenants.get(request.tenant, 0) + rows)) if shared else 0
-        if left_ns != deadline_left_ns and applies(self._planner.overload, waiting, request.level):
+        if left_ns != deadline_left_ns and applies(self._scheduler.overload, waiting, request.level):
             return self._check_place(now_ns, own, request, executors)
         all_ns = self.wait_ns(waiting.rows + own, request, executors, left_ns)
         if all_ns <= left_ns:
@@ -137,10 +142,10 @@ class Admission(Generic[E]):
         Args:
             own: rows that its tenant's own backlog counts for more than it is.
         """
-        overload, waiting, cost = self._planner.overload, self._waiting, self._costs.of(request.kind)
+        overload, waiting, cost = self._scheduler.overload, self._waiting, self._costs.of(request.kind)
         assert overload is not None
         starts_ns = [0.0] * executors.idle + list(executors.ends_ns) or [executors.left_ns]
-        boarding = Boarding(cost, starts_ns, full := self._full_rows(request.kind), overload.gap_ns)
+        boarding = OverloadAdmission(cost, starts_ns, full := self._full_rows(request.kind), overload.gap_ns)
         limit_ns = within_ns(cost, full, overload, request.deadline_ns - now_ns)
         # Who can wait for longer than usual is behind those who cannot. A short deadline is no pass.
         before = waiting.rows_before(request.level, max(request.deadline_ns, now_ns + overload.target.timeout_ns))
@@ -151,7 +156,7 @@ class Admission(Generic[E]):
         return self._refuse(now_ns, request, missed, self.drain_ns(executors), ahead)
 
     def _refuse(self, now_ns: int, request: Request, missed: Missed, retry_ns: float, ahead: int) -> Refusal:
-        overload, rows = self._planner.overload, self._waiting.rows
+        overload, rows = self._scheduler.overload, self._waiting.rows
         assert overload is not None
         is_usual = request.level == DEFAULT_LEVEL and request.rows == 1 and ahead == rows
         if is_usual and overload.target.is_usual(request.deadline_ns - now_ns):
@@ -160,21 +165,21 @@ class Admission(Generic[E]):
 
     def _missed(self, now_ns: int, ahead: int, request: Request, executors: Executors) -> None:
         """Take notice of who is refused for the deadline, not only for its priority or its tenant's own backlog."""
-        overload, left_ns = self._planner.overload, request.deadline_ns - now_ns
+        overload, left_ns = self._scheduler.overload, request.deadline_ns - now_ns
         usual = request.level <= DEFAULT_LEVEL
         if overload is not None and usual and self.wait_ns(ahead, request, executors, left_ns) > left_ns:
             overload.missed(now_ns, left_ns, self._costs.of(request.kind).batch_ns(request.rows))
 
     def _full_rows(self, kind: int) -> float:
         """Rows of a batch where how much is done is all that counts, while a backlog stands."""
-        planner, cost = self._planner, self._costs.of(kind)
-        if not planner.merge:
-            return max(planner.batch_rows, 1.0)
+        scheduler, cost = self._scheduler, self._costs.of(kind)
+        if not scheduler.merge:
+            return max(scheduler.batch_rows, 1.0)
         known = self._filled.get(kind)
         if known is None or known[0] is not cost:
-            assert planner.overload is not None
-            full = min(cost.full_rows(planner.max_rows), most_rows(cost, planner.max_rows, planner.overload.edge))
-            known = cost, float(full if planner.window is None else planner.window.rows(full))
+            assert scheduler.overload is not None
+            full = min(cost.full_rows(scheduler.max_rows), most_rows(cost, scheduler.max_rows, scheduler.overload.edge))
+            known = cost, float(full if scheduler.window is None else scheduler.window.rows(full))
             self._filled[kind] = known
         return known[1]
 
@@ -186,8 +191,8 @@ class Admission(Generic[E]):
         kinds = self._waiting.kinds or {request.kind: 1}
         found = 0.0
         for kind, count in kinds.items():
-            size = self._full_rows(kind) if self._planner.merge else float(request.rows)
-            if 1 < request.rows <= self._planner.max_rows:
+            size = self._full_rows(kind) if self._scheduler.merge else float(request.rows)
+            if 1 < request.rows <= self._scheduler.max_rows:
                 size = max(size // request.rows, 1.0) * request.rows  # requests are not divided to fill a batch
             found += count * self._costs.of(kind).batch_ns(size) / size
         return found / sum(kinds.values()) / max(executors.usable, 1)
@@ -198,7 +203,7 @@ class Admission(Generic[E]):
         Args:
             own_ns: what the request takes alone.
         """
-        overload = self._planner.overload
+        overload = self._scheduler.overload
         if overload is None or not overload.stands:
             return left_ns
         if own_ns > overload.aim.limit_ns:
@@ -214,7 +219,7 @@ class Admission(Generic[E]):
         """
         cost = self._costs.of(request.kind)
         count = max(executors.usable, 1)
-        full = max(self._planner.batch_rows, 1.0)
+        full = max(self._scheduler.batch_rows, 1.0)
         total = ahead_rows + request.rows
         # Behind a backlog others come after it, so that its own batch will be full.
         own_ns = cost.batch_ns(min(total, full))
@@ -241,18 +246,18 @@ class Admission(Generic[E]):
 
     def drain_ns(self, executors: Executors) -> float:
         """Return how long all that runs and waits now takes; at least a millisecond."""
-        return max(self.wait_ns(self._planner.waiting.rows, Request(0, 0), executors), 1e6)
+        return max(self.wait_ns(self._scheduler.waiting.rows, Request(0, 0), executors), 1e6)
 
     def queued_ns(self) -> float:
         """Return what one executor would need for all that waits, whatever its lengths."""
-        return self._drain_ns(self._planner.waiting.rows, max(self._planner.batch_rows, 1.0), self._costs.cost)
+        return self._drain_ns(self._scheduler.waiting.rows, max(self._scheduler.batch_rows, 1.0), self._costs.cost)
 
     def _drain_ns(self, rows: int, full: float, cost: Cost) -> float:
         """Time of ``rows`` on one executor; where several kinds wait, each as it is."""
-        kinds = self._planner.waiting.kinds
+        kinds = self._scheduler.waiting.kinds
         if not kinds:
             return cost.drain_ns(rows, full)
-        waiting = self._planner.waiting.rows
+        waiting = self._scheduler.waiting.rows
         found = sum([self._costs.of(kind).drain_ns(count, full) for kind, count in kinds.items()])
         if rows <= waiting:
             return found * rows / waiting
@@ -261,11 +266,11 @@ class Admission(Generic[E]):
     def _check_later(self, now_ns: int, first: int, request: Request, executors: Executors) -> Refusal | None:
         """Refuse what would take the place of others that were promised theirs."""
         cost = self._costs.of(request.kind)
-        full = max(self._planner.batch_rows, 1.0)
+        full = max(self._scheduler.batch_rows, 1.0)
         each_ns = DRIFT * cost.batch_ns(full) / full / max(executors.usable, 1)
         added_ns = each_ns * request.rows
         at_ns = self.wait_ns(first, request._replace(rows=0), executors)
-        for deadline_ns, rows in self._planner.waiting.later(request.level, request.deadline_ns):
+        for deadline_ns, rows in self._scheduler.waiting.later(request.level, request.deadline_ns):
             at_ns += each_ns * rows
             left_ns = deadline_ns - now_ns
             if at_ns <= left_ns < at_ns + added_ns:
@@ -273,12 +278,12 @@ class Admission(Generic[E]):
         return None
 
     def _check_room(self, request: Request, executors: Executors) -> Refusal | None:
-        planner = self._planner
-        waiting = planner.waiting
-        if waiting.rows + request.rows > planner.max_queue_rows:
-            return self._full("rows", request.rows, waiting.rows, planner.max_queue_rows, executors)
-        if waiting.size_bytes + request.size_bytes > planner.max_queue_bytes:
-            return self._full("bytes", request.size_bytes, waiting.size_bytes, planner.max_queue_bytes, executors)
+        scheduler = self._scheduler
+        waiting = scheduler.waiting
+        if waiting.rows + request.rows > scheduler.max_queue_rows:
+            return self._full("rows", request.rows, waiting.rows, scheduler.max_queue_rows, executors)
+        if waiting.size_bytes + request.size_bytes > scheduler.max_queue_bytes:
+            return self._full("bytes", request.size_bytes, waiting.size_bytes, scheduler.max_queue_bytes, executors)
         return None
 
     def _full(
@@ -291,8 +296,8 @@ class Admission(Generic[E]):
         if charged and short_ns:
             return Refusal("rate", request.rows, self._tenants.rows_per_s, short_ns)
         if self._share < 1.0:
-            limit = max(self._share * self._planner.max_queue_rows, 1.0)
-            held = self._planner.waiting.tenants.get(request.tenant, 0)
+            limit = max(self._share * self._scheduler.max_queue_rows, 1.0)
+            held = self._scheduler.waiting.tenants.get(request.tenant, 0)
             if held and held + request.rows > limit:
                 return Refusal("tenant", held, limit, self.drain_ns(executors))
         return None

@@ -8,8 +8,8 @@ from typing import Generic
 
 from tailcut.scheduler.batching_delay import Window
 from tailcut.scheduler.latency_model import Cost
-from tailcut.scheduler.overload_detector import Overload
-from tailcut.scheduler.request_queue import E, Heap, Item, Lanes, Waiting
+from tailcut.scheduler.overload_detector import OverloadDetector
+from tailcut.scheduler.request_queue import E, Heap, Item, Lanes, RequestQueue
 
 _NO_LEVEL = 1 << 62
 _DEAR = 1.25
@@ -24,18 +24,23 @@ _PATIENT = 4.0
 """Who is to make way for others must have time for so many batches of his own after his target."""
 
 
-class Forming(Generic[E]):
+class BatchBuilder(Generic[E]):
     """Takes batches out of what waits.
 
     Args:
-        max_rows, merge, window, overload: see ``scheduler.scheduler.Planner``.
+        max_rows, merge, window, overload: see ``scheduler.scheduler.Scheduler``.
 
     Attributes:
         busy_rows: that were taken since an executor was idle and nothing waited; who knows of that sets it to 0.
     """
 
     def __init__(
-        self, waiting: Waiting[E], max_rows: int, merge: bool, window: Window | None, overload: Overload | None
+        self,
+        waiting: RequestQueue[E],
+        max_rows: int,
+        merge: bool,
+        window: Window | None,
+        overload: OverloadDetector | None,
     ) -> None:
         self._waiting = waiting
         self._max_rows = max_rows

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tailcut.scheduler.batch_builder import is_cheaper
 from tailcut.scheduler.latency_model import Cost, CostSource
-from tailcut.scheduler.request_queue import E, Heap, Waiting
+from tailcut.scheduler.request_queue import E, Heap, RequestQueue
 
 
 class Next(NamedTuple):
@@ -29,14 +29,16 @@ class Next(NamedTuple):
     aboard: bool
 
 
-def next_batch(waiting: Waiting[E], lane: Hashable, now_ns: int, cost: Cost, *, max_rows: int, merge: bool) -> Next:
+def next_batch(
+    waiting: RequestQueue[E], lane: Hashable, now_ns: int, cost: Cost, *, max_rows: int, merge: bool
+) -> Next:
     """Bound the next batch of a lane of those on time.
 
     It has no more rows than wait there. And it is expected to end before its first target: where some make way for
     others in it, it is chosen anew (``scheduler.batch_builder``).
 
     Args:
-        max_rows, merge: see ``scheduler.scheduler.Planner``.
+        max_rows, merge: see ``scheduler.scheduler.Scheduler``.
     """
     _, target_ns, _, head = waiting.lanes[lane][0]
     own_ns = cost.late_ns(head.rows)
@@ -56,7 +58,7 @@ def next_batch(waiting: Waiting[E], lane: Hashable, now_ns: int, cost: Cost, *, 
 
 
 def can_wait(
-    waiting: Waiting[E],
+    waiting: RequestQueue[E],
     now_ns: int,
     after: Next,
     costs: CostSource,
@@ -73,7 +75,7 @@ def can_wait(
     Args:
         after: the batch that would run first.
         executors: how many there are, idle or not.
-        max_rows, merge: see ``scheduler.scheduler.Planner``.
+        max_rows, merge: see ``scheduler.scheduler.Scheduler``.
     """
     known = [costs.of(kind) for kind in (*waiting.kinds, 0)]
     slowest_ns = max([cost.late_ns(max_rows) for cost in known])
@@ -106,7 +108,7 @@ def can_wait(
     return True
 
 
-def _batches(waiting: Waiting[E], max_rows: int, *, merge: bool) -> int:
+def _batches(waiting: RequestQueue[E], max_rows: int, *, merge: bool) -> int:
     """Return in how many batches all that is late runs at most: of a lane two in a row have more than a full one."""
     entries = waiting.late_entries
     return min(entries, 2 * waiting.late_rows // max_rows + len(waiting.late)) if merge else entries

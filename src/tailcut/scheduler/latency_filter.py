@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from math import exp, log, sqrt
 
-from tailcut.scheduler.latency_shift import ODD, Drift
+from tailcut.scheduler.latency_shift import ODD, LatencyShift
 
 _ANY = 4.0
 """Variance of what nothing is known of."""
@@ -59,7 +59,7 @@ _SIGMAS = 3.0
 """An error counts as at most so many times what was to be expected: one hiccup says little."""
 
 
-class SpeedCurve:
+class LatencyFilter:
     """Learns what batches of one kind take, in nanoseconds; see the module's text.
 
     Sizes between two powers of two lie on a straight line between them. A size is known of from ``reach`` on, and has
@@ -85,9 +85,9 @@ class SpeedCurve:
         self._variances: list[list[float]] = []
         self._noise = _NOISE
         self._last = 0
-        self._drift = Drift()
+        self._drift = LatencyShift()
         self._swing = self._restless = 0.0
-        self._drifts: list[Drift] = []
+        self._drifts: list[LatencyShift] = []
         self._dear: list[bool] = []
         self._met: list[bool] = []
 
@@ -131,8 +131,8 @@ class SpeedCurve:
 
     def settle(self) -> None:
         """Forget which direction the last errors had: they say nothing of the next ones."""
-        self._drift, self._swing, self._restless = Drift(), 0.0, 0.0
-        self._drifts = [Drift() for _ in self._logs]
+        self._drift, self._swing, self._restless = LatencyShift(), 0.0, 0.0
+        self._drifts = [LatencyShift() for _ in self._logs]
 
     def reach(self, rows: int, row_ns: float) -> None:
         """Know of sizes up to ``rows``: as much by the row as the largest so far, or as ``row_ns``."""
@@ -146,7 +146,7 @@ class SpeedCurve:
                 variances.append([*others, largest + _STEP])
             else:
                 variances.append([_ANY])
-            self._drifts.append(Drift())
+            self._drifts.append(LatencyShift())
             self._dear.append(False)
             self._met.append(False)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from math import log2
 
-from tailcut.scheduler.latency_filter import SHAPE, SpeedCurve, nearest
+from tailcut.scheduler.latency_filter import SHAPE, LatencyFilter, nearest
 from tailcut.scheduler.latency_model import FREE, Cost
-from tailcut.scheduler.tail_quantile import Lateness
+from tailcut.scheduler.tail_quantile import TailQuantile
 
 _OUTLIER = 3.0
 """A batch counts as at most this many times what was expected: one hiccup must not close the door to all others."""
@@ -82,10 +82,10 @@ class CostModel:
         self._steps = steps
         self._divides = divides
         self._batches = 0
-        self._curve = SpeedCurve(_DIVIDED_SHAPE if divides else SHAPE)
+        self._curve = LatencyFilter(_DIVIDED_SHAPE if divides else SHAPE)
         self._shown: list[int] = []
-        self._late = Lateness()
-        self._short = Lateness()
+        self._late = TailQuantile()
+        self._short = TailQuantile()
         self._strange = 0
         self._era = 0
         self.run_rows = 0.0
@@ -206,7 +206,7 @@ class CostModel:
         return max([rows for rows, row_ns in each.items() if row_ns <= limit_ns], default=1 << max(len(points) - 1, 0))
 
 
-class Costs:
+class LatencyLearner:
     """The cost models of one variant: one per kind of rows, where kinds differ (length classes of padded rows).
 
     Args:

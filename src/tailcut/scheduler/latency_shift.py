@@ -12,7 +12,7 @@ ODD, _ODDER = 0.1, 3.0
 """What an error is beyond a tenth, or so many times the mean error, is one batch's own affair."""
 
 
-class Drift:
+class LatencyShift:
     """Whether what is expected is off in one direction: of all sizes together, or of one."""
 
     __slots__ = ("_error", "_mean")

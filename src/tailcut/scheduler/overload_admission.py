@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tailcut.scheduler.latency_model import DRIFT, Cost
-from tailcut.scheduler.overload_detector import Overload, Target
-from tailcut.scheduler.request_queue import E, Waiting
+from tailcut.scheduler.overload_detector import OverloadDetector, Target
+from tailcut.scheduler.request_queue import E, RequestQueue
 
 _BATCH = 0.8
 """Part of the limit that a batch may take. The rest is what those have to board in who make it a full one."""
@@ -42,7 +42,7 @@ class Missed(NamedTuple):
     opens_ns: float
 
 
-class Boarding(NamedTuple):
+class OverloadAdmission(NamedTuple):
     """What it is decided by.
 
     Attributes:
@@ -77,7 +77,7 @@ class Boarding(NamedTuple):
         if end_ns > limit_ns:
             return Missed(end_ns, limit_ns, self._opens_ns(own, start_ns, limit_ns))
         if not before and start_ns + cost.late_ns(total) > tightest_ns:
-            # As the planner judges: it would cut the batch, and a small one follows from that.
+            # As the scheduler judges: it would cut the batch, and a small one follows from that.
             return Missed(start_ns + cost.late_ns(total), tightest_ns, limit_ns)
         return None
 
@@ -102,7 +102,7 @@ def most_rows(cost: Cost, max_rows: int, target: Target) -> int:
     return max(bisect_right(range(1, max_rows + 1), _BATCH / DRIFT * target.limit_ns, key=cost.batch_ns), 1)
 
 
-def within_ns(cost: Cost, full: float, overload: Overload, left_ns: int) -> float:
+def within_ns(cost: Cost, full: float, overload: OverloadDetector, left_ns: int) -> float:
     """Return until when the batch must end that a request boards, from now.
 
     Args:
@@ -112,7 +112,7 @@ def within_ns(cost: Cost, full: float, overload: Overload, left_ns: int) -> floa
     return overload.edge.of(0, left_ns) - min(overload.unseen_ns, max(spare_ns, 0.0))
 
 
-def applies(overload: Overload | None, waiting: Waiting[E], level: int) -> bool:
+def applies(overload: OverloadDetector | None, waiting: RequestQueue[E], level: int) -> bool:
     """Whether the batch can be foreseen that a request will be in: a backlog stands, and all that waits is alike."""
     if overload is None or not overload.stands:
         return False
@@ -120,7 +120,7 @@ def applies(overload: Overload | None, waiting: Waiting[E], level: int) -> bool:
     return len(waiting.lanes) <= 1 and len(waiting.late) <= 1 and len(waiting.kinds) <= 1 and waiting.is_all_of(level)
 
 
-def tightest_ns(waiting: Waiting[E], now_ns: int) -> float:
+def tightest_ns(waiting: RequestQueue[E], now_ns: int) -> float:
     """Return until when the most urgent answer must come of what waits on time in one lane, from now."""
     for heap in waiting.lanes.values():
         return heap[0][1] - now_ns

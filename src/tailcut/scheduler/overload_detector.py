@@ -79,7 +79,7 @@ class Target(NamedTuple):
         return left_ns < _USUAL * self.timeout_ns
 
 
-class Overload:
+class OverloadDetector:
     """Whether a backlog stands.
 
     Args:

@@ -81,7 +81,7 @@ Heap = list[Item[E]]
 Lanes = dict[Hashable, Heap[E]]
 
 
-class Waiting(Generic[E]):
+class RequestQueue(Generic[E]):
     """The queue. An entry that is cancelled stays in its heap, marked, until it comes to the top.
 
     Attributes:

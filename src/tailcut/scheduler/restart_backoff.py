@@ -17,7 +17,7 @@ _QUICKER = 0.5
 """Weight of a loading that was quicker than expected; a slower one is believed at once."""
 
 
-class Reopening:
+class RestartBackoff:
     """Learns how long opening takes, and paces attempts. Owned by one pool.
 
     Args:

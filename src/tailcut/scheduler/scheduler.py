@@ -1,4 +1,4 @@
-"""The planner: which waiting requests run next, together, on which idle executor. A state machine without I/O.
+"""The scheduler: which waiting requests run next, together, on which idle executor. A state machine without I/O.
 
 Rules, in order:
 1. An entry whose deadline has passed, or is expected to pass before a batch of it alone ended, is never computed; it is
@@ -28,14 +28,14 @@ from __future__ import annotations
 from collections.abc import Container, Hashable
 from typing import Generic, NamedTuple
 
-from tailcut.scheduler.batch_builder import Forming
+from tailcut.scheduler.batch_builder import BatchBuilder
 from tailcut.scheduler.batching_delay import Window
 from tailcut.scheduler.deferral import can_wait, next_batch
 from tailcut.scheduler.latency_model import FREE, CostSource
-from tailcut.scheduler.overload_detector import Overload, Target
-from tailcut.scheduler.request_queue import DEFAULT_LEVEL, E, Entry, Lanes, Waiting
+from tailcut.scheduler.overload_detector import OverloadDetector, Target
+from tailcut.scheduler.request_queue import DEFAULT_LEVEL, E, Entry, Lanes, RequestQueue
 
-__all__ = ["Entry", "Plan", "Planner"]
+__all__ = ["Entry", "Plan", "Scheduler"]
 
 
 class Plan(NamedTuple, Generic[E]):
@@ -52,7 +52,7 @@ class Plan(NamedTuple, Generic[E]):
     again_ns: int = 0
 
 
-class Planner(Generic[E]):
+class Scheduler(Generic[E]):
     """Holds what waits and decides what runs.
 
     Args:
@@ -82,9 +82,9 @@ class Planner(Generic[E]):
         self.max_queue_bytes = max_queue_bytes
         self.merge = merge
         self.window = window
-        self.overload = Overload(target) if target is not None else None
-        self.waiting: Waiting[E] = Waiting()
-        self._forming = Forming(self.waiting, max_rows, merge, window, self.overload)
+        self.overload = OverloadDetector(target) if target is not None else None
+        self.waiting: RequestQueue[E] = RequestQueue()
+        self._builder = BatchBuilder(self.waiting, max_rows, merge, window, self.overload)
 
     @property
     def queue_rows(self) -> int:
@@ -119,7 +119,7 @@ class Planner(Generic[E]):
 
     def rest(self, *, nothing_runs: bool) -> None:
         """Take notice that a batch ended and nothing waits; and whether nothing runs either."""
-        self._forming.busy_rows = 0
+        self._builder.busy_rows = 0
         if nothing_runs and self.overload is not None:
             self.overload.rest()
 
@@ -161,13 +161,13 @@ class Planner(Generic[E]):
                     again_ns = min(again_ns or until_ns, until_ns)
                     held.append(lane)
                     continue
-            batch = self._forming.take(lanes, lane, now_ns, cost, idle - len(batches) > 1, expired)
+            batch = self._builder.take(lanes, lane, now_ns, cost, idle - len(batches) > 1, expired)
             if batch:
                 batches.append(batch)
                 if self.window is not None:
                     self.window.started(batch)
         if len(batches) < idle and not self.waiting.entries:
-            self._forming.busy_rows = 0
+            self._builder.busy_rows = 0
         if probe and not batches and not again_ns and expired:
             longest = max(expired, key=lambda entry: entry.deadline_ns)
             if longest.deadline_ns > now_ns:
@@ -211,7 +211,7 @@ class Planner(Generic[E]):
         # An expired or cancelled head would make its lane look more urgent than it is.
         for lane in list(lanes):
             if lane not in held:
-                self._forming.prune(lanes, lane, now_ns, costs.of(lanes[lane][0][3].kind), expired)
+                self._builder.prune(lanes, lane, now_ns, costs.of(lanes[lane][0][3].kind), expired)
         return min((lane for lane in lanes if lane not in held), key=lambda lane: lanes[lane][0][:3], default=_NONE)
 
     def _is_pressing(self, now_ns: int, costs: CostSource, lane: Hashable, executors: int) -> bool:

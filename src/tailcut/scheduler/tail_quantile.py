@@ -15,7 +15,7 @@ FIRST_LATE = 1.1
 _MOST = 3.0
 
 
-class Lateness:
+class TailQuantile:
     """The last batches of a kind, by what they took over what was expected of them."""
 
     __slots__ = ("_ratios", "_sorted")

@@ -13,8 +13,8 @@ from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Exposition, Sample
 from tailcut.observe.failures import FailureLog
 from tailcut.observe.recorder import Recorder
-from tailcut.pipeline.in_flight import Company
-from tailcut.pipeline.pipeline import Call, Path
+from tailcut.pipeline.in_flight import InFlight
+from tailcut.pipeline.pipeline import Pipeline, RequestContext
 from tailcut.pipeline.streaming import Streams
 from tailcut.serving.deployment_loader import Opened, open_deployment
 from tailcut.serving.fallback import Fallbacks
@@ -49,10 +49,10 @@ class Engine:
         self.state: State = "loading"
         self.failure: TailcutError | None = None
         self.failures = FailureLog()
-        self.in_flight: dict[Call, None] = {}
-        self.company = Company(self.in_flight)
-        self._late: set[Call] = set()
-        self._watchers: dict[Call, asyncio.Task[None]] = {}
+        self.in_flight: dict[RequestContext, None] = {}
+        self.company = InFlight(self.in_flight)
+        self._late: set[RequestContext] = set()
+        self._watchers: dict[RequestContext, asyncio.Task[None]] = {}
         self._opened: Opened | None = None
         self._parked: Opened | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -153,11 +153,11 @@ class Engine:
             if self.follower is not None:
                 await self.follower.stop(timeout_s)
             await self.repository.stop(timeout_s)
-            path = self.running.path
+            pipeline = self.running.pipeline
             await self.running.stop(max(give_up_s - perf_counter(), 0.0))
-            if path.hooks is not None:
-                await path.hooks.stop(max(give_up_s - perf_counter(), 0.0))
-            await path.close()
+            if pipeline.hooks is not None:
+                await pipeline.hooks.stop(max(give_up_s - perf_counter(), 0.0))
+            await pipeline.close()
 
     def drain(self) -> None:
         """Stop being ready, and following; requests are still answered."""
@@ -194,10 +194,10 @@ class Engine:
         return self._opened is not None or self._parked is not None
 
     @property
-    def path(self) -> Path:
+    def pipeline(self) -> Pipeline:
         """The request path; raises NotReady as ``opened`` does."""
         opened = self._opened
-        return opened.path if opened is not None else self.opened.path
+        return opened.pipeline if opened is not None else self.opened.pipeline
 
     @property
     def promotion(self) -> dict[str, Any]:
@@ -213,34 +213,36 @@ class Engine:
         """
         if self.state != "ready" or self._opened is None:
             return False
-        path = self._opened.path
-        answers = path.dispatcher.healthy or (path.fallback is not None and path.fallback.dispatcher.healthy)
-        return answers and (path.hooks is None or path.hooks.healthy)
+        pipeline = self._opened.pipeline
+        answers = pipeline.dispatcher.healthy or (
+            pipeline.fallback is not None and pipeline.fallback.dispatcher.healthy
+        )
+        return answers and (pipeline.hooks is None or pipeline.hooks.healthy)
 
-    def begin(self, route: str, start_ns: int, timeout_ns: int = 0, tenant: str = "") -> Call:
+    def begin(self, route: str, start_ns: int, timeout_ns: int = 0, tenant: str = "") -> RequestContext:
         """Start the record of one request.
 
         Args:
             timeout_ns: the client's own; 0 for the SLO's.
         """
-        call = Call(route, start_ns, start_ns + (timeout_ns or self._timeout_ns), tenant, self._variant)
-        self.in_flight[call] = None
-        return call
+        context = RequestContext(route, start_ns, start_ns + (timeout_ns or self._timeout_ns), tenant, self._variant)
+        self.in_flight[context] = None
+        return context
 
-    def end(self, call: Call, code: str) -> None:
+    def end(self, context: RequestContext, code: str) -> None:
         """Count the request's one end; code is "ok" or the error's."""
-        del self.in_flight[call]
+        del self.in_flight[context]
         if self._late:
-            self._late.discard(call)
+            self._late.discard(context)
         if self._watchers:
-            watcher = self._watchers.pop(call, None)
+            watcher = self._watchers.pop(context, None)
             if watcher is not None:
                 watcher.cancel()
-        self.recorder.request(call.timings, call.route, call.variant, code, call.cache)
+        self.recorder.request(context.timings, context.route, context.variant, code, context.cache)
 
-    def is_late(self, call: Call) -> bool:
+    def is_late(self, context: RequestContext) -> bool:
         """Whether the reading of the request's body was cancelled here because its deadline had passed."""
-        return call in self._late
+        return context in self._late
 
     def _watch_clients(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look after requests that take long: is the client still there, is its body late?
@@ -250,17 +252,17 @@ class Engine:
         """
         now_ns = perf_counter_ns()
         old_ns = now_ns - int(_TICK_S * 1e9)
-        for call in self.in_flight:
-            if call.timings.start_ns > old_ns:
+        for context in self.in_flight:
+            if context.timings.start_ns > old_ns:
                 break  # in order of arrival: all others are younger
-            if call.timings.last_ns == call.timings.start_ns:  # no stage has ended: its body is still being read
-                if now_ns >= call.deadline_ns and call.waiting is not None and call not in self._late:
-                    self._late.add(call)
-                    call.waiting.cancel()
-            elif call.disconnected is not None:
-                watcher = loop.create_task(_abandon_when_gone(call, call.disconnected))
-                call.disconnected = None
-                self._watchers[call] = watcher
+            if context.timings.last_ns == context.timings.start_ns:  # no stage has ended: its body is still being read
+                if now_ns >= context.deadline_ns and context.waiting is not None and context not in self._late:
+                    self._late.add(context)
+                    context.waiting.cancel()
+            elif context.disconnected is not None:
+                watcher = loop.create_task(_abandon_when_gone(context, context.disconnected))
+                context.disconnected = None
+                self._watchers[context] = watcher
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         due_ns = perf_counter_ns() + int(_TICK_S * 1e9)
@@ -279,7 +281,7 @@ class Engine:
         yield Sample("tailcut_in_flight", "Requests that are being answered.", "gauge", {}, len(self.in_flight))
         if self._opened is None:
             return
-        yield from path_samples(self._opened.path)
+        yield from path_samples(self._opened.pipeline)
         yield from self._opened.pool.samples()
         yield from run_samples(self._opened.pool.runtimes)
         yield from self.fallbacks.samples(self._opened)
@@ -292,6 +294,6 @@ class Engine:
             yield from switcher.samples()
 
 
-async def _abandon_when_gone(call: Call, disconnected: Callable[[], Awaitable[None]]) -> None:
+async def _abandon_when_gone(context: RequestContext, disconnected: Callable[[], Awaitable[None]]) -> None:
     await disconnected()
-    call.abandon()
+    context.abandon()

@@ -28,9 +28,9 @@ from tailcut.models.warm_up import BRIEF, warm_up
 from tailcut.observe.recorder import Recorder
 from tailcut.pipeline.cache_stores import Caches, open_caches
 from tailcut.pipeline.feature_stage import open_features
-from tailcut.pipeline.hook_loading import UserCode, import_code, place_hooks
-from tailcut.pipeline.pipeline import Path
-from tailcut.pipeline.row_transform import Assembly
+from tailcut.pipeline.hook_loading import HookCode, import_code, place_hooks
+from tailcut.pipeline.pipeline import Pipeline
+from tailcut.pipeline.row_transform import RowTransform
 from tailcut.pipeline.streaming import streaming_of
 from tailcut.registry import Registry, Variant
 from tailcut.scheduler.pool_scaling import Limits, Wear
@@ -108,18 +108,18 @@ class Opened:
 
     def __init__(
         self,
-        path: Path,
+        pipeline: Pipeline,
         pool: Pool,
         warm: Warm,
-        code: UserCode,
+        code: HookCode,
         device: DeviceTime | None,
         loading: asyncio.Task[Warm] | None = None,
     ) -> None:
-        self.path = path
+        self.pipeline = pipeline
         self.pool = pool
         self.device = device
-        self.merges = path.dispatcher.planner.merge
-        self.rows_alone = path.rows_alone
+        self.merges = pipeline.dispatcher.scheduler.merge
+        self.rows_alone = pipeline.rows_alone
         self.variant = warm.variant
         self.executor, self.executor_reason = warm.choice
         self.warm_up_ns = warm.warm_up_ns
@@ -144,7 +144,7 @@ class Opened:
         """
         found = streaming_of(self.pool.runtimes)
         if found is None and self.streams:
-            coming = self.path.dispatcher.coming
+            coming = self.pipeline.dispatcher.coming
             expected = coming() if coming is not None else None
             raise unavailable(expected.retry_s if expected is not None else 0.0)
         return found
@@ -154,7 +154,7 @@ class Opened:
         for opened in (self, self.fallback):
             if opened is not None:
                 opened.pool.stop()
-                await opened.path.dispatcher.stop(timeout_s)
+                await opened.pipeline.dispatcher.stop(timeout_s)
 
     @property
     def executors(self) -> int:
@@ -180,12 +180,12 @@ async def open_deployment(
     await loop.run_in_executor(None, refuse_unproven, manifest, variant)
     # The user's modules are imported here, off the event loop: what resolves them later finds them imported.
     code = await loop.run_in_executor(None, import_code, manifest, runs_source(manifest, variant))
-    assembly = Assembly(deployment.model, code.preprocess, code.postprocess, fields=code.fields)
+    transform = RowTransform(deployment.model, code.preprocess, code.postprocess, fields=code.fields)
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
     warm, loading = await _first_warm(manifest, variant, code.files, stand_in)
     variant = warm.variant
     try:
-        hooks = await place_hooks(deployment, code, assembly, warm, outputs)
+        hooks = await place_hooks(deployment, code, transform, warm, outputs)
         caches, features = await _open_stores(manifest, code)
     except BaseException:
         if loading is None:
@@ -195,11 +195,11 @@ async def open_deployment(
         raise
     device = _device_time(warm, recorder)
     dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, device or recorder, loop)
-    path = Path(
+    pipeline = Pipeline(
         version=version_of(deployment, variant, warm.code.digest),
         served=(variant.name, variant.version),
         outputs=outputs,
-        assembly=assembly,
+        transform=transform,
         dispatcher=dispatcher,
         hooks=hooks,
         features=features,
@@ -210,10 +210,10 @@ async def open_deployment(
         in_flight=in_flight,
         limits=_limits(deployment, variant, code),
     )
-    return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, code, device, loading)
+    return Opened(pipeline, _pool(deployment, dispatcher, warm, recorder), warm, code, device, loading)
 
 
-async def _open_stores(manifest: Manifest, code: UserCode) -> tuple[Caches, FeatureService | None]:
+async def _open_stores(manifest: Manifest, code: HookCode) -> tuple[Caches, FeatureService | None]:
     caches = await open_caches(manifest.deployment)
     try:
         return caches, await open_features(manifest, code)
@@ -260,11 +260,11 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recor
     loop = asyncio.get_running_loop()
     dispatcher = make_dispatcher(deployment, warm.variant, warm.warm_up_ns, warm.length_class, device or recorder, loop)
     limits = _limits(deployment, warm.variant, running.code)
-    path = running.path.beside(version, served, dispatcher, limits, rows_alone=rows_alone(warm.variant))
-    return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, running.code, device)
+    pipeline = running.pipeline.beside(version, served, dispatcher, limits, rows_alone=rows_alone(warm.variant))
+    return Opened(pipeline, _pool(deployment, dispatcher, warm, recorder), warm, running.code, device)
 
 
-def _limits(deployment: Deployment, variant: Variant, code: UserCode) -> PathLimits | None:
+def _limits(deployment: Deployment, variant: Variant, code: HookCode) -> PathLimits | None:
     """Return the limits of requests to a variant: those of the manifest, and what its version's build found."""
     found = PathLimits(deployment, variant.bounds, hook=code.preprocess is not None)
     return None if found.is_empty else found

@@ -62,7 +62,7 @@ class Fallbacks:
         if opened.loading is not None:
             self._standing, self._loading, self._coming = opened, opened.loading, None
         elif standing is not None and standing.variant.version == opened.variant.version:
-            opened.fallback, opened.path.fallback = standing, standing.path
+            opened.fallback, opened.pipeline.fallback = standing, standing.pipeline
         else:
             loop = asyncio.get_running_loop()
             if self._attaching is not None:
@@ -110,7 +110,7 @@ class Fallbacks:
         self._coming = None
         if warm is not None:
             fallback = open_beside(self._engine.manifest, opened, warm, self._engine.recorder)
-            opened.fallback, opened.path.fallback = fallback, fallback.path
+            opened.fallback, opened.pipeline.fallback = fallback, fallback.pipeline
             log.info("fallback %s of version %s is warm", warm.variant.name, opened.variant.version)
 
     async def _relieve(self, opened: Opened) -> None:

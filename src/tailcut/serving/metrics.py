@@ -8,15 +8,15 @@ from typing import Any
 
 from tailcut.features import FeatureStatistics
 from tailcut.features.statistics import GroupStatistics
-from tailcut.models.batch_item import Ticket
-from tailcut.models.dispatch.batch_retry import Isolation
-from tailcut.models.runtimes.base import DividingRuntime, Runtime
+from tailcut.models.batch_item import BatchItem
+from tailcut.models.dispatch.batch_retry import BatchRetry
+from tailcut.models.runtimes.base import MicroBatchingRuntime, Runtime
 from tailcut.observe.exposition import Sample
 from tailcut.pipeline.hooks import Hooks
-from tailcut.pipeline.pipeline import Path
+from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.prediction_cache import PredictionStore
-from tailcut.pipeline.shared_cache import SharedAnswers
-from tailcut.scheduler.scheduler import Planner
+from tailcut.pipeline.shared_cache import SharedCache
+from tailcut.scheduler.scheduler import Scheduler
 
 _COUNTERS: tuple[tuple[str, str, str], ...] = (
     ("stale_served", "tailcut_feature_stale", "Feature values served past their TTL because the source failed."),
@@ -29,49 +29,49 @@ _COUNTERS: tuple[tuple[str, str, str], ...] = (
 """Field of GroupStatistics, metric, help; each with the labels group and entity_type."""
 
 
-def path_samples(path: Path) -> Iterator[Sample]:
+def path_samples(pipeline: Pipeline) -> Iterator[Sample]:
     """Yield the samples of the queue, the executors, both prediction caches and the feature groups."""
-    dispatcher = path.dispatcher
-    yield Sample("tailcut_queue_rows", "Rows that wait for an executor.", "gauge", {}, dispatcher.planner.queue_rows)
+    dispatcher = pipeline.dispatcher
+    yield Sample("tailcut_queue_rows", "Rows that wait for an executor.", "gauge", {}, dispatcher.scheduler.queue_rows)
     yield Sample("tailcut_running_rows", "Rows that are being computed.", "gauge", {}, dispatcher.running.rows)
-    yield from _backlog(dispatcher.planner)
-    yield from _isolation(dispatcher.isolation)
-    if path.hooks is not None:
-        yield from _hooks(path.hooks)
-    for name, cache in (("entity", path.entity_cache), ("tensor", path.tensor_cache)):
+    yield from _backlog(dispatcher.scheduler)
+    yield from _batch_retries(dispatcher.batch_retry)
+    if pipeline.hooks is not None:
+        yield from _hooks(pipeline.hooks)
+    for name, cache in (("entity", pipeline.entity_cache), ("tensor", pipeline.tensor_cache)):
         if cache is not None:
             yield from _prediction_cache(name, cache)
-    if path.features is not None:
-        yield from _features(path.features.statistics())
+    if pipeline.features is not None:
+        yield from _features(pipeline.features.statistics())
 
 
 def run_samples(runtimes: Sequence[Runtime]) -> Iterator[Sample]:
     """Yield how batches are divided, where they may be."""
-    rows = [runtime.run_rows for runtime in runtimes if isinstance(runtime, DividingRuntime)]
+    rows = [runtime.run_rows for runtime in runtimes if isinstance(runtime, MicroBatchingRuntime)]
     text = "Rows of the largest run of the model in the last batch: fewer than the batch's where it was divided."
     if any(rows):
-        yield Sample("tailcut_run_rows", text, "gauge", {}, max(rows))
+        yield Sample("tailcut_micro_batch_rows", text, "gauge", {}, max(rows))
 
 
-def _backlog(planner: Planner[Ticket]) -> Iterator[Sample]:
-    overload, text = planner.overload, "Requests that wait and are not sure to meet the SLO, but their deadline."
-    yield Sample("tailcut_queue_late", text, "gauge", {}, planner.waiting.late_entries)
+def _backlog(scheduler: Scheduler[BatchItem]) -> Iterator[Sample]:
+    overload, text = scheduler.overload, "Requests that wait and are not sure to meet the SLO, but their deadline."
+    yield Sample("tailcut_queue_at_risk", text, "gauge", {}, scheduler.waiting.late_entries)
     is_seen = overload is not None and overload.is_seen(perf_counter_ns())
     text = "1 while a backlog stands, so that what would miss the SLO is refused."
     yield Sample("tailcut_overloaded", text, "gauge", {}, float(is_seen))
 
 
-def _isolation(isolation: Isolation) -> Iterator[Sample]:
+def _batch_retries(batch_retry: BatchRetry) -> Iterator[Sample]:
     text = "Batches that failed and whose requests were run again, one by one."
-    yield Sample("tailcut_batches_taken_apart", text, "counter", {}, isolation.batches)
+    yield Sample("tailcut_batch_retries", text, "counter", {}, batch_retry.batches)
     text = "Requests, or parts of large ones, that were run again alone because their batch failed."
-    for outcome, count in (("answered", isolation.answered), ("failed", isolation.failed)):
-        yield Sample("tailcut_runs_alone", text, "counter", {"outcome": outcome}, count)
+    for outcome, count in (("answered", batch_retry.answered), ("failed", batch_retry.failed)):
+        yield Sample("tailcut_batch_retry_runs", text, "counter", {"outcome": outcome}, count)
 
 
 def _hooks(hooks: Hooks) -> Iterator[Sample]:
     yield Sample("tailcut_hook_threads_busy", "Threads that run a slow hook.", "gauge", {}, hooks.busy)
-    yield Sample("tailcut_hook_waiting", "Calls of slow hooks that wait for a thread.", "gauge", {}, hooks.waiting)
+    yield Sample("tailcut_hook_queue", "Calls of slow hooks that wait for a thread.", "gauge", {}, hooks.waiting)
     text = "Calls of a hook that were given to a thread, off the event loop."
     for name, calls in hooks.calls.items():
         yield Sample("tailcut_hook_thread_calls", text, "counter", {"hook": name}, calls)
@@ -89,13 +89,13 @@ def _prediction_cache(cache: str, found: PredictionStore[Any]) -> Iterator[Sampl
     yield Sample("tailcut_prediction_cache_entries", text, "gauge", {"cache": cache}, statistics.entries)
     text = "Bytes in a prediction cache."
     yield Sample("tailcut_prediction_cache_bytes", text, "gauge", {"cache": cache}, statistics.bytes)
-    worth = found.worth
+    advisor = found.advisor
     text = "1 while a prediction cache is used, 0 while it is off because it does not pay."
-    yield Sample("tailcut_prediction_cache_on", text, "gauge", {"cache": cache}, float(worth.on))
+    yield Sample("tailcut_prediction_cache_enabled", text, "gauge", {"cache": cache}, float(advisor.on))
     text = "1 where a prediction cache is advised, -1 where it is advised against, 0 where that is open."
-    yield Sample("tailcut_prediction_cache_advice", text, "gauge", {"cache": cache}, worth.advice)
+    yield Sample("tailcut_prediction_cache_advice", text, "gauge", {"cache": cache}, advisor.advice)
     text = "Share of look-ups that repeat an earlier one, lately."
-    yield Sample("tailcut_prediction_cache_repeats", text, "gauge", {"cache": cache}, worth.share.value)
+    yield Sample("tailcut_prediction_cache_repeat_ratio", text, "gauge", {"cache": cache}, advisor.share.value)
     text = "Rows that waited for another request's answer instead of computing their own."
     yield Sample("tailcut_prediction_cache_joins", text, "counter", {"cache": cache}, found.joins)
     text = "Rows answered past their life because there was no room to compute them."
@@ -104,7 +104,7 @@ def _prediction_cache(cache: str, found: PredictionStore[Any]) -> Iterator[Sampl
         yield from _shared(cache, found.shared)
 
 
-def _shared(cache: str, shared: SharedAnswers[Any]) -> Iterator[Sample]:
+def _shared(cache: str, shared: SharedCache[Any]) -> Iterator[Sample]:
     statistics = shared.store.statistics()
     text = "Rows that this server's memory lacked and Redis had."
     yield Sample("tailcut_prediction_cache_shared_hits", text, "counter", {"cache": cache}, shared.hits)

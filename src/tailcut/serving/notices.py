@@ -7,7 +7,7 @@ import logging
 from tailcut.code.digest import few
 from tailcut.code.loaded import LoadedCode
 from tailcut.manifest import Deployment
-from tailcut.manifest.answering import other_settings
+from tailcut.manifest.answer_settings import other_settings
 from tailcut.models.deployment_version import is_live
 from tailcut.registry import Variant
 

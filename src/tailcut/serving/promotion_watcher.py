@@ -17,7 +17,7 @@ from tailcut.models.variant_loader import close_warm
 from tailcut.models.warm_up import BRIEF
 from tailcut.observe.exposition import Sample
 from tailcut.observe.recorder import Recorder
-from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.registry import Registry
 from tailcut.serving.deployment_loader import Opened, Warm, open_beside, open_variant
 from tailcut.serving.notices import tell_trust
@@ -75,7 +75,7 @@ class Follower:
         running: Callable[[], Opened],
         put: Callable[[Opened], None],
         recorder: Recorder,
-        in_flight: Mapping[Call, None],
+        in_flight: Mapping[RequestContext, None],
         say: Callable[[str], None],
     ) -> None:
         self.failure: TailcutError | None = None
@@ -163,7 +163,7 @@ class Follower:
         text = "1 while what is promoted could not be loaded and an older variant is served."
         yield Sample("tailcut_switch_failed", text, "gauge", {}, float(self.failure is not None))
         text = "1 while what is promoted cannot be seen, because the registry cannot be read; what was is served on."
-        yield Sample("tailcut_registry_unreadable", text, "gauge", {}, float(bool(self._unreadable)))
+        yield Sample("tailcut_registry_unreachable", text, "gauge", {}, float(bool(self._unreadable)))
         text = "Variants that are no longer served and whose last requests have not ended."
         yield Sample("tailcut_variants_retiring", text, "gauge", {}, len(self._retiring))
 

@@ -10,9 +10,9 @@ from tailcut.code.digest import few
 from tailcut.code.loaded import LoadedCode
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Deployment
-from tailcut.manifest.answering import other_settings, other_tensors
+from tailcut.manifest.answer_settings import other_settings, other_tensors
 from tailcut.models.deployment_version import has_own_types, is_live
-from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.registry import Variant
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _what(variant: Variant) -> str:
     return f"variant {variant.name!r} of version {variant.version} is to be served, but"
 
 
-async def retire(old: Opened, in_flight: Mapping[Call, None], timeout_s: float) -> None:
+async def retire(old: Opened, in_flight: Mapping[RequestContext, None], timeout_s: float) -> None:
     """Let the requests of a variant end that is no longer served, then close its executors and runtimes.
 
     Args:
@@ -87,10 +87,10 @@ async def retire(old: Opened, in_flight: Mapping[Call, None], timeout_s: float) 
     """
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + timeout_s
-    paths = {each.path for each in (old, old.fallback) if each is not None}
-    left = [call for call in in_flight if call.path in paths]
+    pipelines = {each.pipeline for each in (old, old.fallback) if each is not None}
+    left = [context for context in in_flight if context.pipeline in pipelines]
     # Looked after from time to time, so that the end of a request costs nothing more.
-    while any(call in in_flight for call in left) and loop.time() < give_up_s:  # noqa: ASYNC110
+    while any(context in in_flight for context in left) and loop.time() < give_up_s:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_S)
     try:
         for each in (old, old.fallback):

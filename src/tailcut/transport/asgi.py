@@ -17,7 +17,7 @@ from tailcut.manifest import Manifest, load
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.http import Chunks, Reply
-from tailcut.protocol.middleware import Front
+from tailcut.protocol.middleware import Middleware
 from tailcut.protocol.repeated_headers import by_name
 from tailcut.serving.deployment import Engine
 
@@ -49,7 +49,7 @@ class ASGIApplication:
         self.engine = Engine(manifest)
         self.application = Application(self.engine, guard=Guard.of(manifest))
         self._manifest = manifest
-        self._front: Front | None = None
+        self._middleware: Middleware | None = None
         self._loading: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -58,7 +58,7 @@ class ASGIApplication:
         Raises:
             TailcutError: what could not be loaded.
         """
-        front = self._begin()
+        middleware = self._begin()
         if self._loading is not None:  # a request came before the lifespan
             await asyncio.shield(self._loading)
             if self.engine.failure is not None:
@@ -67,8 +67,8 @@ class ASGIApplication:
         try:
             await self.engine.start()
         except BaseException:
-            self._front = None
-            front.close()
+            self._middleware = None
+            middleware.close()
             raise
 
     async def stop(self) -> None:
@@ -76,8 +76,8 @@ class ASGIApplication:
         if self._loading is not None:
             self._loading.cancel()
         await self.engine.stop(timeout_s=5.0)
-        if self._front is not None:
-            self._front.close()
+        if self._middleware is not None:
+            self._middleware.close()
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncGenerator[None, None]:
@@ -92,17 +92,17 @@ class ASGIApplication:
         finally:
             await self.stop()
 
-    def _begin(self) -> Front:
+    def _begin(self) -> Middleware:
         """Make what stands before the routes; not earlier, because it may start a thread."""
-        if self._front is None:
-            self._front = Front(self.application.handle, self._manifest)
-        return self._front
+        if self._middleware is None:
+            self._middleware = Middleware(self.application.handle, self._manifest)
+        return self._middleware
 
-    def _start_late(self) -> Front:
+    def _start_late(self) -> Middleware:
         """Start where nobody has, in the background."""
-        front = self._begin()
+        middleware = self._begin()
         self._loading = asyncio.get_running_loop().create_task(self._load())
-        return front
+        return middleware
 
     async def _load(self) -> None:
         try:
@@ -116,7 +116,7 @@ class ASGIApplication:
             return
         if scope["type"] != "http":
             raise ValueError(f"tailcut answers http, not {scope['type']!r}")
-        front = self._front or self._start_late()
+        middleware = self._middleware or self._start_late()
         headers = by_name([(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]])
         if "transfer-encoding" in headers:  # goes before the length (RFC 9112, 6.3), which is then no limit of the body
             headers.pop("content-length", None)
@@ -124,7 +124,7 @@ class ASGIApplication:
         root = scope.get("root_path", "")
         path = scope["path"].removeprefix(root) if root else scope["path"]
         try:
-            reply = await front.handle(scope["method"], path, headers, body)
+            reply = await middleware.handle(scope["method"], path, headers, body)
         except BaseException:
             body.close()
             raise

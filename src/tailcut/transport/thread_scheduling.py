@@ -142,11 +142,11 @@ class Scheduling:
         """Where the model runs; empty where answers may wait for the event loop alone."""
         with suppress(NotReady):
             opened = self._engine.opened
-            path, executor = opened.path, opened.executor
-            if path.fallback is not None:
+            pipeline, executor = opened.pipeline, opened.executor
+            if pipeline.fallback is not None:
                 return ""
             # Answers of a cache wait for no model; nor should they for the end of a time slice.
-            waits = path.tensor_cache is None and path.entity_cache is None and not is_loading()
+            waits = pipeline.tensor_cache is None and pipeline.entity_cache is None and not is_loading()
             return executor if executor == "inline" or waits else ""
         return ""
 
@@ -154,7 +154,7 @@ class Scheduling:
         """Set the slices for as long as more comes than can be answered within the SLO, and that lasts."""
         overload = None
         with suppress(NotReady):
-            overload = self._engine.opened.path.dispatcher.planner.overload
+            overload = self._engine.opened.pipeline.dispatcher.scheduler.overload
         slice_ns = 0
         if overload is not None and wanted and overload.is_seen(perf_counter_ns()):
             least_ns, most_ns = _SLICES_NS

@@ -17,7 +17,7 @@ from tailcut.models.runtimes.floats import confine_to_models
 from tailcut.models.runtimes.onnxruntime import flush_subnormals
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
-from tailcut.protocol.middleware import Front
+from tailcut.protocol.middleware import Middleware
 from tailcut.serving.deployment import Engine
 from tailcut.serving.deployment_loader import Opened
 from tailcut.transport.signals import STOP
@@ -59,8 +59,8 @@ class Worker:
         server = manifest.deployment.server
         self._engine = Engine(manifest)
         self._guard = Guard.of(manifest, address=address)
-        self._front = Front(Application(self._engine, self._guard).handle, manifest)
-        self.handle = self._front.handle
+        self._middleware = Middleware(Application(self._engine, self._guard).handle, manifest)
+        self.handle = self._middleware.handle
         self.company = self._engine.company
         self._scheduling = Scheduling(self._engine, server.scheduling, wakes=server.grpc_port > 0)
         self.expose = self._engine.exposition.add
@@ -96,7 +96,7 @@ class Worker:
             # Half of what is left until the kill: requests that were begun are answered, connections told to go.
             await self._grpc.stop(max(float(server.kill_s) - float(server.drain_s), 0.2) / 2)
         await self._engine.stop(timeout_s=1.0)
-        self._front.close()
+        self._middleware.close()
 
     def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop when the supervisor was killed: nobody could stop this process any more, and it holds the port."""
@@ -123,7 +123,7 @@ class Worker:
             return ""
         from tailcut.transport.grpc.server import GRPCServer
 
-        self._grpc = GRPCServer(self._engine, self._address, port, self._guard, self._front.log)
+        self._grpc = GRPCServer(self._engine, self._address, port, self._guard, self._middleware.log)
         await self._grpc.start()
         return f" and for gRPC on port {self._grpc.port}"
 

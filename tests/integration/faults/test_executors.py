@@ -75,7 +75,7 @@ async def replaced(server: Served, old: int) -> None:
 def test_an_executor_killed_in_a_batch_costs_no_request(server: Served) -> None:
     async def main() -> None:
         (pid,) = executors(server)
-        lost, ok = counted(server, "tailcut_executors_gone_total", "lost"), outcomes(server).get("ok", 0)
+        lost, ok = counted(server, "tailcut_executors_terminated_total", "lost"), outcomes(server).get("ok", 0)
         async with AsyncExitStack() as stack:
             os.kill(pid, signal.SIGSTOP)  # so that its batch is under way when it dies
             first, *others = await wires(server, stack, 8)
@@ -86,7 +86,7 @@ def test_an_executor_killed_in_a_batch_costs_no_request(server: Served) -> None:
             os.kill(pid, signal.SIGKILL)
             assert [answer(await each) for each in answers] == [10.0 * id_ for id_ in range(1, 9)]
         await replaced(server, pid)
-        assert counted(server, "tailcut_executors_gone_total", "lost") == lost + 1
+        assert counted(server, "tailcut_executors_terminated_total", "lost") == lost + 1
         assert outcomes(server)["ok"] == ok + 8
         assert "the process that ran variant 'source' is gone (signal SIGKILL)" in server.log
         assert (await asyncio.to_thread(server.get, "/v2/health/ready"))[0] == 200
@@ -151,7 +151,7 @@ def test_with_two_executors_one_that_dies_under_load_is_not_noticed(tmp_path: Pa
             for killed in (1, 2):
                 await until(server, lambda: counted(server, "tailcut_executors") == 2)
                 os.kill(executors(server)[0], signal.SIGKILL)
-                await until(server, lambda: counted(server, "tailcut_executors_gone_total", "lost") == killed)  # noqa: B023
+                await until(server, lambda: counted(server, "tailcut_executors_terminated_total", "lost") == killed)  # noqa: B023
             await until(server, lambda: counted(server, "tailcut_executors") == 2)
             done.set()
             await asyncio.gather(*tasks)
@@ -174,7 +174,7 @@ def test_an_executor_that_hangs_is_killed_and_who_has_time_is_answered(tmp_path:
             assert answer(await late) == (504, "infer_timeout")
             assert [answer(await each) for each in answers] == [20.0, 30.0, 40.0]
         await replaced(server, pid)
-        assert counted(server, "tailcut_executors_gone_total", "lost") == 1
+        assert counted(server, "tailcut_executors_terminated_total", "lost") == 1
         assert outcomes(server) == {"ok": 3, "infer_timeout": 1}
         assert not Path(f"/proc/{pid}").exists()
         assert "the process of an executor hangs in a batch and is killed" in server.log
@@ -188,7 +188,7 @@ def test_a_row_that_the_model_cannot_compute_fails_its_own_request_only(server: 
     async def main() -> None:
         failed, apart = (
             outcomes(server).get("inference_failed", 0),
-            counted(server, "tailcut_batches_taken_apart_total"),
+            counted(server, "tailcut_batch_retries_total"),
         )
         async with AsyncExitStack() as stack:
             first, *others = await wires(server, stack, 8)
@@ -202,7 +202,7 @@ def test_a_row_that_the_model_cannot_compute_fails_its_own_request_only(server: 
             wanted[4] = (500, "inference_failed")
             assert [answer(await each) for each in answers] == wanted
         assert outcomes(server)["inference_failed"] == failed + 1
-        assert counted(server, "tailcut_batches_taken_apart_total") == apart + 1
+        assert counted(server, "tailcut_batch_retries_total") == apart + 1
 
     asyncio.run(asyncio.wait_for(main(), 40))
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from tailcut.builder import export_check
 from tailcut.builder.bounds import lengths
 from tailcut.builder.bounds.categories import UNKNOWN
 from tailcut.builder.bounds.ranges import FLOAT32
@@ -26,6 +25,7 @@ from tailcut.builder.bounds.trials import (
     sample,
 )
 from tailcut.builder.calling import said
+from tailcut.builder.quality import export_check
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.manifest import Tensor

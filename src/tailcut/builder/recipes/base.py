@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tailcut.builder.here import Here
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts.holdout import Holdout
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.records import Made, openable
 from tailcut.manifest import Deployment, Manifest
 from tailcut.models.runtimes import Runtime, open_runtime
@@ -65,7 +65,7 @@ class Work:
     base: Made
     made: Mapping[str, Made]
     selection: Holdout
-    here: Here
+    here: HostCapabilities
 
     def open(self, made: Made, *, threads: int = 1) -> Runtime:
         """Open a variant of this build."""
@@ -130,7 +130,7 @@ class Recipe(Protocol):
         """One line for ``tailcut build --list``."""
         ...
 
-    def why_not(self, subject: Subject, here: Here) -> str:
+    def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """Say why it cannot be made of ``subject`` on ``here``; empty where it can."""
         ...
 
@@ -150,12 +150,12 @@ class OnnxInt8:
     runtime = "onnxruntime"
     suffix = ".onnx"
 
-    def why_not(self, subject: Subject, here: Here) -> str:
+    def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """Trees have no products to quantise; whether a model has other layers to work on shows when it is read."""
         return TREES if subject.trees else missing(here, "onnx", extra="build")
 
 
-def missing(here: Here, *packages: str, extra: str) -> str:
+def missing(here: HostCapabilities, *packages: str, extra: str) -> str:
     """Say which packages are not installed, for ``why_not``; empty where all are."""
     absent = [name for name in packages if name not in here.packages]
     return f"needs {', '.join(absent)}: pip install 'tailcut[{extra}]'" if absent else ""

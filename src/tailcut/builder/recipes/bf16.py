@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from tailcut.builder.here import Here
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda
 from tailcut.builder.recipes.base import Result, Subject, Work
 
@@ -18,7 +18,7 @@ class Bf16:
     suffix = ".pt"
     summary = "the torch module in bfloat16 on a GPU, a CUDA graph per batch size"
 
-    def why_not(self, subject: Subject, here: Here) -> str:
+    def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """A device and a torch module."""
         return cuda.why_not_torch(subject, here)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.recipes.graph_names import free, taken
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError

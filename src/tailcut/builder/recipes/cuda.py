@@ -12,20 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.builder.here import Here
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment
-from tailcut.models.runtimes import batch_buckets as buckets
-from tailcut.models.runtimes import bucketed
+from tailcut.models.runtimes import batch_buckets, bucketed
 
 NO_DEVICE = "not here: no CUDA device"
 COMPARED_ROWS = 256
 _TREES = "trees compare and branch row by row: a GPU wins nothing on them"
 
 
-def why_not(subject: Subject, here: Here, *packages: str, extra: str) -> str:
+def why_not(subject: Subject, here: HostCapabilities, *packages: str, extra: str) -> str:
     """Say why a GPU recipe cannot be made; empty where it can.
 
     Args:
@@ -39,7 +38,7 @@ def why_not(subject: Subject, here: Here, *packages: str, extra: str) -> str:
     return missing(here, *packages, extra=extra)
 
 
-def why_not_torch(subject: Subject, here: Here) -> str:
+def why_not_torch(subject: Subject, here: HostCapabilities) -> str:
     """Say the same of a recipe that runs the source's own module."""
     if not here.cuda:
         return NO_DEVICE
@@ -57,7 +56,7 @@ def sizes(deployment: Deployment) -> tuple[int, ...]:
     model = deployment.model
     if not (bucketed.fixed(model.inputs) and bucketed.fixed(model.outputs)):
         return ()
-    return buckets.sizes(deployment.batching.max_rows)
+    return batch_buckets.sizes(deployment.batching.max_rows)
 
 
 def answers(work: Work) -> tuple[Arrays, Callable[[Any], Array]]:
@@ -128,7 +127,7 @@ class OnnxCuda:
     suffix = ".onnx"
     summary = "the ONNX model on a GPU by onnxruntime, fp32 with TF32 products, a CUDA graph per batch size"
 
-    def why_not(self, subject: Subject, here: Here) -> str:
+    def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """A device and onnxruntime for it."""
         return why_not(subject, here, "onnxruntime-gpu", extra="gpu")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.builder.here import Here
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.builder.recipes.graph_names import Numbered
@@ -44,7 +44,7 @@ class Fp16:
     suffix = ".onnx"
     summary = "mixed FP16 and FP32 on a GPU by onnxruntime, a CUDA graph per batch size"
 
-    def why_not(self, subject: Subject, here: Here) -> str:
+    def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """A device and onnxruntime for it."""
         return cuda.why_not(subject, here, "onnxruntime-gpu", extra="gpu") or missing(here, "onnx", extra="build")
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tailcut.builder import export_check
+from tailcut.builder.quality import export_check
 from tailcut.builder.recipes import kernels, onnx_export, racing
 from tailcut.builder.recipes.base import Work
 from tailcut.errors import BuildError

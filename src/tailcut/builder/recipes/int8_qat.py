@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tailcut.builder.here import Here
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda, int8_static, onnx_export, qat_weights
 from tailcut.builder.recipes.base import INT8, TREES, Result, Subject, Work, missing
 from tailcut.common.tensors import Array, Arrays
@@ -48,7 +48,7 @@ class Int8Qat:
     suffix = ".onnx"
     summary = "INT8, fine-tuned with fake quantisation by build.train, for models that lose quality otherwise"
 
-    def why_not(self, subject: Subject, here: Here) -> str:
+    def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """A torch module and a function that trains it."""
         if subject.trees:
             return TREES

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.recipes import calibration, int8_plan
 from tailcut.builder.recipes.base import OnnxInt8, Result, Work
 from tailcut.builder.recipes.graph_names import Numbered

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tailcut.builder import export_check
-from tailcut.builder.here import Here
+from tailcut.builder.host_capabilities import HostCapabilities
+from tailcut.builder.quality import export_check
 from tailcut.builder.recipes import fusions, onnx_export, trees
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.common.tensors import Arrays
@@ -22,7 +22,7 @@ class Onnx:
     suffix = ".onnx"
     summary = "exported to ONNX, fp32, graph-optimised by onnxruntime"
 
-    def why_not(self, subject: Subject, here: Here) -> str:
+    def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """An ONNX source is this variant already."""
         if subject.kind == "onnx":
             return "the source is an ONNX file already"

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.recipes.graph_names import rename
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Tensor

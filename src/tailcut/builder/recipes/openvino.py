@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tailcut.builder import export_check
-from tailcut.builder.here import Here
+from tailcut.builder.host_capabilities import HostCapabilities
+from tailcut.builder.quality import export_check
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.errors import BuildError
 from tailcut.models.runtimes import Runtime
@@ -25,7 +25,7 @@ class OpenVino:
     suffix = ".ovir"
     summary = "converted to OpenVINO, fp32"
 
-    def why_not(self, subject: Subject, here: Here) -> str:
+    def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """Say what is missing; OpenVINO has no operators for ensembles of trees."""
         if subject.trees:
             return "OpenVINO has no operator for ensembles of trees"

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.builder.here import Here
-from tailcut.builder.holdout import Holdout
-from tailcut.builder.recipes import openvino as fp32
+from tailcut.builder.holdouts.holdout import Holdout
+from tailcut.builder.host_capabilities import HostCapabilities
+from tailcut.builder.recipes import openvino
 from tailcut.builder.recipes.base import TREES, Result, Subject, Work, missing
 from tailcut.builder.recipes.int8_dynamic import mean_abs_error
 from tailcut.common.tensors import Array
@@ -54,7 +54,7 @@ class OpenVinoInt8:
     suffix = ".ovir"
     summary = "INT8 by NNCF in OpenVINO; layers that cost too much quality stay in float"
 
-    def why_not(self, subject: Subject, here: Here) -> str:
+    def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """Trees have no products to quantise; 8-bit kernels are those of x86."""
         if subject.trees:
             return TREES
@@ -102,7 +102,7 @@ def _make(work: Work) -> dict[str, Any]:
     output = work.manifest.deployment.judged
     judge = _judge(work, output)
     begun = time.perf_counter()
-    model = fp32.read(Path(work.base.path))
+    model = openvino.read(Path(work.base.path))
     transformer = is_transformer(model)
     try:
         quantised = _quantize(model, work, transformer)
@@ -111,14 +111,14 @@ def _make(work: Work) -> dict[str, Any]:
             f"NNCF cannot quantise the model: {type(error).__name__}: {' '.join(str(error).split())[:300]}",
             hint="leave openvino-int8 out with --recipes onnx,openvino, and report the model's operators",
         ) from error
-    fp32.save(quantised, work.path, work.folder)
+    openvino.save(quantised, work.path, work.folder)
     first = _measured(work, judge, work.path, output)
     found: dict[str, Any] = {
         "transformer": transformer,
         "overflow_fix": work.here.saturates,
         "subset_rows": min(SUBSET_ROWS, work.selection.rows),
         "quantised": quantised_operators(quantised),
-        "operators": fp32.count(quantised),
+        "operators": openvino.count(quantised),
         "seconds": time.perf_counter() - begun,
         "budget": dict(judge.budget),
         "first": first,
@@ -129,7 +129,7 @@ def _make(work: Work) -> dict[str, Any]:
 
 
 def _judge(work: Work, output: str) -> _Judge:
-    from tailcut.builder import judging, scoring
+    from tailcut.builder.quality import judging, scoring
 
     rows = work.selection.take(min(JUDGED_ROWS, work.selection.rows))
     places = slice(0, JUDGED_ROWS)
@@ -141,7 +141,7 @@ def _judge(work: Work, output: str) -> _Judge:
 
 
 def _measured(work: Work, judge: _Judge, path: Path, output: str) -> dict[str, Any]:
-    from tailcut.builder import scoring
+    from tailcut.builder.quality import scoring
 
     runtime = work.open_file(path, "openvino", threads=work.here.cores)
     found = scoring.scores(runtime, judge.rows, output, alone=work.base.rows_alone)
@@ -199,7 +199,7 @@ def _revert(
         model = _controlled(work, judge, output, transformer)
     except Exception as error:  # the first result stands
         return {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", "kept": False}
-    fp32.save(model, path, work.folder)
+    openvino.save(model, path, work.folder)
     second = _measured(work, judge, path, output)
     kept = second["excess"] < first["excess"]
     if kept:
@@ -237,7 +237,7 @@ def _controlled(work: Work, judge: _Judge, output: str, transformer: bool) -> An
 
     # The share of the budget is what may not rise above 1, whichever metrics and units it has.
     return nncf.quantize_with_accuracy_control(
-        fp32.read(Path(work.base.path)),
+        openvino.read(Path(work.base.path)),
         nncf.Dataset(range(min(SUBSET_ROWS, work.selection.rows)), lambda row: work.selection.take(1, row)),
         nncf.Dataset(starts, inputs),
         validate,

@@ -16,13 +16,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from tailcut.builder import judging, scoring
-from tailcut.builder.here import Here
-from tailcut.builder.holdout import Holdout
-from tailcut.builder.pairing import LEAST_GAIN, Switch, best_switch
+from tailcut.builder.holdouts.holdout import Holdout
+from tailcut.builder.host_capabilities import HostCapabilities
+from tailcut.builder.quality import judging, scoring
 from tailcut.builder.recipes.base import Result, Subject, Work
 from tailcut.builder.records import Made
-from tailcut.builder.turns import take_turns
+from tailcut.builder.speed.interleaving import take_turns
+from tailcut.builder.speed.pairing import LEAST_GAIN, LengthSwitch, best_switch
 from tailcut.common.tensors import Arrays
 from tailcut.errors import DoesNotApply
 from tailcut.gate import QualityVerdict
@@ -55,7 +55,7 @@ class Pair:
     suffix = ".json"
     summary = "one variant for short inputs, another for long ones, switched where it was measured to pay"
 
-    def why_not(self, subject: Subject, here: Here) -> str:
+    def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """It takes an input whose length varies."""
         if subject.trees or free_dimension(subject.deployment.model.inputs) is None:
             return "no input has a free dimension beside the batch, so all are equally long"
@@ -233,7 +233,7 @@ def _most(parts: Sequence[Made]) -> dict[str, int]:
     return {name: max(int(part.settings.get(name, 1)) for part in parts) for name in ("threads", "executors")}
 
 
-def _no_pair(switch: Switch | None, ms: Mapping[str, Mapping[int, float]]) -> str:
+def _no_pair(switch: LengthSwitch | None, ms: Mapping[str, Mapping[int, float]]) -> str:
     if switch is None:
         fastest = min(ms, key=lambda name: sum(np.log(list(ms[name].values()))))
         return f"no pair: {fastest} is the fastest at every length"

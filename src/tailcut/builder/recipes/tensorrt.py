@@ -22,17 +22,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.builder import arrays
-from tailcut.builder.here import Here
+from tailcut.builder.holdouts import arrays
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda, fp16
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Tensor
-from tailcut.models.runtimes import batch_buckets as buckets
+from tailcut.models.runtimes import batch_buckets
 from tailcut.models.runtimes._device import Device, load_cudart
 from tailcut.models.runtimes.tensorrt import load_tensorrt
-from tailcut.registry.machine import read_machine
+from tailcut.system.machine import read_machine
 
 AUTOCAST_TIMEOUT_S = 600.0
 WORKSPACE_BYTES = 4 << 30
@@ -50,7 +50,7 @@ class TensorRT:
     suffix = ".engine"
     summary = "TensorRT engine for this GPU, FP16 where it suffices, a profile and CUDA graph per batch size"
 
-    def why_not(self, subject: Subject, here: Here) -> str:
+    def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """A device, TensorRT, and what converts the graph."""
         lacks = cuda.why_not(subject, here, "tensorrt", "cuda-bindings", extra="tensorrt")
         return lacks or missing(here, "onnx", extra="build")
@@ -139,7 +139,7 @@ def _engine(work: Work, graph: Path, precision: str) -> tuple[dict[str, Any], di
     """Build the engine; return evidence and the variant's settings."""
     tensorrt = load_tensorrt()
     deployment = work.manifest.deployment
-    sizes = list(buckets.sizes(deployment.batching.max_rows))
+    sizes = list(batch_buckets.sizes(deployment.batching.max_rows))
     profiles = [shapes(deployment.model.inputs, rows, work.selection.inputs) for rows in sizes]
     device = Device(load_cudart())
     key: dict[str, str] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-from tailcut.builder.here import Here
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda
 from tailcut.builder.recipes.base import Result, Subject, Work
 from tailcut.errors import BuildError, TailcutError
@@ -23,7 +23,7 @@ class TorchCompile:
     suffix = ".pt"
     summary = "torch.compile on a GPU, one compilation and CUDA graph per batch size, fp32 with TF32 products"
 
-    def why_not(self, subject: Subject, here: Here) -> str:
+    def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """A device, a torch module and shapes that are fixed but for the batch."""
         if why := cuda.why_not_torch(subject, here):
             return why

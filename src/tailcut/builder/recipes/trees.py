@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.builder.here import Here
+from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError
@@ -35,7 +35,7 @@ _REFUSED = 64
 Run = Callable[[Arrays], Array]
 
 
-def why_not(subject: Subject, here: Here) -> str:
+def why_not(subject: Subject, here: HostCapabilities) -> str:
     """Say which package is missing."""
     return missing(here, "onnx", extra="trees-build")
 

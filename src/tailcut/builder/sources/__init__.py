@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from tailcut.builder import folder_answers, limits, reference
+from tailcut.builder import limits
 from tailcut.builder.calling import call
+from tailcut.builder.quality import folder_answers, reference
 from tailcut.builder.sources.base import Found, Source, SourceWork
 from tailcut.builder.sources.huggingface import HuggingFaceSource
 from tailcut.builder.sources.lightgbm import LightGBMSource
@@ -21,7 +22,7 @@ from tailcut.common.fingerprint import LIVE
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Manifest
 from tailcut.models.runtimes import open_runtime
-from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.base import OpenSpec
 from tailcut.models.runtimes.live import source_of, source_path
 
 __all__ = ["SOURCES", "Found", "Source", "SourceWork", "check_path", "kind_of_path", "make", "source_file"]
@@ -84,7 +85,7 @@ def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, s
     library's own answers.
     """
     section = manifest.deployment.model
-    opening = Opening(
+    opening = OpenSpec(
         found.variant, found.runtime, Path(found.path), section.inputs, section.outputs, found.settings, {}
     )
     runtime = open_runtime(opening, threads=1, source=source_of(manifest, found.runtime))

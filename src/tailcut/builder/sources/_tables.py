@@ -12,7 +12,7 @@ from tailcut.common.scalars import Scalar, scalar_of
 from tailcut.errors import ArtifactError, BuildError
 from tailcut.manifest import Tensor
 from tailcut.models.runtimes import open_runtime
-from tailcut.models.runtimes.base import Opening
+from tailcut.models.runtimes.base import OpenSpec
 from tailcut.models.runtimes.live import source_of
 
 _ROWS = 3
@@ -31,7 +31,7 @@ def check(work: SourceWork, runtime: str, artifact: Path, settings: dict[str, An
         BuildError: other inputs or another output than the manifest's.
     """
     model = work.manifest.deployment.model
-    variant = Opening(runtime, runtime, artifact, model.inputs, model.outputs, settings or {})
+    variant = OpenSpec(runtime, runtime, artifact, model.inputs, model.outputs, settings or {})
     try:
         opened = open_runtime(variant, threads=1, source=source_of(work.manifest, runtime))
     except ArtifactError as error:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.recipes.base import Result
 from tailcut.manifest import Manifest
 

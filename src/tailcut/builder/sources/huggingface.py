@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources import _tables
 from tailcut.builder.sources.base import SourceWork

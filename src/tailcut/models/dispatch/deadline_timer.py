@@ -9,7 +9,7 @@ NEVER_NS = 2**63 - 1
 """Later than every deadline."""
 
 
-class Wakeup:
+class DeadlineTimer:
     """Wakes no later than the earliest deadline of what waits or runs, at the cost of one comparison per request.
 
     Args:

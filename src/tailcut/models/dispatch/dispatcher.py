@@ -1,4 +1,4 @@
-"""Drives the planner: hands batches to idle executors and every ticket its one end.
+"""Drives the scheduler: hands batches to idle executors and every item its one end.
 
 Owned by the event loop: every method is called on it. Submissions of one turn of the loop are planned together.
 """
@@ -12,18 +12,18 @@ from time import perf_counter_ns
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import TailcutError
-from tailcut.models import shed_errors as refusals
-from tailcut.models.batch_item import Ticket, bytes_of, cut, length_class
-from tailcut.models.dispatch.batch_retry import Isolation
+from tailcut.models import shed_errors
+from tailcut.models.batch_item import BatchItem, bytes_of, cut, length_class
+from tailcut.models.dispatch.batch_retry import BatchRetry
 from tailcut.models.dispatch.deadline_timer import NEVER_NS
 from tailcut.models.dispatch.deadlines import Deadlines, expire
-from tailcut.models.dispatch.executor_set import BatchObserver, Coming, Running
+from tailcut.models.dispatch.executor_set import BatchObserver, Coming, ExecutorSet
 from tailcut.models.executors.in_process import Executor
 from tailcut.scheduler.admission import Admission, Request
 from tailcut.scheduler.batching_delay import Fixed
-from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
-from tailcut.scheduler.scheduler import Planner
+from tailcut.scheduler.scheduler import Scheduler
 
 _SHORT_NS, _SOME = 1_000_000, 7
 """Of batches that are expected to take up to a millisecond, one in eight is learned from: they come fast enough."""
@@ -34,7 +34,7 @@ class Dispatcher:
 
     Args:
         observer: told the rows and duration of every finished batch.
-        running, costs, admission: holds the executors, none yet; of the planner.
+        running, costs, admission: holds the executors, none yet; of the scheduler.
         lengths: whether rows differ in length, so that costs are learned per length class.
 
     ``on_stuck`` hears once of an executor whose batch takes far too long; ``coming`` says when the next one is there;
@@ -43,31 +43,31 @@ class Dispatcher:
 
     def __init__(
         self,
-        planner: Planner[Ticket],
+        scheduler: Scheduler[BatchItem],
         observer: BatchObserver,
         loop: asyncio.AbstractEventLoop,
         clock_ns: Callable[[], int] = perf_counter_ns,
         *,
-        running: Running | None = None,
-        costs: Costs | None = None,
-        admission: Admission[Ticket] | None = None,
+        running: ExecutorSet | None = None,
+        costs: LatencyLearner | None = None,
+        admission: Admission[BatchItem] | None = None,
         lengths: bool = False,
     ) -> None:
-        self.planner = planner
-        self.costs = costs or Costs()
-        self.admission = admission or Admission(planner, self.costs)
-        self.isolation = Isolation()
+        self.scheduler = scheduler
+        self.costs = costs or LatencyLearner()
+        self.admission = admission or Admission(scheduler, self.costs)
+        self.batch_retry = BatchRetry()
         self.on_stuck: Callable[[Executor], None] | None = None
         self.coming: Callable[[], Coming | None] | None = None
         self._lengths = lengths
         self._observer = observer
         self._loop = loop
         self._clock_ns = clock_ns
-        self.running = Running(1.0) if running is None else running
+        self.running = ExecutorSet(1.0) if running is None else running
         self._closed, self._kick_due, self._runs, self.kind, self.single = False, False, 0, 0, True
         self._admitted_ns = -1
-        self._company = isinstance(planner.window, Fixed)  # by that rule lone requests wait for some
-        self._deadlines = Deadlines(loop, clock_ns, planner, self.running, self._tell_stuck)
+        self._company = isinstance(scheduler.window, Fixed)  # by that rule lone requests wait for some
+        self._deadlines = Deadlines(loop, clock_ns, scheduler, self.running, self._tell_stuck)
         self._window: asyncio.TimerHandle | None = None
         self._ended: asyncio.Event | None = None
 
@@ -88,8 +88,8 @@ class Dispatcher:
         executor still reports of its batch is ignored; the caller closes it.
         """
         now_ns = NEVER_NS if self._closed else self._clock_ns()
-        for ticket in self.isolation.rescue(self.running.lose(executor), error, now_ns):
-            self.planner.offer(ticket, again=True)
+        for item in self.batch_retry.rescue(self.running.lose(executor), error, now_ns):
+            self.scheduler.offer(item, again=True)
         self._schedule_kick()
         self._tell_ended()
 
@@ -108,11 +108,11 @@ class Dispatcher:
         """
         running = self.running
         if self._closed:
-            raise refusals.unavailable()
+            raise shed_errors.unavailable()
         self._admitted_ns, self.single = deadline_ns, self.single and rows == 1
         if not tenant and len(running.executors) > len(running.stuck):
             # As admission says, in short: what is let in without doubt should not pay for asking.
-            if running.idle and not self.planner.waiting.rows and rows <= self.planner.max_queue_rows:
+            if running.idle and not self.scheduler.waiting.rows and rows <= self.scheduler.max_queue_rows:
                 return
             if self.admission.is_easy(self._clock_ns(), rows, deadline_ns, self.kind):
                 return
@@ -124,23 +124,23 @@ class Dispatcher:
         executors = self.running.seen(now_ns, self.costs, self.coming)
         refusal = self.admission.check(now_ns, request, executors, counted=counted)
         if refusal is not None:
-            raise refusals.of(refusal, request, executors)
+            raise shed_errors.of(refusal, request, executors)
 
     def run_now(self, inputs: Arrays, rows: int, outputs: Sequence[str], deadline_ns: int) -> tuple[Arrays, int] | None:
         """Run rows at once and past the queue, where nothing waits and an inline executor is there to run them.
 
-        With nobody to share a batch and nobody to let go first, the planner could only decide the same; this saves
-        the ticket, its future and the planning, which cost a lone request more than a small model does.
+        With nobody to share a batch and nobody to let go first, the scheduler could only decide the same; this saves
+        the item, its future and the planning, which cost a lone request more than a small model does.
 
         Returns:
             the outputs and the nanoseconds that the model took; None where the rows must be submitted.
         """
-        inline, planner = self.running.inline, self.planner
-        if inline is None or self._closed or planner.queue_rows or rows > planner.max_rows or self._company:
+        inline, scheduler = self.running.inline, self.scheduler
+        if inline is None or self._closed or scheduler.queue_rows or rows > scheduler.max_rows or self._company:
             return None
         started_ns = self._clock_ns()
         if started_ns >= deadline_ns:
-            return None  # the planner says so, as it does to everybody
+            return None  # the scheduler says so, as it does to everybody
         found = inline.run_now(inputs, rows, outputs)
         duration_ns = self._clock_ns() - started_ns
         self._runs += 1
@@ -160,7 +160,7 @@ class Dispatcher:
         priority: int = 0,
         tenant: str = "",
         since_ns: int = 0,
-    ) -> list[Ticket]:
+    ) -> list[BatchItem]:
         """Queue rows for an executor.
 
         Args:
@@ -170,40 +170,40 @@ class Dispatcher:
             since_ns: when the request came: the SLO counts from then; 0 for now.
 
         Returns:
-            one ticket, or several in row order where ``rows`` exceeds the largest batch. Await their futures.
+            one item, or several in row order where ``rows`` exceeds the largest batch. Await their futures.
 
         Raises TooLarge, Shed and NotReady as ``check_room``; nothing was queued then.
         """
         if self._closed:
-            raise refusals.unavailable()
-        planner, size_bytes = self.planner, bytes_of(inputs)
+            raise shed_errors.unavailable()
+        scheduler, size_bytes = self.scheduler, bytes_of(inputs)
         kind = length_class(inputs, rows) if self._lengths else 0
-        full = planner.waiting.size_bytes + size_bytes > planner.max_queue_bytes
+        full = scheduler.waiting.size_bytes + size_bytes > scheduler.max_queue_bytes
         if full or deadline_ns != self._admitted_ns or kind != self.kind:
             # Others were let in since; or nobody asked yet, or for shorter rows.
             self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, size_bytes, kind), counted=True)
         self._admitted_ns, self.kind = -1, min(kind, self.kind or kind)
         future = self._loop.create_future()
         now_ns = self._clock_ns()
-        target_ns = planner.target_ns(since_ns or now_ns, deadline_ns)
-        whole = Ticket(
+        target_ns = scheduler.target_ns(since_ns or now_ns, deadline_ns)
+        whole = BatchItem(
             inputs, rows, outputs, deadline_ns, lane, future, priority, now_ns, size_bytes, tenant, kind, target_ns
         )
-        tickets = [whole] if rows <= planner.max_rows else cut(whole, planner.max_rows, self._loop)
-        for ticket in tickets:
-            planner.waiting.add(ticket)  # there is room for the whole, or it would have been refused
+        items = [whole] if rows <= scheduler.max_rows else cut(whole, scheduler.max_rows, self._loop)
+        for item in items:
+            scheduler.waiting.add(item)  # there is room for the whole, or it would have been refused
         self._deadlines.note(deadline_ns)
         if at_once:
             self._kick()
         elif not self._kick_due:
             self._schedule_kick()
-        return tickets
+        return items
 
-    def cancel(self, tickets: Sequence[Ticket]) -> None:
+    def cancel(self, items: Sequence[BatchItem]) -> None:
         """Drop what has not started of a request whose client is gone; its futures are cancelled."""
-        for ticket in tickets:
-            self.planner.cancel(ticket)
-            ticket.future.cancel()
+        for item in items:
+            self.scheduler.cancel(item)
+            item.future.cancel()
 
     async def stop(self, timeout_s: float) -> None:
         """Fail what waits, let running batches end for at most ``timeout_s``, then close; blocks nothing."""
@@ -221,7 +221,7 @@ class Dispatcher:
         for executor in self.running.executors:
             executor.close(max(give_up_ns - perf_counter_ns(), 0) / 1e9)
         # Later: the answers of batches that ended meanwhile are on their way through the loop.
-        self._loop.call_soon(lambda: refusals.end_all([ticket for ticket, _ in self.running.tickets()]))
+        self._loop.call_soon(lambda: shed_errors.end_all([item for item, _ in self.running.items()]))
 
     def _refuse(self) -> None:
         """Take nothing more and fail what waits."""
@@ -229,7 +229,7 @@ class Dispatcher:
         self._deadlines.cancel()
         if self._window is not None:
             self._window.cancel()
-        refusals.end_all(self.planner.expire(NEVER_NS))
+        shed_errors.end_all(self.scheduler.expire(NEVER_NS))
 
     def _schedule_kick(self) -> None:
         if not self._kick_due:
@@ -241,17 +241,17 @@ class Dispatcher:
     def _kick(self) -> None:
         self._kick_due = False
         running = self.running
-        if running.idle and self.planner.queue_rows:
+        if running.idle and self.scheduler.queue_rows:
             now_ns = self._clock_ns()
             idle, count = len(running.idle), max(running.usable, 1)
-            plan = self.planner.plan(now_ns, idle, self.costs, executors=count, probe=not running)
+            plan = self.scheduler.plan(now_ns, idle, self.costs, executors=count, probe=not running)
             self.admission.learn(len(plan.expired))
             for batch in plan.batches:
                 executor = running.idle.pop()
                 self._deadlines.note(running.begin(executor, batch, now_ns, self.costs.of(batch[0].kind)))
                 executor.start(batch)
-            for ticket in plan.expired:
-                expire(ticket, now_ns)
+            for item in plan.expired:
+                expire(item, now_ns)
             if plan.again_ns:
                 if self._window is not None:
                     self._window.cancel()
@@ -261,22 +261,22 @@ class Dispatcher:
     def on_done(
         self,
         executor: Executor,
-        batch: Sequence[Ticket],
+        batch: Sequence[BatchItem],
         result: list[Arrays] | TailcutError,
         started_ns: int,
         finished_ns: int,
     ) -> None:
-        """Take an executor back that has finished a batch, and hand every ticket its end, or one more run alone."""
+        """Take an executor back that has finished a batch, and hand every item its end, or one more run alone."""
         ended = self.running.end(executor)
         if ended is None:
-            return  # it was given up: its tickets run elsewhere, or were told
-        for ticket in batch:
-            ticket.started_ns, ticket.finished_ns = started_ns, finished_ns
+            return  # it was given up: its items run elsewhere, or were told
+        for item in batch:
+            item.started_ns, item.finished_ns = started_ns, finished_ns
         now_ns = self._clock_ns()
-        if self.planner.queue_rows and executor is not self.running.inline:
+        if self.scheduler.queue_rows and executor is not self.running.inline:
             self._schedule_kick()  # before the answers are written: nobody would compute meanwhile
-        for ticket in self.isolation.hand_out(batch, result, NEVER_NS if self._closed else now_ns):
-            self.planner.offer(ticket, again=True)
+        for item in self.batch_retry.hand_out(batch, result, NEVER_NS if self._closed else now_ns):
+            self.scheduler.offer(item, again=True)
         # All of the time that the executor was taken: handing over and waiting for the event loop included.
         kind = batch[0].kind
         self._runs += 1
@@ -284,10 +284,10 @@ class Dispatcher:
         if told and not isinstance(result, TailcutError):  # of a batch that failed nobody knows how much of it ran
             self.costs.observe(ended.rows, now_ns - ended.started_ns, kind, run_rows=executor.run_rows)
         self._observer.batch(ended.rows, finished_ns - started_ns)
-        if self.planner.queue_rows:
+        if self.scheduler.queue_rows:
             self._schedule_kick()
         else:
-            self.planner.rest(nothing_runs=not self.running)
+            self.scheduler.rest(nothing_runs=not self.running)
         self._tell_ended()
 
     def _tell_stuck(self, executor: Executor) -> None:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from tailcut.models import shed_errors as refusals
-from tailcut.models.batch_item import Ticket
+from tailcut.models import shed_errors
+from tailcut.models.batch_item import BatchItem
 from tailcut.models.executors.in_process import Executor, InlineExecutor
 from tailcut.scheduler.admission import Executors
 from tailcut.scheduler.latency_model import Cost, CostSource, left_ns
@@ -25,7 +25,7 @@ class BatchObserver(Protocol):
 class Started(NamedTuple):
     """A batch on an executor; from ``stuck_ns`` on it has run far longer than any batch should."""
 
-    tickets: Sequence[Ticket]
+    items: Sequence[BatchItem]
     rows: int
     started_ns: int
     stuck_ns: int
@@ -43,7 +43,7 @@ class Coming(NamedTuple):
     retry_s: float
 
 
-class Running:
+class ExecutorSet:
     """The executors of one dispatcher and their batches. Owned by the event loop.
 
     Args:
@@ -88,7 +88,7 @@ class Running:
         self.idle.insert(0, executor)
         if isinstance(executor, InlineExecutor):
             self.inline = executor
-        self._seat()
+        self._handle()
 
     def turn(self, executor: Executor) -> int:
         """Return how soon an executor would be missed: 0 for the one that would begin last, the most for busy ones."""
@@ -106,22 +106,22 @@ class Running:
             self._leaving[executor] = done
         else:
             done.set_result(None)
-        self._seat()
+        self._handle()
         return done
 
-    def lose(self, executor: Executor) -> Sequence[Ticket]:
+    def lose(self, executor: Executor) -> Sequence[BatchItem]:
         """Forget an executor that is dead; return what it was running."""
         self._forget(executor)
         started = self._started.pop(executor, None)
         self._left(executor)
-        self._seat()
-        return started.tickets if started is not None else ()
+        self._handle()
+        return started.items if started is not None else ()
 
-    def begin(self, executor: Executor, tickets: Sequence[Ticket], now_ns: int, cost: Cost) -> int:
+    def begin(self, executor: Executor, items: Sequence[BatchItem], now_ns: int, cost: Cost) -> int:
         """Note a batch; return from when on it is stuck."""
-        rows = sum([ticket.rows for ticket in tickets])
+        rows = sum([item.rows for item in items])
         stuck_ns = now_ns + max(self._stuck_after_ns, int(_STUCK_FACTOR * cost.batch_ns(rows)))
-        self._started[executor] = Started(tickets, rows, now_ns, stuck_ns)
+        self._started[executor] = Started(items, rows, now_ns, stuck_ns)
         return stuck_ns
 
     def end(self, executor: Executor) -> Started | None:
@@ -134,7 +134,7 @@ class Running:
             self._left(executor)
         else:
             self.idle.append(executor)
-        self._seat()
+        self._handle()
         return started
 
     @property
@@ -142,11 +142,11 @@ class Running:
         """Rows that are being computed."""
         return sum([started.rows for started in self._started.values()])
 
-    def tickets(self) -> Iterator[tuple[Ticket, Started]]:
-        """Yield every ticket that is being computed, with its batch."""
+    def items(self) -> Iterator[tuple[BatchItem, Started]]:
+        """Yield every item that is being computed, with its batch."""
         for started in self._started.values():
-            for ticket in started.tickets:
-                yield ticket, started
+            for item in started.items:
+                yield item, started
 
     def seen(self, now_ns: int, costs: CostSource, coming: Callable[[], Coming | None] | None) -> Executors:
         """Return what the executors are doing; where there is none, the next is one that is busy until it is there.
@@ -162,14 +162,14 @@ class Running:
             return Executors(self.usable, len(self.idle), sum(ends_ns), ends_ns)
         expected = coming() if coming is not None else None
         if expected is None or expected.left_s is None:
-            raise refusals.unavailable(expected.retry_s if expected is not None else 0.0)
+            raise shed_errors.unavailable(expected.retry_s if expected is not None else 0.0)
         return Executors(0, 0, expected.left_s * 1e9)
 
     def ends_ns(self, now_ns: int, costs: CostSource) -> list[float]:
         """Return what each running batch still takes, ascending; those that are stuck or leave are not counted on."""
         return sorted(
             [
-                left_ns(now_ns - started.started_ns, started.rows, costs.of(started.tickets[0].kind))
+                left_ns(now_ns - started.started_ns, started.rows, costs.of(started.items[0].kind))
                 for executor, started in self._started.items()
                 if executor not in self.stuck and executor not in self._leaving
             ]
@@ -183,13 +183,13 @@ class Running:
             if started.stuck_ns <= now_ns and self._may_stick(executor)
         ]
         self.stuck.update(found)
-        self._seat()
+        self._handle()
         return found
 
     def moments_ns(self) -> list[int]:
         """Return when what has not happened yet is due, even where that has passed: nobody may have looked since."""
         moments = [started.stuck_ns for executor, started in self._started.items() if self._may_stick(executor)]
-        return moments + [ticket.deadline_ns for ticket, _ in self.tickets() if not ticket.future.done()]
+        return moments + [item.deadline_ns for item, _ in self.items() if not item.future.done()]
 
     def _may_stick(self, executor: Executor) -> bool:
         return executor not in self.stuck and executor not in self._leaving
@@ -204,7 +204,7 @@ class Running:
         if executor is self.inline:
             self.inline = None
 
-    def _seat(self) -> None:
+    def _handle(self) -> None:
         """Have as many idle ones as may begin a batch; nobody waits for one that is stuck or leaves."""
         if self.at_once is None:
             return

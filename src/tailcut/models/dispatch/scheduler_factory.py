@@ -9,19 +9,19 @@ from typing import Any
 
 from tailcut.common.fingerprint import uses_gpu
 from tailcut.manifest import Batching, Deployment, Slo
-from tailcut.models.batch_item import Ticket
+from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.models.dispatch.executor_set import BatchObserver, Running
+from tailcut.models.dispatch.executor_set import BatchObserver, ExecutorSet
 from tailcut.models.row_coupling import rows_alone
 from tailcut.models.runtimes.bucketed import buckets_of
 from tailcut.models.runtimes.tuning import tuned_median, tuned_points
 from tailcut.registry import Variant
-from tailcut.registry.machine import usable_cores
 from tailcut.scheduler.admission import Admission
 from tailcut.scheduler.batching_delay import Fixed, Gain, Window
-from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.overload_detector import Target
-from tailcut.scheduler.scheduler import Planner
+from tailcut.scheduler.scheduler import Scheduler
+from tailcut.system.machine import usable_cores
 
 _COMPUTING = frozenset({"onnxruntime", "openvino"})
 """Runtimes whose batches do nothing but compute."""
@@ -43,7 +43,7 @@ def make_dispatcher(
         observer: told of every batch.
     """
     settings = deployment.batching
-    planner: Planner[Ticket] = Planner(
+    scheduler: Scheduler[BatchItem] = Scheduler(
         max_rows=most_rows(settings, variant),
         max_queue_rows=settings.max_queue_rows,
         max_queue_bytes=int(settings.max_queue_bytes),
@@ -53,13 +53,13 @@ def make_dispatcher(
     )
     costs = make_costs(deployment, variant, warm_up_ns, kind)
     admission = Admission(
-        planner, costs, tenant_share=float(settings.tenant_share), tenant_rows_per_s=settings.tenant_rate
+        scheduler, costs, tenant_share=float(settings.tenant_share), tenant_rows_per_s=settings.tenant_rate
     )
     return Dispatcher(
-        planner,
+        scheduler,
         observer,
         loop,
-        running=Running(deployment.slo.timeout_s, at_once(variant.runtime, variant.settings, usable_cores())),
+        running=ExecutorSet(deployment.slo.timeout_s, at_once(variant.runtime, variant.settings, usable_cores())),
         costs=costs,
         admission=admission,
         lengths=_lengths(deployment),
@@ -119,9 +119,9 @@ def make_target(settings: Batching, slo: Slo) -> Target | None:
     return Target(int(max(limits_s) * 1e9), int(slo.timeout_s * 1e9))
 
 
-def make_costs(deployment: Deployment, variant: Variant, warm_up_ns: Mapping[int, float], kind: int) -> Costs:
+def make_costs(deployment: Deployment, variant: Variant, warm_up_ns: Mapping[int, float], kind: int) -> LatencyLearner:
     """Return what is known before the first batch: from the build where it was on such a machine, and from warm-up."""
-    costs = Costs(buckets_of(variant.settings, variant.name), divides=divides(deployment.batching, variant))
+    costs = LatencyLearner(buckets_of(variant.settings, variant.name), divides=divides(deployment.batching, variant))
     if _lengths(deployment):
         # The build's times are of texts of all lengths; warm-up's are of one.
         if warm_up_ns:

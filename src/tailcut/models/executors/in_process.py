@@ -11,14 +11,14 @@ from typing import Protocol
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import TailcutError
-from tailcut.models.batch_item import Ticket, failed, run_batch, run_rows
-from tailcut.models.runtimes.base import DividingRuntime, Runtime
+from tailcut.models.batch_item import BatchItem, failed, run_batch, run_rows
+from tailcut.models.runtimes.base import MicroBatchingRuntime, Runtime
 from tailcut.models.runtimes.floats import mode_of_models, take_mode_of_models
 
 THREADS = "tailcut-executor-"
 """What the names of the threads begin with in which models run."""
 
-Done = Callable[["Executor", Sequence[Ticket], "list[Arrays] | TailcutError", int, int], None]
+Done = Callable[["Executor", Sequence[BatchItem], "list[Arrays] | TailcutError", int, int], None]
 """Called on the event loop with the executor, its batch, the outputs or the error, and the start and end in ns."""
 
 
@@ -30,7 +30,7 @@ class Executor(Protocol):
         """Rows of the largest run of the model in the last batch that ended; 0 where batches are not divided."""
         ...
 
-    def start(self, batch: Sequence[Ticket]) -> None:
+    def start(self, batch: Sequence[BatchItem]) -> None:
         """Begin a batch; ``done`` is called once, on the event loop, when it has ended."""
         ...
 
@@ -39,13 +39,13 @@ class Executor(Protocol):
         ...
 
 
-def _attempt(runtime: Runtime, batch: Sequence[Ticket]) -> list[Arrays] | TailcutError:
+def _attempt(runtime: Runtime, batch: Sequence[BatchItem]) -> list[Arrays] | TailcutError:
     try:
         return run_batch(runtime, batch)
     except TailcutError as error:
         return error
     except BaseException as error:  # SystemExit, say, which would end the server
-        return failed(error, sum([ticket.rows for ticket in batch]))
+        return failed(error, sum([item.rows for item in batch]))
 
 
 class InlineExecutor:
@@ -57,14 +57,14 @@ class InlineExecutor:
         self._runtime = runtime
         self._done = done
 
-    def start(self, batch: Sequence[Ticket]) -> None:
+    def start(self, batch: Sequence[BatchItem]) -> None:
         started_ns = perf_counter_ns()
         with mode_of_models():
             result = _attempt(self._runtime, batch)
         self._done(self, batch, result, started_ns, perf_counter_ns())
 
     def run_now(self, inputs: Arrays, rows: int, outputs: Sequence[str]) -> Arrays:
-        """Run rows without a ticket; raises what ``run_rows`` raises."""
+        """Run rows without an item; raises what ``run_rows`` raises."""
         try:
             with mode_of_models():
                 return run_rows(self._runtime, inputs, rows, outputs)
@@ -82,10 +82,10 @@ class ThreadExecutor:
 
     def __init__(self, runtime: Runtime, done: Done, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._runtime = runtime
-        self._divided = runtime if isinstance(runtime, DividingRuntime) else None
+        self._divided = runtime if isinstance(runtime, MicroBatchingRuntime) else None
         self._done = done
         self._loop = loop
-        self._inbox: queue.SimpleQueue[Sequence[Ticket] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Sequence[BatchItem] | None] = queue.SimpleQueue()
         # A daemon: a hung model must not keep the process alive past kill_s.
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -95,7 +95,7 @@ class ThreadExecutor:
         """See ``Executor``."""
         return self._divided.run_rows if self._divided is not None else 0
 
-    def start(self, batch: Sequence[Ticket]) -> None:
+    def start(self, batch: Sequence[BatchItem]) -> None:
         self._inbox.put(batch)
 
     def close(self, timeout_s: float) -> None:

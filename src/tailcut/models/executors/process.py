@@ -8,7 +8,7 @@ from time import perf_counter_ns
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import TailcutError
-from tailcut.models.batch_item import Ticket, check_rows, failed, part
+from tailcut.models.batch_item import BatchItem, check_rows, failed, part
 from tailcut.models.executors.in_process import Done, Executor
 from tailcut.models.runtimes.remote import RemoteRuntime
 from tailcut.models.runtimes.remote.messages import Failed, Ran
@@ -33,7 +33,7 @@ class ProcessExecutor:
         self._done = done
         self._lost = lost
         self._loop = loop
-        self._batch: Sequence[Ticket] = ()
+        self._batch: Sequence[BatchItem] = ()
         self._sent_ns = 0
         self._reads = True
         runtime.listen()
@@ -46,15 +46,15 @@ class ProcessExecutor:
         """See ``Executor``."""
         return self.runtime.run_rows
 
-    def start(self, batch: Sequence[Ticket]) -> None:
+    def start(self, batch: Sequence[BatchItem]) -> None:
         self._batch, self._sent_ns = batch, perf_counter_ns()
         try:
-            self.runtime.send([ticket.inputs for ticket in batch], batch[0].outputs)
+            self.runtime.send([item.inputs for item in batch], batch[0].outputs)
         except OSError:
             # The reader is told too, but perhaps of nothing more: a child that was killed while idle.
             self._loop.call_soon(self._ended, self.runtime.lost())
         except Exception as error:
-            rows = sum([ticket.rows for ticket in batch])
+            rows = sum([item.rows for item in batch])
             self._finish(failed(error, rows), self._sent_ns, perf_counter_ns())
 
     def kill(self) -> None:
@@ -84,7 +84,7 @@ class ProcessExecutor:
             self._ended(self.runtime.lost())
             return
         if isinstance(reply, Failed):
-            rows = sum([ticket.rows for ticket in self._batch])
+            rows = sum([item.rows for item in self._batch])
             self._finish(failed(reply.error, rows), reply.started_ns, reply.finished_ns)
         elif isinstance(reply, Ran):
             self._answered(outputs, reply)
@@ -101,7 +101,7 @@ class ProcessExecutor:
         batch = self._batch
         result: list[Arrays] | TailcutError
         try:
-            check_rows(outputs, sum([ticket.rows for ticket in batch]))
+            check_rows(outputs, sum([item.rows for item in batch]))
             result = part(outputs, batch)
         except TailcutError as error:
             result = error

@@ -55,7 +55,7 @@ class StreamingRuntime(Runtime, Protocol):
 
 
 @runtime_checkable
-class DividingRuntime(Runtime, Protocol):
+class MicroBatchingRuntime(Runtime, Protocol):
     """A runtime that may run a batch as several small ones, one after the other."""
 
     @property
@@ -92,7 +92,7 @@ class Openable(Protocol):
 
 
 @dataclass(frozen=True)
-class Opening:
+class OpenSpec:
     """An ``Openable`` that stands for itself: a file that is in no registry, or a part of a pair."""
 
     name: str

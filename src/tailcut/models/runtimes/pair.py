@@ -17,7 +17,7 @@ import numpy as np
 from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.errors import ArtifactError, InferenceError
 from tailcut.models.runtimes import open_runtime
-from tailcut.models.runtimes.base import Openable, Opening, Runtime
+from tailcut.models.runtimes.base import Openable, OpenSpec, Runtime
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -111,7 +111,7 @@ def _open(variant: Openable, part: Part, threads: int) -> Runtime:
             hint="run `tailcut build` again",
         )
     name = f"{variant.name} ({part.variant})"
-    opened = Opening(name, part.runtime, path, variant.inputs, variant.outputs, part.settings)
+    opened = OpenSpec(name, part.runtime, path, variant.inputs, variant.outputs, part.settings)
     return open_runtime(opened, threads=min(threads, int(part.settings.get("threads", threads))))
 
 

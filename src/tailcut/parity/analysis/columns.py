@@ -12,7 +12,7 @@ Columns = dict[str, list[Any]]
 """Name -> one value per row."""
 
 
-class Call(NamedTuple):
+class ModelCallInputs(NamedTuple):
     """What an application handed to its model in one request.
 
     Attributes:
@@ -54,7 +54,7 @@ _FIRST = 3
 _NULL = "None where x is NaN, which scikit-learn's imputers do not take for missing"
 
 
-def joined(calls: Sequence[Call], rows: int) -> Call | None:
+def joined(calls: Sequence[ModelCallInputs], rows: int) -> ModelCallInputs | None:
     """Put the calls of one request together: one with all rows, or one call per row; None where they do not fit."""
     whole = [call for call in calls if call.rows == rows]
     if whole:
@@ -64,7 +64,7 @@ def joined(calls: Sequence[Call], rows: int) -> Call | None:
     if rows > 1 and len(same) == rows and all(call.rows == 1 for call in same):
         named = {name: [call.named[name][0] for call in same if name in call.named] for name in same[0].named}
         placed = [[call.placed[at][0] for call in same if at < len(call.placed)] for at in range(len(same[0].placed))]
-        return Call(last, named, placed)
+        return ModelCallInputs(last, named, placed)
     return None
 
 
@@ -83,7 +83,7 @@ def split(name: str, values: list[Any], width: int, columns: Sequence[str] = ())
     return {column: [row[place] for row in values] for place, column in enumerate(names)}
 
 
-def matched(call: Call, ours: Mapping[str, Columns]) -> Columns | None:
+def matched(call: ModelCallInputs, ours: Mapping[str, Columns]) -> Columns | None:
     """Find the pilot's columns for those of the deployment; None where they do not fit.
 
     Args:
@@ -158,7 +158,7 @@ def _other_column(theirs: list[Any], name: str, ours: Mapping[str, list[Any]]) -
     return ""
 
 
-def _in_order(call: Call, ours: Mapping[str, Columns]) -> list[list[Any]]:
+def _in_order(call: ModelCallInputs, ours: Mapping[str, Columns]) -> list[list[Any]]:
     """The pilot's tensors in the deployment's order: by their names where all of them have one."""
     if call.named and set(ours) <= set(call.named):
         return [call.named[name] for name in ours]

@@ -69,7 +69,7 @@ def parse_path(text: str) -> FieldPath:
     while place < len(text):
         found = _TOKEN.match(text, place)
         if found is None:
-            raise ManifestError(f"{text!r} is not a path", hint="write keys and indexes such as predictions[].risk")
+            raise ManifestError(f"{text!r} is not a path", hint="write keys and indexes such[].risk")
         index = found["index"]
         steps.append(found["key"] if index is None else int(index) if index else ROWS)
         place = found.end()

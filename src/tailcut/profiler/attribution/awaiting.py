@@ -10,7 +10,7 @@ from tailcut.profiler.attribution.cpu_split import Floats
 from tailcut.profiler.attribution.functions import SpanName, seen_ns, seen_shares
 from tailcut.profiler.attribution.span_table import Ints
 from tailcut.profiler.attribution.stages import Attribution, less_children, self_of
-from tailcut.profiler.attribution.stalls import Holdups
+from tailcut.profiler.attribution.stalls import Stalls
 from tailcut.profiler.attribution.unattributed_cpu import computing_share
 from tailcut.profiler.records import Recording, Stage
 
@@ -78,8 +78,8 @@ def _held_ns(found: Attribution, recording: Recording) -> Floats:
     """How long each span's own part of its request's callbacks held the event loop."""
     flat = found.flat
     place_of = {one.number: place for place, one in enumerate(flat.requests)}
-    holdups = Holdups.of(recording.moments, place_of, (int(flat.intended_ns.min()), int(flat.done_ns.max())))
-    held = holdups.own_ns(flat.request, flat.start_ns, flat.end_ns)
+    stalls = Stalls.of(recording.moments, place_of, (int(flat.intended_ns.min()), int(flat.done_ns.max())))
+    held = stalls.own_ns(flat.request, flat.start_ns, flat.end_ns)
     return np.maximum(less_children(flat, held), 0).astype(np.float64)
 
 

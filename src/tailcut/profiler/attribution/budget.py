@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tailcut.common.slo import Finding, Objectives, judge
 from tailcut.common.statistics import Percentiles, percentile, rank, summarise
 from tailcut.profiler.attribution.awaiting import awaited_ns, poorly_seen
-from tailcut.profiler.attribution.calls import Call, calls_of, shown_label
+from tailcut.profiler.attribution.calls import CallTotals, calls_of, shown_label
 from tailcut.profiler.attribution.functions import FunctionShare, SpanName, functions_of, holders_of
 from tailcut.profiler.attribution.gaps import lateness_ns
 from tailcut.profiler.attribution.model_steps import ModelStep, steps_of
@@ -20,7 +20,7 @@ from tailcut.profiler.attribution.overhead_adjustment import note_cost
 from tailcut.profiler.attribution.span_table import STAGES, Name, answered_ms
 from tailcut.profiler.attribution.stages import Attribution, attribute
 from tailcut.profiler.records import Recording, Stage
-from tailcut.report.perception import perception
+from tailcut.report.ladder.perception import perception
 
 LEAST_NEAR = 20
 _NEAR = (0.93, 0.97)
@@ -104,7 +104,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     near_to_ms: float
     near_ms: float
     culprits: tuple[Culprit, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[CallTotals, ...]
     perception: dict[str, float]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ _STORES = frozenset({
 """Commands of caches that ask for nothing that could be kept."""
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class CallTotals(msgspec.Struct, frozen=True, kw_only=True):
     """One query, address, cache command or model: how often and how long, all requests together.
 
     Rows that are read of a query are part of it, also where that is another call of the driver's.
@@ -69,7 +69,7 @@ def shown_label(stage: Stage, label: str) -> str:
     return shown(label) if shown else label
 
 
-def calls_of(found: Attribution, traced: float = 1.0) -> tuple[Call, ...]:
+def calls_of(found: Attribution, traced: float = 1.0) -> tuple[CallTotals, ...]:
     """Count and time them, all requests together; by total time.
 
     Args:
@@ -91,7 +91,7 @@ def calls_of(found: Attribution, traced: float = 1.0) -> tuple[Call, ...]:
         if not len(took_ms):
             continue
         calls.append(
-            Call(
+            CallTotals(
                 stage=name.stage,
                 text=name.label,
                 place=name.place,

@@ -81,7 +81,7 @@ def holds_loop(flat: Flat, cpu_ns: Floats, wait_ns: Floats, held_ns: Floats) -> 
         held_ns: for how long each span's own part held the loop, shape [spans].
     """
     blocked_ns = np.clip(held_ns - cpu_ns, 0.0, wait_ns)
-    # What a driver that awaits was seen to compute is known otherwise (``untold``).
+    # What a driver that awaits was seen to compute is known otherwise (``unattributed``).
     driven = flat.is_of(WAITING) & (flat.cpu_ns < 0)
     held: Bools = (flat.thread == 0) & ~driven & (blocked_ns > 0) & (blocked_ns >= _MOSTLY * wait_ns)
     return held

@@ -9,7 +9,7 @@ import numpy as np
 
 from tailcut.common.statistics import percentile
 from tailcut.profiler.attribution.span_table import STAGE_AT, Flat, Ints
-from tailcut.profiler.attribution.stalls import Holdups
+from tailcut.profiler.attribution.stalls import Stalls
 from tailcut.profiler.records import Stage
 
 _GC, _LOOP, _ACCEPT = STAGE_AT[Stage.GC], STAGE_AT[Stage.LOOP], STAGE_AT[Stage.ACCEPT]
@@ -59,7 +59,7 @@ _NETWORK_SHARE = 0.1
 """Of the requests: how long the quickest of them take is what the way itself takes, on one machine."""
 
 
-def attribute_gaps(flat: Flat, gaps: Gaps, holdups: Holdups, stage_ns: Ints, *, beside: bool = False) -> None:
+def attribute_gaps(flat: Flat, gaps: Gaps, stalls: Stalls, stage_ns: Ints, *, beside: bool = False) -> None:
     """Add what the gaps were to ``stage_ns``, shape [n, stages].
 
     Args:
@@ -80,7 +80,7 @@ def attribute_gaps(flat: Flat, gaps: Gaps, holdups: Holdups, stage_ns: Ints, *, 
         request, start, end = gaps.request[some], start[some], end[some]
         left = end - start
         if busy is not None:
-            gc_ns, busy_ns = holdups.gc_ns(start, end), holdups.loop_ns(request, start, end)
+            gc_ns, busy_ns = stalls.gc_ns(start, end), stalls.loop_ns(request, start, end)
             np.add.at(stage_ns[:, _GC], request, gc_ns)
             np.add.at(stage_ns[:, busy], request, busy_ns)
             left = left - gc_ns - busy_ns

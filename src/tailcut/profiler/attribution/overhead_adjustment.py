@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tailcut.common.slo import Finding
-from tailcut.profiler.attribution.overhead import Added
+from tailcut.profiler.overhead_records import Added
 from tailcut.profiler.records import Recording
 
 _UPPER, _LAST = 85.0, 97.0

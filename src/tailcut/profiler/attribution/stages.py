@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tailcut.profiler.attribution.gaps import Gaps, attribute_gaps
 from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES, Flat, Ints, flatten
-from tailcut.profiler.attribution.stalls import Holdups
+from tailcut.profiler.attribution.stalls import Stalls
 from tailcut.profiler.attribution.sweep import Swept, sweep
 from tailcut.profiler.records import Recording, Stage
 
@@ -70,10 +70,10 @@ def attribute(recording: Recording) -> Attribution:
     stage_ns = np.zeros((len(flat.requests), len(STAGES)), dtype=np.int64)
     place_of = {one.number: place for place, one in enumerate(flat.requests)}
     wall_ns = (int(flat.intended_ns.min()), int(flat.done_ns.max())) if len(flat.requests) else (0, 0)
-    holdups = Holdups.of(recording.moments, place_of, wall_ns)
-    own, gaps = _own(flat, holdups)
+    stalls = Stalls.of(recording.moments, place_of, wall_ns)
+    own, gaps = _own(flat, stalls)
     self_ns, delay_ns = _attribute_spans(flat, own, stage_ns)
-    attribute_gaps(flat, gaps, holdups, stage_ns, beside=bool(recording.pilot.loop))
+    attribute_gaps(flat, gaps, stalls, stage_ns, beside=bool(recording.pilot.loop))
     return Attribution(flat, stage_ns, self_ns, delay_ns, gaps)
 
 
@@ -113,7 +113,7 @@ def _attribute_spans(flat: Flat, own: _Own, stage_ns: Ints) -> tuple[Ints, Ints]
     return self_ns, delay_ns
 
 
-def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
+def _own(flat: Flat, stalls: Stalls) -> tuple[_Own, Gaps]:
     """Find each span's own time, and the time that no span covers."""
     order, plain = _plain(flat)
     self_ns = less_children(flat, flat.end_ns - flat.start_ns)
@@ -121,8 +121,8 @@ def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
         self_ns,
         self_ns.copy(),
         self_of(flat, flat.delay_ns),
-        less_children(flat, holdups.gc_ns(flat.start_ns, flat.end_ns)),
-        less_children(flat, holdups.loop_ns(flat.request, flat.start_ns, flat.end_ns)),
+        less_children(flat, stalls.gc_ns(flat.start_ns, flat.end_ns)),
+        less_children(flat, stalls.loop_ns(flat.request, flat.start_ns, flat.end_ns)),
     )
     roots = order[(flat.parent[order] < 0) & plain[flat.request[order]]]
     gaps = Gaps.between(flat, roots, np.flatnonzero(plain))
@@ -131,7 +131,7 @@ def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
     computes = _computes(flat)
     uncovered: list[tuple[int, int, int]] = []
     for number in np.flatnonzero(~plain).tolist():
-        found = _sweep_one(flat, holdups, rank, own.delay_ns, waits, computes, number)
+        found = _sweep_one(flat, stalls, rank, own.delay_ns, waits, computes, number)
         low, high = int(flat.first[number]), int(flat.first[number + 1])
         own.self_ns[low:high], own.shared_ns[low:high] = found.self_ns, found.shared_ns
         own.gc_ns[low:high], own.loop_ns[low:high] = found.gc_ns, found.loop_ns
@@ -164,7 +164,7 @@ def _beside(flat: Flat) -> Bools:
 
 
 def _sweep_one(
-    flat: Flat, holdups: Holdups, rank: Ints, delay_ns: Ints, waits: Bools, computes: Bools, number: int
+    flat: Flat, stalls: Stalls, rank: Ints, delay_ns: Ints, waits: Bools, computes: Bools, number: int
 ) -> Swept:
     low, high = int(flat.first[number]), int(flat.first[number + 1])
     parent = flat.parent[low:high]
@@ -172,8 +172,8 @@ def _sweep_one(
     long = low + np.flatnonzero(flat.end_ns[low:high] > flat.start_ns[low:high])  # spans of no length end no stretch
     edges = np.unique(np.concatenate([flat.start_ns[long], flat.end_ns[long], wall_ns]))
     start, end = edges[:-1], edges[1:]
-    gc_ns = holdups.gc_ns(start, end).tolist()
-    loop_ns = holdups.loop_ns(np.full(len(start), number), start, end).tolist()
+    gc_ns = stalls.gc_ns(start, end).tolist()
+    loop_ns = stalls.loop_ns(np.full(len(start), number), start, end).tolist()
     return sweep(
         flat.start_ns[low:high].tolist(),
         flat.end_ns[low:high].tolist(),

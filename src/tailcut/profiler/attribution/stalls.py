@@ -57,7 +57,7 @@ class Cover:
 
 
 @dataclass(frozen=True)
-class Holdups:
+class Stalls:
     """Tells how long each of many intervals was held up, and by what.
 
     ``own`` holds each request's own work on the loop in a time of its own: request * ``stride`` + time - ``origin``.
@@ -70,7 +70,7 @@ class Holdups:
     stride_ns: int
 
     @staticmethod
-    def of(moments: Iterable[Moment], place_of: Mapping[int, int], wall_ns: tuple[int, int]) -> Holdups:
+    def of(moments: Iterable[Moment], place_of: Mapping[int, int], wall_ns: tuple[int, int]) -> Stalls:
         """Read the process's moments.
 
         Args:
@@ -91,7 +91,7 @@ class Holdups:
             for (start, end), place in loops
             if place >= 0
         )
-        return Holdups(stopped, Cover.of(piece for piece, _ in loops), own, origin_ns, stride_ns)
+        return Stalls(stopped, Cover.of(piece for piece, _ in loops), own, origin_ns, stride_ns)
 
     def gc_ns(self, start: Ints, end: Ints) -> Ints:
         """How long collections stopped every thread, shape [n]."""

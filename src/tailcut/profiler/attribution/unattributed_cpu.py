@@ -28,7 +28,7 @@ _SHORT_NS = 1e6
 """What a driver's call computes, and code on the event loop, in callbacks too short to be noted."""
 
 
-class Untold(NamedTuple):
+class UnattributedCpu(NamedTuple):
     """CPU time that no span tells of.
 
     Attributes:
@@ -49,7 +49,7 @@ class Untold(NamedTuple):
 
 def read_untold(
     recording: Recording, found: Attribution, cpu_ns: Floats, wait_ns: Floats, network_ns: Ints, seen_ns: Floats
-) -> Untold:
+) -> UnattributedCpu:
     """Say whose the CPU time is that the process used beside what spans have.
 
     No request was served for longer than it took: what its time between client and server cannot hold, nor the calls
@@ -62,7 +62,7 @@ def read_untold(
     """
     flat, count = found.flat, len(found.flat.requests)
     if not recording.pilot.cpu_s or not count:
-        return Untold(0.0, np.zeros(count), ((),) * count, 0.0, 0.0)
+        return UnattributedCpu(0.0, np.zeros(count), ((),) * count, 0.0, 0.0)
     models = flat.is_of({Stage.MODEL})
     late, late_models_ns = late_parts(recording, flat, cpu_ns), _late_ns(flat, cpu_ns, models)
     late_ns = sum(part.cpu_ns for parts in late for part in parts)
@@ -80,7 +80,7 @@ def read_untold(
     model_ns = float((cpu_ns + wait_ns)[models].sum())
     share = min(rest_ns / model_ns, float(_cores(recording) - 1)) if model_ns else 0.0
     beside_ns = max(rest_ns - share * model_ns, 0.0) + late_models_ns
-    return Untold(server_ns, driving_ns, late, share, beside_ns / count)
+    return UnattributedCpu(server_ns, driving_ns, late, share, beside_ns / count)
 
 
 def late_parts(recording: Recording, flat: Flat, cpu_ns: Floats) -> tuple[tuple[Part, ...], ...]:

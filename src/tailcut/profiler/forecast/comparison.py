@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.common.statistics import percentile, rank
-from tailcut.profiler.attribution.overhead import Added
+from tailcut.profiler.overhead_records import Added
 
 Values = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

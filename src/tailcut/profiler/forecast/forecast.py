@@ -14,7 +14,7 @@ from tailcut.profiler.forecast.cpu_scaling import FARTHEST
 from tailcut.profiler.forecast.idle_cost import at_rate, factors_at
 from tailcut.profiler.forecast.phases import Job, Part
 from tailcut.profiler.forecast.queueing import Played, keeps_within, play
-from tailcut.profiler.forecast.service import THREAD, At, Phase, Service
+from tailcut.profiler.forecast.service_model import THREAD, At, Phase, ServiceModel
 from tailcut.profiler.forecast.state import State
 from tailcut.profiler.records import Stage
 
@@ -137,7 +137,7 @@ def _saturation(state: State) -> float:
     return min(_HIGHEST_RATE, *(servers / max(took_ns, 1.0) * 1e9 for servers, took_ns in limits))
 
 
-def _batched(service: Service) -> float:
+def _batched(service: ServiceModel) -> float:
     """What is left of a row's time in a full batch."""
     return 1.0 - service.batch_share * (1 - 1 / service.max_rows)
 
@@ -149,7 +149,7 @@ class _Laid:
         self._state = state
         self._excess = state.excess.of(state.work)
         # By the factors of the rates: beyond those that factors are known for, all rates have the same.
-        self._at: dict[tuple[float, float], tuple[Service, list[list[Phase]], float]] = {}
+        self._at: dict[tuple[float, float], tuple[ServiceModel, list[list[Phase]], float]] = {}
         recorded, slopes = state.work.rate, (state.work.cpu_slope, state.known.path_slope)
         self.changing = (
             (recorded / FARTHEST, recorded, recorded * FARTHEST**0.5, recorded * FARTHEST) if any(slopes) else ()
@@ -164,7 +164,9 @@ class _Laid:
         limit_ns = limit_ms * 1e6 / self._kept(share) if self._kept(share) > 0.0 else math.inf
         return keeps_within(*self._drawn(rate, count, seed), limit_ns=limit_ns, late=late)
 
-    def _drawn(self, rate: float, count: int, seed: int) -> tuple[Service, npt.NDArray[np.float64], list[list[Phase]]]:
+    def _drawn(
+        self, rate: float, count: int, seed: int
+    ) -> tuple[ServiceModel, npt.NDArray[np.float64], list[list[Phase]]]:
         """Draw arrivals, and which of the requests laid out each is."""
         service, phases, _ = self._lay(rate)
         generator = np.random.default_rng(seed)
@@ -183,7 +185,7 @@ class _Laid:
         """The rate at which something would have no time left, if requests took what they do at this one."""
         return self._lay(rate)[2]
 
-    def _lay(self, rate: float) -> tuple[Service, list[list[Phase]], float]:
+    def _lay(self, rate: float) -> tuple[ServiceModel, list[list[Phase]], float]:
         factors = factors_at(self._state, rate)
         if factors not in self._at:
             state = at_rate(self._state, rate)
@@ -192,7 +194,7 @@ class _Laid:
         return self._at[factors]
 
 
-def phases_of(job: Job, service: Service) -> list[Phase]:
+def phases_of(job: Job, service: ServiceModel) -> list[Phase]:
     """Lay out a request's phases, those alike that follow one another as one."""
     phases: list[Phase] = []
     computing = service.database_share if service.has_database else 0.0
@@ -218,12 +220,12 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
     return phases + _once_answered(job, service)
 
 
-def loop_of(service: Service) -> int:
-    """What stands for the event loop's thread among what is taken: it comes after all that ``Service.held`` counts."""
+def loop_of(service: ServiceModel) -> int:
+    """What stands for the event loop's thread among what is taken: it comes after all of ``ServiceModel.held``."""
     return len(service.held) + 1
 
 
-def _late(part: Part, service: Service) -> list[Phase]:
+def _late(part: Part, service: ServiceModel) -> list[Phase]:
     """What is computed after the reply, on the event loop's thread in one turn."""
     phases: list[Phase] = []
     _add(phases, At.NOWHERE, part.wait_ns)
@@ -234,7 +236,7 @@ def _late(part: Part, service: Service) -> list[Phase]:
     return phases
 
 
-def _once_answered(job: Job, service: Service) -> list[Phase]:
+def _once_answered(job: Job, service: ServiceModel) -> list[Phase]:
     """What is computed, and what is held, beside a request that is done."""
     phases: list[Phase] = [(At.ANSWERED, 0.0)]
     for part in job:
@@ -247,7 +249,7 @@ def _once_answered(job: Job, service: Service) -> list[Phase]:
     return phases if len(phases) > 1 else []
 
 
-def _beside(part: Part, service: Service) -> list[Phase]:
+def _beside(part: Part, service: ServiceModel) -> list[Phase]:
     """What other threads compute meanwhile, about as long each as the part itself."""
     if not part.beside_ns:
         return []

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tailcut.profiler.attribution.lock_handoffs import in_turn, stand_for_all
 from tailcut.profiler.attribution.span_table import Flat, Ints, Name
 from tailcut.profiler.attribution.stages import less_children
-from tailcut.profiler.attribution.trace_sampling import POOLS, THREADING
+from tailcut.profiler.recording.trace_sampling import POOLS, THREADING
 from tailcut.profiler.records import EXECUTOR, PROCESS_POOL, Stage, Wait
 
 Floats = npt.NDArray[np.float64]

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.profiler.forecast.service import At, Phase, Service
+from tailcut.profiler.forecast.service_model import At, Phase, ServiceModel
 
 Floats = npt.NDArray[np.float64]
 Jobs = Sequence[Sequence[Phase]]
@@ -39,7 +39,7 @@ class Played:
     busy_share: float
 
 
-def play(service: Service, arrivals_ns: Floats, jobs: Jobs) -> Played:
+def play(service: ServiceModel, arrivals_ns: Floats, jobs: Jobs) -> Played:
     """Send requests through a service until all are answered.
 
     Args:
@@ -52,7 +52,7 @@ def play(service: Service, arrivals_ns: Floats, jobs: Jobs) -> Played:
     return run.played()
 
 
-def keeps_within(service: Service, arrivals_ns: Floats, jobs: Jobs, *, limit_ns: float, late: int) -> bool:
+def keeps_within(service: ServiceModel, arrivals_ns: Floats, jobs: Jobs, *, limit_ns: float, late: int) -> bool:
     """Tell whether at most ``late`` requests take longer than a limit; with one more it ends early. See ``play``."""
     run = _Play(service, arrivals_ns.tolist(), jobs)
     run.limit_ns = limit_ns
@@ -69,7 +69,7 @@ _NOWHERE, _PYTHON, _MODEL, _DATABASE = At.NOWHERE, At.PYTHON, At.MODEL, At.DATAB
 
 
 class _Play:
-    def __init__(self, service: Service, arrivals_ns: list[float], jobs: Jobs) -> None:
+    def __init__(self, service: ServiceModel, arrivals_ns: list[float], jobs: Jobs) -> None:
         self.service = service
         self.limit_ns, self.late = float("inf"), 0
         self.arrivals_ns = arrivals_ns

@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tailcut.profiler.attribution.cpu_split import FETCHING
-from tailcut.profiler.forecast.service import Service
+from tailcut.profiler.forecast.service_model import ServiceModel
 from tailcut.profiler.forecast.work import Work
 from tailcut.profiler.levers import priors
 from tailcut.profiler.levers.priors import Prior
-from tailcut.profiler.payloads.query_keys import Asked
+from tailcut.profiler.payloads.query_keys import KeyRepeats
 
 LeverName = Literal[
     "serving path", "feature cache", "concurrent I/O", "preprocessing", "runtime", "INT8", "batching",
@@ -78,7 +78,7 @@ class Known:
     """
 
     feature_hits: Mapping[int, float] = field(default_factory=dict)
-    asked: Asked = field(default_factory=Asked)
+    asked: KeyRepeats = field(default_factory=KeyRepeats)
     feature_doubt: str = ""
     prediction_hits: Mapping[int, bool] = field(default_factory=dict)
     tensor_hits: Mapping[int, bool] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class State:
     """Work and the service that does it, with the levers that were pulled."""
 
     work: Work
-    service: Service
+    service: ServiceModel
     known: Known
     pulled: tuple[LeverName, ...] = ()
     queues: frozenset[int] = frozenset()

@@ -27,7 +27,7 @@ from tailcut.profiler.attribution.gaps import attribute_gaps
 from tailcut.profiler.attribution.model_steps import STEPS, outermost_steps
 from tailcut.profiler.attribution.span_table import STAGE_AT, Flat, Ints, Name
 from tailcut.profiler.attribution.stages import Attribution, self_of
-from tailcut.profiler.attribution.stalls import Holdups
+from tailcut.profiler.attribution.stalls import Stalls
 from tailcut.profiler.attribution.unattributed_cpu import computing_share, read_untold
 from tailcut.profiler.forecast.lock_model import Holds, find_holds
 from tailcut.profiler.forecast.phases import HANDLING, Job, Part
@@ -142,22 +142,22 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     network_ns = _way_ns(recording, found)
     # Samples are of code: nobody knows what a driver computes.
     seen_ns = seen_ns if recording.pilot.watched else np.zeros_like(seen_ns)
-    untold = read_untold(recording, found, cpu_ns, wait_ns, network_ns, seen_ns)
+    unattributed = read_untold(recording, found, cpu_ns, wait_ns, network_ns, seen_ns)
     usual_ns = float(np.quantile(network_ns, _USUAL)) if len(network_ns) else 0.0
     rest_ns = found.stage_ns[:, STAGE_AT[Stage.UNATTRIBUTED]]
     order = np.lexsort((flat.start_ns, flat.request))
     edges = np.searchsorted(flat.request[order], np.arange(len(flat.requests) + 1))
     lengths, handling = fetch_lengths(flat, cpu_ns), handling_share(flat)
     blocks = holds_loop(flat, cpu_ns, wait_ns, seen_ns)
-    spans = _Spans(flat, cpu_ns, wait_ns, lengths, handling, holds, pools, untold.model_share, blocks)
+    spans = _Spans(flat, cpu_ns, wait_ns, lengths, handling, holds, pools, unattributed.model_share, blocks)
     jobs: list[Job] = []
     for number in range(len(flat.requests)):
         # Beyond what is usual, the network of one machine is the server's kernel waiting for a core.
         way_ns = min(float(network_ns[number]), usual_ns)
-        parts = [Part(Stage.NETWORK, -1, untold.served_ns, way_ns, False, loop=True)]
-        parts += spans.parts(order[edges[number] : edges[number + 1]].tolist(), float(untold.driving_ns[number]))
-        parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False, beside_ns=untold.beside_ns))
-        parts += untold.late[number]
+        parts = [Part(Stage.NETWORK, -1, unattributed.served_ns, way_ns, False, loop=True)]
+        parts += spans.parts(order[edges[number] : edges[number + 1]].tolist(), float(unattributed.driving_ns[number]))
+        parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False, beside_ns=unattributed.beside_ns))
+        parts += unattributed.late[number]
         jobs.append(tuple(parts))
     work = Work(
         jobs=tuple(jobs),
@@ -260,7 +260,7 @@ def _way_ns(recording: Recording, found: Attribution) -> Ints:
     if len(flat.requests):
         place_of = {one.number: place for place, one in enumerate(flat.requests)}
         wall_ns = int(flat.intended_ns.min()), int(flat.done_ns.max())
-        attribute_gaps(flat, found.gaps, Holdups.of(recording.moments, place_of, wall_ns), stage_ns)
+        attribute_gaps(flat, found.gaps, Stalls.of(recording.moments, place_of, wall_ns), stage_ns)
     place = STAGE_AT[Stage.NETWORK]
     return np.maximum(stage_ns[:, place], found.stage_ns[:, place])
 

@@ -20,7 +20,7 @@ from tailcut.profiler.hooks import (
     threads,
 )
 from tailcut.profiler.hooks.imports import Hook, ImportHooks
-from tailcut.profiler.tracing import tracer
+from tailcut.profiler.recording.tracing import tracer
 
 
 def install_hooks() -> None:

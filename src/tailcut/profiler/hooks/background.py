@@ -7,11 +7,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tailcut.profiler.background import Name, background, steps
-from tailcut.profiler.clocks import now, thread_time_ns
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.tracing import Trace, current, tracer
-from tailcut.profiler.untraced import is_untraced
+from tailcut.profiler.recording.background import Name, background, steps
+from tailcut.profiler.recording.clocks import now, thread_time_ns
+from tailcut.profiler.recording.tracing import Trace, current, tracer
+from tailcut.profiler.recording.untraced import is_untraced
 
 
 def _hook_starlette(module: ModuleType) -> None:

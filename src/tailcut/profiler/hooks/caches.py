@@ -8,8 +8,8 @@ from typing import Any
 from tailcut.profiler.hooks.asking import command_asked
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import wrap, wrap_present
+from tailcut.profiler.recording.spans import one_line
 from tailcut.profiler.records import Stage
-from tailcut.profiler.spans import one_line
 
 
 def _name(value: Any) -> str:

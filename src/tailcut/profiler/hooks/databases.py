@@ -12,8 +12,8 @@ from typing import Any
 from tailcut.profiler.hooks.asking import asked_by, command_asked, query_asked
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import query_of, wrap, wrap_present
+from tailcut.profiler.recording.tracing import SQL, Open, close_span, current, open_under, tracer
 from tailcut.profiler.records import Stage
-from tailcut.profiler.tracing import SQL, Open, close_span, current, open_under, tracer
 
 _DECLARED = re.compile(rb"DECLARE .*? CURSOR .*?FOR ", re.DOTALL)
 """How a server cursor begins what it was given."""

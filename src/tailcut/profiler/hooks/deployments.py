@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.tracing import CODE, close_timed, current, open_timed, tracer
+from tailcut.profiler.recording.tracing import CODE, close_timed, current, open_timed, tracer
 
 
 def _hook_user_code(module: ModuleType) -> None:

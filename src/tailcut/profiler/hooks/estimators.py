@@ -9,14 +9,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tailcut.profiler.captured import captured
-from tailcut.profiler.estimators import Estimators
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.libraries import libraries
+from tailcut.profiler.recording.background_calls import background_calls
+from tailcut.profiler.recording.captured import captured
+from tailcut.profiler.recording.estimators import Estimators
+from tailcut.profiler.recording.model_libraries import libraries
+from tailcut.profiler.recording.tracing import MODEL, PREPROCESS, close_timed, current, open_timed, tracer
+from tailcut.profiler.recording.untraced import untraced
 from tailcut.profiler.records import Stage
-from tailcut.profiler.strays import strays
-from tailcut.profiler.tracing import MODEL, PREPROCESS, close_timed, current, open_timed, tracer
-from tailcut.profiler.untraced import untraced
 
 _METHODS: dict[str, Stage] = {
     "predict": MODEL,
@@ -44,7 +44,7 @@ def timed(function: Callable[..., Any], method: str) -> Any:
             request = untraced_request()
             if request is not None and not request.over:
                 return function(self, *args, **kwargs)
-            return strays.call(stage, f"{type(self).__name__}.{method}", function, (self, *args), kwargs)
+            return background_calls.call(stage, f"{type(self).__name__}.{method}", function, (self, *args), kwargs)
         inside = parent.stage is MODEL or parent.stage is PREPROCESS
         if inside and not parent.parts:
             return function(self, *args, **kwargs)

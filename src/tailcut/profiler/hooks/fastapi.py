@@ -13,8 +13,8 @@ from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.layering import coded, entrances, reentered
 from tailcut.profiler.hooks.streams import streamed
 from tailcut.profiler.hooks.wrapping import wrap
+from tailcut.profiler.recording.tracing import CODE, Open, close_span, current, open_span, open_under, tracer
 from tailcut.profiler.records import Stage
-from tailcut.profiler.tracing import CODE, Open, close_span, current, open_span, open_under, tracer
 
 
 def _hook_routing(module: ModuleType) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
-from tailcut.profiler.tracing import tracer
+from tailcut.profiler.recording.tracing import tracer
 
 _NOTE = (
     "a traced call of a model on a GPU ends when the GPU is done with it, and not when its kernels are queued: else"

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import wrap, wrap_present
+from tailcut.profiler.recording.tracing import close_span, current, open_under, tracer
 from tailcut.profiler.records import Stage
-from tailcut.profiler.tracing import close_span, current, open_under, tracer
 
 _HTTP = Stage.HTTP
 

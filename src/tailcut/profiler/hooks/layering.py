@@ -12,9 +12,9 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
-from tailcut.profiler.clocks import now
+from tailcut.profiler.recording.clocks import now
+from tailcut.profiler.recording.tracing import CODE, Open, close_timed, current, open_timed, open_under, tracer
 from tailcut.profiler.records import Stage
-from tailcut.profiler.tracing import CODE, Open, close_timed, current, open_timed, open_under, tracer
 
 _ENCODE, _FRAMEWORK, _UNATTRIBUTED = Stage.ENCODE, Stage.FRAMEWORK, Stage.UNATTRIBUTED
 _PLAIN = (FunctionType, MethodType)

@@ -15,8 +15,8 @@ from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.layering import coded, coded_sync, entrances, layering, rendering
 from tailcut.profiler.hooks.streams import streamed
 from tailcut.profiler.hooks.wrapping import after_init, called, wrap, wrap_present
+from tailcut.profiler.recording.tracing import CODE, close_span, current, open_under, tracer
 from tailcut.profiler.records import Stage
-from tailcut.profiler.tracing import CODE, close_span, current, open_under, tracer
 
 _ENCODE, _DECODE = Stage.ENCODE, Stage.DECODE
 _CALL = "dependency "

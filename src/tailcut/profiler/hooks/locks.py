@@ -13,11 +13,11 @@ from collections.abc import Callable
 from types import CodeType, ModuleType
 from typing import Any
 
-from tailcut.profiler.clocks import now
 from tailcut.profiler.hooks.imports import Hook
+from tailcut.profiler.recording.clocks import now
+from tailcut.profiler.recording.tracing import LEAVES, close_span, close_timed, current, open_timed, open_under, tracer
+from tailcut.profiler.recording.untraced import is_untraced
 from tailcut.profiler.records import Stage
-from tailcut.profiler.tracing import LEAVES, close_span, close_timed, current, open_timed, open_under, tracer
-from tailcut.profiler.untraced import is_untraced
 
 # A tuple: the members' hash is Python's, and is asked for in every request.
 _WAITS = (*LEAVES, Stage.WAIT, Stage.LOCK)

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tailcut.profiler.captured import captured
-from tailcut.profiler.clocks import now
 from tailcut.profiler.hooks.gpu import finished, gpu_of
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import wrap, wrap_present
-from tailcut.profiler.libraries import libraries
+from tailcut.profiler.recording.background_calls import background_calls
+from tailcut.profiler.recording.captured import captured
+from tailcut.profiler.recording.clocks import now
+from tailcut.profiler.recording.model_libraries import libraries
+from tailcut.profiler.recording.tracing import MODEL, close_timed, current, open_timed, tracer
+from tailcut.profiler.recording.untraced import is_untraced
 from tailcut.profiler.records import TORCH_ON_GPU, Stage
-from tailcut.profiler.strays import strays
-from tailcut.profiler.tracing import MODEL, close_timed, current, open_timed, tracer
-from tailcut.profiler.untraced import is_untraced
 
 _Name = Callable[[tuple[Any, ...], dict[str, Any]], str]
 
@@ -115,7 +115,7 @@ def _for_nobody(call: Callable[..., Any], module: Any, args: tuple[Any, ...], kw
     """Call a module that no request is known to wait for."""
     began_ns = now()
     try:
-        return strays.call(MODEL, type(module).__name__, call, (module, *args), kwargs)
+        return background_calls.call(MODEL, type(module).__name__, call, (module, *args), kwargs)
     finally:
         captured.torch(module, args, kwargs, now() - began_ns)
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from tailcut.profiler.clocks import now
 from tailcut.profiler.hooks.imports import Hook
+from tailcut.profiler.recording.clocks import now
+from tailcut.profiler.recording.tracing import close_span, current, open_under
 from tailcut.profiler.records import Stage
-from tailcut.profiler.tracing import close_span, current, open_under
 
 _SCOPE = "opentelemetry.instrumentation."
 _HOOKED = frozenset({

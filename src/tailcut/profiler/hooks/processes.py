@@ -16,21 +16,21 @@ from itertools import count
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from tailcut.profiler.background import background
-from tailcut.profiler.clocks import ThreadClock, new_number, now, of_thread
-from tailcut.profiler.executors import executors, label_of
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.libraries import libraries
-from tailcut.profiler.pool_worker import Ran, Timed
+from tailcut.profiler.recording.background import background
+from tailcut.profiler.recording.clocks import ThreadClock, new_number, now, of_thread
+from tailcut.profiler.recording.executors import executors, label_of
+from tailcut.profiler.recording.model_libraries import libraries
+from tailcut.profiler.recording.pool_worker import Ran, Timed
+from tailcut.profiler.recording.spans import spans_of
+from tailcut.profiler.recording.tracing import CODE, WAIT, Open, Trace, add_span, current, tracer
 from tailcut.profiler.records import BACK_FROM_PROCESS, PROCESS_POOL, Span, Stage
-from tailcut.profiler.spans import spans_of
-from tailcut.profiler.tracing import CODE, WAIT, Open, Trace, add_span, current, tracer
 
 _LOOKS = range(60)
 _MOST_CALLS = 10_000
 
 
-class _Call:
+class _WorkerCall:
     """A call on its way to a worker.
 
     Args:
@@ -87,11 +87,11 @@ class _Call:
 class _Latest(threading.local):
     """The call that this thread handed over last."""
 
-    call: _Call | None = None
+    call: _WorkerCall | None = None
 
 
 _latest = _Latest()
-_calls: dict[int, _Call] = {}
+_calls: dict[int, _WorkerCall] = {}
 _tokens = count(1)
 _threads: dict[tuple[int, int], int] = {}
 
@@ -128,13 +128,13 @@ def _thread_of(pid: int, thread: int) -> int:
     return _threads[pid, thread]
 
 
-def _begin(pool: Any, function: Any, frame: FrameType) -> tuple[int, _Call | None]:
+def _begin(pool: Any, function: Any, frame: FrameType) -> tuple[int, _WorkerCall | None]:
     """Know a call that is about to be handed over; None where no request that is traced does that."""
     parent = current.get()
     if parent is None or parent.trace.over or len(_calls) >= _MOST_CALLS:
         return 0, None
     label, place, users = tracer.places.describe(function)
-    call = _Call(parent, label_of(pool, PROCESS_POOL), (label, place if users else ""), _spot(frame))
+    call = _WorkerCall(parent, label_of(pool, PROCESS_POOL), (label, place if users else ""), _spot(frame))
     token = next(_tokens)
     _calls[token] = call
     return token, call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from tailcut.profiler.tracing import Open
+from tailcut.profiler.recording.tracing import Open
 
 JOIN_NS = 8_000
 """With less than this in between: most of it is the hook's own."""

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tailcut.profiler.clocks import now, of_thread
 from tailcut.profiler.hooks.asking import asked_by
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.rows import JOIN_NS, join_rows
 from tailcut.profiler.hooks.wrapping import query_of, wrap
+from tailcut.profiler.recording.background_calls import background_calls
+from tailcut.profiler.recording.clocks import now, of_thread
+from tailcut.profiler.recording.tracing import SQL, Open, add_span, close_timed, current, open_timed, tracer
+from tailcut.profiler.recording.untraced import handing, is_untraced
 from tailcut.profiler.records import Stage
-from tailcut.profiler.strays import strays
-from tailcut.profiler.tracing import SQL, Open, add_span, close_timed, current, open_timed, tracer
-from tailcut.profiler.untraced import handing, is_untraced
 
 _MAX_FETCHES = 200
 _EVERY = 16
@@ -112,7 +112,7 @@ class _TracedCursor(sqlite3.Cursor):
         self.__before, self.__enough, self.__until_ns = False, _EVERY, -1
         if parent is None or parent.trace.over:
             self.__last = None
-            return strays.call(SQL, label, function, (sql, *args), {})
+            return background_calls.call(SQL, label, function, (sql, *args), {})
         if parent.stage is SQL:
             # SQLAlchemy has a span of the same around this; rows that are read later are more of that one.
             self.__last = parent
@@ -129,7 +129,7 @@ class _TracedCursor(sqlite3.Cursor):
     def __fetched(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
-            return strays.call(SQL, self.__sql, function, args, kwargs, True)
+            return background_calls.call(SQL, self.__sql, function, args, kwargs, True)
         if parent.stage is SQL:
             return function(*args, **kwargs)
         clock, start_ns = of_thread.clock, now()
@@ -208,7 +208,7 @@ class _TracedConnection(sqlite3.Connection):
 def _plain(label: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     parent = current.get()
     if parent is None or parent.trace.over:
-        return strays.call(SQL, label, function, args, kwargs)
+        return background_calls.call(SQL, label, function, args, kwargs)
     if parent.stage is SQL:
         return function(*args, **kwargs)
     place, at = tracer.places.spot(sys._getframe(2))

@@ -25,8 +25,8 @@ from tailcut.profiler.hooks.layering import (
 )
 from tailcut.profiler.hooks.streams import streamed
 from tailcut.profiler.hooks.wrapping import after_init, wrap
+from tailcut.profiler.recording.tracing import CODE, close_span, current, open_under
 from tailcut.profiler.records import Stage
-from tailcut.profiler.tracing import CODE, close_span, current, open_under
 
 _METHODS = ("get", "head", "post", "put", "patch", "delete", "options", "query")
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from types import FunctionType
 from typing import Any
 
-from tailcut.profiler.tracing import CODE, DROPPED_NS, close_span, current, open_under, tracer
+from tailcut.profiler.recording.tracing import CODE, DROPPED_NS, close_span, current, open_under, tracer
 
 
 def streamed(content: Any) -> Any:

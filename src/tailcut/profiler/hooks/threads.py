@@ -16,14 +16,14 @@ from contextvars import Context
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
-from tailcut.profiler.background import background, counted
-from tailcut.profiler.clocks import SHORT_NS, now
-from tailcut.profiler.executors import executors, label_of
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.processes import returning
+from tailcut.profiler.recording.background import background, counted
+from tailcut.profiler.recording.clocks import SHORT_NS, now
+from tailcut.profiler.recording.executors import executors, label_of
+from tailcut.profiler.recording.tracing import LEAVES, WAIT, Open, add_span, close_timed, current, open_handed, tracer
+from tailcut.profiler.recording.untraced import handing
 from tailcut.profiler.records import EXECUTOR, Stage
-from tailcut.profiler.tracing import LEAVES, WAIT, Open, add_span, close_timed, current, open_handed, tracer
-from tailcut.profiler.untraced import handing
 
 # Tuples: the members' hash is Python's, and is asked for in every request.
 _INHERITED = (Stage.ENCODE, Stage.DECODE, Stage.FRAMEWORK)

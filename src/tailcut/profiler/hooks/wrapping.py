@@ -8,10 +8,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tailcut.profiler.clocks import now, of_thread
-from tailcut.profiler.records import Stage
-from tailcut.profiler.strays import strays
-from tailcut.profiler.tracing import (
+from tailcut.profiler.recording.background_calls import background_calls
+from tailcut.profiler.recording.clocks import now, of_thread
+from tailcut.profiler.recording.tracing import (
     LEAVES,
     add_span,
     close_span,
@@ -21,7 +20,8 @@ from tailcut.profiler.tracing import (
     open_under,
     tracer,
 )  # fmt: skip
-from tailcut.profiler.untraced import untraced
+from tailcut.profiler.recording.untraced import untraced
+from tailcut.profiler.records import Stage
 
 Label = str | Callable[[tuple[Any, ...], dict[str, Any]], str | bytes]
 """What a call is called: always the same, or made of its arguments."""
@@ -194,7 +194,7 @@ def awaited(
     current_span, untraced_request = current.get, untraced.get
     spot, frame_of = tracer.places.spot, sys._getframe
     own = stage if stage in LEAVES else None
-    outside = _outside(function, stage, label, more, strays.await_)
+    outside = _outside(function, stage, label, more, background_calls.await_)
     looks = stage not in _FRAMEWORKS
 
     @functools.wraps(function)
@@ -237,7 +237,11 @@ def guarded(label: Label) -> Label:
 
 
 def _outside(
-    function: Callable[..., Any], stage: Stage, label: Label, more: bool, call: Callable[..., Any] = strays.call
+    function: Callable[..., Any],
+    stage: Stage,
+    label: Label,
+    more: bool,
+    call: Callable[..., Any] = background_calls.call,
 ) -> Callable[..., Any]:
     """What is called for no request: some of it is counted."""
     if stage not in LEAVES:

@@ -17,9 +17,9 @@ from tailcut.profiler.forecast.work import read_work
 from tailcut.profiler.levers import preprocessing
 from tailcut.profiler.levers.advice_inputs import aim_at, facts_of
 from tailcut.profiler.levers.assumptions import database_ns, share_cores
+from tailcut.profiler.levers.inapplicable import Facts, basis_of, figure, refusal_of, weakness_of
 from tailcut.profiler.levers.levers import LEVERS, begin, pull
 from tailcut.profiler.levers.ordering import WORTH, Step, order_levers
-from tailcut.profiler.levers.refusals import Facts, basis_of, figure, refusal_of, weakness_of
 from tailcut.profiler.levers.workers import own_levers
 from tailcut.profiler.payloads.diversity import Diversity
 from tailcut.profiler.records import Recording, Stage

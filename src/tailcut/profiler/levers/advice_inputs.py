@@ -11,7 +11,7 @@ import numpy as np
 
 from tailcut.common.slo import Finding, LatencyObjective, Objectives
 from tailcut.common.statistics import percentile
-from tailcut.profiler.attribution.background_calls import stray_words
+from tailcut.profiler.attribution.background_calls import background_words
 from tailcut.profiler.attribution.blocking import blocking_code
 from tailcut.profiler.attribution.budget import judge_wall, near_percentile
 from tailcut.profiler.attribution.calls import is_write, most_fetches, shown_label
@@ -19,17 +19,17 @@ from tailcut.profiler.attribution.cpu_split import FETCHING
 from tailcut.profiler.attribution.own_code import own_code
 from tailcut.profiler.attribution.span_table import STAGE_AT, Ints, answered_ms
 from tailcut.profiler.attribution.stages import Attribution
-from tailcut.profiler.attribution.trace_sampling import LEAST_TRACED
 from tailcut.profiler.forecast.calibration import Calibration
 from tailcut.profiler.forecast.forecast import Forecast, forecast
 from tailcut.profiler.forecast.idle_cost import at_rate
 from tailcut.profiler.forecast.lock_model import never_played, waited_share
 from tailcut.profiler.forecast.state import State
-from tailcut.profiler.levers.refusals import Facts, figure
+from tailcut.profiler.levers.inapplicable import Facts, figure
 from tailcut.profiler.levers.workers import unseen_workers
 from tailcut.profiler.payloads.diversity import Diversity, Stream
 from tailcut.profiler.payloads.fields import tables_of
 from tailcut.profiler.payloads.repeated_queries import repeated_fetches
+from tailcut.profiler.recording.trace_sampling import LEAST_TRACED
 from tailcut.profiler.records import Recording, Stage
 
 DOUBTFUL = 0.25
@@ -151,7 +151,7 @@ def facts_of(
         held=_held(state),
         limits=_limits(state, now),
         doubts=(*filter(None, map(_off, repeats)), *unknown),
-        strays=stray_words(recording.strays, recording.duration_s),
+        background_calls=background_words(recording.background_calls, recording.duration_s),
         hints=_hints(recording, found, near),
         unseen_workers=unseen_workers(state, recording),
         writes=_writes(found),

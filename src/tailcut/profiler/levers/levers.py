@@ -29,7 +29,7 @@ from tailcut.profiler.forecast.fetches import at_once, at_once_free
 from tailcut.profiler.forecast.lock_model import Hold
 from tailcut.profiler.forecast.network_latency import ways_ns
 from tailcut.profiler.forecast.phases import Job, Part
-from tailcut.profiler.forecast.service import Service
+from tailcut.profiler.forecast.service_model import ServiceModel
 from tailcut.profiler.forecast.state import Known, LeverName, State
 from tailcut.profiler.forecast.work import Work
 from tailcut.profiler.levers import priors
@@ -61,7 +61,7 @@ def begin(work: Work, known: Known) -> State:
     if known.family == TORCH_ON_GPU:
         work = _waits_at_the_gpu(work)
     executors = 0 if known.family in _HOLDS_INTERPRETER else _executors_of(work, known)
-    service = Service(
+    service = ServiceModel(
         executors=executors, cores=max(known.cores, 1), threads=work.threads,
         held=tuple(hold.at_once for hold in work.holds.found),
         database=known.database_cores, beside=known.database_beside, database_share=known.database_share,

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from tailcut.profiler.forecast.forecast import Forecast, capacity, forecast
 from tailcut.profiler.forecast.state import LeverName, State
+from tailcut.profiler.levers.inapplicable import Facts
 from tailcut.profiler.levers.levers import pull
-from tailcut.profiler.levers.refusals import Facts
 
 WORTH = 0.05
 """Of the percentile: a lever that lowers it by less wins next to nothing."""

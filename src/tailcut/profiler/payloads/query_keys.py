@@ -37,7 +37,7 @@ Statement = tuple[Stage, str]
 
 
 @dataclass(frozen=True)
-class Asked:
+class KeyRepeats:
     """What a cache would have answered of the traced requests' fetches.
 
     Attributes:
@@ -65,7 +65,7 @@ def read_asked(
     *,
     life_s: float,
     size: int,
-) -> Asked:
+) -> KeyRepeats:
     """Play what the requests of a log ask for through a cache.
 
     Args:
@@ -77,7 +77,7 @@ def read_asked(
     fetched = {one.number: list(_fetches(one)) for one in recording.requests if is_good(one)}
     asked = _asked(fetched)
     if not asked:
-        return Asked()
+        return KeyRepeats()
     numbers = list(fetched)
     traced = [number % len(bodies) for number in numbers]
     fields = _Fields(bodies, diversity)
@@ -95,7 +95,7 @@ def read_asked(
         for number, its in zip(numbers, of_request, strict=True):
             hits[number] += shares[statement][number] * len(its)
     requests = {number: hits[number] / len(its) for number, its in fetched.items() if its}
-    return Asked(shares, requests, tuple(dict.fromkeys(by)), _covered(fetched, asked))
+    return KeyRepeats(shares, requests, tuple(dict.fromkeys(by)), _covered(fetched, asked))
 
 
 _Fetched = Mapping[int, Sequence[tuple[Statement, Span]]]

@@ -1,9 +1,9 @@
-"""What a deployment would do under a load: the planner, admission and cost model of serving, on a clock of its own.
+"""What a deployment would do under a load: the scheduler, admission and cost model of serving, on a clock of its own.
 
 A discrete-event simulation. Its resources: the event loop, on which every request is received, admitted, planned and
 answered, one piece of work after the other; the executors, which run batches beside it (or on it, where the executor is
 inline); threads for slow hooks, which share the interpreter with the loop; and the cores. The steps of requests and the
-times of batches come from the scenario; what the planner believes is learned from the batches, as in serving.
+times of batches come from the scenario; what the scheduler believes is learned from the batches, as in serving.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from heapq import heappop, heappush
 import numpy as np
 
 from tailcut.scheduler.admission import Admission, Executors, Request
-from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.latency_model import left_ns
 from tailcut.scheduler.overload_detector import Target
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
-from tailcut.scheduler.scheduler import Entry, Planner
+from tailcut.scheduler.scheduler import Entry, Scheduler
 from tailcut.scheduler.simulation.processor_sharing import ProcessorSharing
 from tailcut.scheduler.simulation.request_steps import Kind, Step
 from tailcut.scheduler.simulation.scenario import Outcome, Scenario
@@ -55,16 +55,16 @@ class _Part(Entry):
 class _Run:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.planner: Planner[_Part] = Planner(
+        self.scheduler: Scheduler[_Part] = Scheduler(
             max_rows=scenario.max_rows,
             max_queue_rows=scenario.max_queue_rows,
             merge=scenario.merge,
             window=scenario.window() if scenario.window else None,
             target=Target(scenario.limit_ns, scenario.timeout_ns) if scenario.limit_ns else None,
         )
-        self.costs = Costs()
+        self.costs = LatencyLearner()
         self.costs.seed(scenario.known)
-        self.admission = Admission(self.planner, self.costs)
+        self.admission = Admission(self.scheduler, self.costs)
         count = len(scenario.arrivals_ns)
         self.latency_ns = np.full(count, np.nan)
         self.shed = np.zeros(count, dtype=bool)
@@ -185,23 +185,23 @@ class _Run:
         """Queue a request, cut as the dispatcher cuts one of more rows than a batch."""
         scenario = self.scenario
         priority, tenant, deadline_ns = self._terms(number)
-        target_ns = self.planner.target_ns(int(scenario.arrivals_ns[number]), deadline_ns)
+        target_ns = self.scheduler.target_ns(int(scenario.arrivals_ns[number]), deadline_ns)
         self.parts[number] = []
         for at in range(0, rows, scenario.max_rows):
             part = _Part(number, min(scenario.max_rows, rows - at), deadline_ns, priority, tenant, target_ns)
             part.arrived_ns = int(self.now_ns)
-            if self.planner.offer(part):
+            if self.scheduler.offer(part):
                 self.parts[number].append(part)
         self._schedule_kick()
 
     def _kick(self, _: int) -> None:
         """Plan, and start batches."""
         self.kick_due = False
-        if not self.idle or not self.planner.queue_rows:
+        if not self.idle or not self.scheduler.queue_rows:
             return
         now_ns = int(self.now_ns)
         count = self.scenario.executors
-        plan = self.planner.plan(now_ns, len(self.idle), self.costs, executors=count, probe=not self.running)
+        plan = self.scheduler.plan(now_ns, len(self.idle), self.costs, executors=count, probe=not self.running)
         self.admission.learn(len(plan.expired))
         for batch in plan.batches:
             self._start(batch)
@@ -226,8 +226,8 @@ class _Run:
         started_ns, rows, batch = self.running.pop(executor)
         self.idle.append(executor)
         self.costs.observe(rows, self.now_ns - started_ns)
-        self.planner.expire(int(self.now_ns))
-        if self.planner.queue_rows and not self.scenario.inline:
+        self.scheduler.expire(int(self.now_ns))
+        if self.scheduler.queue_rows and not self.scenario.inline:
             self._schedule_kick()  # before the answers are written, as the dispatcher does
         for entry in batch:
             parts = self.parts[entry.number]
@@ -235,10 +235,10 @@ class _Run:
             if not parts:  # of a request of which a part expired, that part stays: it has no answer
                 del self.parts[entry.number]
                 self._advance(entry.number)
-        if self.planner.queue_rows:
+        if self.scheduler.queue_rows:
             self._schedule_kick()
         else:
-            self.planner.rest(nothing_runs=not self.running)
+            self.scheduler.rest(nothing_runs=not self.running)
 
     def _schedule_kick(self) -> None:
         if not self.kick_due:

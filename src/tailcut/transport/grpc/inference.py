@@ -11,8 +11,8 @@ from typing import TypeVar
 from tailcut.common.timings import Stage
 from tailcut.errors import BadRequest, ClientGone, DeadlineExceeded, TailcutError
 from tailcut.models.runtimes.base import StreamingRuntime
-from tailcut.pipeline.pipeline import Path
-from tailcut.pipeline.request_context import Call
+from tailcut.pipeline.pipeline import Pipeline
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.access_log import AccessLog
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.failed_stage import unfinished_stage
@@ -55,7 +55,7 @@ class Inferences:
         self._timeout_ns = int(deployment.slo.timeout_s * 1e9)
         self._max_timeout_ns = int(deployment.server.max_timeout_s * 1e9)
         self._tenant_header = deployment.server.tenant_header.lower()
-        self._codec: tuple[Path, MessageCodec] | None = None
+        self._codec: tuple[Pipeline, MessageCodec] | None = None
         for route in ("grpc_infer", "grpc_stream"):
             engine.recorder.expect(route)
 
@@ -93,7 +93,7 @@ class Inferences:
         if self._log is not None:
             self._note("ModelStreamInfer", call, headers, _metadata(call, headers))
 
-    async def _counted(self, call: Call, work: Awaitable[T]) -> T:
+    async def _counted(self, call: RequestContext, work: Awaitable[T]) -> T:
         """Count a request's one end.
 
         Raises:
@@ -118,19 +118,21 @@ class Inferences:
         finally:
             engine.end(call, outcome)
 
-    async def _whole(self, call: Call, headers: Mapping[str, str], message: bytes, left_ns: int) -> bytes:
-        path, codec, inference = self._admitted(call, headers, message, left_ns)
-        outputs = await path.infer(call, inference.inputs, inference.rows, inference.outputs)
+    async def _whole(self, call: RequestContext, headers: Mapping[str, str], message: bytes, left_ns: int) -> bytes:
+        pipeline, codec, inference = self._admitted(call, headers, message, left_ns)
+        outputs = await pipeline.infer(call, inference.inputs, inference.rows, inference.outputs)
         reply = codec.encode(inference, outputs).SerializeToString()
         call.timings.lap(Stage.ENCODE, perf_counter_ns())
         return reply
 
-    async def _parts(self, call: Call, headers: Mapping[str, str], message: bytes, left_ns: int, emit: Emit) -> None:
-        path, codec, inference = self._admitted(call, headers, message, left_ns)
+    async def _parts(
+        self, call: RequestContext, headers: Mapping[str, str], message: bytes, left_ns: int, emit: Emit
+    ) -> None:
+        pipeline, codec, inference = self._admitted(call, headers, message, left_ns)
         wants_final = flag(inference.parameters, WANTS_FINAL, default=False)
         runtime = self._engine.opened.streaming
         if runtime is None:
-            outputs = await path.infer(call, inference.inputs, inference.rows, inference.outputs)
+            outputs = await pipeline.infer(call, inference.inputs, inference.rows, inference.outputs)
             await emit(_marked(codec.encode(inference, outputs), is_final=True))
         else:
             await self._streamed(call, codec, inference, runtime, emit)
@@ -139,7 +141,7 @@ class Inferences:
         call.timings.lap(Stage.ENCODE, perf_counter_ns())
 
     async def _streamed(
-        self, call: Call, codec: MessageCodec, inference: Inference, runtime: StreamingRuntime, emit: Emit
+        self, call: RequestContext, codec: MessageCodec, inference: Inference, runtime: StreamingRuntime, emit: Emit
     ) -> None:
         if inference.rows != 1:
             raise BadRequest(
@@ -152,8 +154,8 @@ class Inferences:
                 await emit(_marked(codec.encode(inference, part), is_final=False))
 
     def _admitted(
-        self, call: Call, headers: Mapping[str, str], message: bytes, left_ns: int
-    ) -> tuple[Path, MessageCodec, Inference]:
+        self, call: RequestContext, headers: Mapping[str, str], message: bytes, left_ns: int
+    ) -> tuple[Pipeline, MessageCodec, Inference]:
         """Read, check and admit a request.
 
         Args:
@@ -167,7 +169,7 @@ class Inferences:
         header_ns = timeout_ns(headers)
         call.timings.lap(Stage.RECEIVE, perf_counter_ns())
         request = parse(message)
-        path, codec = self._opened(request)
+        pipeline, codec = self._opened(request)
         inference = codec.decode(request)
         call.priority = priority(inference.parameters)
         asked_ns = asked_timeout_ns(inference.parameters)
@@ -176,28 +178,30 @@ class Inferences:
             call.deadline_ns = deadline_ns(call.timings.start_ns, *limits)
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
         # A stream is not cached: what would recall its answer is not on its way.
-        path.admit(call, inference.rows, recalls=path.tensor_cache is not None and not self._engine.opened.streams)
-        return path, codec, inference
+        pipeline.admit(
+            call, inference.rows, recalls=pipeline.tensor_cache is not None and not self._engine.opened.streams
+        )
+        return pipeline, codec, inference
 
-    def _opened(self, request: ModelInferRequest) -> tuple[Path, MessageCodec]:
-        path = path_of(self._engine, request.model_name, request.model_version)
-        if self._codec is None or self._codec[0] is not path:
+    def _opened(self, request: ModelInferRequest) -> tuple[Pipeline, MessageCodec]:
+        pipeline = path_of(self._engine, request.model_name, request.model_version)
+        if self._codec is None or self._codec[0] is not pipeline:
             deployment = self._engine.deployment
             codec = MessageCodec(
                 deployment.name,
-                path.served[1],
-                path.specs,
-                path.outputs,
+                pipeline.served[1],
+                pipeline.specs,
+                pipeline.outputs,
                 max_rows=deployment.batching.max_queue_rows,
                 nan_outputs=[tensor.name for tensor in deployment.model.outputs if tensor.allow_nan],
             )
-            self._codec = path, codec
+            self._codec = pipeline, codec
         return self._codec
 
     def _note(
         self,
         method: str,
-        call: Call,
+        call: RequestContext,
         headers: Mapping[str, str],
         metadata: Metadata,
         failed: Failed | None = None,
@@ -214,7 +218,7 @@ class Inferences:
                 error["incident"] = failed.incident
         self._log.write("GRPC", f"/{SERVICE}/{method}", status, took_ns, size_bytes, headers, metadata, error)
 
-    def _failed(self, call: Call, error: TailcutError) -> Failed:
+    def _failed(self, call: RequestContext, error: TailcutError) -> Failed:
         now_ns = perf_counter_ns()
         call.request_id = call.request_id or new_request_id()
         call.timings.lap(unfinished_stage(call.timings.ns, error), now_ns)
@@ -226,14 +230,14 @@ def _marked(reply: ModelInferResponse, *, is_final: bool) -> ModelInferResponse:
     return reply
 
 
-def _metadata(call: Call, headers: Mapping[str, str]) -> Metadata:
+def _metadata(call: RequestContext, headers: Mapping[str, str]) -> Metadata:
     pairs = [
         ("server-timing", call.timings.server_timing()),
         ("x-tailcut-variant", call.variant),
         ("x-tailcut-cache", call.cache),
     ]
-    if call.path is not None:
-        pairs.append(("x-tailcut-version", call.path.served[1]))
+    if call.pipeline is not None:
+        pairs.append(("x-tailcut-version", call.pipeline.served[1]))
     parent = traceparent(headers)
     if parent is not None:
         pairs.append(("traceparent", parent))

@@ -11,7 +11,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 
 from tailcut.errors import NotFound
-from tailcut.pipeline.pipeline import Path
+from tailcut.pipeline.pipeline import Pipeline
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.model_routes import config_of, metadata_of
 from tailcut.protocol.repository_routes import load_parameters
@@ -40,7 +40,7 @@ def check_name(engine: Engine, name: str) -> None:
         raise NotFound(f"model {shown(name)} is unknown", hint=f"this server has {engine.deployment.name!r}")
 
 
-def path_of(engine: Engine, name: str, version: str) -> Path:
+def path_of(engine: Engine, name: str, version: str) -> Pipeline:
     """Return the path that answers a model; an empty version means the one that is served.
 
     Raises:

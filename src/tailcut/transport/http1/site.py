@@ -68,7 +68,7 @@ class Site:
         """Yield what /metrics shows."""
         text = "Requests that could not be read as HTTP/1.1, by the code of the refusal."
         for code, count in sorted(self._refused.items()):
-            yield Sample("tailcut_http_unreadable", text, "counter", {"code": code}, count)
+            yield Sample("tailcut_http_parse_errors", text, "counter", {"code": code}, count)
 
     def date(self) -> str:
         """Return the header that says when a reply was made (RFC 9110, 6.6.1), to the second."""

@@ -11,7 +11,7 @@ import msgspec
 
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra, TailcutError
 from tailcut.manifest import Tensor
-from tailcut.models.runtimes.base import Openable, Opening
+from tailcut.models.runtimes.base import Openable, OpenSpec
 
 _LENGTH = struct.Struct("<I")
 _LARGEST_BYTES = 64 * 1024 * 1024
@@ -47,10 +47,10 @@ class Open(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     code: dict[str, str] = {}
 
     @property
-    def opening(self) -> Opening:
+    def opening(self) -> OpenSpec:
         """The variant, as a runtime wants it."""
         parts = {name: Path(path) for name, path in self.parts.items()}
-        return Opening(
+        return OpenSpec(
             self.name, self.runtime, Path(self.artifact), self.inputs, self.outputs, dict(self.settings), parts
         )
 

@@ -1,0 +1,1 @@
+"""Rows that no training step saw: read, typed, labelled, and run."""

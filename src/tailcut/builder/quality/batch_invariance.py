@@ -1,0 +1,144 @@
+"""Finds variants whose answer to a row depends on the other rows of the batch; of those each row runs alone.
+
+Dynamic quantisation does that: it takes the scale of the activations from the whole batch. So does a model that
+subtracts the mean of the batch, or that looks at padding, which a longer neighbour adds. Every output is compared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tailcut.builder.holdouts import run as holdout_run
+from tailcut.builder.holdouts.holdout import Holdout
+from tailcut.builder.quality.neighbour_rows import companies
+from tailcut.common.tensors import Array, Arrays
+from tailcut.errors import BuildError, InferenceError
+from tailcut.gate.metrics import are_probabilities
+from tailcut.manifest import Model
+from tailcut.models.runtimes import Runtime
+from tailcut.models.runtimes.row_coupling import coupling_operators
+
+ROWS = 64
+LEAST_ROWS = 8
+BUDGET_S = 5.0
+"""Of rows that are compared there are fewer where they take longer, but no fewer than ``LEAST_ROWS``."""
+
+_SHARE_ALONE = 0.1
+"""Of the budget: the rows with company cost about nine times as much as the rows alone."""
+
+LIMIT = 0.001
+"""Largest change of a probability: a thousandth is below what a decision or a displayed percentage shows."""
+
+_LIMIT_OF_SPREAD = 0.001
+"""Of what is no probability: this share of the standard deviation of the scores."""
+
+_CLOSE = 0.01
+"""Where probabilities lie close together, as of rare events, LIMIT would hide much: this share of their spread."""
+
+_ROUNDING = 8
+"""Units in the last place of the largest score: batches of another size add up in another order."""
+
+_LARGEST = float(np.finfo(np.float64).max)
+
+
+def coupling(runtime: Runtime, holdout: Holdout, model: Model, files: Sequence[Path]) -> dict[str, Any]:
+    """Return the evidence of whether rows run alone: by the operators in the variant's files, and as ``measure`` sees.
+
+    Operators decide whatever was measured: more extreme rows may come than were tried. ``merge`` says the same to a
+    tailcut that knows no ``rows_alone``.
+    """
+    operators = coupling_operators(files)
+    found = measure(runtime, holdout, model)
+    alone = bool(operators) or found["rows_alone"]
+    return {"neighbour": {**found["neighbour"], "operators": operators}, "rows_alone": alone, "merge": not alone}
+
+
+def measure(
+    runtime: Runtime, holdout: Holdout, model: Model, clock_s: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
+    """Compare rows alone with the same rows in company, in every output.
+
+    Company that the model refuses counts as none: such a batch is run again request by request. Real rows are no such
+    company: see ``holdout_run.run``.
+
+    Returns:
+        {"neighbour": {"rows", "outputs": by name {"max_abs" by kind of company, "limit"}}, "rows_alone": whether rows
+        must run alone}.
+
+    Raises:
+        BuildError: a row of the holdout is refused, or does not get one answer.
+    """
+    names = [tensor.name for tensor in model.outputs]
+    alone = _alone(runtime, holdout, names, clock_s)
+    changes: dict[str, dict[str, float]] = {name: {} for name in names}
+    for company in companies(holdout, model.inputs, len(alone)):
+        try:
+            given = runtime.run(company.inputs, names)
+        except InferenceError:
+            if company.is_real:
+                raise
+            continue
+        for name in names:
+            parts = zip(company.rows, company.places, strict=True)
+            change = max(change_of(alone[row][name], given[name][place : place + 1]) for row, place in parts)
+            changes[name][company.kind] = max(change, changes[name].get(company.kind, 0.0))
+    limits = {name: limit_of([row[name] for row in alone]) for name in names}
+    apart = any(change > limits[name] for name in names for change in changes[name].values())
+    outputs = {name: {"max_abs": changes[name], "limit": limits[name]} for name in names}
+    return {"neighbour": {"rows": len(alone), "outputs": outputs}, "rows_alone": apart}
+
+
+def _alone(runtime: Runtime, holdout: Holdout, names: Sequence[str], clock_s: Callable[[], float]) -> list[Arrays]:
+    """Run up to ``ROWS`` rows one by one, as many as the budget allows."""
+    found: list[Arrays] = []
+    begun_s = clock_s()
+    while len(found) < min(ROWS, holdout.rows):
+        if len(found) >= LEAST_ROWS and clock_s() - begun_s > _SHARE_ALONE * BUDGET_S:
+            break
+        row = holdout_run.run(runtime, holdout, np.array([len(found)]), names)
+        wrong = [name for name in names if not row[name].ndim or len(row[name]) != 1]
+        if wrong:
+            raise BuildError(
+                f"output {wrong[0]!r} has shape {list(row[wrong[0]].shape)} for a single row",
+                hint="every output's first dimension must be the batch, also where it is 1: look for squeeze()",
+            )
+        found.append(row)
+    return found
+
+
+def change_of(alone: Array, together: Array) -> float:
+    """Return the largest difference of one row's answer, (1, ...); very large where only one of both is finite.
+
+    Of an output that follows the tokens what both have is compared. Text that differs counts as 1.
+    """
+    if alone.ndim != together.ndim or len(together) != 1:
+        return _LARGEST
+    both = tuple(slice(0, min(sizes)) for sizes in zip(alone.shape, together.shape, strict=True))
+    first, second = alone[both], together[both]
+    if first.dtype.kind not in "biuf":
+        return float(bool((first != second).any()))
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    apart = (first != second) & ~(np.isnan(first) & np.isnan(second))
+    if not apart.any():
+        return 0.0
+    change = float(np.abs(first[apart] - second[apart]).max())
+    return change if np.isfinite(change) else _LARGEST
+
+
+def limit_of(answers: Sequence[Array]) -> float:
+    """Return by how much company may change an output of these rows, each (1, ...)."""
+    if answers[0].dtype.kind not in "biuf":
+        return 0.0
+    values = np.concatenate([answer.ravel() for answer in answers])
+    rounding = float(np.finfo(np.dtype(values.dtype.str)).eps) if values.dtype.kind == "f" else 0.0
+    scores = values[np.isfinite(values)].astype(np.float64) if values.dtype.kind == "f" else values.astype(np.float64)
+    if not scores.size:
+        return 0.0
+    spread = float(scores.std())
+    limit = min(LIMIT, _CLOSE * spread) if are_probabilities(scores) else _LIMIT_OF_SPREAD * spread
+    return max(limit, _ROUNDING * rounding * float(np.abs(scores).max()))

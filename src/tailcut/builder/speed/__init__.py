@@ -1,0 +1,1 @@
+"""Speed of a variant: bare, under load, and tuned; and the verdicts on it."""

@@ -1,0 +1,268 @@
+"""The feature stage: entities in, rows of features out."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from tailcut.cache.bypass import BypassedStore
+from tailcut.cache.keys import feature_key
+from tailcut.cache.memory import MemoryStore
+from tailcut.cache.store import Store
+from tailcut.errors import ManifestError, StartError
+from tailcut.features.cached import EntryCache
+from tailcut.features.calls import Calls
+from tailcut.features.entity import EntityKey, parse_entity
+from tailcut.features.entry import Entry, Outcome, StoredEntry
+from tailcut.features.groups import Group, KeyProblem, levels_of
+from tailcut.features.level import LevelFetcher, Rows
+from tailcut.features.line import Lookup
+from tailcut.features.outages import Outages
+from tailcut.features.refresh import UNKNOWN_TTL_S, Refresher, tick_s
+from tailcut.features.source_opener import CodeOf, Opener, Resolve, open_store
+from tailcut.features.statistics import FeatureStatistics
+from tailcut.features.usage import UsageTable
+from tailcut.manifest.schema import Features
+
+
+@dataclass(slots=True)
+class FeatureSet:
+    """Rows of features for the entities asked for, in their order."""
+
+    rows: list[dict[str, Any]]
+    """Per entity: all columns of all groups and the entity's own fields."""
+    fresh_for_s: list[float]
+    """Per entity: least remaining TTL over its groups in seconds; 0 when stale, infinite without groups."""
+    stale: list[bool]
+    """Per entity: whether any group's value was served past its TTL."""
+    hits: int
+    misses: int
+
+
+class FeatureService:
+    """All feature groups of a deployment. Owned by the event loop that opened it."""
+
+    def __init__(
+        self, features: Features, groups: list[Group], opener: Opener, cache: EntryCache, seed: int, clock: _Clock
+    ) -> None:
+        self._features = features
+        self._types = opener.field_types
+        self._opener = opener
+        self._cache = cache
+        self._monotonic_s = clock.monotonic_s
+        self._groups = groups
+        self._levels = levels_of(features, groups)
+        self._in_order = [group for level in self._levels for group in level]
+        self._fast = cache.memory is not None or all(group.table is not None for group in groups)
+        on = features.cache != "off"
+        self._usages = UsageTable() if features.refresh_ahead and on else None
+        random = Random(seed)
+        self._calls = Calls(
+            timeout_s=features.timeout_s,
+            jitter=features.ttl_jitter,
+            random=random,
+            monotonic_s=clock.monotonic_s,
+            clock=clock.now_s,
+            keep=cache.keep,
+            told=self._told,
+            outages=Outages(features.database),
+        )
+        self._fetcher = LevelFetcher(cache, self._calls, self._usages, shared=on, monotonic_s=clock.monotonic_s)
+        self._refresher: Refresher | None = None
+        if self._usages is not None:
+            self._refresher = Refresher(
+                self._usages,
+                self._calls,
+                cache,
+                tick_s=tick_s(group.ttl if isinstance(group.ttl, float) else UNKNOWN_TTL_S for group in groups),
+                random=random,
+                monotonic_s=clock.monotonic_s,
+            )
+        self._background: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(
+        cls,
+        features: Features,
+        *,
+        resolve: Resolve,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
+        seed: int = 0,
+        store: Store[StoredEntry] | None = None,
+        code_of: CodeOf | None = None,
+        declared: Mapping[str, str] | None = None,
+    ) -> FeatureService:
+        """Connect, check every group, read preloaded tables, start the background work.
+
+        Args:
+            resolve: ``'package.module:callable'`` -> the callable.
+            seed: of the generator behind TTL jitter.
+            store: used instead of Redis, for tests and other stores.
+            code_of: hash of all code behind functions, so that changed code never finds old values in Redis.
+            declared: types of fields as ``model.fields`` has them.
+
+        Raises:
+            StartError: what could not be opened, and where in the manifest.
+        """
+        clock = _Clock(monotonic_s, _seconds(features.clock, resolve) if features.clock else wall_s)
+        opener = Opener(features, resolve, monotonic_s, clock.now_s, declared or {}, code_of)
+        remote: BypassedStore[StoredEntry] | None = None
+        try:
+            groups = await opener.groups()
+            if features.cache == "redis":
+                remote = BypassedStore(store, features.redis_timeout_s) if store else await open_store(features)
+            memory: MemoryStore[Entry] | None = None
+            if features.cache != "off":
+                memory = MemoryStore(features.max_bytes, monotonic_s)
+            service = cls(features, groups, opener, EntryCache(memory, remote, monotonic_s, wall_s), seed, clock)
+        except BaseException as error:
+            await opener.close()
+            if remote is not None:
+                await remote.close()
+            if isinstance(error, ManifestError):
+                raise StartError(error.message, hint=error.hint) from error
+            raise
+        service._start()
+        return service
+
+    def parse_entity(self, value: object) -> EntityKey:
+        """Read one entity of a request: a plain value where there is one entity field, else an object.
+
+        Equal values give equal keys: each is in the normal form of its field's type.
+
+        Raises:
+            BadRequest: what is wrong, naming the field.
+        """
+        return parse_entity(value, self._features.entity, self._types)
+
+    def fetch_nowait(self, entities: Sequence[EntityKey], tenant: str) -> FeatureSet | None:
+        """Rows for the entities if everything is fresh in memory, else None. No I/O, a few microseconds a group."""
+        if not self._fast:
+            return None
+        now_s = self._monotonic_s()
+        fields = self._features.entity
+        rows = [dict(zip(fields, entity, strict=True)) for entity in entities]
+        fresh_until_s = [math.inf] * len(rows)
+        for group in self._in_order:
+            for position, row in enumerate(rows):
+                try:
+                    key = entities[position] if group.key_is_entity else group.key_of(row)
+                except KeyProblem:
+                    return None
+                until_s = self._add_nowait(group, key, row, tenant, now_s)
+                if until_s <= now_s:
+                    return None
+                if until_s < fresh_until_s[position]:  # noqa: PLR1730 - min() costs three times as much
+                    fresh_until_s[position] = until_s
+        for group in self._in_order:
+            group.counters.hits += len(rows)
+        fresh_for_s = [until_s - now_s for until_s in fresh_until_s]
+        return FeatureSet(rows, fresh_for_s, [False] * len(rows), len(rows) * len(self._in_order), 0)
+
+    async def fetch(self, entities: Sequence[EntityKey], tenant: str, deadline_s: float) -> FeatureSet:
+        """Rows for the entities, from the cache and from sources.
+
+        Args:
+            deadline_s: when the request's time is over, by the service's monotonic clock.
+
+        Raises:
+            UnknownEntity: a key has no row.
+            FeatureUnavailable: a source failed and no value within its stale limit is left.
+            FeatureTimeout: the deadline passed.
+            BadRequest: an entity's type does not fit the source.
+        """
+        fields = self._features.entity
+        into = Rows([dict(zip(fields, entity, strict=True)) for entity in entities])
+        for level in self._levels:
+            await self._fetcher.fetch(level, into, tenant, deadline_s)
+        # Once, at the end: a level may take long, and what an earlier one found ages meanwhile.
+        now_s = self._monotonic_s()
+        fresh_for_s = [max(until_s - now_s, 0.0) for until_s in into.fresh_until_s]
+        return FeatureSet(into.rows, fresh_for_s, into.stale, into.hits, into.misses)
+
+    def statistics(self) -> FeatureStatistics:
+        """Snapshot of all counters."""
+        memory, remote = self._cache.memory, self._cache.remote
+        return FeatureStatistics(
+            groups=tuple(group.statistics() for group in self._groups),
+            memory=memory.statistics() if memory is not None else None,
+            store=remote.statistics() if remote is not None else None,
+        )
+
+    async def close(self) -> None:
+        """Stop the background work, tell whoever waits, close connections. Calling it twice is allowed."""
+        for task in self._background:
+            task.cancel()
+        if self._background:
+            await asyncio.wait(self._background)
+        self._background.clear()
+        if self._refresher is not None:
+            await self._refresher.close()
+        await self._calls.close()
+        await self._cache.close()
+        await self._opener.close()
+
+    def _add_nowait(self, group: Group, key: EntityKey, row: dict[str, Any], tenant: str, now_s: float) -> float:
+        """Add a group's columns to a row; until when they are fresh, minus infinity where there is no quick answer."""
+        if None in key:
+            # A NULL equals nothing: no source has a row for it.
+            row.update(group.default_row or {})
+            return math.inf if group.default_row is not None else -math.inf
+        table = group.table
+        if table is not None:
+            found = table.rows.get(key, group.default_row)
+            if found is None:
+                return -math.inf
+            row.update(found)
+            return table.fresh_until_s
+        group_tenant = tenant if group.spec.per_tenant else ""
+        try:
+            store_key = feature_key(group.id, key, group_tenant)
+        except TypeError:
+            return -math.inf
+        assert self._cache.memory is not None
+        entry = self._cache.memory.get_nowait(store_key)
+        if entry is None or entry.row is None or entry.fresh_until_s <= now_s:
+            return -math.inf
+        row.update(entry.row)
+        if self._usages is not None:
+            self._usages.note(group, key, store_key, group_tenant, entry, now_s)
+        return entry.fresh_until_s
+
+    def _start(self) -> None:
+        loops: list[Coroutine[Any, Any, None]] = [
+            group.table.keep_fresh() for group in self._groups if group.table is not None
+        ]
+        if self._refresher is not None and any(group.table is None for group in self._groups):
+            loops.append(self._refresher.run())
+        self._background = [asyncio.get_running_loop().create_task(loop) for loop in loops]
+
+    def _told(self, group: Group, lookup: Lookup, outcome: Outcome) -> None:
+        if self._refresher is not None:
+            self._refresher.told(group, lookup, outcome)
+
+
+@dataclass(slots=True)
+class _Clock:
+    monotonic_s: Callable[[], float]
+    now_s: Callable[[], float]
+    """Seconds since the epoch for ``:now``."""
+
+
+def _seconds(reference: str, resolve: Resolve) -> Callable[[], float]:
+    try:
+        clock = resolve(reference)
+        value = clock()
+    except Exception as error:
+        raise StartError(
+            f"features.clock: cannot use {reference!r}: {error}", hint="name a callable that returns seconds"
+        ) from error
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise StartError(f"features.clock: {reference!r} returned {value!r}", hint="return seconds since the epoch")
+    return lambda: float(clock())

@@ -1,0 +1,164 @@
+"""Run a comparison: the pilot and each variant are asked the same requests, then causes are looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tailcut.errors import ManifestError, StartError, TailcutError
+from tailcut.manifest import Manifest, load
+from tailcut.parity.analysis.mapping import Answered, unmatched
+from tailcut.parity.analysis.request_form import RequestForm
+from tailcut.parity.asking import Asker, exchange_all
+from tailcut.parity.causes import Comparison
+from tailcut.parity.deployments import (
+    Chosen,
+    caches_of,
+    choose_variants,
+    deployment_asker,
+    load_uncached,
+    serve_variant,
+)
+from tailcut.parity.diagnosing import diagnose
+from tailcut.parity.matching import (
+    NothingCompared,
+    answered_by_both,
+    check_tolerances,
+    choose_form,
+    choose_pairs,
+    takes_of,
+)
+from tailcut.parity.payloads import Payload, read_payloads
+from tailcut.parity.pilots import Pilot, open_pilot
+from tailcut.parity.plan import ParityPlan, check_plan
+from tailcut.parity.results import Sorted, variant_record
+from tailcut.profiler.deployments.surroundings import surroundings
+from tailcut.report.parity.file import ParityRecord, VariantParity
+
+Tell = Callable[[str], None]
+
+
+def run(path: Path, plan: ParityPlan, *, tell: Tell) -> ParityRecord:
+    """Ask the pilot and the deployment the same requests and compare their answers.
+
+    Args:
+        path: of the manifest.
+        plan: what is asked.
+        tell: hears what is being done.
+
+    Raises:
+        ManifestError: the manifest or the plan is wrong, or the payloads cannot be read.
+        ProfileError: the pilot cannot be started.
+        StartError: one side cannot be asked, or no answers could be compared.
+    """
+    check_plan(plan)
+    outside = load(path, overrides=plan.overrides, keep_unset=True)
+    with surroundings(outside, tell) as environment:
+        manifest = load_uncached(path, plan.overrides)
+        payloads = read_payloads(manifest, plan.payloads, plan.requests, plan.seed)
+        chosen = [_RUNNING] if plan.deployment else choose_variants(manifest, plan.variants)
+        with open_pilot(plan, manifest, environment, tell) as pilot:
+            runner = _Runner(path, plan, manifest, environment, payloads, pilot, tell)
+            return runner.run(chosen)
+
+
+_RUNNING = Chosen("as served", "", exact=True, judged=True)
+
+
+@dataclass
+class _Runner:
+    path: Path
+    plan: ParityPlan
+    manifest: Manifest
+    environment: Mapping[str, str]
+    payloads: Sequence[Payload]
+    pilot: Pilot
+    tell: Tell
+    form: RequestForm | None = None
+    comparison: Comparison | None = None
+    answered: Sequence[Answered] = ()
+
+    def run(self, chosen: Sequence[Chosen]) -> ParityRecord:
+        variants = [self._variant(one) for one in chosen]
+        if all(one.failed for one in variants):
+            raise StartError(f"no variant could be asked: {variants[0].failed}", hint="`tailcut check` tries the path")
+        if self.comparison is None or self.form is None:
+            raise NothingCompared("no variant answered", hint="see `tailcut check`")
+        rest = unmatched(self.comparison.pairs, self.answered)
+        return ParityRecord(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            deployment=self.manifest.deployment.name,
+            pilot=self.pilot.name,
+            payloads=self.plan.payloads or self.manifest.deployment.ladder.traffic,
+            command=self.plan.command,
+            form=str(self.form),
+            caches="as the server has them" if self.plan.deployment else caches_of(self.manifest.deployment),
+            variants=tuple(variants),
+            unmatched_pilot=tuple(rest[0]),
+            unmatched_outputs=tuple(rest[1]),
+        )
+
+    def _variant(self, chosen: Chosen) -> VariantParity:
+        try:
+            if self.plan.deployment:
+                with deployment_asker(
+                    self.plan.deployment,
+                    self.manifest.deployment,
+                    self.plan.timeout_s,
+                    self.plan.deployment_headers,
+                ) as asker:
+                    return self._asked(chosen, asker)
+            self.tell(f"starting {chosen.name}")
+            with serve_variant(
+                self.manifest,
+                self.path,
+                self.plan.overrides,
+                chosen.name,
+                environment=self.environment,
+                ready_s=self.plan.ready_s,
+                timeout_s=self.plan.timeout_s,
+            ) as asker:
+                return self._asked(chosen, asker)
+        except (NothingCompared, ManifestError):
+            raise  # it would be the same with every variant
+        except TailcutError as error:
+            self.tell(f"{chosen.name}: not asked: {error.message}")
+            return VariantParity(
+                variant=chosen.name, version=chosen.version, exact=chosen.exact, judged=chosen.judged,
+                failed=error.explained,
+            )  # fmt: skip
+
+    def _asked(self, chosen: Chosen, asker: Asker) -> VariantParity:
+        if self.form is None:
+            takes = takes_of(self.manifest.deployment)
+            self.form = self.plan.form or choose_form(self.payloads, self.pilot.asker, asker, takes)
+        exchanges = exchange_all(
+            self.payloads,
+            self.pilot.asker,
+            asker,
+            self.form,
+            concurrency=self.plan.concurrency,
+        )
+        if self.comparison is None:
+            self.answered = answered_by_both(exchanges)
+            pairs = choose_pairs(exchanges, self.plan.pairs)
+            check_tolerances(self.plan.tolerances, pairs)
+            self.comparison = Comparison(pairs, self.plan.tolerances)
+        found = Sorted(exchanges, self.comparison)
+        record = variant_record(chosen, found, self.comparison)
+        self.tell(_summary(record))
+        if not self.plan.explain:
+            return record
+        variant = "" if self.plan.deployment else chosen.name
+        return diagnose(record, found, self.comparison, self.pilot, asker, self.manifest, variant, self.tell)
+
+
+def _summary(record: VariantParity) -> str:
+    parts = [f"{record.differing_requests} of {record.both_answered} requests differ"]
+    if record.status_differences:
+        parts.append(f"{record.status_differences} answered by one side only")
+    if record.uncompared:
+        parts.append(f"{record.uncompared} not compared")
+    return f"{record.variant}: {', '.join(parts)}"

@@ -1,0 +1,25 @@
+"""A deployment as an application, for ``hook_steps``: ``tailcut.profiler.deployments.app:app()``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import tailcut
+from tailcut.transport.asgi import ASGIApplication
+
+_VARIABLE = "PROFILED_DEPLOYMENT"
+"""The manifest's path and the settings over it, as JSON. (tailcut refuses ``TAILCUT_*`` that are no settings.)"""
+
+
+def environment_of(manifest: Path, overrides: Sequence[str]) -> dict[str, str]:
+    """Return what the process has to have in its environment."""
+    return {_VARIABLE: json.dumps([str(manifest.resolve()), *overrides])}
+
+
+def app() -> ASGIApplication:
+    """Make the application."""
+    manifest, *overrides = json.loads(os.environ[_VARIABLE])
+    return tailcut.asgi(Path(manifest), overrides=overrides)

@@ -1,0 +1,1 @@
+"""Slow layers of a model, found in a process of their own."""

@@ -1,0 +1,1 @@
+"""Recording inside the profiled process: the child that runs the application, its spans, clocks and samples."""

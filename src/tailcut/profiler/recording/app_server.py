@@ -1,0 +1,262 @@
+"""Imports the application with hooks around it, and serves it with uvicorn until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import importlib.util
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from tailcut.profiler.recording.background import background
+from tailcut.profiler.recording.background_calls import background_calls
+from tailcut.profiler.recording.captured import captured
+from tailcut.profiler.recording.child import Commands, Heard, Options, Route, Said
+from tailcut.profiler.recording.executors import executors
+from tailcut.profiler.recording.importing import Unusable, load_application, needed_parameters
+from tailcut.profiler.recording.middleware import Profiled
+from tailcut.profiler.recording.model_libraries import libraries
+from tailcut.profiler.recording.spans import requests_of
+from tailcut.profiler.recording.tracing import tracer
+from tailcut.profiler.recording.unhooked import unhooked
+from tailcut.profiler.spying import allow_spying
+
+Say = Callable[[Said], None]
+
+_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
+_PACKAGES = (
+    "fastapi", "starlette", "litestar", "uvicorn", "uvloop", "anyio", "pydantic", "sqlalchemy", "psycopg", "asyncpg",
+    "aiosqlite", "redis", "httpx", "requests", "aiohttp", "torch", "onnxruntime", "scikit-learn", "transformers",
+    "numpy",
+)  # fmt: skip
+
+
+def run_application(options: Options, say: Say, commands: int) -> int:
+    """Serve until SIGTERM.
+
+    Args:
+        options: what to serve, and how.
+        say: where what happens goes.
+        commands: file descriptor that questions come from, one a line.
+
+    Returns:
+        the exit code: 0, or 3 where the application could not be served.
+    """
+    allow_spying()
+    _Window(say, commands)
+    if options.profiled:
+        from tailcut.profiler.hooks import install_hooks
+
+        install_hooks()
+    if options.inputs:
+        from tailcut.profiler.recording.model_inputs import install_input_hooks
+
+        install_input_hooks()
+    try:
+        application = load_application(options.target)
+        _serve(application, options, say)
+    except Unusable as error:
+        say(error.said)
+        return 3
+    return 0
+
+
+class _Window:
+    """What was heard since the window began."""
+
+    def __init__(self, say: Say, commands: int) -> None:
+        self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
+        commands_of = {
+            "begin": self._begin,
+            "trace": self._trace,
+            "write": self._write,
+            "layers": self._layers,
+            "inputs": self._inputs,
+        }
+        Commands(commands_of, say, commands)
+
+    def _trace(self, one_in: str) -> Said:
+        tracer.one_in = int(one_in)
+        return Said(kind="begun")
+
+    def _begin(self, one_in: str) -> Said:
+        self._trace(one_in)
+        tracer.clear()
+        background_calls.clear()
+        background.clear()
+        captured.clear()
+        self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
+        return Said(kind="begun")
+
+    def _layers(self, path: str) -> Said:
+        Path(path).write_bytes(msgspec.msgpack.encode(captured.find()))
+        return Said(kind="written")
+
+    def _inputs(self, path: str) -> Said:
+        from tailcut.profiler.recording.model_inputs import model_inputs
+
+        Path(path).write_bytes(msgspec.msgpack.encode(model_inputs.take()))
+        return Said(kind="written", text="; ".join(model_inputs.problems[:3]))
+
+    def _write(self, path: str) -> Said:
+        cpu_ns, delay_ns = time.process_time_ns() - self._cpu_ns, max(_delay_ns() - self._delay_ns, 0)
+        heard = Heard(
+            requests=requests_of(tracer),
+            moments=tuple(tracer.moments),
+            hooks=tuple(tracer.hooked),
+            notes=(*tracer.notes, *tracer.lost(), *unhooked(sys.modules)),
+            failures=tuple(tracer.failures),
+            cpu_ns=cpu_ns,
+            delay_ns=delay_ns,
+            background_calls=background_calls.found(),
+            background=background.found(),
+            waits=tuple(tracer.waits),
+            libraries=libraries.found(),
+            executors=executors.found(),
+        )
+        Path(path).write_bytes(msgspec.msgpack.encode(heard))
+        return Said(kind="written")
+
+
+def _serve(application: Any, options: Options, say: Say) -> None:
+    import uvicorn
+
+    loop = _usual_loop() if options.loop == "auto" else options.loop
+    served = application
+    if options.profiled:
+        from tailcut.profiler.recording.blocking import watch_collections, watch_loop
+
+        watch_loop(loop)
+        watch_collections()
+        served = Profiled(_three(application))
+    # asyncio switches Nagle's algorithm off only on sockets that say that they are TCP's; with it, each reply of two
+    # writes would wait 40 ms for the client's acknowledgement.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        served,
+        loop=loop,
+        interface="asgi3" if options.profiled else "auto",
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=3,
+        timeout_keep_alive=600,
+    )
+    server = _Server(config, application, listening.getsockname()[1], say)
+    # uvicorn exits where the application's start-up fails.
+    with suppress(SystemExit):
+        server.run(sockets=[listening])
+    if not server.started:
+        raise Unusable("start", "the application failed to start")
+
+
+def _three(application: Any) -> Any:
+    """Give an application of ASGI's second version the third one's form, as uvicorn does."""
+    if len(needed_parameters(application) or ()) == 1:
+        from uvicorn.middleware.asgi2 import ASGI2Middleware
+
+        return ASGI2Middleware(application)
+    return application
+
+
+def _make_server() -> Any:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """uvicorn's server, which says when it is ready."""
+
+        def __init__(self, config: Any, application: Any, port: int, say: Say) -> None:
+            super().__init__(config)
+            self._application = application
+            self._port = port
+            self._say = say
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            if self.started:
+                self._say(_ready(self._application, self._port))
+
+    return Server
+
+
+def _Server(config: Any, application: Any, port: int, say: Say) -> Any:  # noqa: N802  (uvicorn is imported late)
+    return _make_server()(config, application, port, say)
+
+
+def _ready(application: Any, port: int) -> Said:
+    threads = 0
+    try:
+        import anyio.to_thread
+
+        threads = int(anyio.to_thread.current_default_thread_limiter().total_tokens)
+    except Exception:
+        tracer.note("the size of the thread pool is not known")
+    loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
+    return Said(
+        kind="ready",
+        port=port,
+        loop=loop,
+        threads=threads,
+        routes=_routes(application),
+        versions=_versions(),
+        usual_loop=_usual_loop(),
+    )
+
+
+def _usual_loop() -> Literal["asyncio", "uvloop"]:
+    """The one that uvicorn takes where nobody says which."""
+    return "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
+
+
+def _routes(application: Any) -> tuple[Route, ...]:
+    found: dict[str, set[str]] = {}
+    for route in getattr(application, "routes", ()) or ():
+        path, methods = getattr(route, "path", None), getattr(route, "methods", None)
+        if isinstance(path, str) and methods:
+            found.setdefault(path, set()).update(str(one) for one in methods)
+    for path, methods in _described(application).items():
+        found.setdefault(path, set()).update(one.upper() for one in methods if one.upper() in _METHODS)
+    return tuple(Route(path=path, methods=tuple(sorted(methods))) for path, methods in found.items() if methods)
+
+
+def _described(application: Any) -> dict[str, Any]:
+    """Paths of FastAPI's description: those of included routers are nowhere else in one list."""
+    if not callable(getattr(application, "openapi", None)):
+        return {}
+    before = getattr(application, "openapi_schema", None)
+    try:
+        return dict(application.openapi().get("paths", {}))
+    except Exception:
+        return {}
+    finally:
+        application.openapi_schema = before
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        if name.replace("scikit-learn", "sklearn") in sys.modules:
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+def _delay_ns() -> int:
+    """How long threads of this process were ready to run and had no core."""
+    total = 0
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            total += int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return total
+    return total

@@ -1,0 +1,107 @@
+"""Routes that answer with predictions.
+
+POST /v2/models/{model}[/versions/{version}]/infer    Open Inference Protocol v2, tensors in JSON or binary
+POST /predict/{model}                                 {"entities": [...]} or {"rows": [...]}
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+import msgspec
+
+from tailcut.common.json_values import UNREADABLE, decode
+from tailcut.common.timings import Stage
+from tailcut.errors import BadRequest
+from tailcut.pipeline.pipeline import Pipeline, RequestContext
+from tailcut.pipeline.row_transform import encode_answer
+from tailcut.protocol.http import HeaderMap, request_id, timeout_ns, unread
+from tailcut.protocol.inference_handler import InferenceHandler
+from tailcut.protocol.open_inference.codec import BINARY_HEADER, BinaryReply, InferenceCodec
+from tailcut.protocol.routing import Handler, Route, path_of
+from tailcut.serving.deployment import Engine
+
+_PREDICT_FORM = 'send {"entities": [...]} or {"rows": [{...}, ...]}; see /openapi.json'
+
+
+class _Predict(msgspec.Struct, forbid_unknown_fields=True):
+    entities: list[Any] | msgspec.UnsetType = msgspec.UNSET
+    rows: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+
+
+class PredictRoutes:
+    """Answers infer and predict."""
+
+    def __init__(self, engine: Engine, answering: InferenceHandler) -> None:
+        self._engine = engine
+        self._answering = answering
+        self._codec: tuple[Pipeline, InferenceCodec] | None = None
+        self._decoder = msgspec.json.Decoder(_Predict)
+        for route in ("infer", "predict"):
+            engine.recorder.expect(route)
+
+    def routes(self) -> dict[str, Route]:
+        """Routes by path."""
+        name = self._engine.deployment.name
+        predict: Handler = partial(self._answering.answer, "predict", self._predict)
+        return {
+            f"/v2/models/{name}/infer": ("POST", self.infer()),
+            f"/predict/{name}": ("POST", predict),
+        }
+
+    def infer(self, version: str = "") -> Handler:
+        """Return the handler of inference by a version; empty for the one that is served."""
+        work = partial(self._infer, version=version) if version else self._infer
+        return partial(self._answering.answer, "infer", work)
+
+    async def _infer(
+        self, context: RequestContext, headers: HeaderMap, raw: bytes, version: str = ""
+    ) -> bytes | BinaryReply:
+        pipeline = path_of(self._engine, version) if version else self._engine.pipeline
+        known = self._codec
+        codec = known[1] if known is not None and known[0] is pipeline else self._open_codec(pipeline)
+        inference = codec.decode(raw, headers.get(BINARY_HEADER))
+        if inference.timeout_ns:
+            self._answering.differ()
+            context.deadline_ns = self._answering.deadline_ns(context, timeout_ns(headers), inference.timeout_ns)
+        if inference.priority:
+            self._answering.differ()
+            context.priority = inference.priority
+        context.timings.lap(Stage.VALIDATE, perf_counter_ns())
+        pipeline.admit(context, inference.rows, recalls=pipeline.tensor_cache is not None)
+        outputs = await pipeline.infer(context, inference.inputs, inference.rows, inference.outputs)
+        return codec.encode(inference, outputs)
+
+    async def _predict(self, context: RequestContext, headers: HeaderMap, raw: bytes) -> bytes:
+        pipeline = self._engine.pipeline
+        context.request_id = request_id(headers)
+        try:
+            request = decode(self._decoder, raw)
+        except UNREADABLE as error:
+            raise BadRequest(f"the body is no prediction request: {unread(error, raw)}", hint=_PREDICT_FORM) from error
+        has_entities, has_rows = request.entities is not msgspec.UNSET, request.rows is not msgspec.UNSET
+        if has_entities is has_rows:
+            raise BadRequest("a request has either entities or rows, and not both", hint=_PREDICT_FORM)
+        if request.entities is not msgspec.UNSET and request.entities:
+            context.timings.lap(Stage.VALIDATE, perf_counter_ns())
+            values = await pipeline.predict_entities(context, request.entities)
+        elif request.rows is not msgspec.UNSET and request.rows:
+            values = await pipeline.predict_rows(context, request.rows)
+        else:
+            raise BadRequest("the list is empty; at least one is needed", hint=_PREDICT_FORM)
+        return encode_answer({"model": self._engine.deployment.name, "predictions": values})
+
+    def _open_codec(self, pipeline: Pipeline) -> InferenceCodec:
+        deployment = self._engine.deployment
+        codec = InferenceCodec(
+            deployment.name,
+            pipeline.served[1],
+            pipeline.specs,
+            pipeline.outputs,
+            max_rows=deployment.batching.max_queue_rows,
+            nan_outputs=[tensor.name for tensor in deployment.model.outputs if tensor.allow_nan],
+        )
+        self._codec = pipeline, codec
+        return codec

@@ -1,0 +1,1 @@
+"""A ladder's file and every report that is made from it."""

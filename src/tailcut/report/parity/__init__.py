@@ -1,0 +1,1 @@
+"""The file and the reports of a comparison with the pilot."""

@@ -1,0 +1,1 @@
+"""A profile's file and every report that is made from it."""

@@ -1,0 +1,254 @@
+"""A profile's tables as short texts: the terminal and the page show the same cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tailcut.profiler.attribution.background import LeftBehind
+from tailcut.profiler.attribution.budget import Budget, StageLine
+from tailcut.profiler.attribution.layers import ModelLayers
+from tailcut.profiler.payloads.diversity import Diversity, Stream
+from tailcut.profiler.records import Stage
+from tailcut.report.profile.words import ms, name_of, percent, seconds, shortened
+
+BAR = 20
+_LEAST = 0.005
+_LEAST_MS = 0.0005
+_MOST_CULPRITS = 12
+_MOST_CALLS = 15
+_MOST_STREAMS = 12
+_MOST_STEPS = 24
+_MOST_LAYERS = 12
+_LIVES_S = (1.0, 10.0, 60.0, 300.0, 3600.0)
+_SIZES = (16, 128, 1024, 8192, 65536)
+_LONG, _LONGER = 52, 64
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of texts.
+
+    Args:
+        head: names of the columns.
+        rows: as many cells each.
+        left: columns that hold words: they stand to the left.
+        note: what is to be known of the figures.
+    """
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: tuple[int, ...] = (0,)
+    note: str = ""
+
+
+def stages_table(budget: Budget) -> Table:
+    """The latency budget: a row per stage, and one for the whole request."""
+    rows = [
+        (
+            str(line.stage),
+            ms(line.p50_ms),
+            ms(line.p95_ms),
+            ms(line.p99_ms),
+            ms(line.near_ms),
+            percent(line.near_share),
+            bar(line.near_share),
+        )
+        for line in shown_lines(budget)
+    ]
+    if (wall := budget.wall) is not None:
+        rows.append(("whole request", ms(wall.p50), ms(wall.p95), ms(wall.p99), ms(budget.near_ms), "100 %", ""))
+    return Table(head=("stage", "p50 ms", "p95 ms", "p99 ms", "at p95 ms", "share", ""), rows=tuple(rows), left=(0, 6))
+
+
+def shown_lines(budget: Budget) -> list[StageLine]:
+    """The stages that take time worth showing."""
+    return [line for line in budget.lines if max(line.near_ms, line.p99_ms) >= _LEAST_MS]
+
+
+def culprits_table(budget: Budget, most: int = _MOST_CULPRITS, *, longest: int = _LONGER) -> Table:
+    """What takes the time of the requests near the p95, by name."""
+    shown = [one for one in budget.culprits if one.near_share >= _LEAST][:most]
+    rows: list[tuple[str, ...]] = []
+    for one in shown:
+        rows.append((percent(one.near_share), ms(one.near_ms), str(one.stage), name_of(one, longest)))
+        rows += [
+            ("", "", "", f"  {percent(each.share)} of the samples ({each.samples}): {each.function}")
+            for each in one.functions[:3]
+            if one.stage in (Stage.CODE, Stage.FRAMEWORK)
+        ]
+    rest = sum(one.near_share for one in budget.culprits) - sum(one.near_share for one in shown)
+    if rest >= _LEAST:
+        rows.append((percent(rest), ms(rest * budget.near_ms), "", f"{len(budget.culprits) - len(shown)} more"))
+    return Table(head=("share", "at p95 ms", "stage", "what"), rows=tuple(rows), left=(2, 3))
+
+
+def background_table(found: Sequence[LeftBehind], *, longest: int = _LONGER) -> Table:
+    """What runs after the reply, by function."""
+    where = {"loop": "the event loop", "thread": "a thread", "process": "a worker process"}
+    rows = tuple(
+        (
+            ms(one.cpu_ms),
+            ms(one.took_ms),
+            percent(one.requests),
+            percent(one.core_share),
+            where[one.where],
+            shortened(f"{one.label} at {one.place}", longest),
+        )
+        for one in found[:_MOST_CULPRITS]
+    )
+    return Table(
+        head=("CPU ms a request", "ms a request", "of requests", "of one core", "on", "what"), rows=rows, left=(4, 5),
+        note="no request waits for its own, but all wait for what holds the event loop or takes the cores meanwhile",
+    )  # fmt: skip
+
+
+def calls_table(budget: Budget, most: int = _MOST_CALLS, *, longest: int = _LONG) -> Table:
+    """Queries, cache commands, addresses and models, by total time."""
+    rows = tuple(
+        (
+            str(call.stage),
+            f"{call.total_ms:.0f}",
+            str(call.calls),
+            f"{call.per_request:.3g}",
+            ms(call.mean_ms),
+            ms(call.p95_ms),
+            f"{shortened(call.text, longest)}{f' at {call.place}' if call.place else ''}",
+        )
+        for call in budget.calls[:most]
+    )
+    more = len(budget.calls) - most
+    return Table(
+        head=("kind", "total ms", "calls", "a request", "mean ms", "p95 ms", "what"),
+        rows=rows,
+        left=(0, 6),
+        note=f"and {more} more" if more > 0 else "",
+    )
+
+
+def steps_table(budget: Budget, most: int = _MOST_STEPS, *, longest: int = _LONGER) -> Table:
+    """Models and preprocessing, each step below what calls it; without rows where none has a step."""
+    shown = [one for one in budget.steps if one.near_share >= _LEAST or not one.depth][:most]
+    several = any(one.depth for one in budget.steps) or any(one.stage == Stage.PREPROCESS for one in budget.steps)
+    rows = tuple(
+        (
+            ms(one.mean_ms),
+            ms(one.own_ms),
+            ms(one.near_ms),
+            percent(one.near_share),
+            f"{one.per_request:.3g}",
+            str(one.stage),
+            f"{'  ' * one.depth}{shortened(one.label, longest)}{f' at {one.place}' if one.place else ''}",
+        )
+        for one in shown
+    )
+    return Table(
+        head=("mean ms", "own ms", "at p95 ms", "share", "calls", "stage", "what"),
+        rows=rows if several else (),
+        left=(5, 6),
+        note="mean ms: what a request is shorter by without it and all that it calls; own: without the steps below it",
+    )
+
+
+def diversity_table(diversity: Diversity) -> Table:
+    """Share of look-ups that a cache would have answered, by how long entries live, and the size it needs."""
+    lives = [life for life in _LIVES_S if life <= max(diversity.span_s, _LIVES_S[0])]
+    shown = [one for one in diversity.streams if not one.constant][:_MOST_STREAMS]
+    rows = tuple(
+        (
+            one.name,
+            str(one.lookups),
+            str(one.distinct),
+            *(_at_life(one, life) for life in lives),
+            percent(one.repeats),
+            _size(one),
+        )
+        for one in shown
+    )
+    notes = [f"{diversity.requests} payloads over {diversity.span_s:.3g} s"]
+    if not diversity.timed:
+        notes.append("laid out at the rate of the run: they have no times of their own")
+    if not all(one.exact for one in shown):
+        notes.append("estimated from one key in sixteen")
+    constant = [one.name for one in diversity.streams if one.constant]
+    if constant:
+        notes.append(f"always the same: {', '.join(constant)}")
+    return Table(
+        head=(
+            "asked for",
+            "look-ups",
+            "distinct",
+            *(f"TTL {seconds(life)}" for life in lives),
+            "ever",
+            "entries for it",
+        ),
+        rows=rows,
+        note="; ".join([*notes, *diversity.notes]),
+    )
+
+
+def sizes_table(diversity: Diversity) -> Table:
+    """Share of look-ups that a cache would have answered, by how many entries it holds; without rows where few do."""
+    shown = [one for one in diversity.streams if not one.constant][:_MOST_STREAMS]
+    sizes = [size for size in _SIZES if any(size < one.distinct for one in shown)]
+    rows = tuple((one.name, *(_at_size(one, size) for size in sizes), percent(one.repeats)) for one in shown)
+    return Table(
+        head=("asked for", *(f"{size:,} entries" for size in sizes), "all"),
+        rows=rows if sizes else (),
+        note="the least recently used goes first; entries live for ever",
+    )
+
+
+def layers_table(model: ModelLayers, most: int = _MOST_LAYERS) -> Table:
+    """The slowest layers of a model."""
+    rows = tuple(
+        (_ending(one.name, _LONG), one.kind, ms(one.ms), percent(one.share), one.lever or "-")
+        for one in model.layers[:most]
+    )
+    return Table(
+        head=("layer", "kind", "own ms", "share", "addressed by"),
+        rows=rows,
+        left=(0, 1, 4),
+        note=_more(len(model.layers) - most, sum(one.share for one in model.layers[most:])),
+    )
+
+
+def operators_table(model: ModelLayers, most: int = _MOST_LAYERS) -> Table:
+    """The slowest kinds of operators of a model."""
+    rows = tuple(
+        (one.name, f"{one.calls:.3g}", ms(one.ms), percent(one.share), one.lever or "-")
+        for one in model.operators[:most]
+    )
+    return Table(
+        head=("operator", "calls a run", "own ms", "share", "addressed by"),
+        rows=rows,
+        left=(0, 4),
+        note=_more(len(model.operators) - most, sum(one.share for one in model.operators[most:])),
+    )
+
+
+def bar(share: float, width: int = BAR) -> str:
+    """A share as a bar of blocks."""
+    return "█" * round(share * width)
+
+
+def _at_life(stream: Stream, life_s: float) -> str:
+    return next((percent(point.share) for point in stream.by_life if point.at == life_s), "-")
+
+
+def _at_size(stream: Stream, size: int) -> str:
+    return next((percent(point.share) for point in stream.by_size if point.at == size), "-")
+
+
+def _size(stream: Stream) -> str:
+    entries = stream.size_for()
+    return f"{entries:,}" if entries else "-"
+
+
+def _ending(text: str, longest: int) -> str:
+    """The end of a path of modules says most."""
+    return text if len(text) <= longest else f"…{text[1 - longest :]}"
+
+
+def _more(count: int, share: float) -> str:
+    return f"and {count} more with {percent(share)}" if count > 0 else ""

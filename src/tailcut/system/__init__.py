@@ -1,0 +1,1 @@
+"""The operating system: machine facts, CPU time of threads, atomic files and locks."""

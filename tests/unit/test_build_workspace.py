@@ -1,0 +1,139 @@
+"""Whether disks have room for what a build is still to write: looked at before the load rounds, and named."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tailcut.builder import workspace
+from tailcut.errors import ArtifactError, BuildError, LoadTestError
+from tailcut.manifest import Tensor
+from tailcut.registry import NewVariant, Registry
+from tailcut.system.whole_files import write_file
+
+MIB = 1 << 20
+RECORDS = 4 * MIB
+
+
+@contextmanager
+def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
+    """A file system of its own in memory; skipped where mounting is not permitted."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if done.returncode:
+        pytest.skip(f"a disk cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def artifact(path: Path, size_bytes: int, fill: bytes = b"x") -> Path:
+    path.write_bytes(fill * size_bytes)
+    return path
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def add(registry: Registry, *artifacts: Path) -> str:
+    return registry.add(
+        "m",
+        source="v0",
+        inputs=(Tensor(name="x"),),
+        outputs=(Tensor(name="y"),),
+        variants=[NewVariant(f"v{number}", "onnxruntime", path) for number, path in enumerate(artifacts)],
+    ).id
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@given(sizes=st.lists(st.integers(0, 5000), max_size=3), kept=st.integers(0, 5000), spare=st.integers(-3000, 3000))
+def test_a_build_is_refused_exactly_where_its_files_do_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], kept: int, spare: int
+) -> None:
+    """Folder and registry are on one disk here, so that both their needs count."""
+    artifacts = [artifact(tmp_path / f"{number}", size) for number, size in enumerate(sizes)]
+    others = [artifact(tmp_path / "kept", kept)]
+    registry = Registry(tmp_path / "not" / "yet" / "there")
+    needed = 2 * sum(sizes) + kept + 2 * RECORDS
+    monkeypatch.setattr(workspace, "free_bytes", lambda _: needed + spare)
+    if spare >= 0:
+        workspace.check(tmp_path, registry, artifacts, others)
+        return
+    with pytest.raises(BuildError, match="has too little room") as refused:
+        workspace.check(tmp_path, registry, artifacts, others)
+    assert f"{(needed + spare) / MIB:.1f} MiB are free" in refused.value.message
+    assert registry.url in refused.value.message
+    assert re.search(r"free \d+\.\d MiB there, set TMPDIR or registry\.path", refused.value.hint)
+
+
+def test_what_the_registry_has_already_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = artifact(tmp_path / "a", 3 * MIB)
+    registry = Registry(tmp_path / "registry")
+    monkeypatch.setattr(workspace, "free_bytes", lambda _: 3 * MIB + 2 * RECORDS)
+    with pytest.raises(BuildError):
+        workspace.check(tmp_path, registry, [path])
+    add(registry, path)
+    workspace.check(tmp_path, registry, [path])
+
+
+def test_two_disks_are_looked_at_apart(tmp_path: Path) -> None:
+    path = artifact(tmp_path / "a", MIB)
+    with small_disk(tmp_path / "disk", 4 * MIB) as disk:
+        with pytest.raises(BuildError) as refused:
+            workspace.check(tmp_path, Registry(disk / "registry"), [path])
+        assert "5.0 MiB for the registry" in refused.value.message
+        assert "load rounds" not in refused.value.message
+        assert "4.0 MiB are free" in refused.value.message
+        with pytest.raises(BuildError) as refused:
+            workspace.check(disk, Registry(tmp_path / "registry"), [path])
+        assert "5.0 MiB for the load rounds" in refused.value.message
+
+
+def test_a_disk_that_becomes_full_in_the_middle_leaves_the_registry_as_it_was(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 3 * MIB) as disk:
+        registry = Registry(disk / "registry")
+        first = add(registry, artifact(tmp_path / "a", MIB))
+        registry.promote("m", first, "v0")
+        before = files(disk)
+        with pytest.raises(
+            ArtifactError, match=r"cannot write .* bytes\): No space left on device; \d+ bytes are free"
+        ):
+            add(registry, artifact(tmp_path / "b", MIB, b"b"), artifact(tmp_path / "c", 2 * MIB, b"c"))
+        assert files(disk) == before
+        assert [each.id for each in registry.list("m")] == [first]
+        assert registry.variant("m").version == first
+        second = add(registry, artifact(tmp_path / "d", MIB // 2, b"d"))
+        registry.promote("m", second, "v0")
+        assert registry.variant("m").version == second
+
+
+def test_a_report_without_room_says_how_much_it_needs_and_leaves_nothing(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", MIB) as disk:
+        write_file(disk / "report.json", b"old")
+        with pytest.raises(LoadTestError, match="No space left on device") as refused:
+            write_file(disk / "report.json", b"x" * 2 * MIB)
+        assert refused.value.hint.startswith(f"it has {2 * MIB} bytes, ")
+        assert [path.name for path in disk.iterdir()] == ["report.json"]
+        assert (disk / "report.json").read_bytes() == b"old"
+
+
+def test_another_error_of_a_report_has_its_own_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(LoadTestError, match=os.strerror(errno.EEXIST)) as refused:
+        write_file(tmp_path / "file" / "report.json", b"x")
+    assert refused.value.hint == "choose a writable folder"
