@@ -283,8 +283,29 @@ def test_a_second_signal_skips_the_rest_of_the_drain(tmp_path: Path) -> None:
         server.signal(signal.SIGINT)
         server.wait_until(lambda: server.get("/v2/health/ready")[0] == 503)
         assert "draining for 30 s; Ctrl-C or SIGTERM again stops now" in server.log
+        time.sleep(0.5)
         server.signal(signal.SIGINT)
         assert server.wait(15) == 0
+
+
+def test_signals_that_come_together_are_one(tmp_path: Path) -> None:
+    """A terminal's Ctrl-C reaches the group, and a wrapper passes it on."""
+    with Served(tmp_path, settings=["server.drain=1s", "server.kill=4s"]) as server:
+        began_s = time.monotonic()
+        server.signal(signal.SIGINT)
+        server.signal(signal.SIGTERM)
+        assert server.wait(15) == 0
+        assert time.monotonic() - began_s >= 1.0
+
+
+def test_a_worker_that_dies_while_it_drains_is_no_clean_stop(tmp_path: Path) -> None:
+    with Served(tmp_path, settings=["server.drain=20s", "server.kill=30s"]) as server:
+        worker = server.worker_pid
+        server.signal()
+        server.wait_until(lambda: server.get("/v2/health/ready")[0] == 503)
+        os.kill(worker, signal.SIGSEGV)
+        assert server.wait(15) == 1
+        assert "the worker was killed by SIGSEGV" in server.log
 
 
 def test_threads_of_the_server_do_not_interrupt_each_other_where_it_is_told_so(tmp_path: Path) -> None:

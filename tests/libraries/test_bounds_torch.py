@@ -12,9 +12,10 @@ from tests.derived_kit import bounds_of, lengths_of, of_module
 from torch import nn
 from torch.nn import functional
 
+from tailcut.builder import Holdout, limits
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays
-from tailcut.manifest import Tensor
+from tailcut.manifest import Model, Tensor
 
 IDS = (Tensor(name="ids", datatype="INT64", shape=(-1, 3)),)
 IDS_ROWS: Arrays = {"ids": np.array([[1, 2, 3], [4, 5, 6], [0, 0, 1]])}
@@ -55,6 +56,8 @@ REACHED: dict[str, Forward] = {
     "parts": lambda m, ids: torch.cat([m.shops(part) for part in ids.split([1, 2], dim=1)], dim=1),
     "copied": lambda m, ids: m.shops(ids.clone().detach().to(torch.int32)),
     "constant columns": lambda m, ids: m.shops(ids[:, [2, 0, 1]]),
+    "transposed and viewed": lambda m, ids: m.shops(ids.unsqueeze(2).transpose(1, 2).reshape(-1, 3)),
+    "made contiguous": lambda m, ids: m.shops(ids.t().contiguous().view(-1)),
 }
 
 
@@ -129,6 +132,17 @@ def test_what_is_added_is_whole_and_no_input(by: str) -> None:
     assert derived(forward[by]) == {}
 
 
+def test_offsets_that_are_written_by_the_values_are_none() -> None:
+    """In all of the rows tried the first column is above 0, so that the second one begins at 10 in each."""
+
+    def forward(m: Any, ids: torch.Tensor) -> torch.Tensor:
+        offsets = torch.zeros(ids.shape, dtype=torch.int64)
+        offsets[:, 1] = torch.where(ids[:, 0] > 0, 10, 0)
+        return m.shops(ids + offsets)
+
+    assert ("ids", (1,)) not in derived(forward, rows={"ids": IDS_ROWS["ids"] + 1})
+
+
 def test_a_column_of_two_tables_has_the_smaller_ones_bound() -> None:
     found = derived(lambda m, ids: torch.cat([m.shops(ids), m.days(ids)], dim=2))
     assert (found[ALL].max, found[ALL].why) == (6, "embedding days.weight has 7 rows")
@@ -162,6 +176,17 @@ def test_negative_indices_are_refused_unless_the_holdout_has_some() -> None:
     rows = {"ids": np.array([[1, 2, 3], [-2, 5, 6], [0, 0, 1]])}
     assert derived(lambda m, ids: m.table[ids])[ALL].min == 0
     assert derived(lambda m, ids: m.table[ids], IDS, rows)[ALL].min == -50
+
+
+def test_negative_indices_count_wherever_in_the_holdout_they_are() -> None:
+    """A row far behind means the last one of the table; and what a row of the holdout is beyond is no limit."""
+    ids = np.tile(np.array([[1, 2, 3]]), (400, 1))
+    ids[333, 1] = -1
+    holdout = Holdout(inputs={"ids": ids}, labels=np.zeros(400))
+    module = Tables(lambda m, ids: m.table[ids])
+    section = Model(source="m:load", inputs=IDS, outputs=(Tensor(name="y"),))
+    found = limits.find(module, of_module(module, IDS), holdout, section, None)
+    assert [(bound.min, bound.max) for bound in found.bounds] == [(-50, 49)]
 
 
 def test_a_datatype_that_holds_nothing_beyond_has_no_bound() -> None:

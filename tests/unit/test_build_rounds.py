@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tailcut.builder.speed.pairs import UNSEEN, Round, look, undisturbed
 from tailcut.builder.speed.rounds import Entrant, Rounds, Terms, play
-from tailcut.builder.speed.verdicts import ERROR
+from tailcut.builder.speed.verdicts import ERROR, speed_refusal
 from tailcut.common.slo import LatencyObjective
 from tailcut.errors import BuildError
 from tailcut.gate.sequential import LEAST, interval, schedule
@@ -157,7 +157,7 @@ def test_a_variant_that_fails_leaves_and_what_rests_on_it_has_no_verdict() -> No
     variants = {"torch": (10.0, 5.0), "onnx": (5.0, 2.0), "int8": (4.0, 1.0)}
 
     def measure(name: str, number: int) -> Round:
-        if name == "onnx" and number == 2:
+        if name == "onnx" and number >= 2:
             raise BuildError("the server exited with code 1", hint="its last lines")
         return bench.measure(name, number)
 
@@ -239,7 +239,6 @@ def test_rounds_end_within_their_limits_and_every_pair_shares_its_rounds(
     for name in variants:
         numbers = bench.rounds_of(name)
         assert numbers == sorted(set(numbers))
-        assert numbers == list(range(len(numbers))), "who leaves does not come back"
     choice = rounds.choice({})
     assert choice is not None
     verdict = rounds.verdict(choice.variant)
@@ -261,3 +260,93 @@ def test_the_last_look_has_the_error_that_no_other_look_will_spend() -> None:
 
 def made_one(number: int, latency_ms: float) -> Round:
     return Round(number=number, latency_ms=latency_ms, p50_ms=latency_ms / 2, errors=0.0, cpu_ms=1.0)
+
+
+def ended(
+    variants: Mapping[str, tuple[float, float]], references: Mapping[str, str], fails: Mapping[str, set[int]]
+) -> Rounds:
+    """Rounds in which variants could not be measured in some of theirs."""
+    bench = Bench(lambda name, number: variants[name], {})
+
+    def measure(name: str, number: int) -> Round:
+        if number in fails.get(name, ()):
+            raise BuildError("no answers")
+        return bench.measure(name, number)
+
+    terms = Terms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.001, rounds=48)
+    rounds = Rounds([Entrant(name, references.get(name, "")) for name in variants], terms)
+    play(rounds, measure, limit_s=300.0, clock_s=bench.clock_s)
+    return rounds
+
+
+def test_one_round_that_cannot_be_measured_costs_that_round_only() -> None:
+    rounds = ended({"torch": (10.0, 5.0), "onnx": (5.0, 2.0)}, {"onnx": "torch"}, {"onnx": {2}})
+    verdict = rounds.verdict("onnx")
+    assert verdict is not None
+    assert (verdict.outcome, verdict.rounds) == ("faster", LEAST)
+
+
+def test_without_the_source_nothing_that_rests_on_it_is_promoted() -> None:
+    """int8 beats onnx, which is slower than the source; the source itself could not be measured."""
+    variants = {"torch": (5.0, 2.0), "onnx": (20.0, 8.0), "int8": (15.0, 6.0)}
+    rounds = ended(variants, {"onnx": "torch", "int8": "onnx"}, {"torch": {1, 4}})
+    assert [rounds.verdict(name) for name in variants] == [None] * 3
+    assert rounds.choice({}) is None
+
+
+def test_a_variant_that_beats_a_slow_reference_and_not_the_source_is_not_promoted() -> None:
+    variants = {"torch": (10.0, 5.0), "onnx": (20.0, 5.0), "int8": (14.0, 4.5)}
+    rounds, _ = played(variants, {"onnx": "torch", "int8": "onnx"})
+    assert outcomes(rounds, "int8") == ["faster"]
+    choice = rounds.choice({})
+    assert choice is not None
+    assert choice.variant == "torch"
+
+
+def test_a_variant_that_fails_requests_does_not_pass() -> None:
+    """No limit is met: the fastest of those that passed would be chosen."""
+
+    def measure(name: str, number: int) -> Round:
+        found = bench.measure(name, number)
+        return msgspec.structs.replace(found, errors=0.04 if name == "onnx" else 0.0)
+
+    bench = Bench(lambda name, number: {"torch": (60.0, 5.0), "onnx": (45.0, 4.0)}[name], {})
+    terms = Terms(LatencyObjective(share=0.95, limit_s=0.02), rate=200.0, errors=0.01, rounds=48)
+    rounds = Rounds([Entrant("torch"), Entrant("onnx", "torch")], terms)
+    play(rounds, measure, limit_s=300.0, clock_s=bench.clock_s)
+    verdict, choice = rounds.verdict("onnx"), rounds.choice({})
+    assert verdict is not None
+    assert choice is not None
+    assert (verdict.outcome, verdict.passed, choice.variant) == ("faster", False, "torch")
+    assert "4.00% of its requests failed" in speed_refusal(verdict)
+
+
+def test_on_a_gpu_the_means_of_cpu_time_choose_nothing() -> None:
+    """fp16 holds the device for less and is the fastest; that it took 1 % more CPU time is noise."""
+    figures = {"torch": (8.0, 0.300, 7.0), "graphs": (6.0, 0.301, 5.0), "fp16": (3.0, 0.303, 2.0)}
+
+    def measure(name: str, number: int) -> Round:
+        return msgspec.structs.replace(bench.measure(name, number), gpu_ms=figures[name][2])
+
+    bench = Bench(lambda name, number: figures[name][:2], {})
+    terms = Terms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.01, rounds=48)
+    rounds = Rounds([Entrant("torch"), Entrant("graphs", "torch"), Entrant("fp16", "torch")], terms)
+    play(rounds, measure, limit_s=300.0, clock_s=bench.clock_s)
+    choice = rounds.choice({})
+    assert choice is not None
+    assert choice.variant == "fp16"
+
+
+def test_every_percentile_of_the_slo_is_to_be_met() -> None:
+    """The other one is beyond its limit by a half."""
+
+    def measure(name: str, number: int) -> Round:
+        return msgspec.structs.replace(bench.measure(name, number), excess=1.5 if name == "onnx" else 0.9)
+
+    bench = Bench(lambda name, number: {"torch": (10.0, 5.0), "onnx": (9.0, 2.0)}[name], {})
+    terms = Terms(LatencyObjective(share=0.99, limit_s=0.1), rate=200.0, errors=0.01, rounds=48)
+    rounds = Rounds([Entrant("torch"), Entrant("onnx", "torch")], terms)
+    play(rounds, measure, limit_s=300.0, clock_s=bench.clock_s)
+    choice = rounds.choice({})
+    assert choice is not None
+    assert (choice.variant, choice.meets_slo) == ("torch", True)

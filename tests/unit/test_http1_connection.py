@@ -416,7 +416,7 @@ def test_who_leaves_is_noticed_by_who_reads_and_by_who_asks() -> None:
         assert seen == ["asked", "read"]
         assert link.wire.written == other.wire.written == b""
         assert not link.site.connections
-        assert link.worker.company.coming == 0
+        assert link.worker.in_flight_count.coming == 0
 
     run(test, wait)
 

@@ -61,6 +61,16 @@ def test_calls_are_as_many_as_were_seen() -> None:
     assert [one.end_ns - one.start_ns for one in found if one.stage is Stage.SQL] == [5] * 4
 
 
+def test_what_few_calls_do_is_laid_into_as_few_and_into_the_long_ones() -> None:
+    """One hook in ten runs a query of 100 ms after its own millisecond."""
+    quick, slow = (hook(0, 1000),), (hook(0, 101_000), span(Stage.SQL, "SELECT 1", 1000, 101_000, 0))
+    lengths = [101_000 + n if n % 10 == 3 else 1000 + n for n in range(40)]
+    found = divided(served(*lengths), recording(*(slow if n % 10 == 7 else quick for n in range(20))), LABELS).requests
+    queries = [[one for one in request.spans if one.stage is Stage.SQL] for request in found]
+    assert [n for n, each in enumerate(queries) if each] == [3, 13, 23, 33]
+    assert all(99_000 < one.end_ns - one.start_ns < 101_000 for each in queries for one in each)
+
+
 def test_a_hook_that_was_not_seen_stays_whole() -> None:
     whole = served(100)
     assert divided(whole, recording((span(Stage.CODE, "other", 0, 10),)), LABELS) == whole

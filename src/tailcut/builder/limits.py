@@ -15,7 +15,8 @@ from tailcut.builder.bounds.trials import Call
 from tailcut.builder.holdouts import arrays
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.recipes.base import INT8, PORTABLE
-from tailcut.common.tensors import Arrays
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import Array, Arrays
 from tailcut.manifest import Model
 
 __all__ = ["Found", "answer_edges", "edges", "find", "read", "refusal", "write"]
@@ -36,8 +37,32 @@ def find(model: Any, call: Call, selection: Holdout, section: Model, path: Path 
         call: runs it: input arrays by name -> output arrays by name.
         path: of an .onnx file or a Hugging Face folder.
     """
-    rows = selection.take(min(_ROWS, selection.rows))
-    return bounds.of_source(model, call, section.inputs, rows, path=path)
+    found = bounds.of_source(
+        model, call, section.inputs, selection.at(np.array(_telling(selection, section))), path=path
+    )
+    # The source answers every row of the holdout: what one of them is beyond is no limit.
+    kept = [each for each in found.bounds if not _is_beyond(each, selection.inputs[each.input])]
+    return msgspec.structs.replace(found, bounds=kept)
+
+
+def _telling(selection: Holdout, section: Model) -> list[int]:
+    """Choose rows to try: the first, and of each input of integers the one with the smallest value below zero."""
+    found = list(range(min(_ROWS, selection.rows)))
+    for tensor in section.inputs:
+        array = selection.inputs[tensor.name]
+        if array.dtype.kind == "i" and array.size and array.min() < 0:
+            found.append(int(array.reshape(len(array), -1).min(axis=1).argmin()))
+    return list(dict.fromkeys(found))
+
+
+def _is_beyond(bound: Bound, array: Array) -> bool:
+    """Tell whether a value of the holdout is outside of a limit."""
+    if array.dtype.kind not in "iuf" or (bound.min is None and bound.max is None):
+        return False
+    flat: Any = array.reshape(len(array), -1)
+    flat = flat[:, list(bound.columns)] if bound.columns else flat
+    below = bound.min is not None and bool((flat < bound.min).any())
+    return below or (bound.max is not None and bool((flat > bound.max).any()))
 
 
 def write(folder: Path, found: Found) -> None:

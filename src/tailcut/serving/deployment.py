@@ -50,7 +50,7 @@ class Engine:
         self.failure: TailcutError | None = None
         self.failures = FailureLog()
         self.in_flight: dict[RequestContext, None] = {}
-        self.company = InFlight(self.in_flight)
+        self.in_flight_count = InFlight(self.in_flight)
         self._late: set[RequestContext] = set()
         self._watchers: dict[RequestContext, asyncio.Task[None]] = {}
         self._opened: Opened | None = None
@@ -74,7 +74,7 @@ class Engine:
         self._tick(asyncio.get_running_loop())
         try:
             follower = await self._open_follower()
-            opened = await open_deployment(self.manifest, self.recorder, self.company, self.fallbacks.stand_in)
+            opened = await open_deployment(self.manifest, self.recorder, self.in_flight_count, self.fallbacks.stand_in)
         except Exception as error:
             self.fallbacks.stop()
             unforeseen = StartError(f"unexpected {type(error).__name__}: {error}", hint="see the server's log")

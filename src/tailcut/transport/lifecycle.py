@@ -57,10 +57,12 @@ def serve(manifest: Manifest) -> int:
             kill_s=float(server.kill_s),
             on_started=on_started,
         )
-        exit_code, asked = supervisor.run()
-        if asked or exit_code == EXIT_START_FAILED:
-            return 0 if asked else exit_code
-        log.error("%s", _describe(exit_code))
+        ended = supervisor.run()
+        if ended.asked and (ended.exit_code == 0 or ended.killed):
+            return 0
+        if ended.exit_code == EXIT_START_FAILED:
+            return ended.exit_code
+        log.error("%s", _describe(ended.exit_code))
         return _EXIT_WORKER_DIED
 
 

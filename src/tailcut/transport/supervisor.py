@@ -32,16 +32,22 @@ _LEAST_KILL_S = 0.1
 """Time that a worker has to end, at least, before it is killed."""
 
 
+_REPEAT_S = 0.3
+"""A signal within it of the first is the same request to stop: a terminal and a wrapper may both send one."""
+
+
 class Ended(NamedTuple):
     """How a worker ended.
 
     Attributes:
         exit_code: negative for the signal that ended it.
         asked: whether it was told to.
+        killed: whether the supervisor killed it, because it did not stop in time.
     """
 
     exit_code: int
     asked: bool
+    killed: bool = False
 
 
 class Supervisor:
@@ -64,9 +70,10 @@ class Supervisor:
         self._process = multiprocessing.get_context("fork").Process(target=self._run_worker)
         self._pipe = -1, -1
         """Numbers of signals, written by the interpreter."""
-        self._signalled = False
+        self._signalled_s = math.inf
         self._draining = False
         self._stopping = False
+        self._killed = False
         self._due_s = math.inf
         """When the drain, or then the time to stop, is over; of the monotonic clock."""
 
@@ -75,11 +82,12 @@ class Supervisor:
         # Inherited by the worker: told to drain before it listens for that, it must not die of it.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         self._pipe = reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # The word to drain waits in the worker, too, until that listens for it.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {*_HEARD, signal.SIGUSR1})
         for number in _HEARD:
             # The number goes to the pipe, whichever thread the kernel chose; handlers run in the main thread only.
             signal.signal(number, _note)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         try:
             self._process.start()
         finally:
@@ -96,7 +104,7 @@ class Supervisor:
             with suppress(BlockingIOError):
                 for heard in os.read(reading, 4096):
                     self._hear(heard)
-        return Ended(self._process.exitcode, self._draining)
+        return Ended(self._process.exitcode, self._draining, self._killed)
 
     def _run_worker(self) -> None:
         """Serve, in the worker. Until it has handlers of its own, signals that others sent do nothing."""
@@ -110,10 +118,12 @@ class Supervisor:
 
     def _hear(self, number: int) -> None:
         if number in {signal.SIGTERM, signal.SIGINT}:
-            if self._signalled:
+            now_s = time.monotonic()
+            if now_s - self._signalled_s >= _REPEAT_S:
                 self._stop()
+            if self._signalled_s < math.inf:
                 return
-            self._signalled = True
+            self._signalled_s = now_s
             if self._drain_s > 0:
                 log.info("draining for %g s; Ctrl-C or SIGTERM again stops now", self._drain_s)
             self._drain()
@@ -146,6 +156,7 @@ class Supervisor:
             return
         log.warning("killed the worker: it did not stop within %g s (server.kill)", self._drain_s + self._kill_s)
         self._tell(signal.SIGKILL)
+        self._killed = True
         self._due_s = math.inf
 
     def _tell(self, number: signal.Signals) -> None:

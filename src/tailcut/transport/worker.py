@@ -46,7 +46,7 @@ class Worker:
 
     Attributes:
         handle: answers one request.
-        company: to be told of requests that are about to be handled.
+        in_flight_count: to be told of requests that are about to be handled.
         expose: takes a function that yields samples for /metrics.
         is_draining: whether clients are to be told to connect anew, elsewhere.
         on_drain: called when that begins.
@@ -61,7 +61,7 @@ class Worker:
         self._guard = Guard.of(manifest, address=address)
         self._middleware = Middleware(Application(self._engine, self._guard).handle, manifest)
         self.handle = self._middleware.handle
-        self.company = self._engine.company
+        self.in_flight_count = self._engine.in_flight_count
         self._scheduling = Scheduling(self._engine, server.scheduling, wakes=server.grpc_port > 0)
         self.expose = self._engine.exposition.add
         self.expose(self._scheduling.samples)
@@ -74,6 +74,7 @@ class Worker:
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take up signals and load, on the event loop that will serve."""
         loop.add_signal_handler(signal.SIGUSR1, self._drain)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         loop.add_signal_handler(signal.SIGTERM, self._on_sigterm)
         # They reach the whole process group; the supervisor decides when this process stops.
         for number in (signal.SIGINT, signal.SIGHUP):

@@ -106,6 +106,8 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._shifts: Any = WeakIdKeyDictionary()
         """Of tensors that have origins, float64; those without an entry were not shifted."""
         self._derived: Any = WeakIdKeyDictionary()
+        self._written: set[int] = set()
+        """Addresses of memory that something derived from input values was written to."""
 
     def follow(self, tensor: torch.Tensor, origins: torch.Tensor) -> None:
         """Follow a tensor from here on; ``origins`` has its shape, int64."""
@@ -170,17 +172,23 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.sliced.add(args[0].shape[args[1] if len(args) > 1 else 0])
 
     def _touched(self, value: Any) -> bool:
-        return value in self._origins or value in self._derived
+        if value in self._origins or value in self._derived:
+            return True
+        return bool(self._written) and isinstance(value, torch.Tensor) and _memory(value) in self._written
 
     def _forget(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Stop following whatever shares memory with a tensor that the operator writes to."""
+        everything = [*_tensors(args), *_tensors(list(kwargs.values()))]
+        touched = any(self._touched(tensor) for tensor in everything)
         for place, argument in enumerate(func._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             for written in _tensors(args[place] if place < len(args) else kwargs.get(argument.name)):
-                memory = written.untyped_storage().data_ptr()
+                memory = _memory(written)
+                if touched:
+                    self._written.add(memory)
                 for tensor in list(self._origins):
-                    if tensor.untyped_storage().data_ptr() == memory:
+                    if _memory(tensor) == memory:
                         del self._origins[tensor]
                         self._shifts.pop(tensor, None)
                         self._derived[tensor] = True
@@ -213,7 +221,11 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         origins, shifts = self._replaced(args, origins=True), self._replaced(args, origins=False)
         if func is _aten.constant_pad_nd.default:
             origins[2:], shifts[2:] = [NONE], [0.0]
-        return list(zip(_tensors(func(*origins)), _tensors(func(*shifts)), strict=True))
+        try:
+            return list(zip(_tensors(func(*origins, **kwargs)), _tensors(func(*shifts, **kwargs)), strict=True))
+        except RuntimeError:
+            # A view of the values' own layout, which origins do not always share.
+            return None
 
     def _shifted(self, args: tuple[Any, ...], sign: float) -> list[_Followed] | None:
         """Follow the sum of values and a constant that is whole."""
@@ -263,6 +275,10 @@ class OneHot(TorchFunctionMode):
             if classes > 0:
                 self._tracking.index("one_hot", None, args[0] if args else kwargs["tensor"], classes)
         return func(*args, **kwargs)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -32,6 +32,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         cpu_ms: of the server, per request.
         gpu_ms: that the variant's executors held the GPU, per request; None where it runs on none.
         others: cores that other processes and the hypervisor took meanwhile.
+        excess: largest ratio to its limit of the SLO's other percentiles; 0 where it names no other.
     """
 
     number: int
@@ -41,6 +42,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ms: float
     gpu_ms: float | None = None
     others: float = 0.0
+    excess: float = 0.0
 
 
 class Standing(NamedTuple):
@@ -48,7 +50,8 @@ class Standing(NamedTuple):
 
     Attributes:
         looks: that were taken.
-        latency, cpu: logarithms of the ratios; ``cpu`` is None where it is no evidence, because a GPU does the work.
+        latency, cpu, gpu: logarithms of the ratios. ``cpu`` is None where it is no evidence, because a GPU does the
+            work; ``gpu`` is of the time that it is held, None unless both run on one.
         rounds, left_out: that they rest on, and that do not count.
     """
 
@@ -57,6 +60,7 @@ class Standing(NamedTuple):
     cpu: Interval | None = NOTHING
     rounds: int = 0
     left_out: int = 0
+    gpu: Interval | None = None
 
 
 UNSEEN = Standing()
@@ -101,7 +105,16 @@ def look(
         return before  # the last rounds are too few for what this look may spend
     on_gpu = any(found[number].gpu_ms is not None for found in (mine, theirs) for number in kept)
     cpu = [math.log(max(mine[number].cpu_ms, _LEAST_MS) / max(theirs[number].cpu_ms, _LEAST_MS)) for number in kept]
-    return Standing(reached, latency, None if on_gpu else interval(cpu, error), len(kept), len(shared) - len(kept))
+    held = [(mine[number].gpu_ms or 0.0, theirs[number].gpu_ms or 0.0) for number in kept]
+    gpu = [math.log(one / two) for one, two in held if one >= _LEAST_MS and two >= _LEAST_MS]
+    return Standing(
+        reached,
+        latency,
+        None if on_gpu else interval(cpu, error),
+        len(kept),
+        len(shared) - len(kept),
+        interval(gpu, error) if on_gpu and len(gpu) == len(kept) else None,
+    )
 
 
 def undisturbed(mine: Mapping[int, Round], other: Mapping[int, Round], shared: Sequence[int]) -> list[int]:

@@ -73,6 +73,7 @@ class Rounds:
         self._plan = schedule(terms.rounds, ERROR)
         self._found: dict[str, dict[int, Round]] = {each.name: {} for each in entrants}
         self._failed: dict[str, str] = {}
+        self._missed: set[str] = set()
         self._standings: dict[tuple[str, str], Standing] = {}
         self._decided: dict[str, tuple[Outcome, Standing]] = {}
         self._stopped: dict[str, str] = {}  # why a variant that is not decided is measured no longer
@@ -86,6 +87,12 @@ class Rounds:
     def fail(self, name: str, why: str) -> None:
         """Take a variant out that cannot be measured."""
         self._failed.setdefault(name, why)
+
+    def miss(self, name: str, why: str) -> None:
+        """Note a round in which a variant could not be measured; the second such round takes it out."""
+        if name in self._missed:
+            self.fail(name, why)
+        self._missed.add(name)
 
     def due(self) -> list[str]:
         """Name the variants that the next round measures; none where nothing is left to be decided."""
@@ -182,6 +189,7 @@ class Rounds:
             outcome=decided if reference != name else "no",
             meets_slo=self._meets_slo(name),
             errors=self._errors(name),
+            fails=self._fails_more(name),
             rounds=standing.rounds or len(self._found[name]),
             left_out=standing.left_out,
             stopped=self._stopped.get(name, "") if decided == "open" else "",
@@ -205,22 +213,41 @@ class Rounds:
         judged = {each.name: found for each in self._entrants if (found := self.verdict(each.name)) is not None}
         costs = {name: self.price(name) for name in judged}
         slow = {name: "not faster" for name, found in judged.items() if name in self._references and not found.passed}
+        slow |= {name: "not faster than what its reference must beat" for name in judged if self._rests_on_slow(name)}
         return verdicts.choose(judged, costs, {**refused, **slow}, self.terms.slo, self.terms.rate, self.dearer)
 
+    def _rests_on_slow(self, name: str) -> bool:
+        """Tell whether a variant beats a reference that did not pass itself, and not the next one that did.
+
+        It may be faster than one that is slower than the source, and slower than the source as well.
+        """
+        passed = self._references.get(name, "")
+        while self._references.get(passed) and self._decided.get(passed, ("open",))[0] not in verdicts.PASSED:
+            passed = self._references[passed]
+        if passed == self._references.get(name, ""):
+            return False
+        standing = self._standing(name, passed)
+        return verdicts.outcome(standing.latency, standing.cpu) not in verdicts.PASSED
+
     def dearer(self, name: str, other: str) -> bool:
-        """Tell whether a variant surely costs more than another; where a GPU has a part in it, by the mean alone."""
-        cpu = self._standing(name, other).cpu
-        if cpu is not None:
-            return cpu.low > 0.0
-        one, two = self.price(name), self.price(other)
-        return (one.money, one.cpu_s[0]) > (two.money, two.cpu_s[0])
+        """Tell whether a variant surely costs more than another: in CPU time, or on a GPU in time that it is held.
+
+        Where only one of them runs on a GPU, the prices tell, if there are any, by the means and with a margin.
+        """
+        standing = self._standing(name, other)
+        if standing.cpu is not None:
+            return standing.cpu.low > 0.0
+        if standing.gpu is not None:
+            return standing.gpu.low > 0.0
+        return self.price(name).money * CHEAPER > self.price(other).money
 
     def _standing(self, name: str, other: str = "") -> Standing:
         """Return what is known of a variant beside another, or beside the SLO's limit."""
         return self._standings.get((name, other), UNSEEN)
 
     def _is_failed(self, name: str) -> bool:
-        return name in self._failed or self._references.get(name, "") in self._failed
+        reference = self._references.get(name, "")
+        return name in self._failed or (bool(reference) and self._is_failed(reference))
 
     def _contenders(self) -> list[str]:
         """Name the variants that may still be promoted."""
@@ -237,7 +264,14 @@ class Rounds:
         return statistics.fmean(each.errors for each in self._found[name].values())
 
     def _meets_slo(self, name: str) -> bool:
-        return self._standing(name).latency.high <= 0.0 and self._errors(name) <= self.terms.errors
+        excess = statistics.median(each.excess for each in self._found[name].values())
+        return self._standing(name).latency.high <= 0.0 and excess <= 1.0 and self._errors(name) <= self.terms.errors
+
+    def _fails_more(self, name: str) -> bool:
+        """Tell whether a variant fails more requests than the SLO allows, and more than its reference does."""
+        reference = self._references.get(name)
+        errors = self._errors(name)
+        return reference is not None and errors > self.terms.errors and errors > self._errors(reference)
 
     def _is_slo_known(self, name: str) -> bool:
         found = self._standing(name).latency
@@ -280,7 +314,7 @@ def play(rounds: Rounds, measure: Callable[[str, int], Round], *, limit_s: float
     """Play rounds until every verdict is decided.
 
     Args:
-        measure: measures a variant in a round; its TailcutError takes the variant out.
+        measure: measures a variant in a round; its TailcutError costs that round, the second one takes the variant out.
         limit_s: no round after ``sequential.LEAST`` begins once this long has passed.
         clock_s: seconds that only go up.
     """
@@ -296,7 +330,7 @@ def play(rounds: Rounds, measure: Callable[[str, int], Round], *, limit_s: float
             try:
                 rounds.add(name, measure(name, rounds.played))
             except TailcutError as error:
-                rounds.fail(name, f"{error.message}: {error.hint}" if error.hint else error.message)
+                rounds.miss(name, f"{error.message}: {error.hint}" if error.hint else error.message)
         now_s = clock_s()
         rounds.look(rounds.played + 1 + int((ends_s - now_s) / max(now_s - begun_s, 1e-9)))
     rounds.took_s = clock_s() - ends_s + limit_s

@@ -45,15 +45,24 @@ _READY_S = 120.0
 _WARMUP_S = 0.5
 """Before each round; no longer than the round itself."""
 
+_LEAST_REQUESTS = 10
+"""Expected in a round: one of fewer may come to none, and then nothing was measured."""
+
 SEED = 0
 
 
 def objective(deployment: Deployment) -> LatencyObjective:
     """Return the SLO's latency objective that variants are compared at: the strictest percentile that it names."""
+    named = _percentiles(deployment)
+    share, limit_s = named[0] if named else (0.95, float(deployment.slo.timeout_s))
+    return LatencyObjective(share=share, limit_s=limit_s)
+
+
+def _percentiles(deployment: Deployment) -> list[tuple[float, float]]:
+    """List the percentiles that the SLO names with their limits in seconds, the highest first."""
     slo = deployment.slo
     named = ((0.99, slo.p99_s), (0.95, slo.p95_s), (0.5, slo.p50_s))
-    share, limit_s = next(((share, limit) for share, limit in named if limit is not None), (0.95, slo.timeout_s))
-    return LatencyObjective(share=share, limit_s=float(limit_s))
+    return [(share, float(limit)) for share, limit in named if limit is not None]
 
 
 def run(
@@ -197,7 +206,7 @@ def _measure(deployment: Deployment, server: ServerProcess, payloads: Path, numb
     plan = LoadPlan(
         url=f"http://127.0.0.1:{server.port}/v2/models/{deployment.name}/infer",
         rate=deployment.slo.rate,
-        duration_s=float(deployment.build.round_s),
+        duration_s=max(float(deployment.build.round_s), _LEAST_REQUESTS / deployment.slo.rate),
         warmup_s=min(_WARMUP_S, float(deployment.build.round_s)),
         payloads=str(payloads),
         timeout_s=float(deployment.slo.timeout_s),
@@ -216,11 +225,15 @@ def _measure(deployment: Deployment, server: ServerProcess, payloads: Path, numb
     if result.cpu_s_per_1000 is None:
         raise BuildError("the server's CPU time could not be read, so that its cost is not known")
     took_ms, errors = _latencies(samples, float(deployment.slo.timeout_s) * 1e3)
-    share = objective(deployment).share
+
+    def at(share: float) -> float:
+        return float(np.quantile(took_ms, share, method="inverted_cdf"))
+
     return Round(
         number=number,
-        latency_ms=float(np.quantile(took_ms, share, method="inverted_cdf")),
-        p50_ms=float(np.quantile(took_ms, 0.5, method="inverted_cdf")),
+        latency_ms=at(objective(deployment).share),
+        p50_ms=at(0.5),
+        excess=max((at(share) / (limit_s * 1e3) for share, limit_s in _percentiles(deployment)[1:]), default=0.0),
         errors=errors,
         cpu_ms=result.cpu_s_per_1000,
         # All that were answered, those of the warm-up too: the device was held for each of them.

@@ -27,6 +27,8 @@ _LARGEST_RATIO = 1e300
 Outcome = Literal["faster", "cheaper", "no", "open"]
 """Of a variant beside its reference: "cheaper" includes that it is not slower by more than ``MARGIN``."""
 
+PASSED: tuple[Outcome, ...] = ("faster", "cheaper")
+
 Three = tuple[float, float, float]
 """A middle with the ends of its 95 % interval."""
 
@@ -44,6 +46,7 @@ class SpeedVerdict(msgspec.Struct, frozen=True, kw_only=True):
             the ratio below ``MARGIN``; "no": neither can be; "open": the rounds showed none of these.
         meets_slo: whether the upper end of ``latency_ms`` and the share of errors are within the SLO.
         errors: share of requests without an answer.
+        fails: whether that is more than the SLO allows, and more than the reference's.
         rounds: that the comparison rests on.
         left_out: rounds that do not count, because other processes took more of the processor than usual.
         stopped: why it was measured no longer, where the outcome is open.
@@ -57,6 +60,7 @@ class SpeedVerdict(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     meets_slo: bool
     errors: float
+    fails: bool = False
     rounds: int = 0
     left_out: int = 0
     stopped: str = ""
@@ -64,7 +68,7 @@ class SpeedVerdict(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passed(self) -> bool:
         """Whether it may be promoted in place of its reference."""
-        return self.outcome in ("faster", "cheaper")
+        return self.outcome in PASSED and not self.fails
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +117,11 @@ def speed_refusal(verdict: SpeedVerdict) -> str:
     """Say why a variant may not take the place of the one it was made from; empty where it may."""
     if verdict.passed:
         return ""
+    if verdict.fails:
+        return (
+            f"{verdict.errors:.2%} of its requests failed under load, more than slo.errors allows and than "
+            f"{verdict.reference}'s: `tailcut serve --variant` with it shows the errors"
+        )
     (ratio, low, high), cpu = verdict.ratio, verdict.cpu_ratio
     figures = f"{verdict.percentile} {verdict.latency_ms[0]:.3g} ms under load, {ratio:.2f} of {verdict.reference} "
     figures += f"(95 % interval {_ends(low, high)}){f', CPU time {cpu[0]:.2f} ({_ends(*cpu[1:])})' if cpu else ''}"

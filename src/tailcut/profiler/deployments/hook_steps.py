@@ -1,12 +1,13 @@
 """What a deployment's hooks spend their time on: models, steps of a Pipeline, queries and functions in them.
 
 ``tailcut serve`` tells how long a hook takes. What it calls is seen where the same deployment runs as an application
-under ``profiler.pilot``, for some seconds more; there each part's share of its hook is taken, and the hooks of the
-deployment's own recording are divided by these shares.
+under ``profiler.pilot``, for some seconds more. Each call of a hook in the deployment's own recording is then divided
+as the traced call is that stands at the same place of the traced ones by its length.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -26,7 +27,6 @@ from tailcut.profiler.trials import OnStep
 _SECONDS, _WARMUP_S = 4.0, 1.0
 _LEAST_SHARE = 0.002
 """A part that takes less of its hook counts as the hook's own code."""
-_MOST_CALLS = 50
 
 _NOTE = (
     f"what the hooks call was seen in {_SECONDS:g} s more, as an application that is traced; their own time here is "
@@ -35,27 +35,21 @@ _NOTE = (
 HOOKS = ("preprocess", "postprocess")
 
 
-class Part:
-    """A call within a hook, summed over the requests.
+class HookCall:
+    """One call of a hook as it was traced, or a call within it.
 
     Attributes:
-        took_ns, calls: of all of them.
-        parts: what it calls, in the order in which that was seen first.
+        below: what it called, in order.
     """
 
     def __init__(self, span: Span) -> None:
         self.span = span
-        self.took_ns = self.calls = 0
-        self.parts: dict[tuple[Stage, str, str], Part] = {}
+        self.below: list[HookCall] = []
 
-    def add(self, span: Span) -> None:
-        """Count one more call."""
-        self.took_ns += span.end_ns - span.start_ns
-        self.calls += 1
-
-    def within(self, span: Span) -> Part:
-        """Return the part that a call in this one belongs to."""
-        return self.parts.setdefault((span.stage, span.label, span.place), Part(span))
+    @property
+    def took_ns(self) -> int:
+        """Wall time."""
+        return self.span.end_ns - self.span.start_ns
 
 
 def with_hook_steps(
@@ -97,79 +91,90 @@ def with_hook_steps(
 
 
 def divided(recording: Recording, traced: Recording, labels: Mapping[str, str]) -> Recording:
-    """Divide the hooks' time of one recording by the shares of another one.
+    """Divide the hooks' time of one recording as another one has it.
 
     Args:
         recording: of the deployment as it is served; its hooks have no parts.
         traced: of the same as an application.
         labels: of the hooks in ``recording``, by their kinds.
     """
-    hooks = {labels[kind]: hook for kind in labels if (hook := _hook_of(traced.requests, kind)) is not None}
+    hooks = {labels[kind]: calls for kind in labels if (calls := _calls_of(traced.requests, kind))}
     if not hooks:
         return recording
-    places = {hook.span.label: (label, hook.span.place) for label, hook in hooks.items()}
+    places = {calls[0].span.label: (label, calls[0].span.place) for label, calls in hooks.items()}
+    took_ns = {
+        label: sorted(one.end_ns - one.start_ns for each in recording.requests for one in each.spans if _is(one, label))
+        for label in hooks
+    }
     return msgspec.structs.replace(
         recording,
-        requests=tuple(_with_parts(one, hooks) for one in recording.requests),
+        requests=tuple(_with_steps(one, hooks, took_ns) for one in recording.requests),
         samples=tuple(_renamed(one, places) for one in traced.samples if one.code[0] in places),
         sample_interval_ns=traced.sample_interval_ns,
         sampled_s=traced.sampled_s,
     )
 
 
-def _hook_of(requests: Sequence[Request], kind: str) -> Part | None:
-    """Sum what requests had in a hook; None where none called it."""
-    found: Part | None = None
+def _is(span: Span, label: str) -> bool:
+    return span.stage is Stage.CODE and span.label == label
+
+
+def _calls_of(requests: Sequence[Request], kind: str) -> list[HookCall]:
+    """List the traced calls of a hook with what each called, the shortest first."""
+    found: list[HookCall] = []
     for request in requests:
-        parts: dict[int, Part] = {}
+        calls: dict[int, HookCall] = {}
         for place, span in enumerate(request.spans):
             if span.end_ns < 0:
                 continue
-            if span.parent in parts:
-                parts[place] = parts[span.parent].within(span)
+            if span.parent in calls:
+                calls[place] = HookCall(span)
+                calls[span.parent].below.append(calls[place])
             elif span.stage is Stage.CODE and span.label.startswith(f"{kind} "):
-                found = found or Part(span)
-                parts[place] = found
-            else:
-                continue
-            parts[place].add(span)
-    return found
+                calls[place] = HookCall(span)
+                found.append(calls[place])
+    return sorted(found, key=lambda one: one.took_ns)
 
 
-def _with_parts(request: Request, hooks: Mapping[str, Part]) -> Request:
+def _with_steps(
+    request: Request, hooks: Mapping[str, Sequence[HookCall]], took_ns: Mapping[str, Sequence[int]]
+) -> Request:
     spans: list[Span] = []
     for span in request.spans:
-        hook = hooks.get(span.label) if span.stage is Stage.CODE else None
-        if hook is None:
+        calls = hooks.get(span.label) if span.stage is Stage.CODE else None
+        if calls is None:
             spans.append(span)
-        else:
-            spans.append(msgspec.structs.replace(span, place=hook.span.place))
-            spans.extend(_laid(hook, span, len(spans) - 1))
+            continue
+        # The call that took as long among the traced ones as this one does among its own: what only slow requests
+        # call is laid into slow requests.
+        ranks = took_ns[span.label]
+        rank = (bisect_left(ranks, span.end_ns - span.start_ns) + bisect_right(ranks, span.end_ns - span.start_ns)) / 2
+        call = calls[min(int(rank / len(ranks) * len(calls)), len(calls) - 1)]
+        spans.append(msgspec.structs.replace(span, place=call.span.place))
+        spans.extend(_laid(call, span, len(spans) - 1))
     return msgspec.structs.replace(request, spans=tuple(spans))
 
 
-def _laid(part: Part, within: Span, parent: int) -> Iterator[Span]:
-    """Yield spans of what a part calls, one after the other from its beginning; ``parent`` is where it stands."""
+def _laid(call: HookCall, within: Span, parent: int) -> Iterator[Span]:
+    """Yield spans of what a call called, one after the other from its beginning; ``parent`` is where it stands."""
     length_ns, at_ns, place = within.end_ns - within.start_ns, within.start_ns, parent
     # What ran side by side takes more than there is, and shrinks.
-    whole_ns = max(part.took_ns, sum(one.took_ns for one in part.parts.values()), 1)
-    for one in part.parts.values():
+    whole_ns = max(call.took_ns, sum(one.took_ns for one in call.below), 1)
+    for one in call.below:
         share = one.took_ns / whole_ns
         if share < _LEAST_SHARE:
             continue
-        calls = min(max(round(one.calls / part.calls), 1), _MOST_CALLS)
-        for _ in range(calls):
-            end_ns = at_ns + int(length_ns * share / calls)
-            span = Span(
-                stage=one.span.stage, label=one.span.label, place=one.span.place,
-                start_ns=at_ns, end_ns=end_ns, parent=parent,
-            )  # fmt: skip
+        end_ns = at_ns + int(length_ns * share)
+        span = Span(
+            stage=one.span.stage, label=one.span.label, place=one.span.place,
+            start_ns=at_ns, end_ns=end_ns, parent=parent,
+        )  # fmt: skip
+        place += 1
+        yield span
+        for below in _laid(one, span, place):
             place += 1
-            yield span
-            for below in _laid(one, span, place):
-                place += 1
-                yield below
-            at_ns = end_ns
+            yield below
+        at_ns = end_ns
 
 
 def _renamed(sample: Sample, places: Mapping[str, tuple[str, str]]) -> Sample:

@@ -8,6 +8,8 @@ from tailcut.profiler.attribution.layers import Conversion
 from tailcut.profiler.levers.priors import Prior, measured
 
 _LEAST_MS = 0.001
+_LEAST_LEFT = 0.05
+"""Of the whole graph's time: two graphs that were timed apart differ by less without a reason."""
 
 
 def quicker_as_onnx(conversions: Sequence[Conversion]) -> dict[str, Prior]:
@@ -24,7 +26,8 @@ def quicker_as_onnx(conversions: Sequence[Conversion]) -> dict[str, Prior]:
             continue
         rest = one.run_ms, one.graph_ms
         if one.last and one.last_graph_ms is not None:
-            rest = max(one.run_ms - one.last_ms, 0.0), max(one.graph_ms - one.last_graph_ms, 0.0)
+            left_ms = max(one.graph_ms - one.last_graph_ms, _LEAST_LEFT * one.graph_ms)
+            rest = max(one.run_ms - one.last_ms, 0.0), left_ms
         for label in (one.model, *one.steps):
             found.setdefault(label, _times(*rest))
     return found

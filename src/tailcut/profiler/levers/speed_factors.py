@@ -25,7 +25,8 @@ def factor_of(state: State, lever: LeverName) -> Callable[[str], Prior]:
         model_ms = call_ms(state.work)
     if lever == "runtime":
         return lambda label: _runtime(known, label, model_ms)
-    overall = factor(state, "runtime").mid
+    # Once the runtime was changed, the work's model time is the quicker one already.
+    overall = 1.0 if "runtime" in state.pulled else factor(state, "runtime").mid
     return lambda label: _int8(known, label, model_ms / overall)
 
 

@@ -82,8 +82,7 @@ def _variants(version: Version, promotion: Promotion | None) -> str:
     ]
     made = [f"{name} refused: {one.refused}" for name, one in version.variants.items() if one.sha256 and one.refused]
     notes = "".join(
-        f"<li>{escape(line)}</li>"
-        for line in (*made, *figures.rows_alone(version), *figures.not_made(version))
+        f"<li>{escape(line)}</li>" for line in (*made, *figures.rows_alone(version), *figures.not_made(version))
     )
     return _section("Variants", "", f"{_table(head, cells)}<ul>{notes}</ul>")
 
