@@ -596,7 +596,7 @@ def test_requests_that_came_together_know_of_each_other() -> None:
     links: list[Link] = []
 
     async def look(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
-        seen.append(links[0].site.company.coming)
+        seen.append(links[0].site.in_flight_count.coming)
         return Reply(200, [], b"")
 
     async def test(first: Link) -> None:
@@ -605,7 +605,7 @@ def test_requests_that_came_together_know_of_each_other() -> None:
         for _ in range(2):
             seen.clear()
             for link in others:
-                link.site.company = first.site.company
+                link.site.in_flight_count = first.site.in_flight_count
                 link.connection.data_received(get())
             first.connection.data_received(get())
             await settle()

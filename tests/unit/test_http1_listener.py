@@ -39,7 +39,7 @@ class Server:
             await self.gate.wait()
             return Reply(200, [], b"ok" if path == "/" else b"z" * 20_000_000)
 
-        worker: Any = SimpleNamespace(handle=handle, company=InFlight(()), on_drain=None)
+        worker: Any = SimpleNamespace(handle=handle, in_flight_count=InFlight(()), on_drain=None)
         self.site = Site(worker, asyncio.get_running_loop())
         listening = socket.create_server(("127.0.0.1", 0))
         self.port = listening.getsockname()[1]
