@@ -155,7 +155,9 @@ def _subject(kind: str = "torch", *, trees: bool = False, free: bool = False, tr
     return Subject(kind=kind, trees=trees, deployment=Deployment(name="m", model=model, build=Build(train=train)))
 
 
-def _machine(packages: Mapping[str, str], *, machine: str = "x86_64", cuda: tuple[str, ...] = ("a GPU",)) -> HostCapabilities:
+def _machine(
+    packages: Mapping[str, str], *, machine: str = "x86_64", cuda: tuple[str, ...] = ("a GPU",)
+) -> HostCapabilities:
     return HostCapabilities(machine=machine, flags=("avx2",), cores=8, cuda=cuda, packages=packages)
 
 
