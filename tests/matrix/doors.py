@@ -80,7 +80,7 @@ class Server:
         self._engine = Engine(self._manifest)
         guard = Guard.of(self._manifest, address=HOST)
         front = Middleware(Application(self._engine, guard).handle, self._manifest)
-        self.handle, self.in_flight_count, self.on_drain = front.handle, self._engine.company, lambda: None
+        self.handle, self.in_flight_count, self.on_drain = front.handle, self._engine.in_flight_count, lambda: None
         listening = socket.create_server((HOST, 0))
         self.port = listening.getsockname()[1]
         site = Site(self, asyncio.get_running_loop())  # type: ignore[arg-type]  # what it takes of a worker is here
