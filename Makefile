@@ -6,7 +6,7 @@ SHELL := bash
 PY := .venv/bin/python
 STAMP := .venv/.made-from-pyproject-and-constraints
 
-.PHONY: help setup servers lint fmt test matrix sequences demo bench-overhead bench-peers bench-overload bench-reload bench-soak docs clean
+.PHONY: help setup servers lint check fmt test matrix sequences demo bench-overhead bench-peers bench-overload bench-reload bench-soak docs clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ servers:  ## Install PostgreSQL, PgBouncer and Redis where they are missing (nee
 
 lint: setup  ## ruff, mypy --strict, import-linter
 	@scripts/lint.sh
+
+check: lint  ## Lint, types, unit and property tests: no servers, no builds
+	OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests/unit tests/property tests/concurrency -m "not slow" -n auto --durations=5
 
 fmt: setup  ## Format and mend what can be mended
 	$(PY) -m ruff check --fix src examples benchmarks tests scripts

@@ -18,7 +18,7 @@ from rich.text import Text
 from typer.main import get_command
 
 from tailcut.builder.host_capabilities import HostCapabilities
-from tailcut.builder.recipes import CATALOG
+from tailcut.builder.recipes import BUILT_IN
 from tailcut.builder.recipes.base import INT8, Recipe, Subject
 from tailcut.builder.speed.tuning import TUNED
 from tailcut.cli.app import COMMANDS, build
@@ -118,10 +118,10 @@ def recipes_page() -> str:
     """The reference of every recipe: what it says of itself, and what it answers where it cannot be made."""
     rows = [
         f"| [{one.name}](#{one.name}) | {one.summary} | {_names(one.base)} | {one.runtime} | {_tried(one)} |"
-        for one in CATALOG
+        for one in BUILT_IN
     ]
     head = "| recipe | what it is | made from | runtime | tried |\n|---|---|---|---|---|"
-    return "\n".join([_RECIPES_HEAD, head, *rows, "", *map(_recipe, CATALOG)]).rstrip() + "\n"
+    return "\n".join([_RECIPES_HEAD, head, *rows, "", *map(_recipe, BUILT_IN)]).rstrip() + "\n"
 
 
 def _recipe(recipe: Recipe) -> str:

@@ -102,7 +102,7 @@ def test_a_full_queue_sheds_with_the_time_it_needs_to_drain() -> None:
         bench.submit(*range(4))
         await bench.settle()
         bench.submit(*range(8))
-        with pytest.raises(Shed, match="8 rows wait, the limit is 8") as caught:
+        with pytest.raises(Shed, match="8 rows, the limit is 8") as caught:
             bench.submit(1)
         # One batch runs and two wait, 2 s each; predictions are taken a little longer.
         assert 6 < caught.value.retry_after_s < 7.2

@@ -39,7 +39,7 @@ def test_a_long_row_is_refused_where_a_short_one_is_in_time() -> None:
         await clock.settle()
         for _ in range(2):
             items += ask(SHORT, 60)
-        with pytest.raises(Shed, match=r"behind 2 that wait is expected in .* the deadline is in 60 ms"):
+        with pytest.raises(Shed, match=r"\(2 rows queued\) exceeds the deadline of 60 ms"):
             ask(LONG, 60)
         items += ask(SHORT, 60) + ask(LONG, 500)
         assert scheduler.queue_rows == 4

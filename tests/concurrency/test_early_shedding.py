@@ -55,7 +55,7 @@ def test_nobody_while_an_executor_is_idle_and_nothing_waits() -> None:
 
     async def main() -> None:
         await bench.begin()
-        with pytest.raises(Shed, match="while a backlog stands the SLO leaves 54 ms"):
+        with pytest.raises(Shed, match="exceeds the 54 ms that the SLO leaves"):
             bench.ask()
         assert bench.refuses
         bench.executors[0].finish()

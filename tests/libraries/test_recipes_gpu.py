@@ -18,7 +18,7 @@ from tests.models.picky import PICKY
 from tailcut.builder import Holdout
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.plan import applicable
-from tailcut.builder.recipes import CATALOG, cuda, fp16, recipe, tensorrt
+from tailcut.builder.recipes import BUILT_IN, cuda, fp16, recipe, tensorrt
 from tailcut.builder.recipes.base import Subject
 from tailcut.builder.recipes.cuda import NO_DEVICE
 from tailcut.builder.records import Made
@@ -98,8 +98,8 @@ def test_trees_other_sources_cpu_torch_and_free_shapes_are_refused_with_the_reas
 
 
 def test_each_recipe_stands_after_those_that_it_is_made_from() -> None:
-    names = [each.name for each in CATALOG]
-    for place, each in enumerate(CATALOG):
+    names = [each.name for each in BUILT_IN]
+    for place, each in enumerate(BUILT_IN):
         made_here = [base for base in each.base if base in names]
         assert all(names.index(base) < place for base in made_here)
     assert set(GPU_RECIPES) <= set(names)

@@ -16,7 +16,6 @@ from tailcut.cache.freshness import (
     next_interval_s,
     refresh_due_s,
     refresh_lead_s,
-    remaining_s,
     retry_delay_s,
     stale_wait_s,
 )
@@ -69,11 +68,6 @@ def test_stale_ends_exactly_at_its_limit(fresh_until_s, stale_for_s, past_s) -> 
     assert is_usable_stale(fresh_until_s, stale_for_s, fresh_until_s + past_s) == (
         fresh_until_s + past_s < fresh_until_s + stale_for_s
     )
-
-
-@given(NOWS, NOWS)
-def test_remaining_is_never_negative(fresh_until_s, now_s) -> None:
-    assert remaining_s(fresh_until_s, now_s) == max(0.0, fresh_until_s - now_s)
 
 
 @given(st.integers(1, 10_000))

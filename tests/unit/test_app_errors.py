@@ -272,7 +272,7 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_back(tmp_path: Path, fault
                 await asyncio.sleep(0)
         for path, body in ((INFER, tensor()), ("/predict/m", {"rows": [ROW]})):
             shed = await client.post(path, body)
-            check(shed, 429, "shed", "16 rows wait, the limit is 16")
+            check(shed, 429, "shed", "16 rows, the limit is 16")
             assert int(shed.headers["retry-after"]) >= 1
         faulty.release()
         assert [answer.status for answer in await asyncio.gather(first, *waiting)] == [200] * 9
@@ -301,7 +301,7 @@ def test_a_hanging_model_is_a_504_and_not_ready_until_another_executor_takes_its
         async with asyncio.timeout(30):
             while (refused := await client.post(INFER, tensor())).status == 504:
                 continue  # it waited, because loading took less at the start than it had time
-        check(refused, 503, "not_ready", "no executor is ready: the next is expected in")
+        check(refused, 503, "not_ready", "no executor is ready: one is predicted to be in")
         assert await counters(client, "tailcut_executors_hung") == {(): 1}
         may_open.set()
         async with asyncio.timeout(30):

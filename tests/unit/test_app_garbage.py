@@ -27,6 +27,8 @@ from tailcut.models.runtimes import open_runtime
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.testing.runtimes import FaultyRuntime
 
+pytestmark = pytest.mark.slow
+
 PREDICT = "/predict/m"
 PATIENT = ('slo.timeout="20s"', 'server.kill="30s"')
 HASTY = {"x-tailcut-timeout-ms": "30"}

@@ -17,6 +17,8 @@ from tailcut.registry import Version
 from tailcut.registry.checking import refuse
 from tailcut.registry.code import nothing
 
+pytestmark = pytest.mark.slow
+
 Capture = pytest.CaptureFixture[str]
 
 

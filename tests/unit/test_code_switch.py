@@ -21,6 +21,8 @@ from tailcut.pipeline.hook_loading import import_code
 from tailcut.serving.deployment_loader import open_variant
 from tailcut.serving.promotion_watcher import Follower
 
+pytestmark = pytest.mark.slow
+
 ROWS = {"rows": [{"a": 3}]}
 
 

@@ -23,6 +23,8 @@ from tailcut.serving import deployment_loader
 from tailcut.serving.deployment_loader import find_variant, open_variant
 from tailcut.testing.runtimes import StubRuntime
 
+pytestmark = pytest.mark.slow
+
 STARTS = 10
 MANIFEST = """
 name = "linear"

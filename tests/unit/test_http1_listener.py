@@ -22,6 +22,8 @@ from tailcut.transport.http1.listener import Listener
 from tailcut.transport.http1.site import Site
 from tailcut.transport.tls import Tls, context_of
 
+pytestmark = pytest.mark.slow
+
 GET = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.unit.test_opening_following import Bench, serve
 
-from tailcut.models import runtime_import
+from tailcut.common.runtime_spec import BUILT_IN, RuntimeSpec
 from tailcut.models.runtime_import import bring_in, load_shared
 from tailcut.serving import promotion_watcher
 
@@ -20,7 +20,7 @@ def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package "heavy" of a runtime of the same name; its module is written by the test."""
     (tmp_path / "heavy").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(runtime_import._PACKAGES, "heavy", "heavy")
+    monkeypatch.setitem(BUILT_IN, "heavy", RuntimeSpec(name="heavy", imports="heavy"))
     yield tmp_path / "heavy" / "__init__.py"
     sys.modules.pop("heavy", None)
     gc.unfreeze()
@@ -63,7 +63,8 @@ def test_a_collection_that_was_off_stays_off(heavy: Path) -> None:
 
 def test_a_runtime_that_is_not_known_or_not_installed_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     bring_in("a runtime of tomorrow")
-    monkeypatch.setitem(runtime_import._PACKAGES, "absent", "a_package_that_is_not_installed")
+    absent = RuntimeSpec(name="absent", imports="a_package_that_is_not_installed")
+    monkeypatch.setitem(BUILT_IN, "absent", absent)
     bring_in("absent")
 
 

@@ -29,6 +29,8 @@ from tailcut.profiler.overhead_records import Added, Everyone, Overhead
 from tailcut.profiler.records import Moment, Pilot, Recording, Request, Span, Stage
 from tailcut.report.profile.words import bottleneck
 
+pytestmark = pytest.mark.slow
+
 few_requests = profile_sample.few_requests(800, 300)
 
 _MS = 1_000_000

@@ -29,6 +29,8 @@ from tailcut.profiler.levers.levers import begin, pull
 from tailcut.profiler.payloads.diversity import Diversity, read_diversity
 from tailcut.profiler.records import Recording, Stage
 
+pytestmark = pytest.mark.slow
+
 few_requests = profile_sample.few_requests(800, 300)
 
 _RATE = 50.0

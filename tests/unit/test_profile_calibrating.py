@@ -18,6 +18,8 @@ from tailcut.profiler.levers.levers import begin, pull
 from tailcut.profiler.records import Stage
 from tailcut.report.profile.levers import trust
 
+pytestmark = pytest.mark.slow
+
 
 def beside_a_database(share: float, *, beside: bool = True) -> tuple[State, State, Calibration]:
     """Queries of 6 ms, of which a database on the service's only core computes a share; before and after."""

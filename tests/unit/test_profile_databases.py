@@ -15,6 +15,8 @@ from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.levers.advice import Advice, advise
 from tailcut.profiler.records import Recording
 
+pytestmark = pytest.mark.slow
+
 few_requests = profile_sample.few_requests(800, 1500)
 
 

@@ -22,6 +22,8 @@ from tailcut.profiler.levers.advice import LeverAdvice, advise
 from tailcut.profiler.levers.levers import begin, pull
 from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
 
+pytestmark = pytest.mark.slow
+
 _MS = 1_000_000
 
 

@@ -37,6 +37,8 @@ from tailcut.profiler.recording.model_libraries import libraries
 from tailcut.profiler.recording.tracing import current, open_root, tracer
 from tailcut.profiler.records import TORCH_ON_GPU, Recording, Stage
 
+pytestmark = pytest.mark.slow
+
 few_requests = profile_sample.few_requests(800, 300)
 
 _BUSY_S = 0.02

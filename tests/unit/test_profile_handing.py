@@ -33,6 +33,8 @@ from tailcut.profiler.recording.spans import requests_of
 from tailcut.profiler.recording.tracing import Trace, add_span, tracer
 from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
 
+pytestmark = pytest.mark.slow
+
 MS = 1_000_000
 
 

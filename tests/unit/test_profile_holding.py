@@ -23,6 +23,8 @@ from tailcut.profiler.levers.levers import begin, pull
 from tailcut.profiler.levers.priors import measured
 from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
 
+pytestmark = pytest.mark.slow
+
 _MS = 1_000_000
 _LOCK = "threading.Lock of app.py:5"
 

@@ -26,6 +26,8 @@ from tailcut.profiler.levers.levers import begin, pull
 from tailcut.profiler.levers.priors import THREAD_SHARE
 from tailcut.profiler.records import Pilot, Stage, decode_recording, encode_recording
 
+pytestmark = pytest.mark.slow
+
 few_requests = profile_sample.few_requests(800, 300)
 
 _MS = 1_000_000

@@ -27,6 +27,8 @@ from tailcut.profiler.overhead_records import Overhead
 from tailcut.profiler.payloads.diversity import read_diversity
 from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
 
+pytestmark = pytest.mark.slow
+
 few_requests = profile_sample.few_requests(800, 300)
 
 

@@ -18,6 +18,8 @@ from tailcut.profiler.recording.model_libraries import ModelLibraries
 from tailcut.profiler.recording.tracing import Trace
 from tailcut.profiler.records import Pilot, Recording, Span, Stage, decode_recording, encode_recording
 
+pytestmark = pytest.mark.slow
+
 _TORCH = "torch.nn.modules.module"
 _ONNX = "onnxruntime.capi.onnxruntime_inference_collection"
 

@@ -19,6 +19,8 @@ from tailcut.profiler.overhead_records import Latencies, Overhead
 from tailcut.profiler.recording.trace_sampling import is_traced
 from tailcut.report.profile.words import overhead_words, signed
 
+pytestmark = pytest.mark.slow
+
 ROUNDS, PAIRS = 9, 3
 LOAD = LoadPlan(url="http://127.0.0.1:1/", rate=50.0, duration_s=2.0)
 

@@ -21,6 +21,8 @@ from tailcut.profiler.levers.advice_inputs import _limits
 from tailcut.profiler.levers.levers import begin, pull
 from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
 
+pytestmark = pytest.mark.slow
+
 _MS = 1_000_000
 _EXECUTOR = "executor of app.py:5"
 

@@ -29,6 +29,8 @@ from tailcut.profiler.records import (
 )
 from tailcut.report.profile.tables import steps_table
 
+pytestmark = pytest.mark.slow
+
 few = few_requests(300, 100)
 PIPELINE, LAST = "Pipeline.predict", "clf: LGBMClassifier.predict"
 COLUMNS, WORDS = "pre: ColumnTransformer.transform", "pre > words: OneHotEncoder.transform"

@@ -16,6 +16,8 @@ from tailcut.profiler.payloads.diversity import read_diversity
 from tailcut.profiler.records import Recording
 from tailcut.report.profile.json import advice_of
 
+pytestmark = pytest.mark.slow
+
 _MS = 1_000_000
 _COUNT = 400
 

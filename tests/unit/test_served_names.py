@@ -24,6 +24,8 @@ from tailcut.protocol.auth import Guard
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 from tailcut.transport.grpc.server import SERVICE, GRPCServer
 
+pytestmark = pytest.mark.slow
+
 AWKWARD = [
     *("self", "input", "args", "kwargs", "class", "None", "rows", "inputs", "outputs", "entities", "text_input"),
     *("a b", "a.b", 'a"b', "a'b", "a\\b", "a/b", "a,b", "a;b", "a:0", "{x}", "%s", "$x", "<a>&", "1st", "-1", " "),

@@ -100,4 +100,4 @@ def test_only_runtimes_and_threads_that_a_variation_touches_get_it() -> None:
 
 
 def test_settings_that_were_tuned_elsewhere_are_forgotten_and_others_kept() -> None:
-    assert without_tuned({"threads": 8, "spin_us": 0, "provider": "cuda"}) == {"provider": "cuda"}
+    assert without_tuned("onnxruntime", {"threads": 8, "spin_us": 0, "provider": "cuda"}) == {"provider": "cuda"}

@@ -26,6 +26,8 @@ from tailcut.models.deployment_version import deployment_version, version_of
 from tailcut.pipeline.hook_loading import import_code
 from tailcut.registry import Variant
 
+pytestmark = pytest.mark.slow
+
 BASE = Deployment(
     name="m",
     model=Model(source="m:m", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y"),)),

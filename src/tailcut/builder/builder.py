@@ -25,7 +25,7 @@ from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.plan import applicable, base_of
 from tailcut.builder.progress import Event, Progress, silent
 from tailcut.builder.quality import outputs
-from tailcut.builder.recipes import CATALOG, int8_qat
+from tailcut.builder.recipes import catalog, int8_qat
 from tailcut.builder.recipes.base import INT8, PORTABLE, Recipe, Subject
 from tailcut.builder.records import to_add
 from tailcut.builder.speed import hardware, served, verdicts
@@ -111,7 +111,7 @@ def _make_others(running: Building, subject: Subject) -> None:
     recipes = applicable(subject, running.here)
     running.announce(recipes)
     why_not = {each.name: each.why_not for each in recipes}
-    left = [recipe for recipe in CATALOG if recipe.name not in running.candidates]
+    left = [recipe for recipe in catalog() if recipe.name not in running.candidates]
     while left:
         recipe = left.pop(0)
         if why_not[recipe.name]:

@@ -149,7 +149,7 @@ class Building:
             candidate.evidence["tuning"] = {"failed": error.message}
             return
         if found["settings"]:
-            settings = {**without_tuned(candidate.made.settings), **found["settings"]}
+            settings = {**without_tuned(candidate.made.runtime, candidate.made.settings), **found["settings"]}
             candidate.made = msgspec.structs.replace(candidate.made, settings=settings)
         candidate.evidence["tuning"] = found
 

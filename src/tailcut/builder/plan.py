@@ -8,7 +8,7 @@ from difflib import get_close_matches
 import msgspec
 
 from tailcut.builder.host_capabilities import HostCapabilities
-from tailcut.builder.recipes import CATALOG
+from tailcut.builder.recipes import catalog
 from tailcut.builder.recipes.base import INT8, Recipe, Subject
 from tailcut.builder.sources import SOURCES
 from tailcut.errors import ManifestError
@@ -22,13 +22,13 @@ class Applicable(msgspec.Struct, frozen=True, kw_only=True):
     why_not: str
 
 
-def applicable(subject: Subject, here: HostCapabilities, recipes: Sequence[Recipe] = CATALOG) -> list[Applicable]:
-    """Say of every recipe whether it applies to ``subject`` here, in the order of making."""
+def applicable(subject: Subject, here: HostCapabilities, recipes: Sequence[Recipe] | None = None) -> list[Applicable]:
+    """List recipes and whether each applies to ``subject`` on this machine, in the order in which they are made."""
     return [
         Applicable(
             name=each.name, summary=each.summary, why_not=each.why_not(subject, here) or _unwanted(each, subject)
         )
-        for each in recipes
+        for each in (catalog() if recipes is None else recipes)
     ]
 
 
@@ -42,13 +42,13 @@ def _unwanted(recipe: Recipe, subject: Subject) -> str:
     return ""
 
 
-def check_names(names: Collection[str], recipes: Sequence[Recipe] = CATALOG) -> None:
+def check_names(names: Collection[str], recipes: Sequence[Recipe] | None = None) -> None:
     """Refuse names of recipes that do not exist. A source model's own name, such as "torch", asks for it alone.
 
     Raises:
         ManifestError: naming the nearest.
     """
-    known = [recipe.name for recipe in recipes]
+    known = [recipe.name for recipe in (catalog() if recipes is None else recipes)]
     alone = {source.variant for source in SOURCES}
     for name in names:
         if name not in known and name not in alone:

@@ -32,11 +32,6 @@ def effective_ttl_s(ttl_s: float, jitter: float, u: float) -> float:
     return ttl_s * (1.0 - u * jitter)
 
 
-def remaining_s(fresh_until_s: float, now_s: float) -> float:
-    """Seconds for which a value is still fresh; 0 when it is stale."""
-    return max(0.0, fresh_until_s - now_s)
-
-
 def is_usable_stale(fresh_until_s: float, stale_for_s: float, now_s: float) -> bool:
     """Whether a value may be served while its source fails: for less than ``stale_for_s`` past its TTL."""
     return now_s < fresh_until_s + stale_for_s

@@ -47,7 +47,7 @@ def build(
         ),
     ] = None,
     list_recipes: Annotated[
-        bool, typer.Option("--list", help="Say of every recipe whether it applies here, and why not; build nothing.")
+        bool, typer.Option("--list", help="List recipes and whether each applies on this machine; build nothing.")
     ] = False,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write version and evidence as JSON.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write plot and tables as one page.")] = None,

@@ -19,9 +19,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from math import log2
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
+
+from tailcut.common.runtime_spec import BUILT_IN, Binding, spec_of
 
 FLAGS = (
     *("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx_vnni"),
@@ -32,42 +34,13 @@ FLAGS = (
 _AVX512_CORE = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 _GIB = 1 << 30
 
-Binding = Literal["format", "version", "machine"]
-"""What an artifact is tied to: a file format that later versions of the runtime read too, one version of the
-runtime, or one kind of machine (compiled code, engines)."""
-
 Level = Literal["trusted", "remeasure", "unverified", "not openable"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """From the best to the worst."""
 
 
-class _Runtime(NamedTuple):
-    packages: tuple[str, ...]
-    binding: Binding
-    on_gpu: bool = False
-    live: bool = False
-    beside: tuple[str, ...] = ()
-
-
-_RUNTIMES = {
-    "onnxruntime": _Runtime(("onnxruntime", "onnxruntime-gpu"), "format"),
-    "openvino": _Runtime(("openvino",), "format"),
-    "torch": _Runtime(("torch",), "format", live=True, beside=("transformers",)),
-    "lightgbm": _Runtime(("lightgbm",), "format"),
-    "xgboost": _Runtime(("xgboost", "xgboost-cpu"), "format"),
-    "huggingface": _Runtime(("torch",), "format"),
-    "sklearn": _Runtime(("scikit-learn",), "format", live=True),
-    "skops": _Runtime(("scikit-learn",), "version", beside=("skops",)),
-    "pickle": _Runtime(("scikit-learn",), "version"),
-    "torch-compile": _Runtime(("torch",), "machine"),
-    "tensorrt": _Runtime(("tensorrt",), "machine", on_gpu=True),
-}
-
-LIVE = frozenset(name for name, each in _RUNTIMES.items() if each.live)
+LIVE = frozenset(name for name, spec in BUILT_IN.items() if spec.live)
 """Runtimes whose artifact holds numbers only: the module or the estimator comes from ``model.source``."""
-
-PACKAGES = tuple(dict.fromkeys(("tailcut", "numpy", *(name for each in _RUNTIMES.values() for name in each.packages))))
-"""Packages whose versions a fingerprint holds; what answers depend on beside them is in ``packages_of``."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +144,7 @@ def isa_class(architecture: str, flags: Collection[str]) -> str:
 
 def uses_gpu(runtime: str, settings: Mapping[str, Any]) -> bool:
     """Tell whether a variant runs on a GPU: by its runtime, or by its settings ``device`` or ``provider``."""
-    if runtime in _RUNTIMES and _RUNTIMES[runtime].on_gpu:
+    if spec_of(runtime).on_gpu:
         return True
     named = (str(settings.get(key, "")).lower() for key in ("device", "provider"))
     return any(name.startswith(("cuda", "gpu", "tensorrt")) for name in named)
@@ -179,8 +152,8 @@ def uses_gpu(runtime: str, settings: Mapping[str, Any]) -> bool:
 
 def packages_of(runtime: str) -> tuple[str, ...]:
     """Return every package that a runtime's answers may depend on, the one that its artifacts are tied to first."""
-    facts = _RUNTIMES.get(runtime, _Runtime((runtime,), "machine"))
-    return facts.packages + facts.beside
+    spec = spec_of(runtime)
+    return spec.packages + spec.beside
 
 
 def keys_of(machine: Machine, runtime: str, *, gpu: bool = False) -> Keys:
@@ -191,7 +164,7 @@ def keys_of(machine: Machine, runtime: str, *, gpu: bool = False) -> Keys:
         runtime: of the variant; one that is not known here counts as tied to its machine.
         gpu: whether it runs on the GPU.
     """
-    facts = _RUNTIMES.get(runtime, _Runtime((runtime,), "machine"))
+    facts = spec_of(runtime)
     version = next((machine.packages[name] for name in facts.packages if name in machine.packages), "")
     compiled = facts.binding == "machine"
     return Keys(

@@ -61,11 +61,6 @@ class GroupStatistics:
     in_use: int
     """Keys that are kept fresh in the background now."""
 
-    @property
-    def hit_rate(self) -> float:
-        """Share of look-ups that were hits; 0 before the first."""
-        return self.hits / (self.hits + self.misses) if self.hits + self.misses else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class FeatureStatistics:
@@ -81,11 +76,3 @@ class FeatureStatistics:
     def bypasses(self) -> int:
         """Store calls skipped because the store was failing."""
         return self.store.bypasses if self.store is not None else 0
-
-    def by_entity_type(self) -> dict[str, tuple[int, int]]:
-        """Hits and misses summed over the groups of each entity type."""
-        sums: dict[str, tuple[int, int]] = {}
-        for group in self.groups:
-            hits, misses = sums.get(group.entity_type, (0, 0))
-            sums[group.entity_type] = (hits + group.hits, misses + group.misses)
-        return sums

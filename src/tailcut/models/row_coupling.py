@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tailcut.common.runtime_spec import spec_of
 from tailcut.errors import ArtifactError
 from tailcut.models.runtimes.row_coupling import coupling_operators
 from tailcut.registry import Variant
-
-_READ = frozenset({"onnxruntime", "openvino", "pair"})
-"""Runtimes whose artifacts, or parts, may be ONNX files."""
 
 
 def rows_alone(variant: Variant) -> bool:
@@ -31,7 +29,7 @@ def with_row_coupling(variant: Variant) -> Variant:
     if "rows_alone" in variant.evidence:
         return variant
     alone = rows_alone(variant)
-    if not alone and variant.runtime in _READ:
+    if not alone and spec_of(variant.runtime).reads_onnx:
         try:
             alone = bool(coupling_operators((variant.artifact, *variant.parts.values())))
         except OSError as error:

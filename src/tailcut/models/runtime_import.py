@@ -13,41 +13,24 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from tailcut.common.runtime_spec import spec_of
 from tailcut.models.runtimes.telemetry import keep_off
-
-_PACKAGES = {
-    "onnxruntime": "onnxruntime",
-    "openvino": "openvino",
-    "torch": "torch",
-    "sklearn": "sklearn",
-    "skops": "skops.io",
-    "lightgbm": "lightgbm",
-    "xgboost": "xgboost",
-}
-"""The package that a runtime imports."""
-
-_SHARED = {
-    "torch": ("lib/libc10.so", "lib/libtorch_cpu.so", "lib/libtorch_cuda.so", "lib/libtorch.so"),
-    "openvino": ("libs/libopenvino.so.*",),
-    "lightgbm": ("lib/lib_lightgbm.so",),
-    "xgboost": ("lib/libxgboost.so",),
-}
-"""Large shared libraries of a package, those that others need first. None that uses Python: it would need the GIL."""
 
 
 def bring_in(runtime: str) -> None:
     """Import what a runtime needs, where that was not done yet; what fails here is for the runtime to tell."""
-    package = _PACKAGES.get(runtime, "")
+    spec = spec_of(runtime)
+    package = spec.imports
     if not package or package in sys.modules:
         return
     with suppress(Exception):
-        for path in _shared(package):
+        for path in _shared(package, spec.shared):
             load_shared(path)
         with _no_collections():
             if package == "openvino":
@@ -76,10 +59,10 @@ def load_shared(path: Path) -> bool:
     return opened(os.fsencode(path), os.RTLD_LAZY | os.RTLD_LOCAL) is not None
 
 
-def _shared(package: str) -> Iterator[Path]:
+def _shared(package: str, patterns: Sequence[str]) -> Iterator[Path]:
     spec = find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        for pattern in _SHARED.get(package, ()):
+        for pattern in patterns:
             yield from sorted(Path(folder).glob(pattern))
 
 

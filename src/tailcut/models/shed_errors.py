@@ -1,4 +1,4 @@
-"""What a request is told that gets no answer from the model: refused at the door, too late, or the server stops."""
+"""Errors of requests that are shed: refused on arrival, past their deadline, or caught by a server that stops."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from tailcut.scheduler.admission import Executors, Refusal, Request
 
 
 def unavailable(retry_s: float = 0.0) -> NotReady:
-    """No executor takes batches: the dispatcher is closed, or all are stuck, or the last one could not be opened.
+    """Return the error for a pool without a usable executor: closed, all stuck, or the last one failed to open.
 
     Args:
-        retry_s: when one may be there; 0 where nobody knows.
+        retry_s: when one may be ready; 0 if unknown.
     """
     hint = "retry; if it lasts, see /v2/health/ready and the log"
     return NotReady("no executor is available", hint=hint, retry_after_s=retry_s)
 
 
 def end_all(items: Iterable[BatchItem]) -> None:
-    """Tell all of them that the server stops."""
+    """Fail all items because the server stops."""
     for item in items:
         if not item.future.done():
             item.future.set_exception(stopping())
 
 
 def stopping() -> NotReady:
-    """The server ends while the request waits or runs."""
+    """Return the error for a request that the server's stop interrupts."""
     return NotReady("the server is stopping", hint="send the request again, to another replica")
 
 
@@ -40,9 +40,9 @@ def of(refusal: Refusal, request: Request, executors: Executors) -> Shed | TooLa
         )
     if not executors.usable and refusal.why in {"late", "slo", "crowds"}:
         return NotReady(
-            f"no executor is ready: the next is expected in {executors.left_ns / 1e6:.0f} ms, an answer in "
-            f"{refusal.value / 1e6:.0f} ms, the deadline is in {refusal.limit / 1e6:.0f} ms",
-            hint="retry after Retry-After seconds, or send a longer timeout; with pool.executors = 2 one is left",
+            f"no executor is ready: one is predicted to be in {executors.left_ns / 1e6:.0f} ms; the predicted latency "
+            f"of {refusal.value / 1e6:.0f} ms exceeds the deadline of {refusal.limit / 1e6:.0f} ms",
+            hint="retry after Retry-After seconds, send a longer timeout, or set pool.executors = 2 for a spare one",
             retry_after_s=max(refusal.retry_ns / 1e9, 0.001),
         )
     message, hint = _words(refusal, request)
@@ -50,17 +50,17 @@ def of(refusal: Refusal, request: Request, executors: Executors) -> Shed | TooLa
 
 
 def _words(refusal: Refusal, request: Request) -> tuple[str, str]:
-    """What happened, and the way out."""
+    """Return the message and the hint."""
     retry = "retry after Retry-After seconds"
     match refusal.why:
         case "rows" | "bytes":
             return (
-                f"the queue is full: {refusal.value:.0f} {refusal.why} wait, the limit is {refusal.limit:.0f}",
+                f"the queue is full: {refusal.value:.0f} {refusal.why}, the limit is {refusal.limit:.0f}",
                 f"{retry}; add executors or cores, or raise batching.max_queue_{refusal.why}",
             )
         case "tenant":
             return (
-                f"{refusal.value:.0f} rows of this tenant wait already, its share of the queue is {refusal.limit:.0f}",
+                f"{refusal.value:.0f} rows of this tenant are queued, its share of the queue is {refusal.limit:.0f}",
                 f"{retry}, lower the rate, or raise batching.tenant_share",
             )
         case "rate":
@@ -70,25 +70,25 @@ def _words(refusal: Refusal, request: Request) -> tuple[str, str]:
             )
         case "crowds":
             return (
-                f"{request.rows} rows would make requests late that were accepted before: "
+                f"accepting {request.rows} rows would make accepted requests miss their deadlines: "
                 f"{refusal.value / 1e6:.0f} ms are needed, {refusal.limit / 1e6:.0f} ms are left",
                 f"{retry}, lower the rate, or add executors or cores",
             )
     if refusal.why == "slo":
         return (
-            f"overload: an answer for {request.rows} rows behind {refusal.ahead_rows} that wait is expected in "
-            f"{refusal.value / 1e6:.0f} ms, while a backlog stands the SLO leaves {refusal.limit / 1e6:.0f} ms",
-            f"{retry}, lower the rate, add executors or cores, or set batching.order = 'deadline' to be answered late",
+            f"overload: the predicted latency of {refusal.value / 1e6:.0f} ms ({refusal.ahead_rows} rows queued) "
+            f"exceeds the {refusal.limit / 1e6:.0f} ms that the SLO leaves",
+            f"{retry}, lower the rate, add executors or cores, or set batching.order = 'deadline' for late answers",
         )
     return (
-        f"an answer for {request.rows} rows behind {refusal.ahead_rows} that wait is expected in "
-        f"{refusal.value / 1e6:.0f} ms, the deadline is in {refusal.limit / 1e6:.0f} ms",
+        f"the predicted latency of {refusal.value / 1e6:.0f} ms ({refusal.ahead_rows} rows queued) exceeds the "
+        f"deadline of {refusal.limit / 1e6:.0f} ms",
         f"{retry}, send a longer timeout, lower the rate, or add executors or cores",
     )
 
 
 def late(kind: type[DeadlineExceeded], message: str) -> DeadlineExceeded:
-    """The deadline passed, or no executor can meet it any more."""
+    """Return the error for a deadline that has passed or can no longer be met."""
     return kind(
         message,
         hint="send a longer timeout, lower the rate, or add executors or cores; slo.timeout is the default deadline",

@@ -12,6 +12,7 @@ from tailcut.code.digest import few
 from tailcut.code.loaded import Snapshot
 from tailcut.code.on_disk import changed_data
 from tailcut.common.fingerprint import Machine, uses_gpu
+from tailcut.common.runtime_spec import spec_of
 from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.models.batch_item import length_class
@@ -268,7 +269,7 @@ def _runs_in_one_thread(manifest: Manifest, variant: Variant) -> bool:
     """
     pool, settings = manifest.deployment.pool, variant.settings
     own = variant.runtime == "openvino" and any(name.isupper() for name in settings)
-    usual = variant.runtime in {"onnxruntime", "openvino"} and not own
+    usual = spec_of(variant.runtime).computes and not own
     return usual and pool.executor != "process" and pool.threads_of(settings) == 1
 
 

@@ -1,4 +1,4 @@
-"""Who is there to share a batch: requests that are being answered, and those that were read and not begun."""
+"""Requests in flight, or parsed but not started."""
 
 from __future__ import annotations
 

@@ -232,5 +232,5 @@ class _Writer:
             if self._lost == 1:
                 log.error("the access log cannot be written: %s; its lines are lost until it can", reason)
         elif self._lost:
-            log.warning("the access log can be written again; %d of its lines were lost", self._lost)
+            log.warning("access log: dropped %d lines while it could not be written", self._lost)
             self._lost = 0

@@ -152,7 +152,7 @@ class InferenceHandler:
         return raw
 
     def differ(self) -> None:
-        """Take notice that requests bring deadlines or priorities in their bodies: from now on all are read."""
+        """Note that requests bring deadlines or priorities in their bodies: from now on all are read."""
         self._alike = False
 
     async def read(self, headers: HeaderMap, body: Body, limit_bytes: int) -> bytes:

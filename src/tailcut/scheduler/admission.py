@@ -164,7 +164,7 @@ class Admission(Generic[E]):
         return Refusal("slo", missed.end_ns, missed.limit_ns, retry_ns, ahead)
 
     def _missed(self, now_ns: int, ahead: int, request: Request, executors: Executors) -> None:
-        """Take notice of who is refused for the deadline, not only for its priority or its tenant's own backlog."""
+        """Record a request that is refused for the deadline, not only for its priority or its tenant's own backlog."""
         overload, left_ns = self._scheduler.overload, request.deadline_ns - now_ns
         usual = request.level <= DEFAULT_LEVEL
         if overload is not None and usual and self.wait_ns(ahead, request, executors, left_ns) > left_ns:
@@ -235,7 +235,7 @@ class Admission(Generic[E]):
         return wait_ns + max(min(margin_ns, spare_ns), 0.0)
 
     def learn(self, broken: int) -> None:
-        """Take notice of a plan: how many requests it gave up that had been accepted.
+        """Record a plan: how many requests it gave up that had been accepted.
 
         Whatever the reason, the promise was too bold: the margin grows at once and shrinks slowly.
         """

@@ -38,7 +38,7 @@ class Window(Protocol):
         ...
 
     def started(self, entries: Iterable[E]) -> None:
-        """Take notice of a batch that starts."""
+        """Record the start of a batch."""
         ...
 
 

@@ -40,7 +40,7 @@ class Contention:
         """Whether nobody else is there for whom the process would have to wait."""
 
     def look(self, passed_s: float, cpu_s: float, waited_s: float) -> bool:
-        """Take notice of what happened since the last look; return ``yields``.
+        """Record what happened since the last look; return ``yields``.
 
         Args:
             passed_s: since then.
@@ -95,7 +95,7 @@ class Saturation:
         """Whether threads should not interrupt each other."""
 
     def look(self, passed_s: float, cpu_s: float, busy_s: float) -> bool:
-        """Take notice of what happened since the last look; return ``yields``.
+        """Record what happened since the last look; return ``yields``.
 
         Args:
             passed_s: since then.

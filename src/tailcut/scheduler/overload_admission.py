@@ -1,4 +1,4 @@
-"""Who is let in while a backlog stands: who finds a place in a batch that ends within the SLO's limit for all in it.
+"""Admission during sustained overload: a request is accepted if its batch is predicted to end within the SLO.
 
 A server that is asked for more than it can do must keep its batches large, or it does even less. But who has waited for
 long can be answered in time in a small batch only, and who comes while a small batch runs, waits for long: left alone,

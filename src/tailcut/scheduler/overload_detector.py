@@ -123,7 +123,7 @@ class OverloadDetector:
         return target_ns - self._early_ns if has_time else target_ns
 
     def missed(self, now_ns: int, left_ns: int, own_ns: float) -> None:
-        """Take notice of a request that was refused because it would have missed its deadline.
+        """Record a shed request: it would have missed its deadline.
 
         Where the deadline is close to the SLO's limit, hardly anybody waits late: who would, is refused. It shows
         nothing where its time-out is shorter than usual, or where the SLO is out of its reach.
@@ -138,7 +138,7 @@ class OverloadDetector:
             self._missed_ns = self._seen_ns = now_ns
 
     def see(self, now_ns: int, *, late: bool) -> None:
-        """Take notice of a plan: whether some that wait are late for the SLO.
+        """Record a plan: whether some that wait are late for the SLO.
 
         Where none are, there is no break yet as long as the last who was refused for the deadline came within the
         limit.
@@ -155,7 +155,7 @@ class OverloadDetector:
             self._begin(now_ns)
 
     def arrived(self, now_ns: int, rows: int, row_ns: float = 0.0) -> None:
-        """Take notice of a request while the backlog stands, and of its end.
+        """Record a request while the backlog stands, and of its end.
 
         Args:
             row_ns: what the executors take together for a row like its own; 0 where it is not known here: as much as
@@ -189,7 +189,7 @@ class OverloadDetector:
         return self.stands and now_ns - self._last_ns <= self._patience_ns
 
     def refused(self, now_ns: int, opens_ns: float, rows: int, retry_ns: float) -> None:
-        """Take notice of a request that was refused because it would have been late.
+        """Record a shed request: it would have been late.
 
         Args:
             opens_ns: for how long one like it would be refused as well, unless less waits.
@@ -209,7 +209,7 @@ class OverloadDetector:
         return now_ns < self._full_until_ns and rows >= self._full_rows
 
     def rest(self) -> None:
-        """Take notice that nothing waits and nothing runs."""
+        """Note that nothing waits and nothing runs."""
         self._full_until_ns = 0
         self._late_since_ns = -1
         self._missed_ns = self._seen_ns = -1

@@ -118,7 +118,7 @@ class Scheduler(Generic[E]):
         return self.overload.by_ns(since_ns, deadline_ns) if self.overload is not None else deadline_ns
 
     def rest(self, *, nothing_runs: bool) -> None:
-        """Take notice that a batch ended and nothing waits; and whether nothing runs either."""
+        """Note that a batch ended and nothing waits; and whether nothing runs either."""
         self._builder.busy_rows = 0
         if nothing_runs and self.overload is not None:
             self.overload.rest()

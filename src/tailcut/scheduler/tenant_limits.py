@@ -22,7 +22,7 @@ class Tenants:
         """Tenant -> when it last asked, and the rows that it could still ask for, then."""
 
     def asks(self, now_ns: int, tenant: str, rows: int) -> float:
-        """Take notice of a request; return the nanoseconds until its tenant may ask for so many rows, 0 for now."""
+        """Record a request; return the nanoseconds until its tenant may ask for so many rows, 0 for now."""
         rate, most = self.rows_per_s, max(self.rows_per_s, 1.0)
         asked_ns, tokens = self._known.get(tenant, (now_ns, most))
         tokens = min(tokens + rate * (now_ns - asked_ns) / 1e9, most)

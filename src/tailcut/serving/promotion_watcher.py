@@ -98,7 +98,7 @@ class Follower:
         self._retiring: dict[Opened, asyncio.Task[None]] = {}
 
     async def note(self) -> None:
-        """Take notice of what is promoted, before it is loaded: what is promoted meanwhile is then followed."""
+        """Record what is promoted, before it is loaded: what is promoted meanwhile is then followed."""
         self._seen = await asyncio.to_thread(self._stamp)
 
     def start(self) -> None:
@@ -264,7 +264,7 @@ class Follower:
             log.error("%s is no longer served and did not close", what, exc_info=error)
 
     def failed(self, error: TailcutError, what: str = "what is promoted") -> None:
-        """Take notice that it could not be loaded; it is tried again from time to time."""
+        """Note that it could not be loaded; it is tried again from time to time."""
         served = self._running().variant
         self.failure = error
         self.failures += 1

@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
-from tailcut.common.fingerprint import FLAGS, PACKAGES, Machine
+from tailcut.common.fingerprint import FLAGS, Machine
+from tailcut.common.runtime_spec import spec_packages
 
 _CAPABILITIES = (
     (r"B[23]00", "10.0"),
@@ -47,7 +48,7 @@ def read_machine(root: Path = Path("/"), environment: Mapping[str, str] | None =
         cores=_cores(),
         quota_cores=_quota_cores(root),
         memory_bytes=_memory_bytes(root),
-        packages=package_versions(PACKAGES),
+        packages=package_versions(("tailcut", "numpy", *spec_packages())),
         gpu=", ".join(gpus),
         driver=_driver(root) if gpus else "",
         capability=_capability(gpus),

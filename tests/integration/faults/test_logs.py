@@ -64,10 +64,10 @@ def test_a_full_disk_costs_lines_of_the_access_log_and_says_how_many(tmp_path: P
                 await until(server, lambda: "the access log cannot be written" in server.log)
                 assert whole(log) == before
             assert (await wire.ask(as_bytes()))[0] == 200
-            await until(server, lambda: "the access log can be written again" in server.log)
+            await until(server, lambda: "access log: dropped" in server.log)
             assert (await wire.ask(as_bytes()))[0] == 200
             await until(server, lambda: whole(log) >= before + 1)
-        (lost,) = re.findall(r"(\d+) of its lines were lost", server.log)
+        (lost,) = re.findall(r"access log: dropped (\d+) lines", server.log)
         # Those that waited for the writer when there was room again were written.
         await until(server, lambda: whole(log) + int(lost) == before + 202)
 

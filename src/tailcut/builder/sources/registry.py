@@ -68,7 +68,9 @@ def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> Base:
         kept = registry.artifact(record.model, name, record.id)
         path = folder / f"{name}{_suffix(name, kept.runtime)}"
         shutil.copyfile(kept.artifact, path)
-        made = Made(name=name, runtime=kept.runtime, path=str(path), settings=without_tuned(kept.settings))
+        made = Made(
+            name=name, runtime=kept.runtime, path=str(path), settings=without_tuned(kept.runtime, kept.settings)
+        )
         if reason := _not_here(made, manifest):
             why[name] = reason
             continue

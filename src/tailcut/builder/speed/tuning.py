@@ -84,7 +84,7 @@ def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budg
         return _nothing("it runs on the GPU: threads and executors of the processor change nothing")
     deployment = manifest.deployment
     source = source_of(manifest, made.runtime)
-    kept = without_tuned(made.settings)
+    kept = without_tuned(made.runtime, made.settings)
 
     def open_with(setting: Setting) -> Runtime:
         changed = msgspec.structs.replace(made, settings={**kept, **setting.more})

@@ -26,7 +26,7 @@ class DeadlineTimer:
         self._noted_ns = NEVER_NS
 
     def note(self, deadline_ns: int) -> None:
-        """Take notice of one more deadline; ``arm`` acts on it."""
+        """Record one more deadline; ``arm`` acts on it."""
         self._noted_ns = min(self._noted_ns, deadline_ns)
 
     def arm(self, earliest_ns: Callable[[], int]) -> None:

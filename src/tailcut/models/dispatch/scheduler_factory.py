@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any
 
 from tailcut.common.fingerprint import uses_gpu
+from tailcut.common.runtime_spec import spec_of
 from tailcut.manifest import Batching, Deployment, Slo
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
@@ -22,9 +23,6 @@ from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.overload_detector import Target
 from tailcut.scheduler.scheduler import Scheduler
 from tailcut.system.machine import usable_cores
-
-_COMPUTING = frozenset({"onnxruntime", "openvino"})
-"""Runtimes whose batches do nothing but compute."""
 
 
 def make_dispatcher(
@@ -73,7 +71,7 @@ def at_once(runtime: str, settings: Mapping[str, Any], cores: float) -> int | No
     libraries, and the user's own, may wait for something else meanwhile, and a device's time is not the cores'.
     """
     on_cores = all(str(settings.get(key, "cpu")).lower().startswith("cpu") for key in ("device", "provider"))
-    if runtime not in _COMPUTING or not on_cores:
+    if not spec_of(runtime).computes or not on_cores:
         return None
     return max(ceil(cores), 1)
 

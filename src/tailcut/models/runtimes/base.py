@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import Tensor
@@ -89,6 +89,18 @@ class Openable(Protocol):
     def parts(self) -> Mapping[str, Path]:
         """Of a pair: artifacts of the variants that it runs, by their names; empty for all others."""
         ...
+
+
+class OpenOptions(NamedTuple):
+    """How a variant is opened.
+
+    Attributes:
+        threads: of the runtime for one batch.
+        source: makes the live object that the artifact belongs to; see ``open_runtime``.
+    """
+
+    threads: int
+    source: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True)

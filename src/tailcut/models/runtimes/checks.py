@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tailcut.common.tensors import DATATYPE_OF, Arrays
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
-from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.base import Openable, OpenOptions
 
 _HINT = "make model.inputs and model.outputs in the manifest agree with the model; a registry keeps those of its build"
 
@@ -71,3 +72,20 @@ def shapes(inputs: Arrays) -> str:
 def first_line(error: Exception) -> str:
     """First line of a library's error: the rest is its stack."""
     return str(error).strip().partition("\n")[0]
+
+
+def source_for(variant: Openable, options: OpenOptions, what: str) -> Callable[[], Any]:
+    """Return what makes the live object that an artifact belongs to.
+
+    Args:
+        what: the artifact is, and needs: for the error.
+
+    Raises:
+        ArtifactError: there is nothing that makes it.
+    """
+    if options.source is None:
+        raise ArtifactError(
+            f"variant {variant.name!r} is {what} that it belongs to",
+            hint="set model.source to 'package.module:callable', or serve variant 'onnx'",
+        )
+    return options.source

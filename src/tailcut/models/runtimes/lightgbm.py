@@ -10,7 +10,7 @@ import numpy as np
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra
 from tailcut.manifest import Tensor
-from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.base import Openable, OpenOptions
 from tailcut.models.runtimes.tables import BoosterInput, check_one_output, column_names, shaped
 
 
@@ -76,3 +76,8 @@ def fitted_names(booster: Any, tensors: Sequence[Tensor]) -> list[str] | None:
         return None
     written = {name.replace(" ", "_"): name for name in column_names(tensors) if name is not None}
     return [written.get(name, name) for name in kept]
+
+
+def open_variant(variant: Openable, options: OpenOptions) -> LightGBMRuntime:
+    """Open a variant of this runtime; see ``open_runtime``."""
+    return LightGBMRuntime(variant, threads=options.threads)

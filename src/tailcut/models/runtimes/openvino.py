@@ -17,7 +17,7 @@ import numpy as np
 
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra
-from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.base import Openable, OpenOptions
 from tailcut.models.runtimes.checks import Described, check_tensors, first_line, shapes
 from tailcut.models.runtimes.floats import subnormals_kept
 from tailcut.models.runtimes.priority import LOADERS, aside
@@ -213,3 +213,8 @@ def _reason(error: Exception) -> str:
     """The last telling line: OpenVINO's first ones name its own source files."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and "src/" not in line[:60]]
     return lines[0] if lines else first_line(error) or type(error).__name__
+
+
+def open_variant(variant: Openable, options: OpenOptions) -> OpenVinoRuntime:
+    """Open a variant of this runtime; see ``open_runtime``."""
+    return OpenVinoRuntime(variant, threads=options.threads)

@@ -17,7 +17,7 @@ import numpy as np
 from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.errors import ArtifactError, InferenceError
 from tailcut.models.runtimes import open_runtime
-from tailcut.models.runtimes.base import Openable, OpenSpec, Runtime
+from tailcut.models.runtimes.base import Openable, OpenOptions, OpenSpec, Runtime
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,3 +125,8 @@ def _warm(runtime: Runtime, variant: Openable, length: int) -> None:
     # Zeros may be no input that the model takes: then its first request warms it up.
     with suppress(InferenceError):
         runtime.run(inputs, [tensor.name for tensor in variant.outputs])
+
+
+def open_variant(variant: Openable, options: OpenOptions) -> PairRuntime:
+    """Open a variant of this runtime; see ``open_runtime``."""
+    return PairRuntime(variant, threads=options.threads)

@@ -18,7 +18,8 @@ import numpy as np
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError
 from tailcut.manifest import Tensor
-from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.base import Openable, OpenOptions
+from tailcut.models.runtimes.checks import source_for
 from tailcut.models.runtimes.tables import Table, check_one_output, shaped
 
 PROBE_ROWS = 32
@@ -140,3 +141,8 @@ def read_probes(file: BinaryIO) -> tuple[Arrays, Array]:
         if name != _ANSWERS
     }
     return rows, arrays[_ANSWERS]
+
+
+def open_variant(variant: Openable, options: OpenOptions) -> SklearnRuntime:
+    """Open the estimator that ``options.source`` makes."""
+    return SklearnRuntime(variant, source=source_for(variant, options, "a test of the estimator"))

@@ -17,7 +17,7 @@ from zipfile import BadZipFile, ZipFile
 
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, MissingExtra, TailcutError
-from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.base import Openable, OpenOptions
 from tailcut.models.runtimes.sklearn import SklearnRuntime, read_probes
 from tailcut.models.runtimes.skops_types import OwnTypes, reference_of, unknown_types
 
@@ -134,3 +134,8 @@ def _import(own: Mapping[str, Callable[[], object]], names: list[str]) -> None:
     for name in names:
         if name in own:
             own[name]()
+
+
+def open_variant(variant: Openable, options: OpenOptions) -> SkopsRuntime:
+    """Open a variant of this runtime; see ``open_runtime``."""
+    return SkopsRuntime(variant, source=options.source)

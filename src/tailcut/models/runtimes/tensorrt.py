@@ -19,7 +19,7 @@ from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra
 from tailcut.models.runtimes import bucketed
 from tailcut.models.runtimes._device import Device, load_cudart
-from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.base import Openable, OpenOptions
 from tailcut.models.runtimes.checks import check_tensors, first_line, shapes
 
 _DATATYPES = {"float32": "FP32", "float16": "FP16", "int64": "INT64", "int32": "INT32", "int8": "INT8"} | {
@@ -213,3 +213,8 @@ def _check_key(variant: Openable, here: Mapping[str, str]) -> None:
             f"the engine of variant {variant.name!r} was built with {name} {key.get(name)}, here it is {here[name]}",
             hint="run `tailcut build` on this machine: engines are not portable",
         )
+
+
+def open_variant(variant: Openable, options: OpenOptions) -> TensorRTRuntime:
+    """Open a variant of this runtime; see ``open_runtime``."""
+    return TensorRTRuntime(variant)

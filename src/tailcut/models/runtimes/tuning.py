@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from tailcut.common.runtime_spec import spec_of
+
 NEAR = 1.1
 """Latencies within this factor count as equal: fewer threads, or the runtime's plain settings, are preferred."""
 
@@ -82,20 +84,12 @@ def grid(cores: int) -> list[Setting]:
 
 
 def variations(runtime: str, setting: Setting) -> list[Setting]:
-    """Return what else a runtime offers at the same threads and executors.
-
-    onnxruntime: how long idle threads spin ("spin_us", microseconds, 0 = not at all; there are none to spin at one
-    thread), and subnormal floats computed as they are ("denormals"). OpenVINO: its hint, and pinning where no other
-    executor would be pinned to the same cores.
-    """
-    found: list[dict[str, Any]] = []
-    if runtime == "onnxruntime":
-        found = [{"spin_us": 0}, {"spin_us": 1000}] if setting.threads > 1 else []
-        found.append({"denormals": True})
-    elif runtime == "openvino":
-        found = [{"hint": "THROUGHPUT"}]
-        found += [{"pinning": True}] if setting.executors == 1 else []
-    return [msgspec.structs.replace(setting, more={**setting.more, **each}) for each in found]
+    """Return what else a runtime offers at the same threads and executors; see its ``RuntimeSpec``."""
+    return [
+        msgspec.structs.replace(setting, more={**setting.more, **each.settings})
+        for each in spec_of(runtime).variations
+        if (setting.threads > 1 or not each.threaded) and (setting.executors == 1 or not each.alone)
+    ]
 
 
 def choose(timings: Sequence[Timing], rate: float) -> Timing:
@@ -123,9 +117,9 @@ def choose_variation(plain: Timing, others: Sequence[Timing]) -> Timing:
     return min(cheaper, key=lambda each: each.cpu_ms, default=plain)
 
 
-def without_tuned(settings: Mapping[str, Any]) -> dict[str, Any]:
+def without_tuned(runtime: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what ``Setting.plain`` may hold, so that a variant can be tuned anew."""
-    tuned = {"threads", "executors", "spin_us", "denormals", "hint", "pinning"}
+    tuned = {"threads", "executors", *(name for each in spec_of(runtime).variations for name in each.settings)}
     return {name: value for name, value in settings.items() if name not in tuned}
 
 

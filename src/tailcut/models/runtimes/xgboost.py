@@ -7,7 +7,7 @@ from typing import Any
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra
-from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.base import Openable, OpenOptions
 from tailcut.models.runtimes.tables import BoosterInput, check_one_output, shaped
 
 
@@ -60,3 +60,8 @@ class XGBoostRuntime:
     def close(self) -> None:
         """Drop the trees."""
         self._booster = None
+
+
+def open_variant(variant: Openable, options: OpenOptions) -> XGBoostRuntime:
+    """Open a variant of this runtime; see ``open_runtime``."""
+    return XGBoostRuntime(variant, threads=options.threads)

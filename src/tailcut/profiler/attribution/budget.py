@@ -119,11 +119,6 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         """What takes the time of one stage, most first."""
         return tuple(one for one in self.culprits if one.stage == stage)
 
-    @property
-    def unattributed_share(self) -> float:
-        """Share of the requests near the p95 that nobody can name."""
-        return next((line.near_share for line in self.lines if line.stage == Stage.UNATTRIBUTED), 0.0)
-
 
 def make_budget(recording: Recording, slo: Objectives | None = None, found: Attribution | None = None) -> Budget:
     """Draw up the budget of a recording.

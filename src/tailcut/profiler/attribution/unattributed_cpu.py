@@ -1,4 +1,4 @@
-"""CPU time of the process that no span tells of: whose it may be, and what it takes of others.
+"""Apportion CPU time of the process that no span covers.
 
 Whoever serves the request on the interpreter (the HTTP server, a driver that awaits) makes it as much longer. What
 is done after the reply takes the interpreter from others. Threads inside a model's call and child processes take cores.
@@ -29,7 +29,7 @@ _SHORT_NS = 1e6
 
 
 class UnattributedCpu(NamedTuple):
-    """CPU time that no span tells of.
+    """CPU time that no span covers.
 
     Attributes:
         served_ns: per request, on the interpreter, before the reply: the HTTP server's.

@@ -1,4 +1,4 @@
-"""By which power of the rate a request takes less of a core: fitted to two rates, and carried on not far."""
+"""Power-law fit of CPU time per request against the rate."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tailcut.common.json_numbers import NULL, Way, way_of, with_infinity
 from tailcut.common.tensors import Array, Arrays
 from tailcut.common.validation import not_finite
 from tailcut.protocol.open_inference.binary import output_datatype
+from tailcut.protocol.open_inference.json_numbers import NULL, Way, way_of, with_infinity
 
 _Known = tuple[object, bytes, Way, bool, bool]
 """An output's datatype and shape, its JSON as far as its values, what writes those, whether it is a float, and whether

@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
             self._incoming.go_on()
 
     def threw_away(self, size_bytes: int) -> None:
-        """Take notice of what came of a body that nobody wants."""
+        """Count bytes of a body that is discarded."""
         if size_bytes > REST_BYTES:
             self._end()
 

@@ -26,7 +26,7 @@ class Wire(Protocol):
         ...
 
     def threw_away(self, size_bytes: int) -> None:
-        """Take notice of how much came of a body that nobody wants."""
+        """Count bytes of a body that is discarded."""
         ...
 
     def wait(self) -> None:

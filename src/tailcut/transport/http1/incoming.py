@@ -101,7 +101,7 @@ class Incoming:
             self.resume()
 
     def throw_away(self, size_bytes: int) -> None:
-        """Take notice of what comes behind the last request, for as long as it is not too much."""
+        """Count bytes behind the last request, for as long as it is not too much."""
         self._away_bytes += size_bytes
         if self._away_bytes > _LAST_BYTES:
             self.pause()

@@ -41,12 +41,12 @@ class Replies:
         self.is_full = False
 
     def fill(self) -> None:
-        """Take notice that the client is behind."""
+        """Note that the client is behind."""
         self.is_full = True
         self._left_bytes = self._transport.get_write_buffer_size()
 
     def has_room(self) -> None:
-        """Take notice that the client has caught up, or is gone."""
+        """Note that the client has caught up, or is gone."""
         self.is_full = False
         if self._room is not None:
             self._room.set()

@@ -54,7 +54,7 @@ class Site:
         self.is_leaving = True
 
     def left(self, connection: Connection) -> None:
-        """Take notice that a connection has ended."""
+        """Note that a connection has ended."""
         self.connections.discard(connection)
         self.on_left()
 
