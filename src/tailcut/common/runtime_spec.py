@@ -78,7 +78,7 @@ BUILT_IN = {
     for spec in (
         RuntimeSpec(
             name="onnxruntime",
-            opens=f"{_OWN}.onnxruntime:open_variant",
+            opens=f"{_OWN}.placement:open_onnx",
             packages=("onnxruntime", "onnxruntime-gpu"),
             binding="format",
             imports="onnxruntime",
@@ -108,7 +108,7 @@ BUILT_IN = {
         ),
         RuntimeSpec(
             name="torch",
-            opens=f"{_OWN}.torch:open_variant",
+            opens=f"{_OWN}.placement:open_torch",
             packages=("torch",),
             beside=("transformers",),
             binding="format",

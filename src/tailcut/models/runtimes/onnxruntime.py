@@ -16,7 +16,7 @@ import numpy as np
 
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError
-from tailcut.models.runtimes.base import Openable, OpenOptions, Runtime
+from tailcut.models.runtimes.base import Openable
 from tailcut.models.runtimes.checks import Described, check_tensors, first_line, shapes
 from tailcut.models.runtimes.floats import subnormals_kept
 from tailcut.models.runtimes.priority import LOADERS, aside
@@ -186,12 +186,3 @@ def described(nodes: Sequence[Any]) -> dict[str, Described]:
         # onnxruntime shows an unknown rank as no dimensions
         found[node.name] = (_DATATYPES.get(node.type, node.type), shape or None)
     return found
-
-
-def open_variant(variant: Openable, options: OpenOptions) -> Runtime:
-    """Open an .onnx file on the CPU or, by its settings, on the GPU."""
-    if variant.settings.get("provider", "cpu") == "cpu":
-        return OnnxRuntime(variant, threads=options.threads)
-    from tailcut.models.runtimes.cuda import OnnxCudaRuntime
-
-    return OnnxCudaRuntime(variant, threads=options.threads)

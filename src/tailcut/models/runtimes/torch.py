@@ -7,8 +7,7 @@ from typing import Any
 
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra, OutputsError
-from tailcut.models.runtimes.base import Openable, OpenOptions, Runtime
-from tailcut.models.runtimes.checks import source_for
+from tailcut.models.runtimes.base import Openable
 from tailcut.models.runtimes.torch_call import in_order
 
 
@@ -137,13 +136,3 @@ def load_module(variant: Openable, source: Callable[[], Any]) -> Any:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
-
-
-def open_variant(variant: Openable, options: OpenOptions) -> Runtime:
-    """Open a state dict with the module that ``options.source`` makes, on the device that its settings name."""
-    from tailcut.models.runtimes.compiled import PlacedTorch, placed
-
-    source = source_for(variant, options, "a torch state dict and needs the module")
-    if placed(variant.settings):
-        return PlacedTorch(variant, threads=options.threads, source=source)
-    return TorchRuntime(variant, threads=options.threads, source=source)
