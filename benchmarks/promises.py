@@ -25,10 +25,10 @@ from benchmarks.overhead import commit, cpu
 from tailcut.common.slo import Objectives
 from tailcut.common.statistics import percentile
 from tailcut.load import LoadPlan, measure
+from tailcut.profiler.child_channel import Options
 from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
-from tailcut.profiler.recording.child import Options
 from tailcut.report.profile.json import advice_of
 
 _SERVICE = Path(__file__).parents[1] / "tests/integration/profile_handing.py"

@@ -22,10 +22,10 @@ from tailcut.profiler.attribution.background import LeftBehind, left_behind
 from tailcut.profiler.attribution.budget import Budget, Culprit, make_budget
 from tailcut.profiler.attribution.span_table import STAGE_AT
 from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.child_channel import Options
 from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
-from tailcut.profiler.recording.child import Options
 from tailcut.profiler.records import Recording, Stage
 from tailcut.report.profile.json import advice_of
 

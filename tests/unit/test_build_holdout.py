@@ -60,6 +60,35 @@ def test_nan_is_refused_unless_the_tensor_allows_it() -> None:
     holdout.check([Tensor(name="x", shape=(-1, 3), allow_nan=True)])
 
 
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"min": 1}, "input 'x': 1 of the holdout's 4 rows are outside of the limits .* \\(row 0 is the first\\)"),
+        ({"max": 7.5}, "2 of the holdout's 4 rows are outside .* \\(row 2 is the first\\)"),
+        ({"values": tuple(range(9))}, "1 of the holdout's 4 rows are outside .* \\(row 3 is the first\\)"),
+    ],
+)
+def test_rows_outside_of_the_manifests_limits_are_counted(limits: dict, says: str) -> None:
+    """Such requests are refused: under load they would count as failures."""
+    holdout = Holdout(inputs={"x": X}, labels=Y)
+    with pytest.raises(BuildError, match=says):
+        holdout.check([Tensor(name="x", shape=(-1, 3), **limits)])
+    holdout.check([Tensor(name="x", shape=(-1, 3), min=0, max=11, values=tuple(range(12)))])
+
+
+@pytest.mark.parametrize("plans", [("free", "basic", "free", "pro"), (b"free", b"basic", b"free", b"pro")])
+def test_texts_outside_of_the_manifests_values_are_counted(plans: tuple) -> None:
+    holdout = Holdout(inputs={"plan": np.array(plans, object).reshape(4, 1)}, labels=Y)
+    tensor = Tensor(name="plan", datatype="BYTES", shape=(-1, 1), values=("free", "basic"))
+    with pytest.raises(BuildError, match="1 of the holdout's 4 rows are outside"):
+        holdout.check([tensor])
+
+
+def test_nan_is_outside_of_no_limit() -> None:
+    holdout = Holdout(inputs={"x": np.array([[0.0], [np.nan], [1.0], [np.nan]], np.float32)}, labels=Y)
+    holdout.check([Tensor(name="x", shape=(-1, 1), allow_nan=True, min=0, max=1, values=(0, 1))])
+
+
 def test_save_and_load_keep_everything(tmp_path: Path) -> None:
     carriers = np.array(["AA", "B6", "UA", "AA"], dtype=object)
     holdout = Holdout(inputs={"x": X, "labels": X[:, 0]}, labels=Y, slices={"carrier": carriers})

@@ -128,6 +128,7 @@ def test_a_module_named_like_one_of_python_or_of_a_package_is_refused(tmp_path: 
 
 
 def test_a_helper_named_like_a_module_of_python_is_refused(tmp_path: Path) -> None:
+    importlib.import_module("statistics")
     a = write(
         tmp_path / "a",
         {"nm_model.py": "import statistics\n" + PLAIN.format(number="statistics.own"), "statistics.py": "own = 3\n"},

@@ -21,11 +21,11 @@ from tailcut.load.payloads import build_requests
 from tailcut.load.plan import LoadPlan, parse_url
 from tailcut.load.summary import RunFacts
 from tailcut.profiler.assembling import Run, assemble
+from tailcut.profiler.child_channel import Heard, Route, Said
 from tailcut.profiler.diagnosis import check_target, choose_path, explain_answers, explain_failure, explain_silence
 from tailcut.profiler.files import load_recording
 from tailcut.profiler.matching import match_requests
-from tailcut.profiler.recording import child
-from tailcut.profiler.recording.child import Heard, Route, Said
+from tailcut.profiler import child_channel
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.records import Recording, Request, Span, Stage, Wait, decode_recording, encode_recording
 from tailcut.profiler.spying import Frame, make_sample, parse_frame
@@ -255,16 +255,16 @@ def test_a_command_that_fails_is_answered_and_the_next_one_too(monkeypatch: pyte
     """Over a pipe; where that ends, so does the process."""
     said: queue.Queue[Said] = queue.Queue()
     ended: queue.Queue[int] = queue.Queue()
-    monkeypatch.setattr(child.os, "kill", lambda pid, signal: ended.put(signal))
-    monkeypatch.setattr(child.os, "_exit", lambda code: None)
-    monkeypatch.setattr(child, "_LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(child_channel.os, "kill", lambda pid, signal: ended.put(signal))
+    monkeypatch.setattr(child_channel.os, "_exit", lambda code: None)
+    monkeypatch.setattr(child_channel, "_LAST_WORDS_S", 0.0)
     reading, writing = os.pipe()
 
     def failing(_: str) -> Said:
         raise ValueError("no room")
 
     commands = {"fail": failing, "begin": lambda argument: Said(kind="begun", text=argument)}
-    child.Commands(commands, said.put, reading)
+    child_channel.Commands(commands, said.put, reading)
     os.write(writing, b"fail\nnonsense\nbegin it\n")
     first, second = said.get(timeout=5.0), said.get(timeout=5.0)
     assert (first.kind, first.phase, first.error) == ("failed", "command", "ValueError: no room")

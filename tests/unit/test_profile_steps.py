@@ -14,10 +14,10 @@ from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
 from tailcut.profiler import idling, overhead, pilot, trials
+from tailcut.profiler.child_channel import Heard, Route, Said
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.recording.captured import FoundLayers
-from tailcut.profiler.recording.child import Heard, Route, Said
 from tailcut.profiler.records import Recording
 
 PLAN = PilotPlan(target="shop:app", rate=50.0, duration_s=4.0, warmup_s=0.0, overhead_rounds=2, layers=False)

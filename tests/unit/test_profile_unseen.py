@@ -156,7 +156,7 @@ def test_a_child_whose_parent_is_gone_ends(tmp_path: Path) -> None:
     program = tmp_path / "orphan.py"
     program.write_text(
         "import os, time\n"
-        "from tailcut.profiler.recording.child import Commands, Said\n"
+        "from tailcut.profiler.child_channel import Commands, Said\n"
         "def broken(said): raise BrokenPipeError\n"
         "Commands({'begin': lambda _: Said(kind='began')}, broken, 0)\n"
         "time.sleep(60)\n"

@@ -17,8 +17,8 @@ from tailcut.errors import ManifestError, ProfileError
 if TYPE_CHECKING:
     from tailcut.load import LoadPlan
     from tailcut.manifest import Manifest
+    from tailcut.profiler.child_channel import Loop
     from tailcut.profiler.layers.search import InputShape
-    from tailcut.profiler.recording.child import Loop
 
 
 def read_wanted(
@@ -120,10 +120,10 @@ def _importable(manifest: Manifest) -> None:
 
 
 def _loop(name: str) -> Loop:
-    from tailcut.profiler.recording import child
+    from tailcut.profiler import child_channel
 
-    if name in get_args(child.Loop):
-        return cast(child.Loop, name)
+    if name in get_args(child_channel.Loop):
+        return cast(child_channel.Loop, name)
     raise ManifestError(f"--loop is {name!r}", hint="use auto, which is the one that uvicorn takes, asyncio or uvloop")
 
 

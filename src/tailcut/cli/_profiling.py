@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from tailcut.load import LoadPlan
     from tailcut.manifest import Manifest
     from tailcut.profiler.attribution.layers import ModelLayers
+    from tailcut.profiler.child_channel import Loop
     from tailcut.profiler.diversity import PayloadLog
     from tailcut.profiler.layers.search import InputShape
     from tailcut.profiler.payloads.diversity import Diversity
-    from tailcut.profiler.recording.child import Loop
     from tailcut.profiler.records import Recording
     from tailcut.report.profile.json import Kind, ProfileReport
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailcut.cache.freshness import is_valid_ttl
-from tailcut.features.entry import Row
+from tailcut.features.entry import Entry, Row
 from tailcut.features.key_types import KeyType
 from tailcut.features.preload import Table
 from tailcut.features.sources.base import Key, Source, SourceError
 from tailcut.features.statistics import Counters, GroupStatistics
-from tailcut.features.usage import Usage
 from tailcut.manifest.levels import groups_in_levels
 from tailcut.manifest.schema import FeatureGroup, Features
 
@@ -25,6 +24,23 @@ class KeyProblem(ValueError):
         self.column = column
         self.kind = kind
         super().__init__(f'"{column}" is {value!r}, which is no {kind.name}{f": {why}" if why else ""}')
+
+
+class Usage:
+    """One key of a group that is in use; see ``features.usage``."""
+
+    __slots__ = ("due_s", "fresh_until_s", "group", "interval_s", "key", "last_asked_s", "store_key", "tenant", "ttl_s")
+
+    def __init__(self, group: Group, key: Key, store_key: bytes, tenant: str, entry: Entry, now_s: float) -> None:
+        self.group = group
+        self.key = key
+        self.store_key = store_key
+        self.tenant = tenant
+        self.last_asked_s = now_s
+        self.interval_s = 0.0
+        self.ttl_s = entry.ttl_s
+        self.fresh_until_s = entry.fresh_until_s
+        self.due_s = -math.inf
 
 
 @dataclass(slots=True, eq=False)

@@ -14,9 +14,9 @@ from random import Random
 from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls
 from tailcut.features.entry import Entry, Outcome
-from tailcut.features.groups import Group
+from tailcut.features.groups import Group, Usage
 from tailcut.features.line import NOBODY_WAITS, Lookup
-from tailcut.features.usage import Usage, UsageTable, is_newer
+from tailcut.features.usage import UsageTable, is_newer
 
 MAX_KEYS_PER_TICK = 1024
 MAX_KEYS_PER_CALL = 256

@@ -5,14 +5,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from typing import TYPE_CHECKING
 
 from tailcut.cache.freshness import is_in_use, next_interval_s, refresh_due_s
-
-if TYPE_CHECKING:
-    from tailcut.features.entry import Entry
-    from tailcut.features.groups import Group
-    from tailcut.features.sources.base import Key
+from tailcut.features.entry import Entry
+from tailcut.features.groups import Group, Usage
+from tailcut.features.sources.base import Key
 
 MAX_KEYS_PER_GROUP = 10_000
 """Keys kept fresh in the background per group; keys above it are refreshed by the requests that miss."""
@@ -22,23 +19,6 @@ COMPACT_FROM = 4096
 
 _SAME_SHARE = 0.01
 _TAKEN = -math.inf
-
-
-class Usage:
-    """One key in use."""
-
-    __slots__ = ("due_s", "fresh_until_s", "group", "interval_s", "key", "last_asked_s", "store_key", "tenant", "ttl_s")
-
-    def __init__(self, group: Group, key: Key, store_key: bytes, tenant: str, entry: Entry, now_s: float) -> None:
-        self.group = group
-        self.key = key
-        self.store_key = store_key
-        self.tenant = tenant
-        self.last_asked_s = now_s
-        self.interval_s = 0.0
-        self.ttl_s = entry.ttl_s
-        self.fresh_until_s = entry.fresh_until_s
-        self.due_s = _TAKEN
 
 
 def is_newer(entry: Entry, usage: Usage) -> bool:

@@ -17,9 +17,9 @@ from tailcut.load.plan import parse_url
 from tailcut.manifest import Manifest
 from tailcut.parity.asking import Asker
 from tailcut.parity.plan import ParityPlan, is_url
+from tailcut.profiler.child_channel import Options, Said
 from tailcut.profiler.diagnosis import check_target, choose_path
 from tailcut.profiler.launching import PilotProcess
-from tailcut.profiler.recording.child import Options, Said
 from tailcut.profiler.recording.model_inputs import ModelCall
 
 Tell = Callable[[str], None]

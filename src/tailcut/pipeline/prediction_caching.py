@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,15 +17,12 @@ from tailcut.common.timings import Stage
 from tailcut.features import EntityKey, FeatureService
 from tailcut.pipeline.cache_fill import CacheFill, recall
 from tailcut.pipeline.prediction_cache import PredictionStore, row_marks, watched
-from tailcut.pipeline.request_context import RequestContext
+from tailcut.pipeline.request_context import AdmittingPipeline, RequestContext
 from tailcut.pipeline.row_transform import encode_answer
-
-if TYPE_CHECKING:
-    from tailcut.pipeline.pipeline import Pipeline  # which uses this
 
 
 async def predict_cached(
-    pipeline: Pipeline,
+    pipeline: AdmittingPipeline,
     cache: PredictionStore[msgspec.Raw],
     features: FeatureService,
     context: RequestContext,
@@ -57,7 +54,7 @@ async def predict_cached(
 
 
 async def _predict_watched(
-    pipeline: Pipeline,
+    pipeline: AdmittingPipeline,
     cache: PredictionStore[msgspec.Raw],
     features: FeatureService,
     context: RequestContext,
@@ -74,7 +71,7 @@ async def _predict_watched(
 
 
 async def infer_cached(
-    pipeline: Pipeline,
+    pipeline: AdmittingPipeline,
     cache: PredictionStore[Arrays],
     context: RequestContext,
     inputs: Arrays,
@@ -114,7 +111,7 @@ async def infer_cached(
 
 
 async def _infer_watched(
-    pipeline: Pipeline,
+    pipeline: AdmittingPipeline,
     cache: PredictionStore[Arrays],
     context: RequestContext,
     inputs: Arrays,

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
+from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Timings
 from tailcut.errors import TailcutError
+from tailcut.features import EntityKey, FeatureService
 
-if TYPE_CHECKING:
-    from tailcut.pipeline.pipeline import Pipeline
+
+class AdmittingPipeline(Protocol):
+    """The pipeline that admitted a request and answers it; ``pipeline.Pipeline`` is the only one."""
+
+    version: bytes
+    served: tuple[str, str]
+    outputs: tuple[str, ...]
+    fallback_stale: bool
+    rows_alone: bool
+
+    def infer(
+        self, context: RequestContext, inputs: Arrays, rows: int, outputs: tuple[str, ...]
+    ) -> Coroutine[Any, Any, Arrays]:
+        """See ``Pipeline.infer``."""
+        ...
+
+    async def predict_keys(
+        self, features: FeatureService, context: RequestContext, keys: Sequence[EntityKey]
+    ) -> tuple[list[Any], list[float]]:
+        """See ``Pipeline.predict_keys``."""
+        ...
+
+    async def compute(self, context: RequestContext, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays:
+        """See ``Pipeline.compute``."""
+        ...
 
 
 class RequestContext:
@@ -23,7 +48,7 @@ class RequestContext:
         request_id: by which the log names it, where the client sent one and the log may need it.
     """
 
-    pipeline: Pipeline | None = None
+    pipeline: AdmittingPipeline | None = None
     priority = 0
     refusal: TailcutError | None = None
     request_id = ""

@@ -13,9 +13,9 @@ from tailcut.ladder.machine import machine_facts
 from tailcut.load import LoadPlan, Samples, summarise_run
 from tailcut.load.summary import RunFacts
 from tailcut.profiler.attribution.background_calls import background_notes
+from tailcut.profiler.child_channel import Heard, Said
 from tailcut.profiler.matching import match_requests
 from tailcut.profiler.overhead_records import Overhead
-from tailcut.profiler.recording.child import Heard, Said
 from tailcut.profiler.recording.trace_sampling import is_traced
 from tailcut.profiler.records import Pilot, Recording, Sample
 

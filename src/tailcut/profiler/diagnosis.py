@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tailcut.errors import ProfileError
 from tailcut.profiler.assembling import raised
+from tailcut.profiler.child_channel import Route, Said
 from tailcut.profiler.own_loop import stuck_import, way_out
-from tailcut.profiler.recording.child import Route, Said
 
 _PLACE = re.compile(r'"loc":\s*\[\s*"(\w+)"')
 """Where in the request something is missing or wrong: the first of FastAPI's findings."""

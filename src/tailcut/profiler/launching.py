@@ -18,9 +18,9 @@ from types import TracebackType
 import msgspec
 
 from tailcut.errors import ProfileError
+from tailcut.profiler.child_channel import Heard, Options, Said
 from tailcut.profiler.diagnosis import explain_failure, explain_silence
 from tailcut.profiler.recording.captured import FoundLayers
-from tailcut.profiler.recording.child import Heard, Options, Said
 from tailcut.profiler.recording.model_inputs import ModelCall
 
 _CHILD = "tailcut.profiler.recording.child"

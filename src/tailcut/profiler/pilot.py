@@ -20,6 +20,7 @@ from tailcut.load.plan import parse_url
 from tailcut.load.summary import RunFacts
 from tailcut.profiler.assembling import Run, assemble
 from tailcut.profiler.attribution.functions import Looking, code_s, plan_looks
+from tailcut.profiler.child_channel import Heard, Options, Said
 from tailcut.profiler.databases import computed_between_s, computed_ns
 from tailcut.profiler.diagnosis import choose_path, explain_answers, not_again
 from tailcut.profiler.idling import measure_slope
@@ -27,7 +28,6 @@ from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.overhead import Sides, measure_overhead, pairs_for, run_s
 from tailcut.profiler.plan import PilotPlan, check_pilot
 from tailcut.profiler.recording.captured import FoundLayers
-from tailcut.profiler.recording.child import Heard, Options, Said
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.recording.trace_sampling import ALL, one_in
 from tailcut.profiler.records import Recording, Sample

@@ -13,8 +13,8 @@ from tailcut.errors import MissingExtra, ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import check_plan, parse_url
+from tailcut.profiler.child_channel import Loop
 from tailcut.profiler.diagnosis import check_target
-from tailcut.profiler.recording.child import Loop
 from tailcut.profiler.recording.trace_sampling import LEAST_TRACED
 
 _CHECKED = 1000

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -93,11 +92,6 @@ class Storage(Protocol):
     def collecting(self) -> AbstractContextManager[None]:
         """Keep additions out while garbage is collected; a BuildError where one is under way."""
         ...
-
-
-def now() -> str:
-    """UTC, ISO 8601, with microseconds."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def open_storage(root: Path | str, cache: Path | None = None) -> Storage:

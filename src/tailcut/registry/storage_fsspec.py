@@ -18,8 +18,8 @@ from typing import Any
 
 from tailcut.common.redaction import tree_without_secrets
 from tailcut.errors import ArtifactError, BuildError, MissingExtra
-from tailcut.registry.storage import now
 from tailcut.system.atomic_files import Staging, check, digest
+from tailcut.system.clock import now
 
 _AS_IT_WAS = "the registry is as it was; check the rights and the space there, or set registry.path to another place"
 

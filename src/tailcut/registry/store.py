@@ -32,8 +32,8 @@ from tailcut.registry.documents import (
 )
 from tailcut.registry.history import promoted, rolled_back
 from tailcut.registry.records import SCHEMA, Move, NewVariant, Promotion, Version, version_id
-from tailcut.registry.storage import now
 from tailcut.registry.verifying import Verifier
+from tailcut.system.clock import now
 
 
 class Registry(Verifier):

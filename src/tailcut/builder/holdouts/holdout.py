@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -114,7 +115,8 @@ class Holdout:
         """Compare the inputs with the manifest's tensors.
 
         Raises:
-            BuildError: an input is missing or extra, or has another datatype or shape, or NaN where none may be.
+            BuildError: an input is missing or extra, or has another datatype or shape, NaN where none may be, or
+                values outside of the manifest's limits.
         """
         names = [tensor.name for tensor in tensors]
         if set(names) != set(self.inputs):
@@ -136,6 +138,12 @@ class Holdout:
                 )
             if array.dtype.kind == "f" and not tensor.allow_nan and not np.isfinite(array).all():
                 raise _not_finite(array, tensor.name, self.number)
+            if (beyond := _beyond(array, tensor)).any():
+                raise BuildError(
+                    f"input {tensor.name!r}: {int(beyond.sum())} of the holdout's {self.rows} rows are outside of the "
+                    f"limits that model.inputs gives it (row {self.number(int(beyond.argmax()))} is the first)",
+                    hint="such requests are refused: widen min, max or values in model.inputs, or leave these rows out",
+                )
 
     def take(self, rows: int, start: int = 0) -> Arrays:
         """Return ``rows`` input rows from ``start`` on, going round where there are fewer; see ``padding``."""
@@ -260,6 +268,22 @@ def _group(named: Arrays, group: str) -> Arrays:
 
 def _text_as_objects(array: Array) -> Array:
     return array.astype(np.object_) if array.dtype.kind == "U" else array
+
+
+def _beyond(array: Array, tensor: Tensor) -> Bools:
+    """Tell which rows have a value outside of the manifest's limits; NaN has none, shape (rows,)."""
+    flat: Any = array.reshape(len(array), -1)
+    found: Any = np.zeros(flat.shape, np.bool_)
+    if tensor.min is not None:
+        found |= flat < tensor.min
+    if tensor.max is not None:
+        found |= flat > tensor.max
+    if tensor.values:
+        texts = {value.encode() for value in tensor.values if isinstance(value, str)}
+        known = {*tensor.values, *texts}
+        found |= np.array([value not in known for value in flat.ravel().tolist()], np.bool_).reshape(flat.shape)
+    rows: Bools = (found & (flat == flat)).any(axis=1)  # noqa: PLR0124 -- NaN is beyond no limit
+    return rows
 
 
 def _not_finite(array: Array, name: str, number: Callable[[int], int]) -> BuildError:

@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from tailcut.profiler.child_channel import Commands, Heard, Options, Route, Said
 from tailcut.profiler.recording.background import background
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.captured import captured
-from tailcut.profiler.recording.child import Commands, Heard, Options, Route, Said
 from tailcut.profiler.recording.executors import executors
 from tailcut.profiler.recording.importing import Unusable, load_application, needed_parameters
 from tailcut.profiler.recording.middleware import Profiled

@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import Any
 
-from tailcut.profiler.recording.child import Said, facts
+from tailcut.profiler.child_channel import Said, facts
 
 _LINES = 15
 

@@ -8,14 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tailcut.errors import TailcutError
 from tailcut.observe.exposition import Sample
 from tailcut.protocol.middleware import Handle
 
 if TYPE_CHECKING:
-    from tailcut.transport.http1.connection import Connection
     from tailcut.transport.worker import Worker
 
 
@@ -24,6 +23,26 @@ log = logging.getLogger("tailcut.server")
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+class OpenConnection(Protocol):
+    """A connection as its server knows it; ``connection.Connection`` is the only one."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request of its is being read or answered."""
+        ...
+
+    requests: int
+    """That were read on it."""
+
+    def end_idle(self) -> None:
+        """Close it, unless a request is being answered."""
+        ...
+
+    def sweep(self, before_s: float) -> bool:
+        """Close it if nothing has come since; whether that is so."""
+        ...
 
 
 class Site:
@@ -41,7 +60,7 @@ class Site:
         self.loop = loop
         self.handle: Handle = worker.handle
         self.in_flight_count = worker.in_flight_count
-        self.connections: set[Connection] = set()
+        self.connections: set[OpenConnection] = set()
         self.is_leaving = self.is_stopping = False
         worker.on_drain = self.leave
         self.on_left: Callable[[], None] = _nothing
@@ -53,7 +72,7 @@ class Site:
         """Have every reply be the last on its connection from now on."""
         self.is_leaving = True
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: OpenConnection) -> None:
         """Note that a connection has ended."""
         self.connections.discard(connection)
         self.on_left()
