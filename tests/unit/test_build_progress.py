@@ -139,7 +139,7 @@ def test_a_line_whenever_a_verdict_under_load_is_decided() -> None:
     assert written == [
         "load: round 1 of at most 48, at most 210 s more; speed of onnx, pair open",
         "load: round 7 of at most 48, at most 150 s more; speed of pair open",
-        "load: round 7 of at most 48, at most 150 s more; no verdict open, the choice is",
+        "load: round 7 of at most 48, at most 150 s more; all verdicts decided, still choosing what to promote",
     ]
 
 

@@ -227,7 +227,9 @@ def _state(event: Event) -> str:
 
 def _rounds(event: Event) -> str:
     """Say where the rounds of load are, and what they go on for."""
-    opened = f"speed of {', '.join(event.open)} open" if event.open else "no verdict open, the choice is"
+    opened = "all verdicts decided, still choosing what to promote"
+    if event.open:
+        opened = f"speed of {', '.join(event.open)} open"
     return f"round {event.round} of at most {event.rounds}, at most {event.left_s:.0f} s more; {opened}"
 
 
