@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.quality import export_check
 from tailcut.builder.recipes import fusions, onnx_export, trees
@@ -28,7 +30,11 @@ class Onnx:
             return "the source is an ONNX file already"
         if subject.kind in trees.KINDS:
             return trees.why_not(subject, here)
-        return missing(here, "torch", "onnx", "onnxscript", extra="build")
+        torch = missing(here, "torch", "onnx", "onnxscript", extra="build")
+        if subject.kind or not torch:
+            return torch
+        tables = trees.why_not(msgspec.structs.replace(subject, kind="sklearn"), here)
+        return f"depends on the model: PyTorch {torch}; scikit-learn, LightGBM or XGBoost {tables or 'applies'}"
 
     def make(self, work: Work) -> Result:
         """Export and compare with the source.

@@ -190,7 +190,8 @@ def choose(
     within = [name for name in passed if verdicts[name].meets_slo]
     if not within:
         best = min(passed, key=lambda name: verdicts[name].latency_ms[0])
-        return Choice(variant=best, why=f"the fastest that passed; none meets {limit}", meets_slo=False)
+        failed = f" ({errors:.1%} of its requests failed)" if (errors := verdicts[best].errors) else ""
+        return Choice(variant=best, why=f"the fastest that passed; none meets {limit}{failed}", meets_slo=False)
     cheapest = min(within, key=lambda name: (costs[name].money, costs[name].cpu_s[0]))
     alike = [name for name in within if name == cheapest or not dearer(name, cheapest)]
     best = min(alike, key=lambda name: verdicts[name].latency_ms[0])
