@@ -115,6 +115,17 @@ def test_it_is_built_for_and_served(installed: Path) -> None:
     assert answers[0] == answers[1]
 
 
+def test_a_registration_that_cannot_be_imported_is_told_where_its_variant_is_opened(installed: Path) -> None:
+    """And nowhere else: the registry lists the version, and its other variants are served."""
+    tailcut(installed, "build")
+    (installed.parent / "packages" / "mirror_package.py").write_text("raise RuntimeError('no engine')\n")
+    assert "mirror" in tailcut(installed, "registry", "list")
+    said = tailcut(installed, "check", "--variant", "mirror", code=3)
+    assert "no engine" in said
+    assert "mend or uninstall the package that registers it" in said
+    tailcut(installed, "check", "--variant", "onnx")
+
+
 def test_another_version_of_its_package_is_refused(installed: Path) -> None:
     tailcut(installed, "build")
     information = installed.parent / "packages" / "mirror_package-1.5.dist-info"

@@ -153,7 +153,7 @@ def uses_gpu(runtime: str, settings: Mapping[str, Any]) -> bool:
 def packages_of(runtime: str) -> tuple[str, ...]:
     """Return every package that a runtime's answers may depend on, the one that its artifacts are tied to first."""
     spec = spec_of(runtime)
-    return spec.packages + spec.beside
+    return (spec.packages or (runtime,)) + spec.beside
 
 
 def keys_of(machine: Machine, runtime: str, *, gpu: bool = False) -> Keys:
@@ -224,6 +224,9 @@ def trust(built: Keys | None, here: Keys, *, base: bool = False) -> Trust:
 
 
 def _load_problems(built: LoadKey, here: LoadKey) -> Iterator[str]:
+    if error := spec_of(built.runtime).error:
+        yield f"its runtime {built.runtime!r} is {error}"
+        return
     package = packages_of(built.runtime)[0]
     if not here.version and built.version:
         yield f"it needs {package} (built with {built.version}), which is not installed here"

@@ -6,14 +6,11 @@ whose value is a ``RuntimeSpec``; and the recipes that make variants for it with
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Literal
 
 import msgspec
-
-from tailcut.errors import ArtifactError
 
 GROUP = "tailcut.runtimes"
 
@@ -54,6 +51,7 @@ class RuntimeSpec(msgspec.Struct, frozen=True, kw_only=True):
         computes: whether its batches do nothing but compute, on cores, and in the calling thread where threads are 1.
         reads_onnx: whether an artifact, or a part of it, may be an ONNX file.
         variations: settings that may be tuned.
+        error: why another package's registration cannot be used; empty where it can. Opening a variant raises it.
     """
 
     name: str
@@ -68,6 +66,7 @@ class RuntimeSpec(msgspec.Struct, frozen=True, kw_only=True):
     computes: bool = False
     reads_onnx: bool = False
     variations: tuple[Variation, ...] = ()
+    error: str = ""
 
 
 _OWN = "tailcut.models.runtimes"
@@ -158,11 +157,7 @@ BUILT_IN = {
 
 
 def spec_of(name: str) -> RuntimeSpec:
-    """Return what is known of a runtime; of one that nobody registered, that its artifacts are tied to the machine.
-
-    Raises:
-        ArtifactError: another package registers it, and cannot be imported, or gives something else.
-    """
+    """Return the spec of a runtime. An unknown runtime has one that ties its artifacts to the machine."""
     return BUILT_IN.get(name) or _registered(name) or RuntimeSpec(name=name, packages=(name,))
 
 
@@ -170,8 +165,7 @@ def spec_packages() -> tuple[str, ...]:
     """List the distributions that artifacts of any runtime here may be tied to."""
     found = [package for spec in BUILT_IN.values() for package in spec.packages]
     for entry in entry_points(group=GROUP):
-        with suppress(ArtifactError):  # said where a variant wants it
-            found += spec_of(entry.name).packages
+        found += spec_of(entry.name).packages
     return tuple(dict.fromkeys(found))
 
 
@@ -181,14 +175,8 @@ def _registered(name: str) -> RuntimeSpec | None:
         try:
             found = entry.load()
         except Exception as error:
-            raise ArtifactError(
-                f"runtime {name!r} is registered as {entry.value!r}, which cannot be imported: {error}",
-                hint=f"mend or uninstall {entry.dist.name if entry.dist else 'its package'}",
-            ) from error
-        if not isinstance(found, RuntimeSpec) or found.name != name:
-            raise ArtifactError(
-                f"runtime {name!r} is registered as {entry.value!r}, which is no RuntimeSpec of that name",
-                hint="let the entry point name a tailcut.common.runtime_spec.RuntimeSpec",
-            )
-        return found
+            return RuntimeSpec(name=name, error=f"registered as {entry.value!r}, which cannot be imported: {error}")
+        if isinstance(found, RuntimeSpec) and found.name == name:
+            return found
+        return RuntimeSpec(name=name, error=f"registered as {entry.value!r}, which is no RuntimeSpec of that name")
     return None

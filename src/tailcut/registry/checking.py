@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tailcut.common.bounds import Bound
 from tailcut.common.fingerprint import LEVELS, Machine, Trust, keys_of, packages_of, trust, uses_gpu
+from tailcut.common.runtime_spec import spec_of
 from tailcut.errors import ArtifactError, NotInRegistry, NotServable
 from tailcut.registry.code import Check
 from tailcut.registry.records import Variant, VariantRecord, Version
@@ -112,8 +113,10 @@ def refuse_untrusted(version: Version, name: str, found: Trust, *, unverified: b
 
 
 def _way_out(version: Version, name: str) -> str:
-    """Say how a variant that is bound to a version of its runtime's package can be opened, beside building anew."""
+    """Say how a variant that its runtime's package keeps from being opened can be, beside building anew."""
     keys = version.variants[name].keys
+    if keys is not None and spec_of(keys.load.runtime).error:
+        return f"mend or uninstall the package that registers it; {FROM_REGISTRY}"
     if keys is None or keys.load.binding != "version":
         return FROM_REGISTRY
     return f"pip install '{packages_of(keys.load.runtime)[0]}=={keys.load.version}'; {FROM_REGISTRY}"

@@ -30,7 +30,13 @@ def open_runtime(variant: Openable, *, threads: int, source: Callable[[], Any] |
     """
     if threads < 1:
         raise ValueError(f"threads is {threads}, the least is 1")
-    module, _, function = spec_of(variant.runtime).opens.partition(":")
+    spec = spec_of(variant.runtime)
+    if spec.error:
+        raise ArtifactError(
+            f"variant {variant.name!r} wants runtime {variant.runtime!r}, {spec.error}",
+            hint="mend or uninstall the package that registers it",
+        )
+    module, _, function = spec.opens.partition(":")
     if not module:
         raise ArtifactError(
             f"variant {variant.name!r} wants runtime {variant.runtime!r}, which this tailcut does not have",
