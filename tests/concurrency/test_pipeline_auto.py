@@ -16,7 +16,7 @@ from tailcut.common.tensors import Arrays
 from tailcut.pipeline import cache_fill, prediction_caching
 from tailcut.pipeline import pipeline as path_module
 from tailcut.pipeline.pipeline import Pipeline
-from tailcut.serving.metrics import path_samples
+from tailcut.serving.metrics import pipeline_samples
 
 LONG = features(group(ttl="1h", defaults={"value": 0.0}), refresh_ahead=False)
 SETTINGS = [{"tensor_ttl_s": 2.0}, {"entity_ttl_s": 2.0, "features": LONG}]
@@ -79,7 +79,9 @@ async def until_on(pipeline: Pipeline, bench: PipelineBench, id_of: Callable[[in
 
 
 def metric(pipeline: Pipeline, name: str) -> float:
-    (value,) = (sample.value for sample in path_samples(pipeline) if sample.name == f"tailcut_prediction_cache_{name}")
+    (value,) = (
+        sample.value for sample in pipeline_samples(pipeline) if sample.name == f"tailcut_prediction_cache_{name}"
+    )
     return value
 
 

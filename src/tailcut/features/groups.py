@@ -26,6 +26,10 @@ class KeyProblem(ValueError):
         super().__init__(f'"{column}" is {value!r}, which is no {kind.name}{f": {why}" if why else ""}')
 
 
+NOT_PLANNED = -math.inf
+"""Stands for the time of a refresh that is not planned, or under way."""
+
+
 class Usage:
     """One key of a group that is in use; see ``features.usage``."""
 
@@ -40,7 +44,7 @@ class Usage:
         self.interval_s = 0.0
         self.ttl_s = entry.ttl_s
         self.fresh_until_s = entry.fresh_until_s
-        self.due_s = -math.inf
+        self.due_s = NOT_PLANNED
 
 
 @dataclass(slots=True, eq=False)

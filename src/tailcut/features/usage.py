@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 
 from tailcut.cache.freshness import is_in_use, next_interval_s, refresh_due_s
 from tailcut.features.entry import Entry
-from tailcut.features.groups import Group, Usage
+from tailcut.features.groups import NOT_PLANNED, Group, Usage
 from tailcut.features.sources.base import Key
 
 MAX_KEYS_PER_GROUP = 10_000
@@ -18,7 +17,6 @@ COMPACT_FROM = 4096
 """Planned refreshes, outdated ones among them, from which on the outdated ones are looked for and thrown away."""
 
 _SAME_SHARE = 0.01
-_TAKEN = -math.inf
 
 
 def is_newer(entry: Entry, usage: Usage) -> bool:
@@ -84,7 +82,7 @@ class UsageTable:
             due_s, _, usage = heapq.heappop(self._due)
             if not _is_current(due_s, usage):
                 continue
-            usage.due_s = _TAKEN
+            usage.due_s = NOT_PLANNED
             if usage.ttl_s > 0 and is_in_use(usage.last_asked_s, usage.interval_s, usage.ttl_s, now_s):
                 taken.append(usage)
             else:

@@ -1,4 +1,4 @@
-"""The path's feature stage: opening it, and what is not fresh in memory."""
+"""The feature stage of the pipeline: opening it, and what is not fresh in memory."""
 
 from __future__ import annotations
 

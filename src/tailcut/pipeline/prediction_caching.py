@@ -1,4 +1,4 @@
-"""The path's two prediction caches: by entity, before features, and by the model's inputs, after preprocessing."""
+"""The two prediction caches of the pipeline: by entity before features, by the model's inputs after preprocessing."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tailcut.protocol.inference_handler import InferenceHandler
 from tailcut.protocol.open_inference.codec import InferenceCodec
 from tailcut.protocol.open_inference.json_tensors import AnyTensor, array_of_json
 from tailcut.protocol.open_inference.parameters import timeout_ns as asked_timeout_ns
-from tailcut.protocol.routing import Handler, Route, path_of
+from tailcut.protocol.routing import Handler, Route, codec_for, pipeline_of
 from tailcut.serving.deployment import Engine
 
 _OWN = ("id", "parameters")
@@ -81,7 +81,7 @@ class Generate:
     async def _parts(
         self, version: str, context: RequestContext, headers: HeaderMap, raw: bytes
     ) -> AsyncGenerator[bytes, None]:
-        pipeline = path_of(self._engine, version)
+        pipeline = pipeline_of(self._engine, version)
         runtime = self._engine.opened.streaming
         if runtime is None:
             raise no_stream(self._engine.deployment.name)
@@ -91,7 +91,7 @@ class Generate:
 
     def _read(self, version: str, context: RequestContext, headers: HeaderMap, raw: bytes) -> Generation:
         """Read and admit a request."""
-        pipeline = path_of(self._engine, version)
+        pipeline = pipeline_of(self._engine, version)
         _check_names(pipeline)
         try:
             request = decode(self._decoder, raw)
@@ -127,15 +127,7 @@ class Generate:
     def _codec_of(self, pipeline: Pipeline) -> InferenceCodec:
         if self._codec is not None and self._codec[0] is pipeline:
             return self._codec[1]
-        tensors = self._engine.deployment.model.outputs
-        codec = InferenceCodec(
-            self._engine.deployment.name,
-            pipeline.served[1],
-            pipeline.specs,
-            pipeline.outputs,
-            max_rows=1,
-            nan_outputs=[tensor.name for tensor in tensors if tensor.allow_nan],
-        )
+        codec = codec_for(InferenceCodec, self._engine, pipeline, 1)
         self._codec = pipeline, codec
         return codec
 

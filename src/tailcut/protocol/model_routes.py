@@ -12,7 +12,7 @@ from typing import Any
 
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.http import Body, HeaderMap, Reply, json_reply
-from tailcut.protocol.routing import Handler, Route, no_version, path_of
+from tailcut.protocol.routing import Handler, Route, no_version, pipeline_of
 from tailcut.serving.deployment import Engine
 from tailcut.version import version
 
@@ -64,7 +64,7 @@ class Models:
         async def answer(headers: HeaderMap, body: Body) -> Reply:
             if rest != "ready":
                 self._guard.inference(headers)
-            path_of(self._engine, version)
+            pipeline_of(self._engine, version)
             return await handler(headers, body)
 
         return method, answer

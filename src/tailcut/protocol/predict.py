@@ -20,7 +20,7 @@ from tailcut.pipeline.row_transform import encode_answer
 from tailcut.protocol.http import HeaderMap, request_id, timeout_ns, unread
 from tailcut.protocol.inference_handler import InferenceHandler
 from tailcut.protocol.open_inference.codec import BINARY_HEADER, BinaryReply, InferenceCodec
-from tailcut.protocol.routing import Handler, Route, path_of
+from tailcut.protocol.routing import Handler, Route, codec_for, pipeline_of
 from tailcut.serving.deployment import Engine
 
 _PREDICT_FORM = 'send {"entities": [...]} or {"rows": [{...}, ...]}; see /openapi.json'
@@ -59,7 +59,7 @@ class PredictRoutes:
     async def _infer(
         self, context: RequestContext, headers: HeaderMap, raw: bytes, version: str = ""
     ) -> bytes | BinaryReply:
-        pipeline = path_of(self._engine, version) if version else self._engine.pipeline
+        pipeline = pipeline_of(self._engine, version) if version else self._engine.pipeline
         known = self._codec
         codec = known[1] if known is not None and known[0] is pipeline else self._open_codec(pipeline)
         inference = codec.decode(raw, headers.get(BINARY_HEADER))
@@ -94,14 +94,6 @@ class PredictRoutes:
         return encode_answer({"model": self._engine.deployment.name, "predictions": values})
 
     def _open_codec(self, pipeline: Pipeline) -> InferenceCodec:
-        deployment = self._engine.deployment
-        codec = InferenceCodec(
-            deployment.name,
-            pipeline.served[1],
-            pipeline.specs,
-            pipeline.outputs,
-            max_rows=deployment.batching.max_queue_rows,
-            nan_outputs=[tensor.name for tensor in deployment.model.outputs if tensor.allow_nan],
-        )
+        codec = codec_for(InferenceCodec, self._engine, pipeline, self._engine.deployment.batching.max_queue_rows)
         self._codec = pipeline, codec
         return codec

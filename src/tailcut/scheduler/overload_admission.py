@@ -1,9 +1,9 @@
 """Admission during sustained overload: a request is accepted if its batch is predicted to end within the SLO.
 
-A server that is asked for more than it can do must keep its batches large, or it does even less. But who has waited for
-long can be answered in time in a small batch only, and who comes while a small batch runs, waits for long: left alone,
-small batches stay small. So nobody boards before the next batch can be a full one that ends in time for who boards
-first. Of those who come before, none is missed, because more come than there are places.
+An overloaded server must keep its batches large, or its throughput falls further. But a request that has waited for
+long can be answered in time in a small batch only, and a request that arrives while a small batch runs waits for long
+in its turn: small batches stay small. So no request is accepted before the next batch can be a full one that ends in
+time for the first request in it. Refusing the requests before that costs nothing, because more arrive than fit.
 
 (In queueing theory a server behind such a gate is a gated one: H. Takagi, "Analysis of Polling Systems", 1986.)
 """

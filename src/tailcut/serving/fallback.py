@@ -29,7 +29,7 @@ log = logging.getLogger("tailcut.server")
 Check = Callable[[Variant, LoadedCode], None]
 
 STALE = "stale"
-"""Of ``serve.fallback``: the prediction caches' expired answers, which are the path's own business."""
+"""Of ``serve.fallback``: the prediction caches' expired answers, which the pipeline handles itself."""
 
 
 class Fallbacks:

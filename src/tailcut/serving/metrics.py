@@ -29,7 +29,7 @@ _COUNTERS: tuple[tuple[str, str, str], ...] = (
 """Field of GroupStatistics, metric, help; each with the labels group and entity_type."""
 
 
-def path_samples(pipeline: Pipeline) -> Iterator[Sample]:
+def pipeline_samples(pipeline: Pipeline) -> Iterator[Sample]:
     """Yield the samples of the queue, the executors, both prediction caches and the feature groups."""
     dispatcher = pipeline.dispatcher
     yield Sample("tailcut_queue_rows", "Rows that wait for an executor.", "gauge", {}, dispatcher.scheduler.queue_rows)

@@ -150,7 +150,7 @@ def _values(tensor: Tensor, values: Any, name: str) -> Array:
                 hint="fill the gaps as production does, or make the tensor FP32",
             )
     if wanted.kind == "f" and array.dtype.kind in "iuf":
-        return array  # holdout_types rounds it, and keeps what it was
+        return array  # ``datatypes`` rounds it, and keeps what it was
     return np.ascontiguousarray(array.astype(wanted))
 
 

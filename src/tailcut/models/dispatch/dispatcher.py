@@ -66,7 +66,7 @@ class Dispatcher:
         self.running = ExecutorSet(1.0) if running is None else running
         self._closed, self._kick_due, self._runs, self.kind, self.single = False, False, 0, 0, True
         self._admitted_ns = -1
-        self._company = isinstance(scheduler.window, Fixed)  # by that rule lone requests wait for some
+        self._delays_lone = isinstance(scheduler.window, Fixed)  # by that rule lone requests wait for some
         self._deadlines = Deadlines(loop, clock_ns, scheduler, self.running, self._tell_stuck)
         self._window: asyncio.TimerHandle | None = None
         self._ended: asyncio.Event | None = None
@@ -129,14 +129,14 @@ class Dispatcher:
     def run_now(self, inputs: Arrays, rows: int, outputs: Sequence[str], deadline_ns: int) -> tuple[Arrays, int] | None:
         """Run rows at once and past the queue, where nothing waits and an inline executor is there to run them.
 
-        With nobody to share a batch and nobody to let go first, the scheduler could only decide the same; this saves
-        the item, its future and the planning, which cost a lone request more than a small model does.
+        Nothing is queued, so the scheduler would decide the same. This saves the item, its future and the planning,
+        which cost a lone request more than a small model does.
 
         Returns:
             the outputs and the nanoseconds that the model took; None where the rows must be submitted.
         """
         inline, scheduler = self.running.inline, self.scheduler
-        if inline is None or self._closed or scheduler.queue_rows or rows > scheduler.max_rows or self._company:
+        if inline is None or self._closed or scheduler.queue_rows or rows > scheduler.max_rows or self._delays_lone:
             return None
         started_ns = self._clock_ns()
         if started_ns >= deadline_ns:

@@ -88,7 +88,7 @@ class ExecutorSet:
         self.idle.insert(0, executor)
         if isinstance(executor, InlineExecutor):
             self.inline = executor
-        self._handle()
+        self._limit_idle()
 
     def turn(self, executor: Executor) -> int:
         """Return how soon an executor would be missed: 0 for the one that would begin last, the most for busy ones."""
@@ -106,7 +106,7 @@ class ExecutorSet:
             self._leaving[executor] = done
         else:
             done.set_result(None)
-        self._handle()
+        self._limit_idle()
         return done
 
     def lose(self, executor: Executor) -> Sequence[BatchItem]:
@@ -114,7 +114,7 @@ class ExecutorSet:
         self._forget(executor)
         started = self._started.pop(executor, None)
         self._left(executor)
-        self._handle()
+        self._limit_idle()
         return started.items if started is not None else ()
 
     def begin(self, executor: Executor, items: Sequence[BatchItem], now_ns: int, cost: Cost) -> int:
@@ -134,7 +134,7 @@ class ExecutorSet:
             self._left(executor)
         else:
             self.idle.append(executor)
-        self._handle()
+        self._limit_idle()
         return started
 
     @property
@@ -183,7 +183,7 @@ class ExecutorSet:
             if started.stuck_ns <= now_ns and self._may_stick(executor)
         ]
         self.stuck.update(found)
-        self._handle()
+        self._limit_idle()
         return found
 
     def moments_ns(self) -> list[int]:
@@ -204,8 +204,8 @@ class ExecutorSet:
         if executor is self.inline:
             self.inline = None
 
-    def _handle(self) -> None:
-        """Have as many idle ones as may begin a batch; nobody waits for one that is stuck or leaves."""
+    def _limit_idle(self) -> None:
+        """Keep as many executors idle as may begin a batch; executors that are stuck or leaving do not count."""
         if self.at_once is None:
             return
         room = max(self.at_once - sum([self._may_stick(executor) for executor in self._started]), 0)

@@ -1,7 +1,7 @@
 """The process that runs the application: ``-m tailcut.profiler.recording.child OPTIONS``, with commands on its stdin.
 
-It says on file descriptor ``Options.report`` what happens, one JSON object a line: ready or failed first, then one
-answer per command. Where stdin ends, whoever started it is gone, and it stops.
+It writes one JSON object per line to file descriptor ``Options.report``: first "ready" or "failed", then one reply per
+command. It stops when stdin ends, because then the process that started it is gone.
 """
 
 from __future__ import annotations

@@ -20,10 +20,11 @@ from tailcut.protocol.http import REQUEST_ID, deadline_ns, new_request_id, reque
 from tailcut.protocol.open_inference.parameters import flag, priority
 from tailcut.protocol.open_inference.parameters import timeout_ns as asked_timeout_ns
 from tailcut.protocol.operator_log import note
+from tailcut.protocol.routing import codec_for
 from tailcut.serving.deployment import Engine
 from tailcut.transport.grpc.calls import SERVICE, Context, Metadata, abort, headers_of, remaining_ns, unforeseen
 from tailcut.transport.grpc.codec import FINAL, WANTS_FINAL, Inference, MessageCodec, parse
-from tailcut.transport.grpc.models import path_of
+from tailcut.transport.grpc.models import pipeline_of
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 
 T = TypeVar("T")
@@ -184,17 +185,10 @@ class Inferences:
         return pipeline, codec, inference
 
     def _opened(self, request: ModelInferRequest) -> tuple[Pipeline, MessageCodec]:
-        pipeline = path_of(self._engine, request.model_name, request.model_version)
+        pipeline = pipeline_of(self._engine, request.model_name, request.model_version)
         if self._codec is None or self._codec[0] is not pipeline:
-            deployment = self._engine.deployment
-            codec = MessageCodec(
-                deployment.name,
-                pipeline.served[1],
-                pipeline.specs,
-                pipeline.outputs,
-                max_rows=deployment.batching.max_queue_rows,
-                nan_outputs=[tensor.name for tensor in deployment.model.outputs if tensor.allow_nan],
-            )
+            most = self._engine.deployment.batching.max_queue_rows
+            codec = codec_for(MessageCodec, self._engine, pipeline, most)
             self._codec = pipeline, codec
         return self._codec
 

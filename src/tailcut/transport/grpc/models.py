@@ -16,7 +16,7 @@ from tailcut.protocol.auth import Guard
 from tailcut.protocol.model_routes import config_of, metadata_of
 from tailcut.protocol.repository_routes import load_parameters
 from tailcut.protocol.routing import no_version
-from tailcut.protocol.routing import path_of as path_of_version
+from tailcut.protocol.routing import pipeline_of as pipeline_of_version
 from tailcut.serving.deployment import Engine
 from tailcut.transport.grpc import open_inference_pb2 as messages
 from tailcut.transport.grpc.calls import Method, answering
@@ -40,15 +40,15 @@ def check_name(engine: Engine, name: str) -> None:
         raise NotFound(f"model {shown(name)} is unknown", hint=f"this server has {engine.deployment.name!r}")
 
 
-def path_of(engine: Engine, name: str, version: str) -> Pipeline:
-    """Return the path that answers a model; an empty version means the one that is served.
+def pipeline_of(engine: Engine, name: str, version: str) -> Pipeline:
+    """Return the pipeline that answers a model; an empty version means the one that is served.
 
     Raises:
         NotFound: no such model or version here.
         NotReady: it is not loaded (yet).
     """
     check_name(engine, name)
-    return path_of_version(engine, version)
+    return pipeline_of_version(engine, version)
 
 
 class Models:
@@ -87,7 +87,7 @@ class Models:
     def _model_ready(self, request: messages.ModelReadyRequest, headers: _Headers) -> messages.ModelReadyResponse:
         check_name(self._engine, request.name)
         if request.version and self._engine.is_ready:
-            path_of(self._engine, request.name, request.version)
+            pipeline_of(self._engine, request.name, request.version)
         return messages.ModelReadyResponse(ready=self._engine.is_ready)
 
     def _server(self, _: Any, headers: _Headers) -> messages.ServerMetadataResponse:
@@ -95,12 +95,12 @@ class Models:
 
     def _model(self, request: messages.ModelMetadataRequest, headers: _Headers) -> messages.ModelMetadataResponse:
         self._guard.inference(headers)
-        path_of(self._engine, request.name, request.version)
+        pipeline_of(self._engine, request.name, request.version)
         return _filled(messages.ModelMetadataResponse(), metadata_of(self._engine))
 
     def _config(self, request: messages.ModelConfigRequest, headers: _Headers) -> messages.ModelConfigResponse:
         self._guard.inference(headers)
-        path_of(self._engine, request.name, request.version)
+        pipeline_of(self._engine, request.name, request.version)
         return messages.ModelConfigResponse(config=_filled(messages.ModelConfig(), config_of(self._engine)))
 
     def _statistics(

@@ -50,11 +50,11 @@ def module(folder: Path, inputs: tuple[str, ...], *, rank: int = 1, weights: boo
     model = _load(found, weights=weights)
     skipped = any(stage.kind == "Pooling" and not stage.include_prompt for stage in found.stages)
     prompt = tokenizer.prompt_length(found) if skipped and found.texts.prompt else 0
-    pooling = [_part(stage, prompt, weights=weights) for stage in found.stages]
-    return _joined(model, pooling, found, inputs, rank)
+    parts = [_part(stage, prompt, weights=weights) for stage in found.stages]
+    return _joined(model, parts, found, inputs, rank)
 
 
-def _joined(model: Any, pooling: list[Any], folder: Folder, names: tuple[str, ...], rank: int) -> torch.nn.Module:
+def _joined(model: Any, parts: list[Any], folder: Folder, names: tuple[str, ...], rank: int) -> torch.nn.Module:
     import torch
 
     class Whole(torch.nn.Module):
@@ -63,7 +63,7 @@ def _joined(model: Any, pooling: list[Any], folder: Folder, names: tuple[str, ..
         def __init__(self) -> None:
             super().__init__()
             self.model = model
-            self.stages = torch.nn.ModuleList(pooling)
+            self.stages = torch.nn.ModuleList(parts)
             self.activation = activations.make(folder.head.activation) if folder.head else None
 
         def forward(self, first: torch.Tensor, second: torch.Tensor, third: torch.Tensor | None = None) -> torch.Tensor:
