@@ -5,8 +5,8 @@ Each request may plant a fault by the header ``x-plant``.
 
 from __future__ import annotations
 
+import itertools
 import os
-import random
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from pydantic import BaseModel
 app = FastAPI()
 session = onnxruntime.InferenceSession(os.environ["PARITY_MODEL"])
 Plant = Annotated[str, Header()]
+answered = itertools.count(1)
+"""Makes every unsteady answer one of its own."""
 
 
 class Who(BaseModel):
@@ -43,8 +45,8 @@ def scores(numbers: list[int], plant: str) -> list[float]:
     rows = [_planted(number, plant) for number in numbers]
     x = np.array([numbers_of(row) for row in rows], dtype=np.float32)
     found: list[float] = session.run(["y"], {"x": x})[0].tolist()
-    if plant == "random":
-        return [value + random.random() / 10 for value in found]
+    if plant == "unsteady":
+        return [value + next(answered) / 100 for value in found]
     return [round(value, 2) for value in found] if plant == "rounded" else found
 
 

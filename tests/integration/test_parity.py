@@ -268,7 +268,7 @@ def test_refusals_agree_and_a_pilot_that_crashes_is_a_difference_of_its_own(
 
 def test_a_pilot_that_answers_at_random_is_said_to(folder: Path, pilot: str, deployment: str) -> None:
     """Given answers that differ each time; then the report says so, and no feature is blamed."""
-    _, found = compared(folder, of_urls(folder, pilot, deployment, PLAIN, "random"))
+    _, found = compared(folder, of_urls(folder, pilot, deployment, PLAIN, "unsteady"))
     assert found.unsteady == found.differing_requests > 30
     assert any("pin the clock and the seeds" in note for note in found.notes)
     assert found.causes == ()

@@ -121,7 +121,7 @@ def test_a_prediction_that_nothing_can_meet_still_lets_one_request_at_a_time_thr
         for _ in range(3):
             (first,) = bench.submit(1, slack_s=1)
             await bench.settle()
-            with pytest.raises(Shed, match=r"expected in .* ms, the deadline is in 1000 ms"):
+            with pytest.raises(Shed, match=r"predicted latency of .* ms .* exceeds the deadline of 1000 ms"):
                 bench.submit(2, slack_s=1)
             bench.executors[0].finish()
             await bench.settle()
