@@ -315,5 +315,3 @@ def test_threads_of_the_server_do_not_interrupt_each_other_where_it_is_told_so(t
         tasks = os.listdir(f"/proc/{server.worker_pid}/task")
         found = {os.sched_getscheduler(int(task)) for task in tasks}
         assert found == {os.SCHED_BATCH if inherited == os.SCHED_OTHER else inherited}
-        shown = samples(server.metrics(), "tailcut_scheduling_batch")
-        assert shown == {(): float(inherited == os.SCHED_OTHER)}

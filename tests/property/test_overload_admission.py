@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.scheduler.latency_model import Cost
-from tailcut.scheduler.overload_admission import OverloadAdmission, applies, most_rows, tightest_ns, within_ns
+from tailcut.scheduler.overload_admission import OverloadAdmission, applies, most_rows, tightest_ns
 from tailcut.scheduler.overload_detector import OverloadDetector, Target
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL, Entry, RequestQueue
 
@@ -117,16 +116,3 @@ def test_sizes_that_are_dearer_by_the_row_are_not_full_ones() -> None:
     assert Cost(0.0, 0.0, points=(10.0, 20.0, 40.0, 81.0), shaped=True).full_rows(8) == 8, "as good as the same"
     assert Cost(0.0, 0.0, points=(10.0, 20.0, 40.0, 83.0), shaped=True).full_rows(8) == 4
     assert Cost(0.0, 0.0, points=(10.0, 20.0, 40.0, 90.0)).full_rows(8) == 8, "nothing is known of lone rows"
-
-
-@given(st.integers(0, 500), st.floats(1, 500), st.integers(100, 3000))
-def test_what_is_seen_late_comes_off_the_limit_but_for_three_full_batches(
-    unseen: int, full_ns: float, left: int
-) -> None:
-    overload = OverloadDetector(Target(1000, 2000))
-    usual = overload.edge.of(0, left)
-    cost = Cost(0.0, full_ns / FULL)
-    assert within_ns(cost, FULL, overload, left) == usual
-    overload.unseen_ns = unseen
-    spare = max(900 - 3 * 1.05 * full_ns, 0.0)
-    assert within_ns(cost, FULL, overload, left) == pytest.approx(usual - min(unseen, spare))

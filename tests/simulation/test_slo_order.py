@@ -183,17 +183,6 @@ def asking(known: dict[int, float] | None = None) -> tuple[Admission[Entry], Ove
     return Admission(scheduler, costs), scheduler.overload
 
 
-def test_what_is_seen_late_leaves_less_time_to_board() -> None:
-    admission, overload = asking({1: 5.0 * MS, 2: 12.0 * MS, 8: 60.0 * MS})  # batches of one
-    overload.stands = True
-    seen_at_once = admission.check(0, Request(1, 500 * MS), BUSY._replace(left_ns=30.0 * MS, ends_ns=(30.0 * MS,)))
-    assert seen_at_once is None
-    overload.unseen_ns = 40 * MS
-    refusal = admission.check(0, Request(1, 500 * MS), BUSY._replace(left_ns=30.0 * MS, ends_ns=(30.0 * MS,)))
-    assert refusal is not None
-    assert refusal.why == "slo"
-
-
 def test_who_is_refused_for_his_rate_is_no_load() -> None:
     scheduler: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
     admission = Admission(scheduler, LatencyLearner(), tenant_rows_per_s=1.0)

@@ -19,7 +19,7 @@ from typing import Generic, Literal
 from tailcut.scheduler.admission_request import Executors, Refusal, Request
 from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.latency_model import DRIFT, FREE, Cost
-from tailcut.scheduler.overload_admission import Missed, OverloadAdmission, applies, most_rows, tightest_ns, within_ns
+from tailcut.scheduler.overload_admission import Missed, OverloadAdmission, applies, most_rows, tightest_ns
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL, E
 from tailcut.scheduler.scheduler import Scheduler
 from tailcut.scheduler.tenant_limits import Tenants
@@ -145,8 +145,8 @@ class Admission(Generic[E]):
         overload, waiting, cost = self._scheduler.overload, self._waiting, self._costs.of(request.kind)
         assert overload is not None
         starts_ns = [0.0] * executors.idle + list(executors.ends_ns) or [executors.left_ns]
-        boarding = OverloadAdmission(cost, starts_ns, full := self._full_rows(request.kind), overload.gap_ns)
-        limit_ns = within_ns(cost, full, overload, request.deadline_ns - now_ns)
+        boarding = OverloadAdmission(cost, starts_ns, self._full_rows(request.kind), overload.gap_ns)
+        limit_ns = overload.edge.of(0, request.deadline_ns - now_ns)
         # Who can wait for longer than usual is behind those who cannot. A short deadline is no pass.
         before = waiting.rows_before(request.level, max(request.deadline_ns, now_ns + overload.target.timeout_ns))
         ahead, behind = before + own, waiting.rows - before

@@ -22,11 +22,6 @@ _BATCH = 0.8
 """Part of the limit that a batch may take. The rest is what those have to board in who make it a full one."""
 
 
-_AHEAD = 3.0
-"""What a busy server sees late comes off the limit, but for so many full batches. More that wait keep the executors no
-busier; they only wait longer, and those that were seen late, or whose batch takes longer, miss the SLO."""
-
-
 class Missed(NamedTuple):
     """Why there is no place.
 
@@ -100,16 +95,6 @@ class OverloadAdmission(NamedTuple):
 def most_rows(cost: Cost, max_rows: int, target: Target) -> int:
     """Return how many rows a full batch may have so that it leaves those who come for it a fifth of the limit."""
     return max(bisect_right(range(1, max_rows + 1), _BATCH / DRIFT * target.limit_ns, key=cost.batch_ns), 1)
-
-
-def within_ns(cost: Cost, full: float, overload: OverloadDetector, left_ns: int) -> float:
-    """Return until when the batch must end that a request boards, from now.
-
-    Args:
-        left_ns: until the request's deadline; what it has beyond the usual time it may wait longer.
-    """
-    spare_ns = overload.edge.limit_ns - _AHEAD * DRIFT * cost.batch_ns(full)
-    return overload.edge.of(0, left_ns) - min(overload.unseen_ns, max(spare_ns, 0.0))
 
 
 def applies(overload: OverloadDetector | None, waiting: RequestQueue[E], level: int) -> bool:

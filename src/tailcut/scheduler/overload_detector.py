@@ -90,7 +90,6 @@ class OverloadDetector:
         stands: from when this is known until less comes than can be answered.
         gap_ns: between two rows that come while it stands; 0 before the second.
         retry_ns: what the last request was told to wait that was refused for the SLO.
-        unseen_ns: how long a request may have waited before it was seen, at most; whoever makes it wait sets it.
     """
 
     def __init__(self, target: Target) -> None:
@@ -105,7 +104,6 @@ class OverloadDetector:
         self._work_ns = 0.0
         self._came_since_ns = self._last_ns = 0
         self.retry_ns = 0.0
-        self.unseen_ns = 0
         self._full_until_ns = 0
         self._full_rows = 0
         self._patience_ns = min(max(target.timeout_ns, _BURST_NS), _PATIENCE * target.limit_ns)

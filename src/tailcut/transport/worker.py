@@ -21,7 +21,7 @@ from tailcut.protocol.middleware import Middleware
 from tailcut.serving.deployment import Engine
 from tailcut.serving.deployment_loader import Opened
 from tailcut.transport.signals import STOP
-from tailcut.transport.thread_scheduling import Scheduling
+from tailcut.transport.thread_scheduling import run_as_batch
 
 if TYPE_CHECKING:
     from tailcut.transport.grpc.server import GRPCServer
@@ -62,9 +62,8 @@ class Worker:
         self._middleware = Middleware(Application(self._engine, self._guard).handle, manifest)
         self.handle = self._middleware.handle
         self.in_flight_count = self._engine.in_flight_count
-        self._scheduling = Scheduling(self._engine, server.scheduling, wakes=server.grpc_port > 0)
+        self._scheduling = server.scheduling
         self.expose = self._engine.exposition.add
-        self.expose(self._scheduling.samples)
         self.is_draining = False
         self.on_drain: Callable[[], None] = _ignore
         self._supervisor_pid = supervisor_pid
@@ -84,7 +83,8 @@ class Worker:
         confine_to_models()
         self._loading = loop.create_task(self._load())
         self._watch_parent(loop)
-        self._scheduling.watch(loop)
+        if self._scheduling == "batch":
+            run_as_batch()
 
     def end_streams(self) -> None:
         """End what would hold the stop up; before the requests that are open are waited for."""

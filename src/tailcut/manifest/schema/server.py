@@ -111,14 +111,12 @@ class Server(Section, frozen=True, kw_only=True):
         int, Meta(description="new connections the kernel holds until the server accepts them", ge=128)
     ] = 1024
     scheduling: Annotated[
-        Literal["auto", "normal", "batch"],
+        Literal["normal", "batch"],
         Meta(
-            description="'batch': threads of the server do not interrupt each other (SCHED_BATCH): higher throughput, "
-            "lower p99, but other processes on the same cores hold it up for milliseconds; 'auto': so while there are "
-            "none and the model runs in threads that fill the cores, whose time slices are longer while more comes "
-            "than they can answer; see docs/explanation/scheduling.md"
+            description="'batch': threads of the server do not interrupt each other (SCHED_BATCH): higher throughput "
+            "and lower p99 on cores that it has to itself; other processes on them hold it up for milliseconds"
         ),
-    ] = "auto"
+    ] = "normal"
     max_connections: Annotated[
         int, Meta(description="most open connections, idle ones too; further ones wait in the backlog", ge=1)
     ] = 16384
