@@ -11,7 +11,6 @@ from tests.concurrency.dispatching import Bench, S, answer, error_of
 from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError, Shed, TooLarge
 from tailcut.models.executors.in_process import InlineExecutor
-from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.testing.runtimes import StubRuntime
 
 
@@ -275,28 +274,6 @@ def test_batches_are_as_large_as_pays_for_those_who_come_later_until_an_executor
             await end()
         second.finish()
         await bench.settle()
-
-    bench.run(main())
-
-
-@pytest.mark.parametrize(("run_rows", "part"), [(2, 2), (0, 32)])
-def test_what_a_hiccup_may_last_is_learned_from_the_runs_that_a_batch_was_divided_into(
-    run_rows: int, part: int
-) -> None:
-    bench = Bench(max_rows=32, max_queue_rows=64)
-
-    async def main() -> None:
-        bench.open()
-        bench.dispatcher.costs = LatencyLearner(divides=True)
-        [executor] = bench.executors
-        executor.run_rows = run_rows
-        for _ in range(6):
-            bench.submit(*range(32))
-            await bench.settle()
-            bench.clock.advance(0.32)
-            executor.finish()
-            await bench.settle()
-        assert bench.dispatcher.costs.cost.hiccup_ns == pytest.approx(4 * part * 0.01 * S, rel=0.05)
 
     bench.run(main())
 

@@ -94,21 +94,6 @@ def test_answers_are_those_of_the_model_itself(tmp_path: Path) -> None:
     serve(tmp_path, PROCESS, use)
 
 
-@pytest.mark.parametrize(("mode", "shown"), [("auto", ["tailcut_micro_batch_rows"]), ("fixed", [])])
-def test_the_child_says_how_it_divides_batches_where_it_may(tmp_path: Path, mode: str, shown: list[str]) -> None:
-    async def use(engine: Engine) -> None:
-        await ask(engine, 4)
-        lines = [
-            line
-            for line in engine.exposition.render().decode().splitlines()
-            if line.startswith("tailcut_micro_batch_rows")
-        ]
-        assert [line.split("{")[0] for line in lines] == shown
-        assert all(1 <= float(line.split()[-1]) <= 4 for line in lines)
-
-    serve(tmp_path, PROCESS, use, mode=mode)
-
-
 def test_a_killed_process_is_replaced_and_its_batch_runs_once_more(tmp_path: Path) -> None:
     async def use(engine: Engine) -> None:
         before = await ask(engine)

@@ -122,15 +122,14 @@ def test_of_a_size_that_has_just_run_nothing_is_doubted_and_of_the_others_the_mo
 class Machine:
     """A model of known sizes on a machine whose speed somebody sets; a batch varies by five percent."""
 
-    def __init__(self, seed: int, *, divides: bool = False, seeded: float = 1.0) -> None:
+    def __init__(self, seed: int, *, seeded: float = 1.0) -> None:
         self.draw = random.Random(seed)
-        self.model = CostModel(divides=divides)
+        self.model = CostModel()
         self.model.seed({rows: seeded * DEARER[rows] * rows * MS for rows in SIZES})
-        self._divides = divides
 
     def run(self, rows: int, slower: float = 1.0) -> None:
         took_ms = slower * DEARER[rows] * rows * self.draw.lognormvariate(0.0, 0.05)
-        self.model.observe(rows, took_ms * MS, min(rows, 4) if self._divides else 0)
+        self.model.observe(rows, took_ms * MS)
 
     def run_all(self, batches: int, slower: float = 1.0) -> None:
         for _ in range(batches):
@@ -141,15 +140,12 @@ class Machine:
         return self.model.cost.batch_ns(rows) / (rows * DEARER[rows] * MS)
 
 
-@pytest.mark.parametrize("divides", [False, True])
 @pytest.mark.parametrize("first", [1, 2, 4])
 @pytest.mark.parametrize("batches", [10, 100, 3000])
-def test_when_others_leave_the_cores_the_first_batch_shows_it_of_all_sizes(
-    batches: int, first: int, divides: bool
-) -> None:
+def test_when_others_leave_the_cores_the_first_batch_shows_it_of_all_sizes(batches: int, first: int) -> None:
     """While they were there all took twice as long, and batches of four ran."""
     for seed in range(3):
-        machine = Machine(seed, divides=divides)
+        machine = Machine(seed)
         machine.run_all(300)
         for _ in range(batches):
             machine.run(4, 2.0)
@@ -158,10 +154,9 @@ def test_when_others_leave_the_cores_the_first_batch_shows_it_of_all_sizes(
         assert [machine.slower(rows) for rows in SIZES] == pytest.approx([1.0] * len(SIZES), abs=0.35)
 
 
-@pytest.mark.parametrize("divides", [False, True])
-def test_nor_does_it_matter_that_the_machine_was_four_times_as_slow(divides: bool) -> None:
+def test_nor_does_it_matter_that_the_machine_was_four_times_as_slow() -> None:
     for seed in range(6):
-        machine = Machine(seed, divides=divides)
+        machine = Machine(seed)
         machine.run_all(300)
         for _ in range(60):
             machine.run(4, 4.0)
@@ -179,10 +174,9 @@ def test_nor_that_the_first_guess_was_far_too_slow() -> None:
         assert machine.slower(4) == pytest.approx(1.0, abs=0.35)
 
 
-@pytest.mark.parametrize("divides", [False, True])
-def test_one_cheap_batch_while_the_machine_stays_slow_is_taken_back_by_the_next_ones(divides: bool) -> None:
+def test_one_cheap_batch_while_the_machine_stays_slow_is_taken_back_by_the_next_ones() -> None:
     for seed in range(6):
-        machine = Machine(seed, divides=divides)
+        machine = Machine(seed)
         machine.run_all(100)
         machine.run_all(200, 1.3)
         machine.run(4, 0.65)
@@ -200,10 +194,9 @@ def test_one_that_is_cheaper_than_the_machine_ever_was_says_nothing_of_it() -> N
     assert machine.slower(2) == pytest.approx(1.3, abs=0.1)
 
 
-@pytest.mark.parametrize("divides", [False, True])
-def test_a_size_that_became_cheaper_by_itself_is_not_taken_for_the_machine(divides: bool) -> None:
+def test_a_size_that_became_cheaper_by_itself_is_not_taken_for_the_machine() -> None:
     """The machine was never slower, so nobody can have left it."""
-    machine = Machine(1, divides=divides)
+    machine = Machine(1)
     machine.run_all(300)
     for _ in range(200):
         machine.run(4)
@@ -211,10 +204,9 @@ def test_a_size_that_became_cheaper_by_itself_is_not_taken_for_the_machine(divid
     assert machine.slower(4) == pytest.approx(1.0, abs=0.15)
 
 
-@pytest.mark.parametrize("divides", [False, True])
-def test_a_machine_that_is_slow_in_three_of_four_batches_is_known_to_be_slow_in_the_mean(divides: bool) -> None:
+def test_a_machine_that_is_slow_in_three_of_four_batches_is_known_to_be_slow_in_the_mean() -> None:
     for seed in range(5):
-        machine = Machine(seed, divides=divides)
+        machine = Machine(seed)
         machine.run_all(100)
         machine.run_all(30, 2.0)
         seen = []

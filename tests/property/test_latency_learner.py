@@ -121,37 +121,20 @@ def test_a_size_that_warm_up_has_shown_is_not_feared_however_long_ago() -> None:
     assert model.cost.worth_rows(8, tried=False) == 8
 
 
-def test_where_batches_are_divided_large_ones_are_not_guessed_to_be_dearer_but_may_be() -> None:
+def test_batches_that_run_in_slices_are_not_guessed_to_be_dearer_but_may_be() -> None:
     """By the row thirty-two take a fifth more than two, as other lengths have it; then they are seen to."""
     dearer = {rows: (6.0 + 0.3 * rows.bit_length()) * rows * MS for rows in SIZES}
-    alone, divided = CostModel(), CostModel(divides=True)
-    for model in (alone, divided):
+    whole, sliced = CostModel(), CostModel(run_rows=1)
+    for model in (whole, sliced):
         model.seed(dearer, octaves=1.0)
-    each = {rows: [model.cost.batch_ns(rows) / rows for model in (alone, divided)] for rows in SIZES}
+    each = {rows: [model.cost.batch_ns(rows) / rows for model in (whole, sliced)] for rows in SIZES}
     assert each[32][0] > 1.15 * each[1][0]
     assert all(each[rows][1] <= 1.0001 * each[1][1] for rows in SIZES)
     for _ in range(20):
         for rows in (1, 16, 32):
-            divided.observe(rows, dearer[rows])
-    assert divided.cost.batch_ns(32) == pytest.approx(dearer[32], rel=0.02)
-    assert LatencyLearner(divides=True).cost == FREE
-
-
-def test_where_batches_are_divided_a_size_that_was_dear_is_tried_again_soon() -> None:
-    """Large batches took a fifth more by the row; since then it was learned how to divide them."""
-    dear = {rows: (7.2 if rows > 4 else 6.0) * rows * MS for rows in SIZES}
-    waits = []
-    for divides in (False, True):
-        model = CostModel(divides=divides)
-        model.seed(dear)
-        for number in range(5_000):
-            rows = model.cost.worth_rows(32)
-            model.observe(rows, dear[rows])
-            if number and rows > 4:
-                break
-        waits.append(number)
-    assert 20 <= waits[1] <= 1_000
-    assert waits[0] > 2 * waits[1]
+            sliced.observe(rows, dearer[rows])
+    assert sliced.cost.batch_ns(32) == pytest.approx(dearer[32], rel=0.02)
+    assert LatencyLearner(run_rows=4).cost == FREE
 
 
 def test_the_longer_nobody_was_idle_the_more_counts_how_much_is_done() -> None:
@@ -182,62 +165,18 @@ def test_rows_that_are_far_longer_are_guessed_with_more_doubt_than_neighbours() 
     assert far.of(128).doubts[3] > 1.5 * near.of(128).doubts[3]
 
 
-def test_before_any_hiccup_was_seen_one_is_reckoned_with_of_a_run_and_not_of_all_runs_of_a_batch() -> None:
-    """Runs of four are cheapest by the row: the largest batch is eight of them, and one may take five times as long."""
-    shape = {rows: (6.0 if rows == 4 else 7.5) * rows * MS for rows in SIZES}
-    whole, divided, gains = CostModel(), CostModel(divides=True), CostModel(divides=True)
-    for model in (whole, divided):
+def test_the_first_hiccup_is_expected_of_one_run_and_not_of_all_runs_of_a_batch() -> None:
+    """The largest batch is eight runs of four, and one of them may take five times as long."""
+    shape = {rows: 6.0 * rows * MS for rows in SIZES}
+    whole, sliced, small = CostModel(), CostModel(run_rows=4), CostModel(run_rows=64)
+    for model in (whole, sliced, small):
         model.seed(shape)
-    gains.seed({rows: (20.0 + rows) * MS for rows in SIZES})
     assert whole.cost.hiccup_ns == pytest.approx(4 * shape[32], rel=0.05)
-    assert divided.cost.hiccup_ns == pytest.approx(4 * shape[4], rel=0.05)
-    assert gains.cost.hiccup_ns == pytest.approx(4 * 52.0 * MS, rel=0.05), "it runs whole"
+    assert sliced.cost.hiccup_ns == pytest.approx(4 * shape[4], rel=0.05)
+    assert small.cost.hiccup_ns == pytest.approx(4 * shape[32], rel=0.05), "its batches run whole"
     for _ in range(10):
-        divided.observe(32, 8 * shape[4], run_rows=4)
-    assert divided.cost.hiccup_ns == pytest.approx(4 * shape[4], rel=0.05)
+        sliced.observe(32, shape[32])
+    assert sliced.cost.hiccup_ns == pytest.approx(4 * shape[4], rel=0.05)
     for _ in range(3):
-        divided.observe(32, 5 * shape[32], run_rows=4)
-    assert divided.cost.hiccup_ns > 3 * shape[32], "what was seen counts"
-
-
-def test_how_batches_are_divided_tells_what_a_hiccup_may_last() -> None:
-    """What 32 rows take does not: divided they cost by the row what their runs do, and whole they may do so too."""
-    shape = {rows: {1: 7.8, 2: 6.6, 4: 6.2, 8: 6.06}.get(rows, 6.0) * rows * MS for rows in SIZES}
-    model = CostModel(divides=True)
-    model.seed(shape)
-    assert model.cost.hiccup_ns == pytest.approx(4 * shape[32], rel=0.02), "nothing was divided yet"
-    for rows in (1, 1, 1, 8, 8):
-        model.observe(rows, shape[rows], run_rows=rows)
-    assert model.cost.hiccup_ns == pytest.approx(4 * shape[32], rel=0.02), "nor now"
-    for _ in range(40):
-        model.observe(32, shape[32], run_rows=8)
-        model.observe(1, shape[1], run_rows=1)
-    assert model.cost.hiccup_ns == pytest.approx(4 * shape[8], rel=0.05)
-    for _ in range(60):
-        model.observe(32, shape[32], run_rows=32)
-    assert model.cost.hiccup_ns == pytest.approx(4 * shape[32], rel=0.05)
-
-
-def test_a_hiccup_is_no_shorter_than_what_the_run_takes_besides_its_rows() -> None:
-    """Eight milliseconds for any run and one for each row, in runs of four for once."""
-    model = CostModel(divides=True)
-    model.seed({rows: (8.0 + rows) * MS for rows in SIZES})
-    for _ in range(60):
-        model.observe(32, (8.0 + 32) * MS, run_rows=4)
-    assert model.cost.hiccup_ns >= 0.95 * 4 * 12.0 * MS
-
-
-def test_of_one_size_alone_nothing_says_that_it_runs_in_parts() -> None:
-    model = CostModel(divides=True)
-    model.seed({32: 192.0 * MS})
-    assert model.cost.hiccup_ns == pytest.approx(4 * 192.0 * MS, rel=0.01)
-
-
-def test_rows_of_another_kind_are_taken_to_be_divided_like_the_nearest() -> None:
-    costs = LatencyLearner(divides=True)
-    costs.seed({rows: 6.0 * rows * MS for rows in SIZES}, kind=128)
-    for _ in range(60):
-        costs.observe(32, 192.0 * MS, kind=128, run_rows=2)
-    costs.seed({1: 3.0 * MS}, kind=64)
-    costs.observe(1, 3.0 * MS, kind=64, run_rows=1)
-    assert costs.of(64).hiccup_ns == pytest.approx(4 * 2 * 3.0 * MS, rel=0.3)
+        sliced.observe(32, 5 * shape[32])
+    assert sliced.cost.hiccup_ns > 3 * shape[32], "what was seen counts"

@@ -22,7 +22,6 @@ from tailcut.models.example_rows import Examples, examples_of
 from tailcut.models.row_coupling import with_row_coupling
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import Runtime
-from tailcut.models.runtimes.divided import dividing, undivided
 from tailcut.models.runtimes.live import source_of
 from tailcut.models.runtimes.remote import RemoteRuntime
 from tailcut.models.shared_runtime import lendable
@@ -162,8 +161,7 @@ class _Opener:
         found = BatchTime(rows, self.took_ns[rows], built_ns)
         if found.is_long:
             return found
-        whole = undivided(runtime)  # as it would run on the event loop
-        return timed_again(found, whole, self.examples, self._outputs, self._clock_ns(warmth, undisturbed_ns))
+        return timed_again(found, runtime, self.examples, self._outputs, self._clock_ns(warmth, undisturbed_ns))
 
     def _clock_ns(self, warmth: Warmth, usual: Callable[[], int]) -> Callable[[], int]:
         return thread_time_ns if warmth is BRIEF and self._in_one_thread else usual
@@ -239,8 +237,6 @@ def open_variant(
         load_s = perf_counter() - began_s
         choice = choose_executor(deployment, asked or 1, partial(opener.largest, runtimes[0], warmth))
         inline = choice.executor == "inline"
-        if inline:
-            runtimes = [undivided(runtime) for runtime in runtimes]  # all that it runs is short
         count = asked or (1 if inline else _spares(manifest, variant, read_machine()))
         while len(runtimes) < count:
             runtimes.append(opener.open(warmth))
@@ -255,11 +251,9 @@ def open_variant(
 
 def _open(manifest: Manifest, variant: Variant, code: Mapping[str, str]) -> Runtime:
     threads = manifest.deployment.pool.threads_of(variant.settings)
-    divides = scheduler_factory.divides(manifest.deployment.batching, variant)
     if manifest.deployment.pool.executor == "process":
-        return RemoteRuntime(manifest, variant, threads=threads, divides=divides, code=code)
-    runtime = open_runtime(variant, threads=threads, source=source_of(manifest, variant.runtime))
-    return dividing(runtime) if divides else runtime
+        return RemoteRuntime(manifest, variant, threads=threads, code=code)
+    return open_runtime(variant, threads=threads, source=source_of(manifest, variant.runtime))
 
 
 def _runs_in_one_thread(manifest: Manifest, variant: Variant) -> bool:

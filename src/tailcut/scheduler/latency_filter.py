@@ -43,7 +43,7 @@ _RESTLESS = 0.5
 """What remains of that with every batch: those who left may be back. It widens what an error counts at most by as much
 as the speed may have changed, and not three times as much."""
 
-SHAPE = 2e-6
+_SHAPE = 2e-6
 """Variance that each size gains with every batch: a tenth more or less within five thousand."""
 
 _DEAR, _LATER = 0.3, 1e-3
@@ -66,21 +66,14 @@ class LatencyFilter:
     been met once a batch of it, or of one beside it, was learned from. What is expected is the mean of the logarithms,
     errors cut: a little less than the mean where some batches take far longer than others.
 
-    Args:
-        shape: variance that each size gains with every batch: how soon one that does not run is doubted.
-
-    Attributes:
-        whole: up to which size, counted as ``nearest`` does, batches are as they always were: they gain ``SHAPE``.
     """
 
     __slots__ = (
-        "_dear", "_drift", "_drifts", "_last", "_logs", "_met", "_noise", "_restless", "_shape",
-        "_swing", "_variances", "whole",
+        "_dear", "_drift", "_drifts", "_last", "_logs", "_met", "_noise", "_restless",
+        "_swing", "_variances",
     )  # fmt: skip
 
-    def __init__(self, shape: float = SHAPE) -> None:
-        self._shape = shape
-        self.whole = -1
+    def __init__(self) -> None:
         self._logs: list[float] = []
         self._variances: list[list[float]] = []
         self._noise = _NOISE
@@ -235,7 +228,7 @@ class LatencyFilter:
         speed += back
         for place, row in enumerate(self._variances):
             row[:] = [each + speed for each in row]
-            row[place] += _LATER if self._dear[place] else self._shape if place > self.whole else SHAPE
+            row[place] += _LATER if self._dear[place] else _SHAPE
         self._variances[at][at] += own
 
     def _back(self, error: float, *, odd: bool) -> float:

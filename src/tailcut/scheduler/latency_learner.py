@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from math import log2
 
-from tailcut.scheduler.latency_filter import SHAPE, LatencyFilter, nearest
+from tailcut.scheduler.latency_filter import LatencyFilter, nearest
 from tailcut.scheduler.latency_model import FREE, Cost
 from tailcut.scheduler.tail_quantile import TailQuantile
 
@@ -32,17 +32,6 @@ took 13 ms instead of 7, because something else ran on its core, says nothing of
 _FEAR = 0.1
 """A size that no batch has shown, but those of other sizes or kinds, may be so much dearer than it seems."""
 
-_DIVIDED_SHAPE = 50 * SHAPE
-"""Where batches are divided what large ones take changes as it is learned how: a size that seemed a fifth dearer is
-tried again within some four hundred batches."""
-
-_ALIKE = 1.02
-"""Before any batch has shown into which runs it is divided, they are taken for the largest size that is as cheap by the
-row as the cheapest, but for so much."""
-
-_RUNS = 8
-"""The last batches, about, that tell how large runs are."""
-
 _FIRST_HICCUP = 4.0
 _ERA = 2000
 """Batches after which a hiccup begins to be forgotten; after twice as many it is."""
@@ -56,50 +45,43 @@ class CostModel:
 
     Args:
         steps: see ``Cost``.
-        divides: whether large batches run as several small ones where that is faster: then those that have not run are
-            not taken to be dearer by the row than these, and those that have may be cheaper soon.
-
-    Attributes:
-        run_rows: of the runs that batches are divided into, about; 0 before any was.
+        run_rows: rows of the largest run of the model, where larger batches run as several (``runtimes.sliced``): they
+            cost no more by the row, and a hiccup is one run's; 0 where batches run whole.
     """
 
     __slots__ = (
         "_batches",
         "_cost",
         "_curve",
-        "_divides",
         "_era",
         "_late",
+        "_run_rows",
         "_short",
         "_shown",
         "_steps",
         "_strange",
         "_worst",
-        "run_rows",
     )
 
-    def __init__(self, steps: tuple[int, ...] = (), *, divides: bool = False) -> None:
+    def __init__(self, steps: tuple[int, ...] = (), *, run_rows: int = 0) -> None:
         self._steps = steps
-        self._divides = divides
+        self._run_rows = run_rows
         self._batches = 0
-        self._curve = LatencyFilter(_DIVIDED_SHAPE if divides else SHAPE)
+        self._curve = LatencyFilter()
         self._shown: list[int] = []
         self._late = TailQuantile()
         self._short = TailQuantile()
         self._strange = 0
         self._era = 0
-        self.run_rows = 0.0
         self._worst = [[0.0, 0.0], [0.0, 0.0]]
         self._cost: Cost | None = FREE
 
-    def seed(self, points: Mapping[int, float], *, octaves: float = 0.0, run_rows: float = 0.0) -> None:
+    def seed(self, points: Mapping[int, float], *, octaves: float = 0.0) -> None:
         """Start from what was measured elsewhere: rows -> nanoseconds (warm-up, the registry's evidence).
 
         Args:
             octaves: of rows of another kind, so many times twice as long, or half; 0 for those of its own.
-            run_rows: of the runs that batches of that kind are divided into.
         """
-        self.run_rows = run_rows or self.run_rows
         for rows in sorted(points):
             self._learn(rows, points[rows], shows=not octaves)
             self._strange = 0  # what was measured at several times may differ: that gives up neither of them
@@ -109,15 +91,9 @@ class CostModel:
         self._batches = max(self._batches, min(len(points), _KNOWN_BATCHES))
         self._cost = None
 
-    def observe(self, rows: int, duration_ns: float, run_rows: int = 0) -> None:
-        """Learn from one finished batch; ``run_rows`` of the largest run that it was divided into, 0 if it was not."""
+    def observe(self, rows: int, duration_ns: float) -> None:
+        """Learn from one finished batch."""
         self._batches += 1
-        found = run_rows or rows
-        if found < rows or 0.0 < self.run_rows < found:  # else it says no more than that runs are no smaller than it
-            before = self.run_rows or self._cheapest_rows()
-            self.run_rows = before + (found - before) / _RUNS
-        if self.run_rows:
-            self._curve.whole = nearest(round(self.run_rows))  # what is no larger runs as it is
         ratio, before = self._learn(rows, duration_ns)
         if before >= _KNOWN_TIMES:
             # That the first of its size took longer than was guessed says nothing of the next.
@@ -171,7 +147,7 @@ class CostModel:
             points[at] = min([points[at], *known, *([] if self._shown[at] else points[at + 1 : at + 2])])
         for at in range(1, len(points)):
             points[at] = max(points[at], points[at - 1])
-            if self._divides and not self._shown[at]:
+            if 0 < self._run_rows < 1 << at and not self._shown[at]:
                 points[at] = min(points[at], 2 * points[at - 1])
         if self._batches - self._era > 2 * _ERA:
             self._worst = [[0.0, 0.0], [0.0, 0.0]]
@@ -179,7 +155,7 @@ class CostModel:
         hiccup_ns = sorted([*self._worst[0], *self._worst[1]])[-2]
         if self._batches < _ERA:
             # Machines have hiccups: until it is known how long they are here, the first should not break a promise.
-            hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * (self._run_ns(points) if self._divides else points[-1]))
+            hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * self._run_ns(points))
         base_ns = max(2 * points[0] - points[1], 0.0) if len(points) > 1 else 0.0
         shaped = len(points) > 1 and self._curve.knows_lone_rows
         doubts = tuple(self._curve.doubts)
@@ -191,32 +167,21 @@ class CostModel:
         return cost
 
     def _run_ns(self, points: Sequence[float]) -> float:
-        """Return what the runs take that the largest batch is divided into: a hiccup is one run's, not all's."""
-        if not self.run_rows:
-            return points[nearest(self._cheapest_rows())]
-        most = 1 << (len(points) - 1)
-        rows = min(self.run_rows, most)
-        return max(points[-1] * rows / most, points[nearest(round(rows))])
-
-    def _cheapest_rows(self) -> int:
-        """Return the largest of the sizes that have run and are, all but alike, the cheapest by the row."""
-        points = self._curve.points
-        each = {1 << at: point / (1 << at) for at, point in enumerate(points) if self._shown[at]}
-        limit_ns = _ALIKE * min(each.values(), default=0.0)
-        return max([rows for rows, row_ns in each.items() if row_ns <= limit_ns], default=1 << max(len(points) - 1, 0))
+        """Return the time of the largest run: a hiccup lengthens one run of a sliced batch, not all of them."""
+        return points[min(nearest(self._run_rows), len(points) - 1)] if self._run_rows else points[-1]
 
 
 class LatencyLearner:
     """The cost models of one variant: one per kind of rows, where kinds differ (length classes of padded rows).
 
     Args:
-        steps, divides: see ``CostModel``.
+        steps, run_rows: see ``CostModel``.
     """
 
     __slots__ = ("_make", "_models", "_only")
 
-    def __init__(self, steps: tuple[int, ...] = (), *, divides: bool = False) -> None:
-        self._make = partial(CostModel, steps, divides=divides)
+    def __init__(self, steps: tuple[int, ...] = (), *, run_rows: int = 0) -> None:
+        self._make = partial(CostModel, steps, run_rows=run_rows)
         self._only = self._make()
         self._models: dict[int, CostModel] = {0: self._only}
 
@@ -236,9 +201,9 @@ class LatencyLearner:
         """See ``CostModel.seed``."""
         self._model(kind).seed(points)
 
-    def observe(self, rows: int, duration_ns: float, kind: int = 0, *, run_rows: int = 0) -> None:
+    def observe(self, rows: int, duration_ns: float, kind: int = 0) -> None:
         """See ``CostModel.observe``."""
-        (self._model(kind) if kind else self._only).observe(rows, duration_ns, run_rows)
+        (self._model(kind) if kind else self._only).observe(rows, duration_ns)
 
     def _model(self, kind: int) -> CostModel:
         model = self._models.get(kind)
@@ -246,8 +211,7 @@ class LatencyLearner:
             model = self._make()
             points = {1 << place: point for place, point in enumerate(self._guess(kind).points)}
             nearest = self._nearest(kind)
-            run_rows = self._models[nearest].run_rows
-            model.seed(points, octaves=abs(log2(kind / nearest)) if nearest else 1.0, run_rows=run_rows)
+            model.seed(points, octaves=abs(log2(kind / nearest)) if nearest else 1.0)
             self._models[kind] = model
         return model
 

@@ -18,7 +18,7 @@ from tailcut.pipeline.pipeline import Pipeline, RequestContext
 from tailcut.pipeline.streaming import Streams
 from tailcut.serving.deployment_loader import Opened, open_deployment
 from tailcut.serving.fallback import Fallbacks
-from tailcut.serving.metrics import pipeline_samples, run_samples
+from tailcut.serving.metrics import pipeline_samples
 from tailcut.serving.notices import tell_code, tell_trust
 from tailcut.serving.promotion_watcher import Follower
 from tailcut.serving.repository import Repository
@@ -283,7 +283,6 @@ class Engine:
             return
         yield from pipeline_samples(self._opened.pipeline)
         yield from self._opened.pool.samples()
-        yield from run_samples(self._opened.pool.runtimes)
         yield from self.fallbacks.samples(self._opened)
         variant = self._opened.variant
         labels = {"variant": variant.name, "version": variant.version}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from time import perf_counter_ns
 from typing import Any
 
@@ -10,7 +10,6 @@ from tailcut.features import FeatureStatistics
 from tailcut.features.statistics import GroupStatistics
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.batch_retry import BatchRetry
-from tailcut.models.runtimes.base import MicroBatchingRuntime, Runtime
 from tailcut.observe.exposition import Sample
 from tailcut.pipeline.hooks import Hooks
 from tailcut.pipeline.pipeline import Pipeline
@@ -43,14 +42,6 @@ def pipeline_samples(pipeline: Pipeline) -> Iterator[Sample]:
             yield from _prediction_cache(name, cache)
     if pipeline.features is not None:
         yield from _features(pipeline.features.statistics())
-
-
-def run_samples(runtimes: Sequence[Runtime]) -> Iterator[Sample]:
-    """Yield how batches are divided, where they may be."""
-    rows = [runtime.run_rows for runtime in runtimes if isinstance(runtime, MicroBatchingRuntime)]
-    text = "Rows of the largest run of the model in the last batch: fewer than the batch's where it was divided."
-    if any(rows):
-        yield Sample("tailcut_micro_batch_rows", text, "gauge", {}, max(rows))
 
 
 def _backlog(scheduler: Scheduler[BatchItem]) -> Iterator[Sample]:

@@ -1,7 +1,8 @@
 """Runtime settings of one variant, chosen by measurement on rows of the selection split.
 
 Two tables, each measured in turn (see ``turns``): threads x executors first, then the runtime's own settings at the
-threads and executors that won. A table is done when the choice would be the same without any one of its rounds.
+threads and executors that won. A table is done when the choice would be the same without any one of its rounds. The
+costs of batches of each size then decide whether large batches run in slices (see ``runtimes.sliced``).
 
 A lone row is timed with a pause before it, because requests come with pauses: called back to back, threads that spin
 are always awake, and what they burn between requests would not show.
@@ -29,6 +30,7 @@ from tailcut.manifest import Manifest
 from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.runtimes.batch_buckets import powers
 from tailcut.models.runtimes.live import source_of
+from tailcut.models.runtimes.sliced import RUN_ROWS, best_run_rows, sliced_costs
 from tailcut.models.runtimes.tuning import Setting, Timing, choose, choose_variation, grid, variations, without_tuned
 
 TUNED = frozenset({"onnxruntime", "openvino", "torch", "lightgbm", "xgboost"})
@@ -98,13 +100,17 @@ def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budg
     second = bench.measured([best.setting, *others], _vary) if others else []
     if second:
         best = _vary(second)
+    costs = bench.costs(best.setting, selection, 1 if made.rows_alone else deployment.batching.max_rows)
+    settings = best.setting.plain
+    if deployment.batching.mode == "auto" and not kept.get("buckets") and (rows := best_run_rows(costs["costs"])):
+        settings[RUN_ROWS], costs["costs"] = rows, sliced_costs(costs["costs"], rows)
     return {
-        "settings": best.setting.plain,
+        "settings": settings,
         "table": msgspec.to_builtins(first),
         "variations": msgspec.to_builtins(second),
         "rate": deployment.slo.rate,
         "batch_rows": samples.rows,
-        **bench.costs(best.setting, selection, 1 if made.rows_alone else deployment.batching.max_rows),
+        **costs,
     }
 
 

@@ -282,7 +282,7 @@ class Dispatcher:
         self._runs += 1
         told = not self._runs & _SOME or not 0.0 < self.costs.of(kind).batch_ns(ended.rows) <= _SHORT_NS
         if told and not isinstance(result, TailcutError):  # of a batch that failed nobody knows how much of it ran
-            self.costs.observe(ended.rows, now_ns - ended.started_ns, kind, run_rows=executor.run_rows)
+            self.costs.observe(ended.rows, now_ns - ended.started_ns, kind)
         self._observer.batch(ended.rows, finished_ns - started_ns)
         if self.scheduler.queue_rows:
             self._schedule_kick()

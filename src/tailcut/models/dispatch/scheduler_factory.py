@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
-from tailcut.common.fingerprint import uses_gpu
 from tailcut.common.runtime_spec import spec_of
 from tailcut.manifest import Batching, Deployment, Slo
 from tailcut.models.batch_item import BatchItem
@@ -15,6 +14,7 @@ from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.dispatch.executor_set import BatchObserver, ExecutorSet
 from tailcut.models.row_coupling import rows_alone
 from tailcut.models.runtimes.bucketed import buckets_of
+from tailcut.models.runtimes.sliced import RUN_ROWS
 from tailcut.models.runtimes.tuning import tuned_median, tuned_points
 from tailcut.registry import Variant
 from tailcut.scheduler.admission import Admission
@@ -86,16 +86,6 @@ def most_rows(settings: Batching, variant: Variant) -> int:
     return 1 if rows_alone(variant) else settings.max_rows
 
 
-def divides(settings: Batching, variant: Variant) -> bool:
-    """Whether a batch may run as several smaller ones.
-
-    Not where its size is the manifest's, or prepared, nor on a GPU, which large batches fill.
-    """
-    prepared = buckets_of(variant.settings, variant.name)
-    on_gpu = uses_gpu(variant.runtime, variant.settings)
-    return settings.mode == "auto" and merges(settings, variant) and not prepared and not on_gpu
-
-
 def make_window(settings: Batching, slo: Slo) -> Window | None:
     """Return what decides about waiting; None where nobody ever waits for company."""
     if settings.mode == "fixed":
@@ -119,7 +109,7 @@ def make_target(settings: Batching, slo: Slo) -> Target | None:
 
 def make_costs(deployment: Deployment, variant: Variant, warm_up_ns: Mapping[int, float], kind: int) -> LatencyLearner:
     """Return what is known before the first batch: from the build where it was on such a machine, and from warm-up."""
-    costs = LatencyLearner(buckets_of(variant.settings, variant.name), divides=divides(deployment.batching, variant))
+    costs = LatencyLearner(buckets_of(variant.settings, variant.name), run_rows=int(variant.settings.get(RUN_ROWS, 0)))
     if _lengths(deployment):
         # The build's times are of texts of all lengths; warm-up's are of one.
         if warm_up_ns:

@@ -12,7 +12,7 @@ from typing import Protocol
 from tailcut.common.tensors import Arrays
 from tailcut.errors import TailcutError
 from tailcut.models.batch_item import BatchItem, failed, run_batch, run_rows
-from tailcut.models.runtimes.base import MicroBatchingRuntime, Runtime
+from tailcut.models.runtimes.base import Runtime
 from tailcut.models.runtimes.floats import mode_of_models, take_mode_of_models
 
 THREADS = "tailcut-executor-"
@@ -24,11 +24,6 @@ Done = Callable[["Executor", Sequence[BatchItem], "list[Arrays] | TailcutError",
 
 class Executor(Protocol):
     """Runs one batch at a time."""
-
-    @property
-    def run_rows(self) -> int:
-        """Rows of the largest run of the model in the last batch that ended; 0 where batches are not divided."""
-        ...
 
     def start(self, batch: Sequence[BatchItem]) -> None:
         """Begin a batch; ``done`` is called once, on the event loop, when it has ended."""
@@ -50,8 +45,6 @@ def _attempt(runtime: Runtime, batch: Sequence[BatchItem]) -> list[Arrays] | Tai
 
 class InlineExecutor:
     """Runs batches on the event loop: no hand-over cost, but nothing else happens meanwhile (models under 1 ms)."""
-
-    run_rows = 0
 
     def __init__(self, runtime: Runtime, done: Done) -> None:
         self._runtime = runtime
@@ -82,18 +75,12 @@ class ThreadExecutor:
 
     def __init__(self, runtime: Runtime, done: Done, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._runtime = runtime
-        self._divided = runtime if isinstance(runtime, MicroBatchingRuntime) else None
         self._done = done
         self._loop = loop
         self._inbox: queue.SimpleQueue[Sequence[BatchItem] | None] = queue.SimpleQueue()
         # A daemon: a hung model must not keep the process alive past kill_s.
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
-
-    @property
-    def run_rows(self) -> int:
-        """See ``Executor``."""
-        return self._divided.run_rows if self._divided is not None else 0
 
     def start(self, batch: Sequence[BatchItem]) -> None:
         self._inbox.put(batch)

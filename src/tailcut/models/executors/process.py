@@ -41,11 +41,6 @@ class ProcessExecutor:
         if runtime.ended >= 0:  # what the model started may hold the connection open after the process
             loop.add_reader(runtime.ended, self._died)
 
-    @property
-    def run_rows(self) -> int:
-        """See ``Executor``."""
-        return self.runtime.run_rows
-
     def start(self, batch: Sequence[BatchItem]) -> None:
         self._batch, self._sent_ns = batch, perf_counter_ns()
         try:

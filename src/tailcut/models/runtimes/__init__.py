@@ -9,6 +9,7 @@ from typing import Any
 from tailcut.common.runtime_spec import spec_of
 from tailcut.errors import ArtifactError
 from tailcut.models.runtimes.base import Openable, OpenOptions, Runtime
+from tailcut.models.runtimes.sliced import sliced
 
 __all__ = ["OpenOptions", "Openable", "Runtime", "open_runtime"]
 
@@ -43,4 +44,4 @@ def open_runtime(variant: Openable, *, threads: int, source: Callable[[], Any] |
             hint="upgrade tailcut, install the package that registers it, or build the model again with this tailcut",
         )
     runtime: Runtime = getattr(import_module(module), function)(variant, OpenOptions(threads, source))
-    return runtime
+    return sliced(runtime, variant.settings)

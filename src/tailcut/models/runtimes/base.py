@@ -54,16 +54,6 @@ class StreamingRuntime(Runtime, Protocol):
         ...
 
 
-@runtime_checkable
-class MicroBatchingRuntime(Runtime, Protocol):
-    """A runtime that may run a batch as several small ones, one after the other."""
-
-    @property
-    def run_rows(self) -> int:
-        """Rows of the largest run of the last batch that ended; 0 before the first, and where none is divided."""
-        ...
-
-
 class Openable(Protocol):
     """What a runtime needs to know of a variant; ``tailcut.registry.Variant`` is one."""
 

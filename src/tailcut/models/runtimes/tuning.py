@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tailcut.common.runtime_spec import spec_of
+from tailcut.models.runtimes.sliced import RUN_ROWS
 
 NEAR = 1.1
 """Latencies within this factor count as equal: fewer threads, or the runtime's plain settings, are preferred."""
@@ -119,7 +120,12 @@ def choose_variation(plain: Timing, others: Sequence[Timing]) -> Timing:
 
 def without_tuned(runtime: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what ``Setting.plain`` may hold, so that a variant can be tuned anew."""
-    tuned = {"threads", "executors", *(name for each in spec_of(runtime).variations for name in each.settings)}
+    tuned = {
+        "threads",
+        "executors",
+        RUN_ROWS,
+        *(name for each in spec_of(runtime).variations for name in each.settings),
+    }
     return {name: value for name, value in settings.items() if name not in tuned}
 
 

@@ -26,7 +26,6 @@ from tailcut.manifest import Manifest
 from tailcut.manifest.reading import read
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import Runtime
-from tailcut.models.runtimes.divided import DividedRuntime, dividing
 from tailcut.models.runtimes.live import source_of
 from tailcut.models.runtimes.remote.arena import Arena
 from tailcut.models.runtimes.remote.messages import Failed, Frames, Open, Placed, Ran, Ready, Reply, Run, frame
@@ -101,7 +100,7 @@ def _open(wanted: Open) -> Runtime:
             f"{few(changed)} changed since the server started, and this process would run them",
             hint="restart the server to serve the new code, or put back the old",
         )
-    return dividing(runtime) if wanted.divides else runtime
+    return runtime
 
 
 def _run(runtime: Runtime, batch: Run, requests: Arena, replies: Arena) -> Reply:
@@ -111,8 +110,7 @@ def _run(runtime: Runtime, batch: Run, requests: Arena, replies: Arena) -> Reply
         placed: tuple[Placed, ...] = replies.put([outputs], batch.outputs)
     except BaseException as error:  # SystemExit, say, which would end this process
         return _failed(error, started_ns)
-    run_rows = runtime.run_rows if isinstance(runtime, DividedRuntime) else 0
-    return Ran(placed, replies.size_bytes, started_ns, perf_counter_ns(), run_rows)
+    return Ran(placed, replies.size_bytes, started_ns, perf_counter_ns())
 
 
 def _failed(error: BaseException, started_ns: int) -> Failed:

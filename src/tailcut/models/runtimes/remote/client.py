@@ -33,7 +33,6 @@ class RemoteRuntime:
     Args:
         manifest: of the deployment; the child makes the model's code from it where the artifact holds numbers only.
         threads: of the runtime in the child.
-        divides: whether a batch may run as several smaller ones; see ``runtimes.divided``.
         code: SHA-256 of the user's modules that make the model, by name; the child refuses to run others.
 
     Raises:
@@ -41,7 +40,6 @@ class RemoteRuntime:
         StartError: the child died, or was not ready in five minutes.
 
     Attributes:
-        run_rows: rows of the largest run of the last batch; 0 where batches are never divided.
         ended: a descriptor that can be read from as soon as the child is dead; -1 where the kernel has none.
     """
 
@@ -51,11 +49,9 @@ class RemoteRuntime:
         variant: Openable,
         *,
         threads: int,
-        divides: bool = False,
         code: Mapping[str, str] | None = None,
     ) -> None:
         self._name = variant.name
-        self.run_rows = 0
         self._frames = Frames()
         self._decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
         with ExitStack() as undo:
@@ -70,7 +66,7 @@ class RemoteRuntime:
             undo.callback(self.process.wait)
             undo.callback(self.kill)
             settings = to_plain(manifest.deployment)
-            self._open(opening_of(variant, threads, settings, str(manifest.directory), divides=divides, code=code))
+            self._open(opening_of(variant, threads, settings, str(manifest.directory), code=code))
             undo.pop_all()
         self.ended = -1
         with suppress(OSError):
@@ -168,7 +164,6 @@ class RemoteRuntime:
         Raises:
             ExecutorLost: the reply is not one that our child sends.
         """
-        self.run_rows = reply.run_rows
         try:
             return {name: np.array(view) for name, view in self._replies.get(reply.tensors, reply.size_bytes).items()}
         except (ValueError, KeyError, TypeError) as error:

@@ -41,7 +41,6 @@ class Open(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     settings: dict[str, Any]
     parts: dict[str, str]
     threads: int
-    divides: bool
     deployment: dict[str, Any]
     directory: str
     code: dict[str, str] = {}
@@ -68,16 +67,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ran(msgspec.Struct, frozen=True, tag=True):
-    """Child to parent: what a batch gave, when it began and ended (CLOCK_MONOTONIC, one clock for all processes).
-
-    ``run_rows`` is the largest run that it was divided into; 0 where it never is.
-    """
+    """Child to parent: what a batch gave, when it began and ended (CLOCK_MONOTONIC, one clock for all processes)."""
 
     tensors: tuple[Placed, ...]
     size_bytes: int
     started_ns: int
     finished_ns: int
-    run_rows: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -117,7 +112,6 @@ def opening_of(
     deployment: dict[str, Any],
     directory: str,
     *,
-    divides: bool = False,
     code: Mapping[str, str] | None = None,
 ) -> Open:
     """Describe a variant for a child."""
@@ -130,7 +124,6 @@ def opening_of(
         settings=dict(variant.settings),
         parts={name: str(path) for name, path in variant.parts.items()},
         threads=threads,
-        divides=divides,
         deployment=deployment,
         directory=directory,
         code=dict(code or {}),

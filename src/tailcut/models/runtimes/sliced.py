@@ -1,0 +1,115 @@
+"""A runtime that runs large batches as several smaller ones, where the build measured that this is faster.
+
+A model may be fastest by the row in small runs: what one layer hands to the next then stays in the processor's cache.
+Serving, though, is cheapest in large batches (one hand-over, one plan). So a batch may be large and yet run as slices,
+one after the other (micro-batches: Y. Huang et al., "GPipe", NeurIPS 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tailcut.common.tensors import Arrays
+from tailcut.models.runtimes.base import Runtime, StreamingRuntime
+
+RUN_ROWS = "run_rows"
+"""Setting of a variant: rows of the largest run of the model."""
+
+
+class SlicedRuntime:
+    """Runs at most so many rows at a time, for models that give every row the same answer in any batch.
+
+    If an output of a slice does not have a row for each row of the slice, or slices do not fit together, the model
+    looks at its whole batch: then that batch and all later ones run whole.
+
+    Args:
+        runtime: owned from now on.
+        rows: of the largest run, at least 1.
+    """
+
+    def __init__(self, runtime: Runtime, rows: int) -> None:
+        self._runtime = runtime
+        self._rows = rows
+        self._whole = False
+
+    def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        """Run one batch; see ``Runtime.run``."""
+        rows = len(next(iter(inputs.values())))
+        if rows > self._rows and not self._whole:
+            found = self._run_slices(inputs, outputs, rows)
+            if found is not None:
+                return found
+            self._whole = True
+        return self._runtime.run(inputs, outputs)
+
+    def close(self) -> None:
+        """Close the runtime that it runs on."""
+        self._runtime.close()
+
+    def _run_slices(self, inputs: Arrays, outputs: Sequence[str], rows: int) -> Arrays | None:
+        """Return the outputs of a batch; None where they do not fit together."""
+        count = -(-rows // self._rows)
+        edges = [rows * at // count for at in range(count + 1)]
+        parts: list[Arrays] = []
+        for start, end in pairwise(edges):
+            part = self._runtime.run({name: array[start:end] for name, array in inputs.items()}, outputs)
+            shapes = {name: array.shape[1:] for name, array in part.items()}
+            if any(not array.ndim or len(array) != end - start for array in part.values()) or (
+                parts and shapes != {name: array.shape[1:] for name, array in parts[0].items()}
+            ):
+                return None
+            parts.append(part)
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def sliced(runtime: Runtime, settings: Mapping[str, Any]) -> Runtime:
+    """Return a runtime that slices batches where the settings name ``run_rows``; one that streams stays as it is."""
+    rows = settings.get(RUN_ROWS)
+    if not isinstance(rows, int) or rows < 1 or isinstance(runtime, StreamingRuntime):
+        return runtime
+    return SlicedRuntime(runtime, rows)
+
+
+def best_run_rows(costs: Sequence[Mapping[str, Any]]) -> int | None:
+    """Choose the rows of a run from the costs of whole batches.
+
+    Args:
+        costs: {"rows", "mean_ms", "p50_ms", ...} of each size, ascending.
+
+    Returns:
+        the size that is cheapest by the row (by medians, because noise only adds), the largest of those within
+        ``_ALIKE`` of it; None where the largest batch is as cheap, or too short to be worth it.
+    """
+    if not costs or costs[-1]["p50_ms"] < _SHORT_MS:
+        return None
+    row_ms = {int(cost["rows"]): cost["p50_ms"] / cost["rows"] for cost in costs}
+    best = max(rows for rows, each_ms in row_ms.items() if each_ms <= _ALIKE * min(row_ms.values()))
+    largest = max(row_ms)
+    return best if row_ms[largest] > _CLEAR * row_ms[best] else None
+
+
+def sliced_costs(costs: Sequence[Mapping[str, Any]], run_rows: int) -> list[dict[str, Any]]:
+    """Return what batches cost once they run in slices of ``run_rows``: larger ones in proportion to that size."""
+    (run,) = [cost for cost in costs if cost["rows"] == run_rows]
+    found = []
+    for cost in costs:
+        factor = cost["rows"] / run_rows
+        if factor > 1:
+            found.append({**cost, **{name: run[name] * factor for name in ("mean_ms", "p50_ms", "p95_ms")}})
+        else:
+            found.append(dict(cost))
+    return found
+
+
+_SHORT_MS = 2.0
+"""Batches up to this long are not sliced: the calls of the runtime are no longer small beside them."""
+
+_ALIKE = 1.01
+"""Sizes whose rows cost no more than this times the cheapest count as equal."""
+
+_CLEAR = 1.03
+"""The largest batch must cost more than this by the row, or else noise would choose."""
