@@ -93,6 +93,26 @@ def test_rounds_go_on_where_a_verdict_is_open_and_without_those_that_are_decided
     assert outcomes(rounds, "onnx") == ["faster"]
 
 
+def test_a_variant_that_leaves_before_its_rounds_suffice_has_a_latency_without_an_upper_end() -> None:
+    """Given work of others beside one of six rounds: beside its reference all count, alone five do, and it leaves."""
+
+    def ms(name: str, number: int) -> tuple[float, float]:
+        latency_ms = {"torch": 10.0, "onnx": 5.0}.get(name, 4.0 if number % 2 else 12.0)
+        return latency_ms, {"torch": 5.0, "onnx": 2.0}.get(name, 4.0)
+
+    bench = Bench(ms, {("dear", 2): 2.0, ("onnx", 3): 2.0, ("onnx", 4): 2.0})
+    entrants = [Entrant(name, {"torch": "", "onnx": "torch"}.get(name, "onnx")) for name in ("torch", "onnx", "dear")]
+    rounds = Rounds(entrants, Terms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.001, rounds=48))
+    play(rounds, bench.measure, limit_s=300.0, clock_s=bench.clock_s)
+    verdict = rounds.verdict("dear")
+    assert verdict is not None
+    assert "surely costs less" in speed_refusal(verdict)
+    assert "nan" not in speed_refusal(verdict)
+    middle, low, high = verdict.latency_ms
+    assert low == 0.0
+    assert 4.0 < middle < 12.0 < high
+
+
 def test_what_others_are_compared_with_is_decided_first() -> None:
     """Its first rounds show nothing, because one of them met a burst; two variants take turns until it is decided."""
 

@@ -177,15 +177,15 @@ class Rounds:
             return None
         reference = self._references.get(name, name)
         decided, standing = self._decided.get(name, ("open", self._standing(name, reference)))
-        beside = standing.latency if reference != name else Interval(0.0, 0.0, 0.0)
+        beside = self._seen(name, reference, standing.latency) if reference != name else Interval(0.0, 0.0, 0.0)
         limit_ms = self.terms.slo.limit_s * 1e3
-        middle, low, high = verdicts.ratio_of(self._standing(name).latency)
+        middle, low, high = verdicts.ratio_of(self._seen(name, "", self._standing(name).latency))
         return SpeedVerdict(
             reference=reference,
             percentile=self.terms.slo.name,
             latency_ms=(middle * limit_ms, low * limit_ms, high * limit_ms),
             ratio=verdicts.ratio_of(beside),
-            cpu_ratio=verdicts.ratio_of(standing.cpu) if standing.cpu and reference != name else None,
+            cpu_ratio=None if reference == name else _cpu_ratio(standing.cpu),
             outcome=decided if reference != name else "no",
             meets_slo=self._meets_slo(name),
             errors=self._errors(name),
@@ -194,6 +194,15 @@ class Rounds:
             left_out=standing.left_out,
             stopped=self._stopped.get(name, "") if decided == "open" else "",
         )
+
+    def _seen(self, name: str, other: str, latency: Interval) -> Interval:
+        """Return the interval with a middle: of a variant that left before any look, the ratio of the medians."""
+        if not math.isnan(latency.middle):
+            return latency
+        mine = statistics.median(each.latency_ms for each in self._found[name].values())
+        rounds = self._found.get(other, {}).values()
+        theirs = statistics.median(each.latency_ms for each in rounds) if rounds else self.terms.slo.limit_s * 1e3
+        return latency._replace(middle=math.log(mine / theirs))
 
     def price(self, name: str, prices: Prices | None = None) -> Cost:
         """Price a million requests of one variant; see ``verdicts.cost``."""
@@ -335,3 +344,7 @@ def play(rounds: Rounds, measure: Callable[[str, int], Round], *, limit_s: float
         rounds.look(rounds.played + 1 + int((ends_s - now_s) / max(now_s - begun_s, 1e-9)))
     rounds.took_s = clock_s() - ends_s + limit_s
     rounds.close(why)
+
+
+def _cpu_ratio(cpu: Interval | None) -> verdicts.Three | None:
+    return None if cpu is None or math.isnan(cpu.middle) else verdicts.ratio_of(cpu)

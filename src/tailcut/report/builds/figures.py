@@ -11,8 +11,9 @@ from tailcut.common.units import UnitError, parse_duration
 from tailcut.registry import Promotion, VariantRecord, Version, state_of
 
 NONE = "-"
-_NO_NUMBER = 1e300
-"""A change of an answer that is recorded as larger is one to NaN or infinity, or from it."""
+NO_NUMBER = 1e300
+"""A change of an answer that is recorded as larger is one to NaN or infinity, or from it; an interval that is recorded
+to end beyond it has no upper end."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +70,7 @@ def _change(evidence: Mapping[str, Any]) -> str:
     if seen:
         change, limit, kind, output = max(seen, key=lambda one: one[0] / max(one[1], 1e-300))
         of = f" of output {output!r}" if output else ""
-        by = f"by {change:.2g}" if change < _NO_NUMBER else "to NaN or infinity"
+        by = f"by {change:.2g}" if change < NO_NUMBER else "to NaN or infinity"
         parts.append(f"seen is a change{of} {by} (company: {kind}; limit {limit:.2g})")
     return f" ({'; '.join(parts)})" if parts else ""
 
@@ -181,7 +182,7 @@ def _drop(evidence: Mapping[str, Any]) -> str:
 
 def _latency(evidence: Mapping[str, Any]) -> str:
     found = evidence.get("speed", {}).get("latency_ms")
-    return f"{found[0]:.3g} ms ({found[1]:.3g}-{found[2]:.3g})" if found else NONE
+    return f"{found[0]:.3g} ms ({_ends(*found[1:], '.3g')})" if found else NONE
 
 
 def _ratio(evidence: Mapping[str, Any], name: str) -> str:
@@ -199,7 +200,12 @@ def _cpu(evidence: Mapping[str, Any]) -> str:
 
 def _interval(ratio: Sequence[float], reference: str) -> str:
     middle, low, high = ratio
-    return f"{middle:.2f} of {reference} ({low:.2f}-{high:.2f})"
+    return f"{middle:.2f} of {reference} ({_ends(low, high, '.2f')})"
+
+
+def _ends(low: float, high: float, form: str) -> str:
+    """Write an interval; without an upper end where the rounds were too few for one."""
+    return f"{low:{form}}-{high:{form}}" if high < NO_NUMBER else f"{low:{form}} or more"
 
 
 def _money(evidence: Mapping[str, Any]) -> str:

@@ -87,7 +87,9 @@ def _points(version: Version, promotion: Promotion | None, metric: str) -> list[
             continue
         verdict = figures.verdict(version, promotion, name)
         style = "best" if verdict.startswith("promoted") else "out" if each.refused else "point"
-        low, mid, high = speed["latency_ms"][1], speed["latency_ms"][0], speed["latency_ms"][2]
+        mid, low, high = speed["latency_ms"]
+        if high >= figures.NO_NUMBER:
+            low = high = mid  # the rounds were too few for an interval
         drop = found["drop"] if found else 0.0
         points.append(_Point(name=name, style=style, ms=(low, mid, high), drop=drop, limits=_limits(found)))
     return points
