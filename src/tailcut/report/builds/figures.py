@@ -182,7 +182,7 @@ def _drop(evidence: Mapping[str, Any]) -> str:
 
 def _latency(evidence: Mapping[str, Any]) -> str:
     found = evidence.get("speed", {}).get("latency_ms")
-    return f"{found[0]:.3g} ms ({_ends(*found[1:], '.3g')})" if found else NONE
+    return f"{found[0]:.3g} ms ({_ends(found[1], found[2], '.3g')})" if found else NONE
 
 
 def _ratio(evidence: Mapping[str, Any], name: str) -> str:
