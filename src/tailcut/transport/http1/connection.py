@@ -1,4 +1,7 @@
-"""One connection: its requests one after the other, each answered before the next begins.
+"""One connection: reads its requests, answers them one after the other, and ends it.
+
+A state machine with three parts: ``Connection`` decides whose turn it is and when the connection ends, ``Incoming``
+reads and stops reading, ``Replies`` writes no faster than the client takes it.
 
 Source: RFC 9112, 9.3 (persistence, pipelining) and 9.6 (tear-down); RFC 9110, 10.1.1 (Expect).
 """
@@ -7,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from tailcut.errors import Shed
-from tailcut.protocol.http import CLOSE, Reply
+from tailcut.errors import Shed, TailcutError
+from tailcut.protocol.http import CLOSE, Chunks, Headers, Reply, error_reply
 from tailcut.transport.http1 import writing
-from tailcut.transport.http1.exchange import Exchange
-from tailcut.transport.http1.incoming import REST_BYTES, Incoming
-from tailcut.transport.http1.replying import Replies
+from tailcut.transport.http1.exchange import Exchange, Wire
+from tailcut.transport.http1.reading import Reader
 
 if TYPE_CHECKING:
     from tailcut.transport.http1.site import Site
@@ -298,3 +301,258 @@ class Connection(asyncio.Protocol):
         log.exception(what)  # a fault of ours: this is called in its handler
         self._is_ending = True
         self._transport.abort()
+
+
+_PIECE_BYTES = 16 * 1024
+"""That are read before it is seen whether requests wait for their turn: small ones in it take milliseconds to read."""
+
+REST_BYTES = 1024 * 1024
+"""Of a body whose request was answered before it had come, on a connection that goes on."""
+
+_LAST_BYTES = 32 * REST_BYTES
+"""Of what comes behind the last request while the client has time to read its reply: many read none before they have
+sent all of theirs, and would be told of a broken pipe."""
+
+
+class Incoming:
+    """Reads a connection, and stops reading it while requests wait or a body is not taken.
+
+    Attributes:
+        reader: what has been read up to now.
+        queue: requests that wait for their turn.
+    """
+
+    __slots__ = ("_away_bytes", "_held", "_is_paused", "_transport", "queue", "reader")
+
+    def __init__(self, wire: Wire) -> None:
+        self.queue: deque[Exchange] = deque()
+        self.reader = Reader(wire, self.queue.append)
+        self._held = b""  # behind requests that wait for their turn
+        self._is_paused = False
+        self._away_bytes = 0
+        self._transport: Any = None
+
+    def begin(self, transport: Any) -> None:
+        """Read a connection that was made."""
+        self._transport = transport
+
+    def close(self) -> None:
+        """Let go of all that came."""
+        self.queue.clear()
+        self._held = b""
+        self.reader.close()
+
+    def read(self, data: bytes) -> None:
+        """Read what came, until a second request waits for its turn; the rest is held."""
+        if self._held:
+            self._held += data
+        elif len(data) <= _PIECE_BYTES:
+            self.reader.feed(data)
+        else:
+            self._read_on(data)
+
+    def next(self) -> Exchange | None:
+        """Return the request whose turn it is; None where there is none."""
+        self._read_held()
+        exchange = self.queue.popleft() if self.queue else None
+        self._read_held()  # its body may be in what is held
+        return exchange
+
+    def _read_held(self) -> None:
+        if self._held and not self.queue:
+            held, self._held = self._held, b""
+            self._read_on(held)
+
+    def _read_on(self, data: bytes) -> None:
+        reader = self.reader
+        for start in range(0, len(data), _PIECE_BYTES):
+            if reader.failure is not None:
+                return
+            if len(self.queue) > 1:
+                self._held = data[start:]
+                return
+            reader.feed(data[start : start + _PIECE_BYTES])
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether there is nothing to go on with."""
+        return not (self.queue or self._held or self._is_paused) and self.reader.failure is None
+
+    def lacks(self, exchange: Exchange) -> int:
+        """How many bytes of a request's body are still to come, by the length that it was declared with."""
+        declared = exchange.headers.get("content-length") or ""
+        if exchange is not self.reader.arriving or not declared.isdecimal():
+            return 0
+        return int(declared) - self.reader.begun_bytes
+
+    # -- how much is read -----------------------------------------------------------------------------------------
+
+    def go_on(self) -> None:
+        """Have the transport read, or not, as what came and was not taken asks for."""
+        arriving = self.reader.arriving
+        if self.queue or self._held or (arriving is not None and arriving.is_full):
+            self.pause()
+        elif self._is_paused:
+            self.resume()
+
+    def throw_away(self, size_bytes: int) -> None:
+        """Count bytes behind the last request, for as long as it is not too much."""
+        self._away_bytes += size_bytes
+        if self._away_bytes > _LAST_BYTES:
+            self.pause()
+
+    def read_away(self) -> None:
+        """Read what else comes, to throw it away."""
+        self._away_bytes = 0
+        self._held = b""
+        self.queue.clear()
+        if self._is_paused:
+            self.resume()
+
+    def pause(self) -> None:
+        """Leave what else comes to the kernel, and by it to the client."""
+        if not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        self._is_paused = False
+        self._transport.resume_reading()
+
+
+log = logging.getLogger("tailcut.server")
+
+_COPIED_BYTES = 64 * 1024
+"""Of a body that is joined to its head, for one call less."""
+
+_LOOK_S = 0.1
+_LAST_S = 2.0
+"""Behind the end of a stream that its client did not keep up with, for what is on its way; then it is cut off."""
+
+
+class Replies:
+    """What is written to one connection.
+
+    Attributes:
+        is_full: whether the client is behind with what was written.
+    """
+
+    __slots__ = ("_left_bytes", "_room", "_site", "_transport", "is_full")
+
+    def __init__(self, site: Site, transport: Any) -> None:
+        self._site = site
+        self._transport = transport
+        self._room: asyncio.Event | None = None
+        self._left_bytes = 0  # that the client had not taken when that was last looked at
+        self.is_full = False
+
+    def fill(self) -> None:
+        """Note that the client is behind."""
+        self.is_full = True
+        self._left_bytes = self._transport.get_write_buffer_size()
+
+    def has_room(self) -> None:
+        """Note that the client has caught up, or is gone."""
+        self.is_full = False
+        if self._room is not None:
+            self._room.set()
+
+    def write(self, exchange: Exchange, reply: Reply, *, keep: bool) -> None:
+        """Write a whole reply.
+
+        Args:
+            keep: whether the connection stays open; else the reply says that it does not.
+        """
+        transport = self._transport
+        if transport.is_closing():
+            return
+        body = reply.body
+        framing = self._framing(exchange, reply.headers, keep=keep)
+        head = writing.head(reply.status, reply.headers, framing, len(body))
+        if exchange.method == "HEAD":
+            transport.write(head)
+        elif len(body) < _COPIED_BYTES:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            transport.write(body)
+
+    def refuse(self, error: TailcutError) -> None:
+        """Write the reply to what could not be read as a request."""
+        if self._transport.is_closing():
+            return
+        self._site.refused(error)
+        reply = error_reply(error)
+        framing = f"connection: close\r\n{self._site.date()}"
+        self._transport.write(writing.head(reply.status, reply.headers, framing, len(reply.body)) + reply.body)
+
+    async def stream(self, exchange: Exchange, reply: Reply, chunks: Chunks, *, keep: bool) -> bool:
+        """Send a body as it is made; whether its client took it.
+
+        A client that does not keep up is waited for until the deadline, when what makes the body says so and ends.
+        """
+        transport = self._transport
+        is_late = False
+        try:
+            if transport.is_closing():
+                return False
+            framing = "" if exchange.old else "transfer-encoding: chunked\r\n"
+            framing += self._framing(exchange, reply.headers, keep=keep)
+            transport.write(writing.head(reply.status, reply.headers, framing))
+            async for piece in chunks:
+                if transport.is_closing():
+                    return False
+                transport.write(piece if exchange.old else writing.chunk(piece))
+                if self.is_full and not is_late:
+                    is_late = not await self._has_room_in(chunks)
+            if not exchange.old and not transport.is_closing():
+                transport.write(writing.LAST_CHUNK)
+        finally:
+            await chunks.aclose()
+        if is_late and self.is_full:
+            self._site.loop.call_later(_LAST_S, self._cut_off)
+        return not is_late
+
+    def _framing(self, exchange: Exchange, headers: Headers, *, keep: bool) -> str:
+        """Return the lines that say when it is and whether the connection stays open."""
+        date = self._site.date()
+        if keep:
+            return f"{date}connection: keep-alive\r\n" if exchange.old else date
+        return date if CLOSE in headers else f"{date}connection: close\r\n"
+
+    async def _has_room_in(self, chunks: Chunks) -> bool:
+        """Wait for the client to take what was sent; False where the deadline comes first."""
+        if self._room is None:
+            self._room = asyncio.Event()
+        while self.is_full and not self._transport.is_closing():
+            left_s = chunks.left_s()  # which falls to nothing when the server stops
+            if left_s <= 0:
+                return False
+            self._room.clear()
+            try:
+                async with asyncio.timeout(min(left_s, _LOOK_S)):
+                    await self._room.wait()
+            except TimeoutError:
+                continue
+        return True
+
+    def give_up(self) -> bool:
+        """Cut off a client that took nothing of what was sent since the last look; whether that was so.
+
+        While the server stops nobody is waited for.
+        """
+        left_bytes = self._transport.get_write_buffer_size()
+        if 0 < left_bytes < self._left_bytes and not self._site.is_stopping:
+            self._left_bytes = left_bytes
+            return False
+        if left_bytes:
+            log.info("closed a connection whose client did not read the reply: %d bytes were left", left_bytes)
+        self._transport.abort()
+        return True
+
+    def _cut_off(self) -> None:
+        """Close a connection that still holds what was sent; nothing else frees that while the client stays."""
+        if self.is_full:
+            log.info("closed a connection whose client did not read the stream that it had asked for")
+            self._transport.abort()
