@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import uvloop
 
-from tailcut.pipeline.in_flight import InFlight
+from tailcut.pipeline.request_context import InFlight
 from tailcut.protocol.http import JSON, Body, HeaderMap, Reply
 from tailcut.transport.http1.connection import Connection
 from tailcut.transport.http1.site import Site

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from tailcut.pipeline.in_flight import InFlight
+from tailcut.pipeline.request_context import InFlight
 from tailcut.protocol.http import Body, HeaderMap, Reply
 from tailcut.transport.http1.connection import Connection
 from tailcut.transport.http1.site import Site

@@ -10,8 +10,7 @@ import numpy as np
 
 from tailcut.errors import TailcutError
 from tailcut.models.batch_item import BatchItem, join, run_batch
-from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.models.dispatch.executor_set import ExecutorSet
+from tailcut.models.dispatch.dispatcher import Dispatcher, ExecutorSet
 from tailcut.models.executors.in_process import Done
 from tailcut.scheduler.scheduler import Scheduler
 from tailcut.testing.clock import FakeClock

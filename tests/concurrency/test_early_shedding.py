@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.concurrency.dispatching import Bench
 
 from tailcut.errors import Shed
-from tailcut.pipeline.early_shedding import refused_unread
 from tailcut.scheduler.admission import Admission, Executors, Request
 from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.overload_detector import OverloadDetector, Target
@@ -46,8 +43,7 @@ class Crowded(Bench):
 
     @property
     def refuses(self) -> bool:
-        path: Any = SimpleNamespace(dispatcher=self.dispatcher, fallback=None, tensor_cache=None, entity_cache=None)
-        return refused_unread(path, self.clock.monotonic_ns()) is not None
+        return self.dispatcher.refused_unread(self.clock.monotonic_ns()) is not None
 
 
 def test_nobody_while_an_executor_is_idle_and_nothing_waits() -> None:

@@ -16,8 +16,8 @@ from tests.app_kit import Client, counters, deployment, running
 from tailcut.common.tensors import Arrays
 from tailcut.errors import Shed
 from tailcut.models import variant_loader
+from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.streaming import MAX_STREAMS
-from tailcut.protocol import inference_handler
 from tailcut.testing.runtimes import CallableRuntime
 from tailcut.transport import asgi
 from tailcut.transport.asgi import ASGIApplication
@@ -463,11 +463,11 @@ def test_once_a_body_brought_a_timeout_nobody_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(client: Client) -> None:
-        monkeypatch.setattr(inference_handler, "refused_unread", lambda *_: Shed("unread", hint="", retry_after_s=1.0))
+        monkeypatch.setattr(Pipeline, "refused_unread", lambda *_: Shed("unread", hint="", retry_after_s=1.0))
         assert (await client.post(GENERATE, {"x": [1, 2]})).status == 429
         monkeypatch.undo()
         assert (await client.post(GENERATE, {"x": [1, 2], "parameters": {"timeout": 400_000}})).status == 200
-        monkeypatch.setattr(inference_handler, "refused_unread", lambda *_: Shed("unread", hint="", retry_after_s=1.0))
+        monkeypatch.setattr(Pipeline, "refused_unread", lambda *_: Shed("unread", hint="", retry_after_s=1.0))
         assert (await client.post(GENERATE, {"x": [1, 2]})).status == 200
 
     serve(tmp_path, test)

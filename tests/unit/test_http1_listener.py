@@ -16,7 +16,7 @@ import uvloop
 from tests.app_kit import deployment
 from tests.integration.test_serve_secure import make_certificate
 
-from tailcut.pipeline.in_flight import InFlight
+from tailcut.pipeline.request_context import InFlight
 from tailcut.protocol.http import Body, HeaderMap, Reply
 from tailcut.transport.http1.listener import Listener
 from tailcut.transport.http1.site import Site

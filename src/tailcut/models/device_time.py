@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailcut.models.dispatch.executor_set import BatchObserver
+from tailcut.models.dispatch.dispatcher import BatchObserver
 from tailcut.observe.exposition import Sample
 
 

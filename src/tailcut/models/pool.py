@@ -15,8 +15,7 @@ from tailcut.common.tensors import Arrays
 from tailcut.errors import ExecutorLost, TailcutError
 from tailcut.models.background_loading import in_background
 from tailcut.models.batch_item import BatchItem
-from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.models.dispatch.executor_set import Coming
+from tailcut.models.dispatch.dispatcher import Coming, Dispatcher
 from tailcut.models.executor_handle import ExecutorHandle, has_room
 from tailcut.models.executors.in_process import THREADS, Executor, InlineExecutor, ThreadExecutor
 from tailcut.models.executors.process import ProcessExecutor

@@ -49,6 +49,16 @@ def of(refusal: Refusal, request: Request, executors: Executors) -> Shed | TooLa
     return Shed(message, hint=hint, retry_after_s=max(refusal.retry_ns / 1e9, 0.001))
 
 
+def overloaded(limit_ns: float, retry_ns: float) -> Shed:
+    """Return the error of a request that is shed unread: the queue holds all that can be answered within the SLO."""
+    return Shed(
+        f"overload: the queue holds all that can be answered within the SLO's limit of {limit_ns / 1e6:g} ms",
+        hint="retry after Retry-After seconds, lower the rate, add executors or cores, or set "
+        "batching.order = 'deadline' for late answers",
+        retry_after_s=max(retry_ns / 1e9, 0.001),
+    )
+
+
 def _words(refusal: Refusal, request: Request) -> tuple[str, str]:
     """Return the message and the hint."""
     retry = "retry after Retry-After seconds"

@@ -18,7 +18,7 @@ import msgspec
 from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Stage
 from tailcut.common.validation import InputSpec
-from tailcut.errors import BadRequest, DeadlineExceeded, NotReady, Shed
+from tailcut.errors import BadRequest, DeadlineExceeded, NotReady, Shed, TailcutError
 from tailcut.features import EntityKey, FeatureService
 from tailcut.logs import request_id
 from tailcut.models.batch_item import join, ran_ns
@@ -163,6 +163,15 @@ class Pipeline:
                     raise
                 context.refusal = error
         context.timings.lap(Stage.ADMIT, now_ns)
+
+    def refused_unread(self, now_ns: int) -> TailcutError | None:
+        """Return why a request of the usual kind is shed before its body is read; see ``Dispatcher.refused_unread``.
+
+        None where a cache may know its answer, or a fallback may give one.
+        """
+        if self.fallback is not None or self.tensor_cache is not None or self.entity_cache is not None:
+            return None
+        return self.dispatcher.refused_unread(now_ns)
 
     def takes(self, context: RequestContext, rows: int) -> bool:
         """Take a request over for which its own path has no room; False where there is none here either."""

@@ -1,9 +1,9 @@
-"""One request on its way through the engine."""
+"""One request on its way through the engine, and how many there are."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Sized
 from typing import Any, Protocol
 
 from tailcut.common.tensors import Arrays
@@ -69,3 +69,20 @@ class RequestContext:
         self.gone = True
         if self.waiting is not None:
             self.waiting.cancel()
+
+
+class InFlight:
+    """As long as there are requests.
+
+    Attributes:
+        coming: requests that the HTTP server has read, whose handling begins within this turn of the event loop.
+    """
+
+    __slots__ = ("_in_flight", "coming")
+
+    def __init__(self, in_flight: Sized) -> None:
+        self._in_flight = in_flight
+        self.coming = 0
+
+    def __len__(self) -> int:
+        return len(self._in_flight) + self.coming

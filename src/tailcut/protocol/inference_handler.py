@@ -8,7 +8,6 @@ from time import perf_counter_ns
 
 from tailcut.common.timings import Stage
 from tailcut.errors import ClientGone, RequestTimeout, Shed, TailcutError
-from tailcut.pipeline.early_shedding import refused_unread
 from tailcut.pipeline.pipeline import RequestContext
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.bodies import Bodies
@@ -136,7 +135,7 @@ class InferenceHandler:
         if asked_ns:
             context.deadline_ns = self.deadline_ns(context, asked_ns)
         elif self._alike and not context.tenant and self.engine.is_loaded:
-            refusal = refused_unread(self.engine.running.pipeline, context.timings.start_ns)
+            refusal = self.engine.running.pipeline.refused_unread(context.timings.start_ns)
             if refusal is not None:
                 raise refusal
         # The engine cancels the reading of a body that is late: no timer per request.

@@ -13,8 +13,8 @@ from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Exposition, Sample
 from tailcut.observe.failures import FailureLog
 from tailcut.observe.recorder import Recorder
-from tailcut.pipeline.in_flight import InFlight
 from tailcut.pipeline.pipeline import Pipeline, RequestContext
+from tailcut.pipeline.request_context import InFlight
 from tailcut.pipeline.streaming import Streams
 from tailcut.serving.deployment_loader import Opened, open_deployment
 from tailcut.serving.fallback import Fallbacks

@@ -6,24 +6,26 @@ Owned by the event loop: every method is called on it. Submissions of one turn o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
+from typing import NamedTuple, Protocol
 
 from tailcut.common.tensors import Arrays
-from tailcut.errors import TailcutError
+from tailcut.errors import InferTimeout, QueueTimeout, TailcutError
 from tailcut.models import shed_errors
 from tailcut.models.batch_item import BatchItem, bytes_of, cut, length_class
 from tailcut.models.dispatch.batch_retry import BatchRetry
-from tailcut.models.dispatch.deadline_timer import NEVER_NS
-from tailcut.models.dispatch.deadlines import Deadlines, expire
-from tailcut.models.dispatch.executor_set import BatchObserver, Coming, ExecutorSet
-from tailcut.models.executors.in_process import Executor
-from tailcut.scheduler.admission import Admission, Request
+from tailcut.models.executors.in_process import Executor, InlineExecutor
+from tailcut.scheduler.admission import Admission, Executors, Request
 from tailcut.scheduler.batching_delay import Fixed
 from tailcut.scheduler.latency_learner import LatencyLearner
+from tailcut.scheduler.latency_model import Cost, CostSource, left_ns
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
 from tailcut.scheduler.scheduler import Scheduler
+
+NEVER_NS = 2**63 - 1
+"""Later than every deadline."""
 
 _SHORT_NS, _SOME = 1_000_000, 7
 """Of batches that are expected to take up to a millisecond, one in eight is learned from: they come fast enough."""
@@ -67,7 +69,9 @@ class Dispatcher:
         self._closed, self._kick_due, self._runs, self.kind, self.single = False, False, 0, 0, True
         self._admitted_ns = -1
         self._delays_lone = isinstance(scheduler.window, Fixed)  # by that rule lone requests wait for some
-        self._deadlines = Deadlines(loop, clock_ns, scheduler, self.running, self._tell_stuck)
+        # One timer for all deadlines: wakes no later than the earliest, at the cost of one comparison per request.
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = self._noted_ns = NEVER_NS
         self._window: asyncio.TimerHandle | None = None
         self._ended: asyncio.Event | None = None
 
@@ -118,6 +122,36 @@ class Dispatcher:
                 return
         # Its length is not known yet: as if it were one of the shortest.
         self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, kind=self.kind), counted=False)
+
+    def refused_unread(self, now_ns: int) -> TailcutError | None:
+        """Return why a request of the usual kind that arrives now is shed; None if its body must be read to decide.
+
+        At three times the capacity two of three requests are shed. Reading and checking their bodies would take most
+        of the time that they cost, and that time would be missing for those that are answered.
+
+        The usual kind has no deadline, priority or tenant of its own. Where rows differ in length, a short request may
+        have a chance that a long one, shed milliseconds before, did not have. While all requests had one row, each is
+        judged as it comes; else what was seen last counts. (The number of rows is not known before the body is read.
+        A request that alone takes longer than the SLO is judged by its deadline: more rows may be let in than one.)
+        """
+        scheduler = self.scheduler
+        overload = scheduler.overload
+        if overload is None or not overload.stands:
+            return None
+        if not scheduler.queue_rows and self.running.idle:
+            return None  # it would run at once
+        if overload.is_full(now_ns, scheduler.queue_rows):
+            overload.arrived(now_ns, 1)
+            return shed_errors.overloaded(overload.target.limit_ns, overload.retry_ns)
+        if not self.single or self.running.usable <= 0:
+            return None
+        request = Request(1, now_ns + overload.target.timeout_ns, kind=self.kind)
+        executors = self.running.seen(now_ns, self.costs, self.coming)
+        refusal = self.admission.check(now_ns, request, executors, counted=True)
+        if refusal is None:
+            return None
+        self.admission.came(now_ns, request, executors)  # one that is read is judged again, and counts then
+        return shed_errors.of(refusal, request, executors)
 
     def _admit(self, request: Request, *, counted: bool) -> None:
         now_ns = self._clock_ns()
@@ -192,7 +226,7 @@ class Dispatcher:
         items = [whole] if rows <= scheduler.max_rows else cut(whole, scheduler.max_rows, self._loop)
         for item in items:
             scheduler.waiting.add(item)  # there is room for the whole, or it would have been refused
-        self._deadlines.note(deadline_ns)
+        self._noted_ns = min(self._noted_ns, deadline_ns)
         if at_once:
             self._kick()
         elif not self._kick_due:
@@ -226,9 +260,10 @@ class Dispatcher:
     def _refuse(self) -> None:
         """Take nothing more and fail what waits."""
         self._closed = True
-        self._deadlines.cancel()
-        if self._window is not None:
-            self._window.cancel()
+        for timer in (self._timer, self._window):
+            if timer is not None:
+                timer.cancel()
+        self._timer = None
         shed_errors.end_all(self.scheduler.expire(NEVER_NS))
 
     def _schedule_kick(self) -> None:
@@ -248,15 +283,16 @@ class Dispatcher:
             self.admission.learn(len(plan.expired))
             for batch in plan.batches:
                 executor = running.idle.pop()
-                self._deadlines.note(running.begin(executor, batch, now_ns, self.costs.of(batch[0].kind)))
+                stuck_ns = running.begin(executor, batch, now_ns, self.costs.of(batch[0].kind))
+                self._noted_ns = min(self._noted_ns, stuck_ns)
                 executor.start(batch)
             for item in plan.expired:
-                expire(item, now_ns)
+                _expire(item, now_ns)
             if plan.again_ns:
                 if self._window is not None:
                     self._window.cancel()
                 self._window = self._loop.call_later((plan.again_ns - now_ns) / 1e9, self._schedule_kick)
-        self._deadlines.arm()
+        self._arm_timer()
 
     def on_done(
         self,
@@ -290,11 +326,263 @@ class Dispatcher:
             self.scheduler.rest(nothing_runs=not self.running)
         self._tell_ended()
 
-    def _tell_stuck(self, executor: Executor) -> None:
-        self._schedule_kick()  # another may begin in its place
-        if self.on_stuck is not None:
-            self.on_stuck(executor)
+    def _arm_timer(self) -> None:
+        """Set the timer early enough for every deadline, of what waits and of what runs.
+
+        Everything is looked at only where no timer is set, about once per time-out; else only deadlines noted since it
+        was set can be earlier. Deadlines that have passed count, too: they may have passed since the last look.
+        """
+        if not self.running and not self.scheduler.queue_rows:
+            return
+        if self._timer is None:
+            moments_ns, waiting_ns = self.running.moments_ns(), self.scheduler.next_deadline_ns()
+            wake_ns = min(moments_ns if waiting_ns is None else [*moments_ns, waiting_ns], default=NEVER_NS)
+        elif self._noted_ns < self._timer_ns:
+            wake_ns = self._noted_ns
+            self._timer.cancel()
+        else:
+            return
+        self._noted_ns = NEVER_NS
+        if wake_ns != NEVER_NS:
+            self._timer_ns = wake_ns
+            left_s = max(wake_ns - self._clock_ns(), 0) / 1e9
+            self._timer = self._loop.call_later(left_s, self._time_passed)
+
+    def _time_passed(self) -> None:
+        """Fail requests whose deadline has passed, and report executors whose batch takes far too long."""
+        self._timer = None
+        now_ns = self._clock_ns()
+        for item in self.scheduler.expire(now_ns):
+            _expire(item, now_ns)
+        for item, started in self.running.items():
+            if item.deadline_ns <= now_ns and not item.future.done():
+                item.started_ns, item.finished_ns = started.started_ns, now_ns
+                message = "the deadline passed while the model was running"
+                item.future.set_exception(shed_errors.late(InferTimeout, message))
+        for executor in self.running.find_stuck(now_ns):
+            self._schedule_kick()  # another may begin in its place
+            if self.on_stuck is not None:
+                self.on_stuck(executor)
+        self._arm_timer()
 
     def _tell_ended(self) -> None:
         if self._ended is not None and not self.running:
             self._ended.set()
+
+
+_STUCK_FACTOR = 10
+"""A batch is stuck after this many times its predicted time, but not before ``stuck_after_s``."""
+
+
+class BatchObserver(Protocol):
+    """Told of every batch that ran."""
+
+    def batch(self, rows: int, duration_ns: int) -> None: ...
+
+
+class Started(NamedTuple):
+    """A batch on an executor; from ``stuck_ns`` on it has run far longer than any batch should."""
+
+    items: Sequence[BatchItem]
+    rows: int
+    started_ns: int
+    stuck_ns: int
+
+
+class Coming(NamedTuple):
+    """What a pool says of its next executor while there is none.
+
+    Attributes:
+        left_s: until it is expected to be ready; None where nobody knows, because the last could not be opened.
+        retry_s: after which it is worth asking again.
+    """
+
+    left_s: float | None
+    retry_s: float
+
+
+class ExecutorSet:
+    """The executors of one dispatcher and their batches. Owned by the event loop.
+
+    Args:
+        stuck_after_s: an executor whose batch runs longer than this, and than ten times what was predicted, counts
+            as stuck until the batch ends. The deadlines of those who wait for it have no say: one client's short
+            time-out tells nothing about the model.
+        at_once: most batches that run at a time, at least 1; None for as many as there are executors. Where models
+            compute on the processor's cores, executors beyond those only take turns: batches are as late as all of them
+            together, and smaller than the queue would have filled them by then.
+
+    Attributes:
+        executors: all that take batches now, busy or idle.
+        idle: those of them that run nothing and may begin now; the last of them began last, and begins next.
+        inline: the one that runs batches on the event loop, where there is one.
+        stuck: busy ones whose batch takes far too long.
+    """
+
+    def __init__(self, stuck_after_s: float, at_once: int | None = None) -> None:
+        self.executors: list[Executor] = []
+        self.idle: list[Executor] = []
+        self.at_once = at_once
+        self._spare: list[Executor] = []
+        """That run nothing, and would make more than may run at a time."""
+        self.inline: InlineExecutor | None = None
+        self.stuck: set[Executor] = set()
+        self._stuck_after_ns = int(stuck_after_s * 1e9)
+        self._started: dict[Executor, Started] = {}
+        self._leaving: dict[Executor, asyncio.Future[None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._started)
+
+    @property
+    def usable(self) -> int:
+        """Batches that can run at a time: executors that are neither stuck nor leaving, no more than ``at_once``."""
+        found = len(self.executors) - len(self.stuck)
+        return found if self.at_once is None else min(found, self.at_once)
+
+    def join(self, executor: Executor) -> None:
+        """Put an idle executor to use; before it others run what comes, whose caches are warm."""
+        self.executors.append(executor)
+        self.idle.insert(0, executor)
+        if isinstance(executor, InlineExecutor):
+            self.inline = executor
+        self._limit_idle()
+
+    def turn(self, executor: Executor) -> int:
+        """Return how soon an executor would be missed: 0 for the one that would begin last, the most for busy ones."""
+        resting = [*self._spare, *self.idle]
+        return resting.index(executor) if executor in resting else len(self.executors)
+
+    def leave(self, executor: Executor) -> asyncio.Future[None]:
+        """Give an executor no further batch; the future is done when it runs none."""
+        done = self._leaving.get(executor)
+        if done is not None:
+            return done
+        done = asyncio.get_running_loop().create_future()
+        self._forget(executor)
+        if executor in self._started:
+            self._leaving[executor] = done
+        else:
+            done.set_result(None)
+        self._limit_idle()
+        return done
+
+    def lose(self, executor: Executor) -> Sequence[BatchItem]:
+        """Forget an executor that is dead; return what it was running."""
+        self._forget(executor)
+        started = self._started.pop(executor, None)
+        self._left(executor)
+        self._limit_idle()
+        return started.items if started is not None else ()
+
+    def begin(self, executor: Executor, items: Sequence[BatchItem], now_ns: int, cost: Cost) -> int:
+        """Note a batch; return from when on it is stuck."""
+        rows = sum([item.rows for item in items])
+        stuck_ns = now_ns + max(self._stuck_after_ns, int(_STUCK_FACTOR * cost.batch_ns(rows)))
+        self._started[executor] = Started(items, rows, now_ns, stuck_ns)
+        return stuck_ns
+
+    def end(self, executor: Executor) -> Started | None:
+        """Take an executor back whose batch has ended; None where it was lost meanwhile."""
+        started = self._started.pop(executor, None)
+        if started is None:
+            return None
+        self.stuck.discard(executor)
+        if executor in self._leaving:
+            self._left(executor)
+        else:
+            self.idle.append(executor)
+        self._limit_idle()
+        return started
+
+    @property
+    def rows(self) -> int:
+        """Rows that are being computed."""
+        return sum([started.rows for started in self._started.values()])
+
+    def items(self) -> Iterator[tuple[BatchItem, Started]]:
+        """Yield every item that is being computed, with its batch."""
+        for started in self._started.values():
+            for item in started.items:
+                yield item, started
+
+    def seen(self, now_ns: int, costs: CostSource, coming: Callable[[], Coming | None] | None) -> Executors:
+        """Return what the executors are doing; where there is none, the next is one that is busy until it is there.
+
+        Args:
+            coming: says when the next one is ready; None where none comes.
+
+        Raises:
+            NotReady: there is none, and nobody knows when one comes.
+        """
+        if self.usable > 0:
+            ends_ns = self.ends_ns(now_ns, costs)
+            return Executors(self.usable, len(self.idle), sum(ends_ns), ends_ns)
+        expected = coming() if coming is not None else None
+        if expected is None or expected.left_s is None:
+            raise shed_errors.unavailable(expected.retry_s if expected is not None else 0.0)
+        return Executors(0, 0, expected.left_s * 1e9)
+
+    def ends_ns(self, now_ns: int, costs: CostSource) -> list[float]:
+        """Return what each running batch still takes, ascending; those that are stuck or leave are not counted on."""
+        return sorted(
+            [
+                left_ns(now_ns - started.started_ns, started.rows, costs.of(started.items[0].kind))
+                for executor, started in self._started.items()
+                if executor not in self.stuck and executor not in self._leaving
+            ]
+        )
+
+    def find_stuck(self, now_ns: int) -> list[Executor]:
+        """Look which executors are stuck; return those that were not before."""
+        found = [
+            executor
+            for executor, started in self._started.items()
+            if started.stuck_ns <= now_ns and self._may_stick(executor)
+        ]
+        self.stuck.update(found)
+        self._limit_idle()
+        return found
+
+    def moments_ns(self) -> list[int]:
+        """Return when what has not happened yet is due, even where that has passed: nobody may have looked since."""
+        moments = [started.stuck_ns for executor, started in self._started.items() if self._may_stick(executor)]
+        return moments + [item.deadline_ns for item, _ in self.items() if not item.future.done()]
+
+    def _may_stick(self, executor: Executor) -> bool:
+        return executor not in self.stuck and executor not in self._leaving
+
+    def _forget(self, executor: Executor) -> None:
+        self.stuck.discard(executor)
+        if executor in self.executors:
+            self.executors.remove(executor)
+        for waiting in (self.idle, self._spare):
+            if executor in waiting:
+                waiting.remove(executor)
+        if executor is self.inline:
+            self.inline = None
+
+    def _limit_idle(self) -> None:
+        """Keep as many executors idle as may begin a batch; executors that are stuck or leaving do not count."""
+        if self.at_once is None:
+            return
+        room = max(self.at_once - sum([self._may_stick(executor) for executor in self._started]), 0)
+        while len(self.idle) > room:
+            self._spare.append(self.idle.pop(0))  # the one that ended last stays: its caches are warm
+        while len(self.idle) < room and self._spare:
+            self.idle.append(self._spare.pop())
+
+    def _left(self, executor: Executor) -> None:
+        done = self._leaving.pop(executor, None)
+        if done is not None and not done.done():
+            done.set_result(None)
+
+
+def _expire(item: BatchItem, now_ns: int) -> None:
+    """Fail a request that is not computed because it would be late."""
+    item.started_ns = item.finished_ns = now_ns
+    message = "no executor can answer before the deadline; the request was not computed"
+    if item.alone:
+        message = "its batch failed, and the deadline passes before the request can be run alone"
+    if not item.future.done():
+        item.future.set_exception(shed_errors.late(QueueTimeout, message))

@@ -10,8 +10,7 @@ from typing import Any
 from tailcut.common.runtime_spec import spec_of
 from tailcut.manifest import Batching, Deployment, Slo
 from tailcut.models.batch_item import BatchItem
-from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.models.dispatch.executor_set import BatchObserver, ExecutorSet
+from tailcut.models.dispatch.dispatcher import BatchObserver, Dispatcher, ExecutorSet
 from tailcut.models.row_coupling import rows_alone
 from tailcut.models.runtimes.bucketed import buckets_of
 from tailcut.models.runtimes.sliced import RUN_ROWS
