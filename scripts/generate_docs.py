@@ -82,18 +82,22 @@ Data goes to stdout, all else to stderr. `NO_COLOR` is respected. Errors are `er
 _RECIPES_HEAD = f"""# Recipes
 {_GENERATED}
 
-How variants are made. A recipe starts from one variant, which is also the reference that its own must beat, and gives a
-variant of the same name. `tailcut build --list` says which apply to your manifest on your machine.
+A recipe makes a variant of the same name from another variant, and its variant must beat that one. List the recipes, and
+whether each applies to your manifest on your machine:
 
-- Tried: by default, or as INT8 with `build.quantize = true` (`--quantize`). `build.recipes` (`--recipes`) names the
-  ones to try instead.
-- Made from: the first of these variants that was made. `torch`, `sklearn`, `lightgbm` and `xgboost` are sources; a
+```console
+$ tailcut build --list
+```
+
+- Tried: by default, or with the INT8 recipes (`build.quantize = true`, `--quantize`). `build.recipes` (`--recipes`)
+  names the recipes to try instead.
+- Made from: the first of these variants that exists. `torch`, `sklearn`, `lightgbm` and `xgboost` are source variants; a
   Hugging Face folder is a `torch` source.
-- In quotes: what a recipe answers where it cannot be made.
+- In quotes: the reason that `--list` gives if a recipe does not apply.
 """
 
 _NEEDS = re.compile(r"needs (?P<packages>.+): pip install 'tailcut\[(?P<extra>.+)\]'")
-"""What a recipe answers where packages are missing."""
+"""A recipe's reason when packages are missing."""
 
 
 def manifest_page() -> str:
@@ -115,7 +119,7 @@ def cli_page() -> str:
 
 
 def recipes_page() -> str:
-    """The reference of every recipe: what it says of itself, and what it answers where it cannot be made."""
+    """The reference of every recipe, with its reasons for not applying."""
     rows = [
         f"| [{one.name}](#{one.name}) | {one.summary} | {_names(one.base)} | {one.runtime} | {_tried(one)} |"
         for one in BUILT_IN
@@ -130,7 +134,7 @@ def _recipe(recipe: Recipe) -> str:
     free = bool(recipe.why_not(_subject(), here))
     subject = _subject(free=free)
     extras = ", ".join(f"`tailcut[{extra}]`" for extra in dict.fromkeys(modules.values()))
-    lines = [f"## {recipe.name}\n", f"- Needs: {extras or 'what its two variants need'}"]
+    lines = [f"## {recipe.name}\n", f"- Needs: {extras or 'the extras of its two variants'}"]
     if others := set(tables.values()) - set(modules.values()):
         lines[-1] += f"; for models on tables {', '.join(f'`tailcut[{extra}]`' for extra in sorted(others))}"
     on_gpu = bool(recipe.why_not(subject, _machine(here.packages, cuda=())))
@@ -140,8 +144,8 @@ def _recipe(recipe: Recipe) -> str:
         "On ARM64": (subject, _machine(here.packages, machine="aarch64")),
         "From an .onnx file": (_subject("onnx", free=free), here),
         "From trees": (_subject("lightgbm", trees=True, free=free), here),
-        "Where only the batch is free": (_subject(), here),
-        "Where inputs vary in length": (_subject(free=True), here),
+        "With a free batch dimension only": (_subject(), here),
+        "With inputs that vary in length": (_subject(free=True), here),
         "Without `build.train`": (_subject(free=free, train=""), here),
     }
     answers = {what: recipe.why_not(*case) for what, case in cases.items()}
@@ -171,9 +175,9 @@ def _asked_for(recipe: Recipe, subject: Subject) -> dict[str, str]:
 
 def _tuned(recipe: Recipe, *, on_gpu: bool) -> str:
     if on_gpu:
-        return "none, threads of the processor change nothing on a GPU"
+        return "none, CPU threads change nothing on a GPU"
     if recipe.runtime not in TUNED:
-        return "its two variants keep theirs"
+        return "those of its two variants"
     more = dict.fromkeys(key for one in variations(recipe.runtime, Setting(threads=2)) for key in one.more)
     return ", ".join(["threads, executors", *(f"`{key}`" for key in more)])
 

@@ -26,7 +26,7 @@ PORTABLE = frozenset({"onnx"})
 INT8 = frozenset({"int8-dynamic", "int8-fast-gelu", "int8-static", "openvino-int8", "int8-qat"})
 """Recipes that ``build.quantize`` asks for."""
 
-TREES = "trees compare and add: there are no products whose precision could be lowered, and nothing to prune"
+TREES = "trees have no matrix products to quantise"
 """Why INT8 and pruning are refused for an ensemble of trees."""
 
 

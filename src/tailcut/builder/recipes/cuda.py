@@ -21,7 +21,7 @@ from tailcut.models.runtimes import batch_buckets, bucketed
 
 NO_DEVICE = "not here: no CUDA device"
 COMPARED_ROWS = 256
-_TREES = "trees compare and branch row by row: a GPU wins nothing on them"
+_TREES = "trees branch row by row, which a GPU does not speed up"
 
 
 def why_not(subject: Subject, here: HostCapabilities, *packages: str, extra: str) -> str:

@@ -17,7 +17,7 @@ class Int8FastGelu(OnnxInt8):
     """Linear layers with 8-bit weights, activations quantised row by row, approximated GELU."""
 
     name = "int8-fast-gelu"
-    summary = "as int8-dynamic, with GELU approximated by tanh"
+    summary = "int8-dynamic with GELU approximated by tanh"
 
     def make(self, work: Work) -> Result:
         """Approximate, quantise every way that fits this processor, keep the closest, and the faster form of it.

@@ -46,7 +46,7 @@ class Int8Qat:
     base = ("torch",)
     runtime = "onnxruntime"
     suffix = ".onnx"
-    summary = "INT8, fine-tuned with fake quantisation by build.train, for models that lose quality otherwise"
+    summary = "INT8, fine-tuned with fake quantisation by build.train, for models that otherwise lose quality"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """A torch module and a function that trains it."""

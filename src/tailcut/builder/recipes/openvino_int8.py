@@ -52,7 +52,7 @@ class OpenVinoInt8:
     base = ("onnx",)
     runtime = "openvino"
     suffix = ".ovir"
-    summary = "INT8 by NNCF in OpenVINO; layers that cost too much quality stay in float"
+    summary = "INT8 by NNCF in OpenVINO; layers that lose too much quality stay in float"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """Trees have no products to quantise; 8-bit kernels are those of x86."""

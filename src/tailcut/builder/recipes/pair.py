@@ -53,12 +53,12 @@ class Pair:
     base = ("onnx",)
     runtime = "pair"
     suffix = ".json"
-    summary = "one variant for short inputs, another for long ones, switched where it was measured to pay"
+    summary = "one variant for short inputs and another for long ones, switched at the length where it pays"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """It takes an input whose length varies."""
         if subject.trees or free_dimension(subject.deployment.model.inputs) is None:
-            return "no input has a free dimension beside the batch, so all are equally long"
+            return "no input has a free dimension besides the batch, so all rows have the same length"
         return ""
 
     def make(self, work: Work) -> Result:

@@ -11,7 +11,7 @@ from tailcut.builder.recipes.base import Result, Subject, Work
 from tailcut.errors import BuildError, TailcutError
 from tailcut.models.runtimes import bucketed
 
-FREE = "is compiled for fixed shapes: tensor {name!r} has a free dimension beside the batch"
+FREE = "is compiled for fixed shapes: tensor {name!r} has a free dimension besides the batch"
 
 
 class TorchCompile:
