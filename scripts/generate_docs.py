@@ -82,8 +82,8 @@ Data goes to stdout, all else to stderr. `NO_COLOR` is respected. Errors are `er
 _RECIPES_HEAD = f"""# Recipes
 {_GENERATED}
 
-A recipe makes a variant of the same name from another variant, and its variant must beat that one. List the recipes, and
-whether each applies to your manifest on your machine:
+A recipe makes a variant of the same name from another variant, and its variant must beat that one. List the recipes,
+and whether each applies to your manifest on your machine:
 
 ```console
 $ tailcut build --list
@@ -91,8 +91,8 @@ $ tailcut build --list
 
 - Tried: by default, or with the INT8 recipes (`build.quantize = true`, `--quantize`). `build.recipes` (`--recipes`)
   names the recipes to try instead.
-- Made from: the first of these variants that exists. `torch`, `sklearn`, `lightgbm` and `xgboost` are source variants; a
-  Hugging Face folder is a `torch` source.
+- Made from: the first of these variants that exists. `torch`, `sklearn`, `lightgbm` and `xgboost` are source variants;
+  a Hugging Face folder is a `torch` source.
 - In quotes: the reason that `--list` gives if a recipe does not apply.
 """
 
