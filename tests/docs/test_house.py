@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -62,6 +62,17 @@ def test_folders_can_be_taken_in() -> None:
     counts = {folder: sum(path.name != "__init__.py" for path in folder.glob("*.py")) for folder in folders}
     names = {folder.relative_to(PACKAGE).as_posix() for folder, count in counts.items() if count > HOUSE["max_modules"]}
     assert names == set(HOUSE["catalogues"])
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports in functions and for type checkers count, too: who reads one module should not have to read the other."""
+    modules = {_module(path): path for path in SOURCES}
+    imports = {name: _imported(path, modules) for name, path in modules.items()}
+    while leaves := {name for name, found in imports.items() if not found}:
+        imports = {name: found - leaves for name, found in imports.items() if name not in leaves}
+    # What is left is in a circle, or imports one that is.
+    imported = {name for found in imports.values() for name in found}
+    assert {name: sorted(found) for name, found in imports.items() if name in imported} == {}
 
 
 def test_no_name_is_one_that_was_replaced_by_the_fields_term() -> None:
@@ -173,6 +184,21 @@ def _tree(path: Path) -> ast.Module:
 def _parts(path: Path) -> tuple[str, ...]:
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return parts[:-1] if parts[-1] in {"__init__", "__main__"} else parts
+
+
+def _module(path: Path) -> str:
+    """Return a file's module, a package's without ``__init__``."""
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imported(path: Path, modules: Mapping[str, Path]) -> set[str]:
+    """Return which of the modules a file imports, wherever in it; a package only where a name of its own is meant."""
+    found = set()
+    for node in _nodes(path):
+        if isinstance(node, ast.ImportFrom) and node.module in modules:
+            submodules = {f"{node.module}.{name.name}" for name in node.names} & set(modules)
+            found |= submodules or {node.module}
+    return found - {_module(path)}
 
 
 def _lines(path: Path) -> int:

@@ -17,7 +17,7 @@ from tailcut.errors import ProfileError
 from tailcut.models.runtimes.checks import first_line
 from tailcut.models.runtimes.telemetry import keep_off
 from tailcut.profiler.attribution.layers import Conversion
-from tailcut.profiler.hooks.estimators import estimators
+from tailcut.profiler.recording.estimators import estimators
 
 if TYPE_CHECKING:
     from tailcut.common.tensors import Arrays

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tailcut.errors import BadRequest, NotFound, NotInRegistry, NotReady, TailcutError
 from tailcut.models.background_loading import in_background
@@ -19,12 +19,10 @@ from tailcut.models.warm_up import BRIEF
 from tailcut.registry import Registry, Variant, Version, quality_refusal, state_of
 from tailcut.registry.records import VariantRecord
 from tailcut.serving.deployment_loader import Opened, Warm, find_variant, open_variant
+from tailcut.serving.engine_view import EngineView
 from tailcut.serving.promotion_watcher import Follower
 from tailcut.serving.unproven import FORCED, refuse_unproven
 from tailcut.serving.variant_swap import refuse_other_model
-
-if TYPE_CHECKING:
-    from tailcut.serving.deployment import Engine
 
 _LONGEST_ID = 64
 """Longer than any; a longer one could be no file's name, which is an error of the disk."""
@@ -36,7 +34,7 @@ _NAMES = ("promoted", "latest")
 class Repository:
     """The registry as one engine's clients see it. Owned by the event loop."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineView) -> None:
         self._engine = engine
         self._own: Follower | None = None
 

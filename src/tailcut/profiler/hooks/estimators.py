@@ -12,7 +12,7 @@ from typing import Any
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.captured import captured
-from tailcut.profiler.recording.estimators import Estimators
+from tailcut.profiler.recording.estimators import estimators
 from tailcut.profiler.recording.model_libraries import libraries
 from tailcut.profiler.recording.tracing import MODEL, PREPROCESS, close_timed, current, open_timed, tracer
 from tailcut.profiler.recording.untraced import untraced
@@ -88,7 +88,7 @@ def hook_class(owner: type) -> None:
             break
 
 
-estimators = Estimators(hook_class)
+estimators.hook = hook_class
 
 
 def _hook_module(module: ModuleType) -> None:

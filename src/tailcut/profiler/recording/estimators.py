@@ -51,13 +51,13 @@ class Estimator:
 class Estimators:
     """Estimators by the identities of their objects.
 
-    Args:
-        hook: called with the class of each part, before it is called.
+    Attributes:
+        hook: called with the class of each part, before it is called; ``hooks.estimators`` sets it.
     """
 
-    def __init__(self, hook: Callable[[type], None]) -> None:
+    def __init__(self, hook: Callable[[type], None] = lambda owner: None) -> None:
         self._known: dict[int, Estimator] = {}
-        self._hook = hook
+        self.hook = hook
 
     def known(self, owner: Any) -> Estimator | None:
         """Find an estimator that was called before, or that one is put together from."""
@@ -95,10 +95,14 @@ class Estimators:
         several = False
         for name, part in parts_of(owner):
             several = True
-            self._hook(type(part))
+            self.hook(type(part))
             # Also of one that was called by itself before, such as when the whole was fitted.
             self._add(part, " > ".join(filter(None, (found.path, name))))
         return several or is_users(type(owner))
+
+
+estimators = Estimators()
+"""Of this process."""
 
 
 def parts_of(owner: Any) -> Iterator[tuple[str, Any]]:

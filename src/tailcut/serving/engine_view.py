@@ -1,0 +1,64 @@
+"""The part of ``deployment.Engine`` that its fallbacks and its repository use, so that they need not import it."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from tailcut.manifest import Deployment, Manifest
+from tailcut.observe.recorder import Recorder
+from tailcut.serving.deployment_loader import Opened, Warm
+from tailcut.serving.promotion_watcher import Follower
+
+
+class FallbackView(Protocol):
+    """What the repository uses of ``fallback.Fallbacks``."""
+
+    async def loaded(self) -> None:
+        """See ``Fallbacks.loaded``."""
+        ...
+
+
+class RepositoryView(Protocol):
+    """What the fallbacks use of ``repository.Repository``."""
+
+    def switcher(self) -> Follower:
+        """See ``Repository.switcher``."""
+        ...
+
+    def opened_again(self, running: Opened) -> Coroutine[Any, Any, Warm | None]:
+        """See ``Repository.opened_again``."""
+        ...
+
+
+class EngineView(Protocol):
+    """One deployment; see ``deployment.Engine``."""
+
+    manifest: Manifest
+    deployment: Deployment
+    recorder: Recorder
+    follower: Follower | None
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def fallbacks(self) -> FallbackView: ...
+
+    @property
+    def repository(self) -> RepositoryView: ...
+
+    @property
+    def is_loaded(self) -> bool: ...
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    @property
+    def running(self) -> Opened: ...
+
+    def make_follower(self) -> Follower: ...
+
+    def park(self) -> None: ...
+
+    def unpark(self) -> None: ...
