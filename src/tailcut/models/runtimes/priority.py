@@ -195,11 +195,6 @@ class _Turns:
 _TURNS = _Turns()
 
 
-def is_loading() -> bool:
-    """Whether something is being opened in the background."""
-    return _TURNS.blocks > 0
-
-
 def lower_priority() -> None:
     """Let this thread, and those that it starts from now on, give way to all others of the process; Linux only."""
     if sys.platform == "linux":
