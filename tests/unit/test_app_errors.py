@@ -101,7 +101,7 @@ WRONG: list[tuple[str, str, Any, dict[str, str], int, str, str]] = [
     ("POST", "/predict/m", {"entities": []}, {}, 400, "bad_request", "the list is empty"),
     ("POST", "/predict/m", {"rows": [ROW], "more": 1}, {}, 400, "bad_request", "unknown field `more`"),
     ("POST", "/predict/m", {"rows": [1]}, {}, 400, "bad_request", "no prediction request"),
-    ("POST", "/predict/m", {"rows": [{"id": 1}]}, {}, 400, "bad_request", "column 'value' is missing"),
+    ("POST", "/predict/m", {"rows": [{"id": 1}]}, {}, 400, "bad_request", "row 0: the field 'value' is missing"),
     ("POST", "/predict/m", {"rows": [{"id": 1, "value": "2"}]}, {}, 400, "bad_request", "input 'x' holds '2'"),
     ("POST", "/predict/m", {"rows": [{"id": 1, "value": None}]}, {}, 400, "bad_request", "input 'x' holds NaN"),
     ("POST", "/predict/m", {"rows": [{"id": 1, "value": [2]}]}, {}, 400, "bad_request", "rows cannot be turned"),

@@ -57,7 +57,7 @@ def test_an_input_without_columns_is_a_field_of_its_own_name() -> None:
     ("datatype", "value", "says"),
     [
         ("FP32", "1.5", "input 'x' holds '1.5', which is no FP32"),
-        ("FP32", [1], "lists of different lengths, too deep, or a list beside another value"),
+        ("FP32", [1], "takes one value per row, got a list of shape \\[1\\]"),
         ("FP32", None, r"NaN \(in JSON null\) in row 0"),
         ("FP32", 1e300, r"holds 1e\+300, which is no FP32"),
         ("FP16", 65520, "input 'x' holds 65520, which is no FP16"),
@@ -193,12 +193,42 @@ def test_an_output_that_is_not_finite_is_an_error(value: float) -> None:
 
 
 def test_a_missing_column_is_named() -> None:
-    with pytest.raises(BadRequest, match="column 'b' is missing"):
+    with pytest.raises(BadRequest, match="row 0: the field 'b' is missing"):
         transform().inputs([{"a": 1}], from_client=True)
 
 
+@pytest.mark.parametrize("columns", [("x",), ()])
+@pytest.mark.parametrize(("value", "seen"), [([1.0], [1]), ([1.0, 2.0], [2]), ([[1.0]], [1, 1])])
+def test_a_list_where_one_value_belongs_is_refused(columns: tuple[str, ...], value: object, seen: list[int]) -> None:
+    tensor = Tensor(name="x", shape=(-1, 1) if columns else (-1,), columns=columns)
+    with pytest.raises(BadRequest) as caught:
+        RowTransform(model(tensor), None, None).inputs([{"x": value}] * 3, from_client=True)
+    said = f"row 0: the field 'x': input 'x' takes one value per row, got a list of shape {seen}"
+    assert said in caught.value.message
+
+
+def test_lists_of_the_inputs_shape_flat_ones_and_bare_numbers_pass() -> None:
+    square = RowTransform(model(Tensor(name="x", shape=(-1, 2, 2))), None, None)
+    for value in ([[1, 2], [3, 4]], [1, 2, 3, 4]):
+        assert square.inputs([{"x": value}], from_client=True)["x"].tolist() == [[[1, 2], [3, 4]]]
+    assert RowTransform(model(Tensor(name="x", shape=(-1, 1))), None, None).inputs([{"x": 5}], from_client=True)[
+        "x"
+    ].tolist() == [[5]]
+
+
+@pytest.mark.parametrize(("bad", "says"), [("a", "holds 'a', which is no FP32"), (None, "missing")])
+def test_the_row_that_is_wrong_is_named(bad: object, says: str) -> None:
+    rows: list[dict[str, object]] = [{"a": 1.0, "b": 2.0} for _ in range(5)]
+    if bad is None:
+        del rows[3]["b"]
+    else:
+        rows[3]["b"] = bad
+    with pytest.raises(BadRequest, match=f"row 3: the field 'b'.*{says}"):
+        transform().inputs(rows, from_client=True)
+
+
 def test_the_same_fault_in_feature_rows_is_not_the_clients() -> None:
-    with pytest.raises(HookError, match="column 'b' is missing") as caught:
+    with pytest.raises(HookError, match="row 0: the field 'b' is missing") as caught:
         transform().inputs([{"a": 1}], from_client=False)
     assert "tailcut check" in caught.value.hint
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from reprlib import repr as shown
 from typing import Any
 
@@ -162,21 +163,58 @@ class RowTransform:
             raise HookError(f"preprocess: {error.message}", hint=error.hint) from None  # no client chose the shape
 
     def _from_columns(self, rows: Rows) -> Arrays:
-        arrays: Arrays = {}
-        for spec in self.specs:
-            columns = self._columns[spec.name]
-            if columns:
-                values: Any = [[row[column] for column in columns] for row in rows]
-            else:
-                values = [row[spec.name] for row in rows]
-            array = converted(values, spec)
-            arrays[spec.name] = array.reshape(len(rows), *spec.tail) if spec.fixed else array
-        return arrays
+        try:
+            return {spec.name: self._filled(spec, rows) for spec in self.specs}
+        except Exception as error:
+            self._refuse_field(rows)
+            raise error from None
+
+    def _filled(self, spec: InputSpec, rows: Rows) -> Array:
+        columns = self._columns[spec.name]
+        if columns:
+            values: Any = [[row[column] for column in columns] for row in rows]
+            return _in_shape(converted(values, spec), (len(rows), len(columns)), spec)
+        array = converted([row[spec.name] for row in rows], spec)
+        return _in_shape(array, (len(rows), *spec.tail), spec) if spec.fixed else array
+
+    def _refuse_field(self, rows: Rows) -> None:
+        """Name the first field of a row that is missing, or that no input takes.
+
+        Raises:
+            BadRequest: there is such a field.
+        """
+        for place, row in enumerate(rows):
+            for spec in self.specs:
+                columns = self._columns[spec.name]
+                for name in columns or (spec.name,):
+                    if name not in row:
+                        raise BadRequest(f"row {place}: the field {name!r} is missing")
+                    try:
+                        array = converted([row[name]], spec)
+                        if columns or spec.fixed:
+                            _in_shape(array, (1,) if columns else (1, *spec.tail), spec)
+                    except BadRequest as error:
+                        raise BadRequest(f"row {place}: the field {name!r}: {error.message}", hint=error.hint) from None
 
     def _rows_hint(self) -> str:
         if self._hook is not None:
             return "a row is an object with what model.preprocess reads"
         return f"a row is an object with {', '.join(self._fields[: self._required])}"
+
+
+def _in_shape(array: Array, shape: tuple[int, ...], spec: InputSpec) -> Array:
+    """Return an input's values in its shape; a row's may be flat, or be a bare number where the input takes one.
+
+    Raises:
+        BadRequest: they have another shape.
+    """
+    rows, *tail = shape
+    flat = (rows, prod(tail)) if len(tail) > 1 else (rows,) if tail == [1] else shape
+    if array.shape not in (shape, flat):
+        expected = f"a list of shape {tail}" if tail else "one value"
+        seen = f"a list of shape {list(array.shape[1:])}" if array.ndim > 1 else "one value"
+        raise BadRequest(f"input {spec.name!r} takes {expected} per row, got {seen}")
+    return array if array.shape == shape else array.reshape(shape)
 
 
 def columns_of(model: Model) -> tuple[str, ...]:
