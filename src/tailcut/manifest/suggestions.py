@@ -58,7 +58,7 @@ def _most_alike(written: Path, known: Path, names: Iterable[str], tree: Mapping[
     if close := nearest(_letters(written), paths, least=_CLOSE):
         return paths[close]
     name = written[len(known)]
-    if close := nearest(name, names):
+    if close := nearest(name.lower(), names):
         return (*known, close)
     if len(written) != 1:
         return ()
