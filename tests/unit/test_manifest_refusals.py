@@ -21,7 +21,7 @@ def manifest(tmp_path: Path) -> Path:
         ("server.prot=1", "server.prot: no such key in [server]", "did you mean server.port?"),
         ("server.http2=true", "server.http2: no such key in [server]", "a proxy in front of the server speaks HTTP/2"),
         ("port=1", "port: no such key in the manifest", "did you mean server.port?"),
-        ("SLO.p95=\"5ms\"", "SLO: no such key in the manifest", "did you mean slo.p95?"),
+        ('SLO.p95="5ms"', "SLO: no such key in the manifest", "did you mean slo.p95?"),
         ("server.max_body_bytes=1", "server.max_body_bytes: no such key in [server]", "did you mean server.max_body?"),
         ("pool.zzz=1", "pool.zzz: no such key in [pool]", "its keys are executor, executors, max_executors, recycle_"),
         (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from tailcut.builder import workspace
 from tailcut.builder.records import Outcome, Spec
 from tailcut.builder.speed.memory import session_bytes
 from tailcut.errors import BuildError, DoesNotApply, ManifestError, MissingExtra, TailcutError
+from tailcut.system import child_processes
 
 _TAIL_LINES = 5
 _LOOK_S = 0.25
@@ -56,10 +56,10 @@ def run_step(spec: Spec, *, timeout_s: float, memory_bytes: int | None = None) -
         try:
             over = _watch(child, timeout_s, memory_bytes)
         except BaseException:  # Ctrl-C does not reach the child's own session
-            _kill(child)
+            child_processes.stop(child)
             raise
         if over:
-            _kill(child)
+            child_processes.stop(child)
             raise BuildError(
                 f"{what} {over[0]} and was killed{_tail(log_file)}",
                 hint=f"{over[1]}{spec.way_out}",
@@ -69,7 +69,7 @@ def run_step(spec: Spec, *, timeout_s: float, memory_bytes: int | None = None) -
         if workspace.free_bytes(folder) < workspace.LEAST_BYTES:
             raise workspace.none_left(what, folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         raise BuildError(
-            f"{what} crashed ({_how(code)}){_tail(log_file)}",
+            f"{what} crashed ({child_processes.describe_exit(code)}){_tail(log_file)}",
             hint=f"its last output is above; mend that{spec.way_out}",
         )
     outcome = msgspec.json.decode(outcome_file.read_bytes(), type=Outcome)
@@ -96,22 +96,5 @@ def _watch(child: subprocess.Popen[bytes], timeout_s: float, memory_bytes: int |
             )
 
 
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child and all that it started, unless it ended by itself: its number may then be another's."""
-    if child.returncode is None:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"signal {signal.Signals(-code).name}"
-    except ValueError:
-        return f"signal {-code}"
-
-
 def _tail(log: Path) -> str:
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return "".join(f"\n  | {line}" for line in lines[-_TAIL_LINES:])
+    return "".join(f"\n  | {line}" for line in child_processes.last_lines(log, _TAIL_LINES))

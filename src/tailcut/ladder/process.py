@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import http.client
-import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from tailcut.errors import StartError
+from tailcut.system import child_processes
 
 _POLL_S = 0.05
 _LOG_LINES = 20
@@ -133,21 +131,11 @@ class ServerProcess:
 
     def stop(self) -> None:
         """Ask it to stop, then kill what is left of its session."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(self._stop_s)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        child_processes.stop(self._process, self._stop_s)
 
     def last_lines(self) -> str:
         """Return the end of its log, and where that is."""
-        try:
-            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            lines = []
-        return f"the last lines of {self.log}:\n" + "\n".join(lines[-_LOG_LINES:])
+        return f"the last lines of {self.log}:\n" + "\n".join(child_processes.last_lines(self.log, _LOG_LINES))
 
 
 def free_port() -> int:

@@ -22,6 +22,7 @@ from tailcut.profiler.child_channel import Heard, Options, Said
 from tailcut.profiler.diagnosis import explain_failure, explain_silence
 from tailcut.profiler.recording.captured import FoundLayers
 from tailcut.profiler.recording.model_inputs import ModelCall
+from tailcut.system import child_processes
 
 _CHILD = "tailcut.profiler.recording.child"
 _QUIET_S = 5.0
@@ -172,13 +173,7 @@ class PilotProcess:
 
     def stop(self) -> None:
         """Ask it to stop, then kill it and whatever it started."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOP_S)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        child_processes.stop(self._process, _STOP_S)
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
@@ -189,11 +184,7 @@ class PilotProcess:
 
     def log(self, lines: int = _LOG_LINES) -> str:
         """The end of what it printed."""
-        try:
-            printed = (self._folder / "log").read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
-        except OSError:
-            return ""
-        return "\n".join(printed[-lines:])
+        return "\n".join(child_processes.last_lines(self._folder / "log", lines))
 
     def _ask(self, command: str) -> None:
         stdin = self._process.stdin

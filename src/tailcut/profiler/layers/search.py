@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +16,7 @@ from tailcut.errors import ManifestError, MissingExtra, ProfileError, TailcutErr
 from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.layers.onnx import of_onnx
 from tailcut.profiler.layers.torch import of_torch
+from tailcut.system import child_processes
 
 __all__ = ["InputShape", "LayersOutcome", "LayersSpec", "find_layers", "of_onnx", "of_torch", "parse_shape"]
 
@@ -105,7 +104,9 @@ def find_layers(
         command = [sys.executable, "-P", "-m", "tailcut.profiler.layers.child", str(spec_file), str(outcome_file)]
         code = _run(command, log, environment, timeout_s, what)
         if code != 0 or not outcome_file.exists():
-            raise ProfileError(f"profiling {what} crashed (exit code {code})", hint=_last_lines(log))
+            raise ProfileError(
+                f"profiling {what} crashed ({child_processes.describe_exit(code)})", hint=_last_lines(log)
+            )
         outcome = msgspec.json.decode(outcome_file.read_bytes(), type=LayersOutcome)
     if outcome.found is None:
         raise _ERRORS.get(outcome.code, ProfileError)(outcome.error, hint=outcome.hint)
@@ -131,10 +132,9 @@ def _run(command: Sequence[str], log: Path, environment: Mapping[str, str] | Non
             ) from None
         finally:
             if child.returncode is None:  # also at Ctrl-C, which does not reach the child's session
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+                child_processes.stop(child)
 
 
 def _last_lines(log: Path) -> str:
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return "its last output:" + "".join(f"\n  | {line}" for line in lines[-_TAIL_LINES:])
+    lines = child_processes.last_lines(log, _TAIL_LINES)
+    return "its last output:" + "".join(f"\n  | {line}" for line in lines)

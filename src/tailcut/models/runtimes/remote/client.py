@@ -22,6 +22,7 @@ from tailcut.manifest.keys import to_plain
 from tailcut.models.runtimes.base import Openable
 from tailcut.models.runtimes.remote.arena import Arena
 from tailcut.models.runtimes.remote.messages import Failed, Frames, Open, Ran, Reply, Run, frame, opening_of
+from tailcut.system.child_processes import describe_exit
 
 _READ_BYTES = 1 << 16
 _OPEN_TIMEOUT_S = 300.0
@@ -178,12 +179,7 @@ class RemoteRuntime:
 
     def _how(self) -> str:
         self.kill()
-        code = self.process.wait()
-        if code >= 0:
-            return f"exit code {code}"
-        with suppress(ValueError):  # a real-time signal has no name
-            return f"signal {signal.Signals(-code).name}"
-        return f"signal {-code}"
+        return describe_exit(self.process.wait())
 
     def kill(self) -> None:
         """End the child at once, whatever it does, and what it started: that may hold our connection open."""
