@@ -12,10 +12,13 @@ import hypothesis
 import pytest
 
 from tailcut.manifest.module_finder import DeploymentFinder
-from tailcut.manifest.modules import deployments, loaded_file
+from tailcut.manifest.modules import loaded_file
 
 REQUIRE_SERVERS = "REQUIRE_SERVERS"  # not TAILCUT_...: those are settings of the manifest, and unknown ones are errors
 _INTEGRATION = Path(__file__).parent / "integration"
+_LIBRARIES: set[str] = set()
+"""Modules that are of no test's deployment."""
+
 _SMALLEST = [sys.float_info.min * sys.float_info.epsilon]
 
 # Examples take as long as the machine is busy; a deadline would only test the neighbours.
@@ -46,13 +49,15 @@ def _modules_of_deployments(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Forget what a test's deployments imported: the next test's modules have the same names and other files."""
     before = list(sys.path)
     yield
-    folders = {folder for one in deployments.present for folder in one.folders}
-    sys.path[:] = [folder for folder in sys.path if folder not in folders or folder in before]
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, DeploymentFinder)]
+    # By where files are, and not by the deployments: some may be collected by now.
     base = f"{tmp_path_factory.getbasetemp()}{os.sep}"
-    for name in list(sys.modules) if folders else ():
+    sys.path[:] = [folder for folder in sys.path if folder in before or not folder.startswith(base)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, DeploymentFinder)]
+    for name in set(sys.modules) - _LIBRARIES:
         if (loaded_file(name) or "").startswith(base):
             del sys.modules[name]
+        else:
+            _LIBRARIES.add(name)
 
 
 @pytest.hookimpl(wrapper=True)
