@@ -50,6 +50,18 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert unreachable == []
 
 
+def test_the_table_of_results_names_every_file() -> None:
+    """A result is in the table, and the table names no file that is gone."""
+    folder = ROOT / "benchmarks" / "results"
+    page = folder / "README.md"
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    named = re.findall(r"\]\(([^)]+)\)", "\n".join(rows))
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() and path != page}
+    assert len(named) == len(set(named)), "a file is named twice"
+    assert set(named) == files
+    assert broken_links(page) == []
+
+
 def test_the_checks_see_what_is_wrong(tmp_path: Path) -> None:
     """The judge is judged: each kind of mistake is found."""
     assert command_error(["tailcut", "serve", "--port", "0"]) == ""
