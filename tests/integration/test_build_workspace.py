@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.test_build_workspace import small_disk
+from tests.unit.builder.test_workspace import small_disk
 
 from tailcut.builder import build
 from tailcut.builder.progress import Event

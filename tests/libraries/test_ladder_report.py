@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.unit.ladder_sample import sample
+from tests.unit.ladder.ladder_sample import sample
 
 from tailcut.errors import LoadTestError
 from tailcut.report import load_ladder, render_html, render_markdown, render_terminal, save_ladder, write_reports

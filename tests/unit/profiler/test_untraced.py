@@ -1,0 +1,441 @@
+"""Of a long recording some requests are traced: which, what becomes of the others, what the traced ones say."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from asyncio.events import Handle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.unit.profiler import profile_sample
+from tests.unit.profiler.forecast.test_holding import _LOCK, locked
+
+from tailcut.common.slo import parse_objectives
+from tailcut.profiler.attribution.budget import make_budget
+from tailcut.profiler.attribution.functions import seen_shares
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.forecast.work import read_work
+from tailcut.profiler.hooks import locks, models
+from tailcut.profiler.hooks.wrapping import awaited, brief, called
+from tailcut.profiler.overhead_records import Latencies, Overhead
+from tailcut.profiler.plan import least_for
+from tailcut.profiler.recording import blocking, middleware
+from tailcut.profiler.recording.background_calls import background_calls
+from tailcut.profiler.recording.captured import captured
+from tailcut.profiler.recording.middleware import Profiled
+from tailcut.profiler.recording.spans import requests_of
+from tailcut.profiler.recording.trace_sampling import held_up, is_traced, one_in
+from tailcut.profiler.recording.tracing import current, tracer
+from tailcut.profiler.records import Recording, Request, Span, Stage, Wait
+
+_MS = 1_000_000
+SKIPPED, TRACED = (next(n for n in range(100) if is_traced(n, 2) is wanted) for wanted in (False, True))
+
+
+@pytest.fixture
+def half(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracer.clear()
+    background_calls.clear()
+    monkeypatch.setattr(tracer, "one_in", 2)
+    monkeypatch.setattr(tracer, "touched", tracer.touched)
+
+
+@pytest.mark.parametrize("in_", [2, 3, 4, 5, 6, 7, 8])
+def test_so_many_of_them_are_traced_whatever_repeats_with_which_period(in_: int) -> None:
+    numbers = np.arange(20_000)
+    assert is_traced(numbers, 1).all()
+    assert is_traced(numbers, in_).mean() == pytest.approx(1 / in_, abs=0.02)
+    assert is_traced(numbers, in_).tolist() == [is_traced(number, in_) for number in range(20_000)]
+    for period in range(2, 63):
+        for first in range(period):
+            assert 0.0 < is_traced(numbers[first::period], in_).mean() < 1.0
+
+
+def waiting(stage: Stage, label: str, share: float, took_ms: float = 100.0) -> Request:
+    left_ns = round(took_ms * _MS)
+    span = Span(stage=stage, label=label, start_ns=0, end_ns=round(share * left_ns))
+    return Request(number=0, intended_ns=-1, sent_ns=-1, done_ns=-1, entered_ns=0, left_ns=left_ns, spans=(span,))
+
+
+def test_all_of_a_short_recording_are_traced_and_where_requests_wait_for_what_several_hold() -> None:
+    free = [waiting(Stage.WAIT, "psycopg_pool", 0.02)] * 9
+    assert [one_in(requests, free) for requests in (200, 999, 1000, 1999, 3300, 9000)] == [1, 1, 2, 3, 6, 8]
+    assert one_in(50, free, least_traced=20) == 2
+    for stage, label in ((Stage.LOCK, "asyncio.Semaphore"), (Stage.WAIT, "psycopg_pool")):
+        assert one_in(5_000, [*free, waiting(stage, label, 0.2, 110.0)]) == 1
+        assert one_in(5_000, [*free, waiting(stage, label, 0.2, 90.0)]) == 8  # who is quick does not matter
+    for stage, label in ((Stage.WAIT, "thread pool"), (Stage.LOCK, _LOCK)):
+        assert one_in(5_000, [waiting(stage, label, 0.9)]) == 8
+    assert held_up(()) == 0.0
+
+
+def test_an_slos_percentile_rests_on_enough_that_are_traced() -> None:
+    assert least_for(None) == least_for(parse_objectives("p50=10ms,errors=1%")) == 500
+    assert least_for(parse_objectives("p95=10ms,p99=50ms")) == 2000
+
+
+def ask(*numbers: int, handler: Callable[[], Any]) -> None:
+    """Ask an application that calls ``handler``, which may be awaited, on one connection."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        made = handler()
+        if made is not None:
+            await made
+
+    async def main() -> None:
+        for number in numbers:
+            scope = {
+                "type": "http", "method": "GET", "path": "/",
+                "headers": [(middleware.HEADER, b"%d" % number)],
+            }  # fmt: skip
+            await asyncio.create_task(Profiled(application)(scope, None, None))  # type: ignore[arg-type]
+        await asyncio.sleep(0.02)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    asyncio.run(main())
+
+
+def query() -> int:
+    def answer() -> int:
+        time.sleep(0.0001)  # what takes no time is no news
+        return 2
+
+    found: int = called(answer, Stage.SQL, "SELECT")()
+    return found
+
+
+def stray_calls() -> int:
+    return sum(one.calls for one in background_calls.found())
+
+
+@pytest.mark.usefixtures("half")
+def test_what_an_untraced_request_calls_is_neither_its_span_nor_anybodys() -> None:
+    ask(SKIPPED, TRACED, SKIPPED, handler=lambda: query() and None)
+    assert [(one.number, [span.label for span in one.spans[1:]]) for one in requests_of(tracer)] == [
+        (TRACED, ["SELECT"])
+    ]
+    assert stray_calls() == 0
+    assert current.get() is None
+
+
+@pytest.mark.usefixtures("half")
+def test_what_an_untraced_request_leaves_behind_is_work_in_the_background() -> None:
+    """As it is with a traced one: once it is over."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def later() -> None:
+        await asyncio.sleep(0.005)
+        query()
+
+    ask(SKIPPED, handler=lambda: tasks.append(asyncio.create_task(later())))
+    assert stray_calls() == 1
+
+
+@pytest.mark.usefixtures("half")
+def test_what_drivers_do_for_an_untraced_request_is_theirs_alone() -> None:
+    """A call that is short, and one that is awaited."""
+    calls: list[str] = []
+
+    async def fetch() -> None:
+        calls.append("fetch")
+
+    handler = awaited(fetch, Stage.SQL, "SELECT 1")
+    ask(SKIPPED, handler=handler)
+    ask(SKIPPED, handler=brief(lambda: calls.append("commit"), Stage.SQL, "COMMIT"))
+    assert calls == ["fetch", "commit"]
+    assert requests_of(tracer) == ()
+    assert stray_calls() == 0
+    asyncio.run(handler())
+    assert stray_calls() == 1
+    background_calls.clear()
+
+
+class Module:
+    """As torch's: calls go by ``_wrapped_call_impl`` to the compiled form where there is one."""
+
+    _compiled_call_impl: Any = None
+
+    def __init__(self, *inner: Module) -> None:
+        self.inner = inner
+        self.went: list[str] = []
+
+    def _wrapped_call_impl(self, x: int) -> int:
+        self.went.append("wrapped")
+        return self._compiled_call_impl(x) if self._compiled_call_impl is not None else self._call_impl(x)
+
+    def _call_impl(self, x: int) -> int:
+        self.went.append("call")
+        for one in self.inner:
+            x = one(x)
+        return x + 1
+
+    __call__ = _wrapped_call_impl
+
+
+@pytest.mark.usefixtures("half")
+def test_a_torch_model_of_an_untraced_request_is_called_by_the_shortest_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(Module, "__call__", Module.__call__)
+    monkeypatch.setattr(captured, "torch", lambda *_: kept.append(_))
+    models._hook_torch(SimpleNamespace(Module=Module))  # type: ignore[arg-type]
+    plain, compiled = Module(), Module()
+    compiled._compiled_call_impl = lambda x: x + 100
+    net, found = Module(plain, compiled), []
+    ask(SKIPPED, handler=lambda: found.append(net(0)))
+    assert found == [102]
+    assert (net.went, plain.went, compiled.went) == (["call"], ["call"], ["wrapped"])
+    assert (requests_of(tracer), stray_calls(), kept) == ((), 0, [])
+    net(0)  # for nobody
+    assert (stray_calls(), len(kept)) == (1, 1)
+    background_calls.clear()
+
+
+@pytest.mark.usefixtures("half", "hooked_threads")
+def test_threads_know_that_they_work_for_an_untraced_request() -> None:
+    own = ThreadPoolExecutor(1)
+    found: list[int] = []
+    asked: list[str] = []
+
+    class Named(ThreadPoolExecutor):
+        """Of the user's: it wants to know what it is given."""
+
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            asked.append(fn.__name__)
+            return super().submit(fn, *args, **kwargs)
+
+    class Asks:
+        def __call__(self) -> int:
+            return query()
+
+    class Inline(ThreadPoolExecutor):
+        """Runs what it is given where it stands."""
+
+        def _adjust_thread_count(self) -> None:
+            self._work_queue.get_nowait().run()
+
+    async def handler() -> None:
+        loop = asyncio.get_running_loop()
+        found.append(await loop.run_in_executor(None, query))
+        found.append(await loop.run_in_executor(own, query))
+        found.append(own.submit(query).result())
+        found.append(await asyncio.to_thread(query))
+        with Named(1) as named:
+            await loop.run_in_executor(named, query)
+        found.append(await loop.run_in_executor(own, Asks()))
+        Inline(1).submit(query)
+        found.append(query())  # still in the request
+
+    ask(SKIPPED, handler=handler)
+    assert (found, stray_calls()) == ([2, 2, 2, 2, 2, 2], 0)
+    assert asked == ["query"]
+    assert own.submit(query).result() == 2  # the thread is nobody's again
+    assert stray_calls() == 1
+    own.shutdown()
+
+
+@pytest.mark.usefixtures("half")
+def test_a_torch_model_of_an_untraced_request_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of its parts is taken for a model of its own."""
+
+    class Module:
+        def __init__(self, *inner: Module) -> None:
+            self.inner = inner
+
+        def __call__(self, x: int) -> int:
+            for one in self.inner:
+                x = one(x)
+            return x + 1
+
+    kept: list[Any] = []
+    monkeypatch.setattr(captured, "torch", lambda *arguments: kept.append(arguments))
+    models._hook_torch(SimpleNamespace(Module=Module))  # type: ignore[arg-type]
+    answers: list[int] = []
+    ask(SKIPPED, handler=lambda: answers.append(Module(Module(), Module())(0)))
+    assert (answers, kept, stray_calls()) == ([3], [], 0)
+
+
+@pytest.mark.usefixtures("half")
+def test_an_untraced_request_that_fails_is_told() -> None:
+    def fail() -> None:
+        raise ValueError("no such flight")
+
+    with pytest.raises(ValueError, match="no such flight"):
+        ask(SKIPPED, handler=fail)
+    assert tracer.failures[0].endswith("ValueError: no such flight")
+    tracer.clear()
+
+
+def only(recording: Recording, is_kept: Callable[[Request], bool]) -> Recording:
+    """The same with only these requests traced."""
+    kept = tuple(filter(is_kept, recording.requests))
+    others = [one for one in recording.requests if not is_kept(one)]
+    seen = tuple(msgspec.structs.replace(one, spans=(), entered_ns=-1, left_ns=-1) for one in others)
+    waits = tuple(
+        Wait(label=span.label, start_ns=span.start_ns, end_ns=span.end_ns)
+        for one in others
+        for span in one.spans
+        if span.stage is Stage.LOCK
+    )
+    return msgspec.structs.replace(recording, requests=kept, untraced=seen, waits=waits)
+
+
+def thinned(recording: Recording, in_: int = 2) -> Recording:
+    return only(recording, lambda one: bool(is_traced(one.number, in_)))
+
+
+def test_half_of_the_requests_say_of_the_process_what_all_say() -> None:
+    """Its CPU time is that of all of them, and so are the stacks that were seen in it."""
+    whole = profile_sample.recording(count=800)
+    pilot = msgspec.structs.replace(whole.pilot, cpu_s=800 * 0.016)
+    whole = msgspec.structs.replace(whole, pilot=pilot, sampled_s=whole.duration_s, sample_interval_ns=20 * _MS)
+    part = thinned(whole)
+    took_ms = [read_work(one, attribute(one)).cpu_ns / _MS for one in (whole, part)]
+    assert took_ms[1] == pytest.approx(took_ms[0], rel=0.05)
+    label = ("recompute (features.py:60)", "features.py:60")
+    code = [
+        sum(span.end_ns - span.start_ns for one in of.requests for span in one.spans if span.label == label[0])
+        for of in (whole, part)
+    ]
+    shares = [seen_shares(of, {label: float(ns)}) for of, ns in zip((whole, part), code, strict=True)]
+    assert shares[0]
+    assert shares[1][label] == pytest.approx(shares[0][label], rel=0.1)
+
+
+def test_how_long_a_lock_is_held_is_known_by_who_had_it_in_between() -> None:
+    whole = locked(rate=100.0, inside=Stage.CODE)
+    part = thinned(whole)
+    work = read_work(part, attribute(part))
+    assert [(hold.label, hold.at_once) for hold in work.holds.found] == [(_LOCK, 1)]
+    assert work.held_ns(0) == pytest.approx(8.0 * _MS, rel=0.05)
+
+
+def known_locks(recording: Recording) -> bool:
+    holds = read_work(recording, attribute(recording)).holds
+    assert bool(holds.found) is not bool(holds.unknown)
+    return bool(holds.found)
+
+
+def test_a_lock_that_others_have_for_longer_is_not_played_as_if_those_that_were_traced_were_all() -> None:
+    whole = locked(rate=30.0, inside=Stage.CODE, odd=5.0)
+    assert known_locks(thinned(whole))
+    assert not known_locks(only(whole, lambda one: one.number % 2 == 0))
+
+
+def test_who_has_a_lock_is_not_told_of_an_endpoint_by_what_another_does_with_it() -> None:
+    """Of one that only waits for it, what it does while it has it was not seen."""
+    whole = locked(rate=100.0, inside=Stage.CODE)
+    two = msgspec.structs.replace(
+        whole,
+        requests=tuple(
+            msgspec.structs.replace(one, endpoint="report (app.py:90)") if one.number % 2 else one
+            for one in whole.requests
+        ),
+    )
+    waits = sorted((s.end_ns, s.start_ns, one.number) for one in two.requests for s in one.spans if s.label == _LOCK)
+    hand_on = {number for (got, _, number), (_, start, _) in pairwise(waits) if start <= got}
+    assert known_locks(thinned(two))
+    assert not known_locks(only(two, lambda one: one.number % 2 == 0 or one.number not in hand_on))
+
+
+@pytest.mark.parametrize(("count", "known"), [(250, True), (100, False)])
+def test_few_who_are_traced_say_what_is_done_with_a_lock_where_enough_were_seen_to_wait(
+    count: int, known: bool
+) -> None:
+    whole = locked(rate=60.0, inside=Stage.CODE, count=count)
+    assert known_locks(thinned(whole, 4)) is known
+
+
+def test_what_several_hold_at_once_is_not_read_off_half_of_the_requests() -> None:
+    """Nobody knows when one that was not traced gave it back."""
+    whole = locked(rate=300.0, at_once=3, label="asyncio.Semaphore")
+    assert read_work(whole, attribute(whole)).holds.found
+    part = thinned(whole)
+    holds = read_work(part, attribute(part)).holds
+    assert not holds.found
+    assert holds.unknown
+
+
+@pytest.mark.usefixtures("half")
+def test_untraced_requests_that_wait_for_a_lock_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = locks._TracedLock(threading.Lock(), _LOCK)
+
+    def handler() -> None:
+        with lock:
+            pass
+        lock.acquire()
+        threading.Timer(0.02, lock.release).start()
+        assert lock.acquire(timeout=10.0)
+        assert not lock.acquire(timeout=0.001)  # in vain: nobody gave it away
+        assert not lock.acquire(blocking=False)
+        lock.release()
+
+    ask(SKIPPED, handler=handler)
+    (one,) = tracer.waits
+    assert one.label == _LOCK
+    assert one.end_ns - one.start_ns >= 15 * _MS
+    tracer.clear()
+    assert tracer.waits == []
+
+
+@pytest.mark.usefixtures("half")
+def test_who_holds_the_loop_for_an_untraced_request_is_named_as_in_a_traced_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def handler() -> None:
+        span = current.get()
+        if span is not None:
+            span.trace.endpoint = ("predict", "app.py:7")
+        until_s = time.monotonic() + 0.004
+        while time.monotonic() < until_s:
+            pass
+
+    monkeypatch.setattr(Handle, "_run", Handle._run)
+    blocking.watch_loop("asyncio")
+    ask(TRACED, SKIPPED, handler=handler)
+    # Shorter ones are of callbacks that others kept from their core.
+    held = [one for one in tracer.moments if one.stage is Stage.LOOP and one.end_ns - one.start_ns >= 4 * _MS]
+    told = [(one.label, one.place, one.request) for one in held]
+    assert told == [("predict", "app.py:7", number) for number in (TRACED, SKIPPED)]
+    tracer.clear()
+
+
+def test_answers_and_failures_are_those_of_all_requests() -> None:
+    whole = profile_sample.recording(count=800)
+    part = thinned(whole)
+    assert len(part.requests) < 500
+    budgets = [make_budget(one, parse_objectives("p95=25ms,errors=0.1%")) for one in (whole, part)]
+    for name in ("answered", "failed", "wall", "perception", "findings"):
+        assert getattr(budgets[1], name) == getattr(budgets[0], name)
+    calls = [{one.text: (one.calls, one.total_ms) for one in budget.calls} for budget in budgets]
+    for text, (count, total_ms) in calls[0].items():
+        assert calls[1][text][0] == pytest.approx(count, rel=0.1)
+        assert calls[1][text][1] == pytest.approx(total_ms, rel=0.15)
+
+
+@pytest.mark.parametrize("in_", [2, 4, 8])
+def test_what_tracing_takes_is_not_taken_off_twice(in_: int) -> None:
+    """The process's CPU time holds it for those requests only, the spans for each; some of it all requests pay."""
+    whole = profile_sample.recording(count=800)
+    tracing_ms, everybodys_ms = 1.0, 0.2
+    part = thinned(whole, in_)
+    cpu_ms = {}
+    base_ms = 4.0
+    for name, of, added_ms in (
+        ("whole", whole, everybodys_ms + tracing_ms), ("part", part, everybodys_ms + tracing_ms * part.traced)
+    ):  # fmt: skip
+        plain, seen = (
+            Latencies(requests=100, p50_ms=10.0, p95_ms=20.0, cpu_ms=ms) for ms in (base_ms, base_ms + added_ms)
+        )
+        overhead = Overhead(rate=50.0, rounds=((plain, seen),), p50_share=0.0, p95_share=0.0)
+        pilot = msgspec.structs.replace(of.pilot, cpu_s=800 * (base_ms + added_ms) / 1e3)
+        recording = msgspec.structs.replace(of, pilot=pilot, overhead=overhead)
+        cpu_ms[name] = read_work(recording, attribute(recording)).cpu_ns / _MS
+    assert cpu_ms["part"] == pytest.approx(cpu_ms["whole"], rel=0.03)
