@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from prometheus_client.parser import text_string_to_metric_families
+from tests.wait_kit import until
 
 from tailcut.manifest import Manifest, load
 from tailcut.transport.asgi import ASGIApplication
@@ -191,6 +192,15 @@ def samples(text: str, name: str) -> dict[tuple[str, ...], float]:
 async def counters(client: Client, name: str) -> dict[tuple[str, ...], float]:
     """Scrape a metric; see ``samples``."""
     return samples((await client.get("/metrics")).body.decode(), name)
+
+
+async def until_metric(client: Client, name: str, value: float) -> None:
+    """Wait until all samples of a metric together have a value."""
+
+    async def has_it() -> bool:
+        return sum((await counters(client, name)).values()) == value
+
+    await until(has_it)
 
 
 @asynccontextmanager

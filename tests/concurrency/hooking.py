@@ -134,13 +134,6 @@ async def ask(client: Client, *rows: Mapping[str, Any], **headers: str) -> Any:
     return await client.post("/predict/m", {"rows": list(rows) or [ROW]}, named)
 
 
-async def until(happened: Callable[[], bool]) -> None:
-    """Let the loop run until something is so."""
-    async with asyncio.timeout(_PATIENCE_S):
-        while not happened():
-            await asyncio.sleep(0.001)
-
-
 async def until_inline(client: Client) -> None:
     """Ask until a quick hook has shown that it is quick."""
     for _ in range(2000):

@@ -215,7 +215,7 @@ class SmallDatabase:
     async def __call__(self, keys, context):
         self.calls += 1
         async with self._places:
-            await asyncio.sleep(SOURCE_S)
+            await asyncio.sleep(SOURCE_S)  # takes time: a query, on the fake clock
         return [values(key) for key in keys]
 
 

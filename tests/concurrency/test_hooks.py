@@ -11,7 +11,8 @@ from time import perf_counter_ns
 
 import pytest
 from tests.app_kit import GOOD, INFER, Client, counters
-from tests.concurrency.hooking import ROW, TENANT, ask, blocked, control, preprocess, serve, until, until_inline
+from tests.concurrency.hooking import ROW, TENANT, ask, blocked, control, preprocess, serve, until_inline
+from tests.wait_kit import until
 
 from tailcut.errors import Shed, StartError
 from tailcut.manifest import Model, Tensor

@@ -39,6 +39,7 @@ IMPURE = {
 }
 HEAVY = ("torch", "onnx", "onnxscript", "matplotlib", "pandas", "sklearn", "scipy", "sympy", "transformers")
 ENTRANCES = ("tailcut.transport.lifecycle", "tailcut.transport.asgi", "tailcut.cli.serve", "tailcut.load")
+_TAKES_TIME = re.compile(r"# takes time: \w")
 _UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 
 
@@ -131,6 +132,13 @@ def test_nothing_is_left_for_later() -> None:
     assert found == []
 
 
+def test_no_test_sleeps_to_wait_for_something() -> None:
+    """An event, a fake clock or ``tests.wait_kit`` waits. A fake that takes time says so behind the call."""
+    folders = (ROOT / "tests" / name for name in ("unit", "concurrency"))
+    found = [f"{name_of(path)}:{line}" for folder in folders for path in folder.rglob("*.py") for line in _sleeps(path)]
+    assert found == []
+
+
 @pytest.mark.parametrize("entrance", ENTRANCES)
 def test_serving_imports_nothing_heavy(entrance: str) -> None:
     """A serving install has none of these; importing them would cost seconds and hundreds of megabytes."""
@@ -175,6 +183,18 @@ def _imports(path: Path) -> Iterator[str]:
 
 def _nodes(path: Path) -> Iterator[ast.AST]:
     return ast.walk(_tree(path))
+
+
+def _sleeps(path: Path) -> Iterator[int]:
+    """Yield the lines of sleeps that are longer than 0 and give no reason."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for node in _nodes(path):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.sleep", "asyncio.sleep", "sleep"}:
+            length = [*node.args, *(keyword.value for keyword in node.keywords)][0]
+            assert node.end_lineno is not None
+            call = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+            if ast.unparse(length) != "0" and not _TAKES_TIME.search(call):
+                yield node.lineno
 
 
 def _tree(path: Path) -> ast.Module:

@@ -319,7 +319,7 @@ def test_a_source_that_cancels_its_own_call_fails_like_any_other() -> None:
     """As a client's pool does to whoever awaits a connection of it when it is closed."""
 
     async def cancelled(keys, context):
-        task = asyncio.create_task(asyncio.sleep(9))
+        task = asyncio.create_task(asyncio.Event().wait())
         task.cancel()
         return await task
 

@@ -106,7 +106,7 @@ def test_simulate_measures_what_batches_take_here_whatever_the_evidence_says(
     opened: list[StubRuntime] = []
 
     def answer(inputs: Arrays) -> Arrays:
-        time.sleep(0.004 * len(inputs["x"]))  # what the model takes: 4 ms a row
+        time.sleep(0.004 * len(inputs["x"]))  # takes time: 4 ms a row, which the command measures
         return {"y": np.zeros(len(inputs["x"]), np.float32), "z": inputs["x"]}
 
     def open_stub(*_: object, **__: object) -> StubRuntime:

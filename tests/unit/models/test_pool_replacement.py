@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.app_kit import INFER, Answer, Client, counters, deployment, running
+from tests.app_kit import INFER, Answer, Client, counters, deployment, running, until_metric
+from tests.wait_kit import until
 
 from tailcut.errors import ArtifactError
 from tailcut.models import executor_handle, variant_loader
@@ -33,7 +34,7 @@ class Opening:
     def __call__(self, variant: Any, **options: Any) -> FaultyRuntime:
         self.begun += 1
         if not self.opened:
-            time.sleep(LOAD_S)  # what the pool learns
+            time.sleep(LOAD_S)  # takes time: the pool learns how long loading takes
         elif not self.allowed.wait(20):
             raise TimeoutError("the test never let it load")
         if self.opened and self.error is not None:
@@ -64,17 +65,11 @@ def ask(client: Client, timeout_ms: int) -> asyncio.Task[Answer]:
     return asyncio.create_task(client.post(INFER, ONE, {"x-tailcut-timeout-ms": str(timeout_ms)}))
 
 
-async def until(client: Client, metric: str, value: float) -> None:
-    async with asyncio.timeout(20):
-        while sum((await counters(client, metric)).values()) != value:
-            await asyncio.sleep(0.01)
-
-
 async def given_up(client: Client, opening: Opening) -> asyncio.Task[Answer]:
     """Let the only executor hang until it is given up; returns the request that it hung in."""
     opening.opened[0].hang()
     first = ask(client, 20_000)
-    await until(client, "tailcut_executors", 0)
+    await until_metric(client, "tailcut_executors", 0)
     return first
 
 
@@ -82,7 +77,7 @@ def test_who_has_the_time_waits_for_the_next_executor(tmp_path: Path, opening: O
     async def test(client: Client) -> None:
         first = await given_up(client, opening)
         others = [ask(client, 20_000) for _ in range(3)]
-        await until(client, "tailcut_queue_rows", 4)
+        await until_metric(client, "tailcut_queue_rows", 4)
         assert (await client.get("/v2/health/ready")).status == 503, "others should not send their load here meanwhile"
         opening.allowed.set()
         answers = await asyncio.gather(first, *others)
@@ -129,14 +124,12 @@ def test_a_worn_executor_works_until_its_successor_is_there(tmp_path: Path, open
     async def test(client: Client) -> None:
         for _ in range(3):
             assert (await ask(client, 20_000)).status == 200
-        async with asyncio.timeout(20):
-            while opening.begun < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: opening.begun >= 2)
         for _ in range(10):
             assert (await ask(client, 200)).status == 200
         assert (await counters(client, "tailcut_executors_opened_total"))[()] == 0
         opening.allowed.set()
-        await until(client, "tailcut_executors_opened_total", 1)
+        await until_metric(client, "tailcut_executors_opened_total", 1)
         assert (await ask(client, 20_000)).status == 200
 
     serve(tmp_path, test, ", recycle_requests=3")
@@ -150,9 +143,9 @@ def test_where_memory_is_short_a_worn_executor_ends_first_and_nobody_is_refused(
     async def test(client: Client) -> None:
         for _ in range(3):
             assert (await ask(client, 20_000)).status == 200
-        await until(client, "tailcut_executors", 0)
+        await until_metric(client, "tailcut_executors", 0)
         waiting = [ask(client, 20_000) for _ in range(3)]
-        await until(client, "tailcut_queue_rows", 3)
+        await until_metric(client, "tailcut_queue_rows", 3)
         opening.allowed.set()
         assert [(await each).status for each in waiting] == [200] * 3
 

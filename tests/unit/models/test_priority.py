@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.promotion_kit import save_model
+from tests.wait_kit import block_until
 
 from tailcut.manifest import Tensor
 from tailcut.models.background_loading import in_background
@@ -122,9 +122,7 @@ def test_who_wants_a_core_and_hardly_has_one_steps_aside_no_more(
         threading.Thread(target=pool, daemon=True).start()
         for _ in range(4 if stays else 2):
             assert looked.acquire(timeout=20)
-        give_up_s = time.monotonic() + 20
-        while not (stays or policy() == policy(ids[0]) == usual) and time.monotonic() < give_up_s:
-            time.sleep(0.001)
+        block_until(lambda: stays or policy() == policy(ids[0]) == usual)
         seen.extend([policy(), policy(ids[0])])
 
     def pool() -> None:
@@ -153,10 +151,7 @@ def test_who_computes_wants_a_core_and_who_waits_does_not() -> None:
     waiting.start()
     try:
         assert priority._wants_core(threading.get_native_id())
-        give_up_s = time.monotonic() + 20
-        while priority._wants_core(waiting.native_id or 0) and time.monotonic() < give_up_s:
-            time.sleep(0.001)
-        assert not priority._wants_core(waiting.native_id or 0)
+        block_until(lambda: not priority._wants_core(waiting.native_id or 0))
     finally:
         ended.set()
 

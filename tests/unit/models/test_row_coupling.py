@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from tests.app_kit import Answer, counters, running
+from tests.app_kit import Answer, running, until_metric
 from tests.models import coupled
 
 from tailcut.common.tensors import Arrays
@@ -372,9 +372,7 @@ def test_a_fallback_runs_rows_alone_though_the_variant_that_has_no_room_does_not
 
     async def main() -> Answer:
         async with running(found) as client:
-            async with asyncio.timeout(20):
-                while not any((await counters(client, "tailcut_fallback_ready")).values()):
-                    await asyncio.sleep(0.01)
+            await until_metric(client, "tailcut_fallback_ready", 1)
             opened = client.app.engine.opened
             assert (opened.rows_alone, opened.fallback.rows_alone) == (False, True)
             assert opened.pipeline.version != opened.fallback.pipeline.version

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import promotion_kit
-from tests.app_kit import Client, counters, deployment, running
+from tests.app_kit import Client, counters, deployment, running, until_metric
 from tests.unit.protocol.test_app_generate import GENERATE, Stream
+from tests.wait_kit import until
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError
@@ -73,9 +74,7 @@ async def wear_out(client: Client) -> None:
 async def replaced(client: Client) -> None:
     """Wait until an executor has been replaced and its closing has come to its end."""
     pool = client.app.engine.opened.pool
-    async with asyncio.timeout(20):
-        while not (pool.replaced and pool.opened) or pool._closing:
-            await asyncio.sleep(0.01)
+    await until(lambda: pool.replaced and pool.opened and not pool._closing)
 
 
 def test_a_stream_ends_whole_when_its_executor_is_replaced(tmp_path: Path, opened: list[Talking]) -> None:
@@ -110,9 +109,7 @@ def test_a_worn_executor_that_must_go_first_waits_for_its_streams(
         async with running(deployment(tmp_path, overrides=[ONE_THREAD])) as client:
             stream = await begun(client)
             await wear_out(client)
-            async with asyncio.timeout(20):
-                while looks < 2:
-                    await asyncio.sleep(0.01)
+            await until(lambda: looks >= 2)
             assert (await counters(client, "tailcut_executors"))[()] == 1, "it answers on"
             opened[0].go.set()
             assert len(await stream.end()) == 3
@@ -137,9 +134,7 @@ def test_a_promotion_closes_nothing_under_a_stream_whose_client_left(tmp_path: P
             await engine.follower.look()
             stream.leave()
             await stream.end()
-            async with asyncio.timeout(20):
-                while (await counters(client, "tailcut_variants_retiring"))[()]:
-                    await asyncio.sleep(0.01)
+            await until_metric(client, "tailcut_variants_retiring", 0)
             assert not streaming.closed.is_set()
             streaming.go.set()
             assert await asyncio.to_thread(streaming.closed.wait, 20)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, Answer, Client, counters, deployment, running
+from tests.wait_kit import until
 
 from tailcut.models import variant_loader
 from tailcut.pipeline.pipeline import Pipeline
@@ -148,9 +149,7 @@ async def ticks(client: Client, count: int) -> None:
     """Wait until the engine has looked after its clients ``count`` times more."""
     lag = client.app.engine.recorder.loop_lag
     wanted = lag.count + count
-    async with asyncio.timeout(30):
-        while lag.count < wanted:
-            await asyncio.sleep(0.01)
+    await until(lambda: lag.count >= wanted)
 
 
 def test_a_slow_body_arrives_whole(tmp_path: Path) -> None:
@@ -280,6 +279,15 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_back(tmp_path: Path, fault
     serve(test, tmp_path, "", THREAD, 'slo.timeout="20s"', 'server.kill="30s"')
 
 
+async def until_ready(client: Client, status: int) -> None:
+    """Wait until readiness has a status."""
+
+    async def has_it() -> bool:
+        return (await client.get("/v2/health/ready")).status == status
+
+    await until(has_it)
+
+
 def test_a_hanging_model_is_a_504_and_not_ready_until_another_executor_takes_its_place(
     tmp_path: Path, faulty: FaultyRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,18 +303,14 @@ def test_a_hanging_model_is_a_504_and_not_ready_until_another_executor_takes_its
         answer = await client.post(INFER, tensor(), {"x-tailcut-timeout-ms": "30"})
         check(answer, 504, "infer_timeout", "while the model was running")
         assert answer.stages_ms["infer"] >= 20
-        async with asyncio.timeout(30):
-            while (await client.get("/v2/health/ready")).status != 503:
-                await asyncio.sleep(0.001)
+        await until_ready(client, 503)
         async with asyncio.timeout(30):
             while (refused := await client.post(INFER, tensor())).status == 504:
                 continue  # it waited, because loading took less at the start than it had time
         check(refused, 503, "not_ready", "no executor is ready: one is predicted to be in")
         assert await counters(client, "tailcut_executors_hung") == {(): 1}
         may_open.set()
-        async with asyncio.timeout(30):
-            while (await client.get("/v2/health/ready")).status != 200:
-                await asyncio.sleep(0.001)
+        await until_ready(client, 200)
         assert (await client.post(INFER, tensor())).status == 200
         faulty.release()
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, Client, deployment, running
 from tests.unit.protocol.test_app_errors import ROW, THREAD, WRONG, tensor
+from tests.wait_kit import until
 
 from tailcut.errors import InferenceError, TailcutError
 from tailcut.models import variant_loader
@@ -91,9 +91,8 @@ def serve(
             await test(client)
             with uncollected() as left:
                 await test(client)
-                give_up_s = time.monotonic() + 20
-                while left() and time.monotonic() < give_up_s:
-                    await asyncio.sleep(0.01)  # an executor's thread lets go once it has its turn
+                with suppress(TimeoutError):
+                    await until(lambda: not left())  # an executor's thread lets go once it has its turn
                 assert left() == {}
 
     asyncio.run(main())

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.app_kit import Client, counters, deployment, running
+from tests.app_kit import Client, counters, deployment, running, until_metric
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import Shed
@@ -354,9 +354,7 @@ def test_while_the_only_executor_is_replaced_a_stream_is_told_when_to_come(
         may_open.clear()
         hung = asyncio.create_task(client.post(GENERATE, {"x": [9, 2]}, patient))
         assert await asyncio.to_thread(hangs.wait, 20)
-        async with asyncio.timeout(20):
-            while (await counters(client, "tailcut_executors"))[()]:
-                await asyncio.sleep(0.01)
+        await until_metric(client, "tailcut_executors", 0)
         refused = await client.post(STREAM, {"x": [1, 2]}, patient)
         assert (refused.status, refused.json["code"]) == (503, "not_ready")
         assert int(refused.headers["retry-after"]) >= 1
@@ -364,9 +362,7 @@ def test_while_the_only_executor_is_replaced_a_stream_is_told_when_to_come(
         may_open.set()
         ends.set()
         await hung
-        async with asyncio.timeout(20):
-            while not (await counters(client, "tailcut_executors"))[()]:
-                await asyncio.sleep(0.01)
+        await until_metric(client, "tailcut_executors", 1)
         assert len(await Stream(client.app, {"x": [1, 2]}, patient).end()) == 3
 
     monkeypatch.setattr(variant_loader, "open_runtime", opened)

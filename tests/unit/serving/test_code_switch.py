@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.app_kit import Client, counters, running
 from tests.code_kit import SITE_FILES, Site, imported
+from tests.wait_kit import until
 
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
@@ -52,12 +53,6 @@ class Server:
 def site(tmp_path: Path) -> Iterator[Site]:
     with imported():
         yield Site(tmp_path)
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 def serve(site: Site, test: Callable[[Server], Awaitable[Any]]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.app_kit import INFER, Client, counters
 from tests.promotion_kit import deployment
 from tests.unit.serving.test_fallback_variant import ONE, VALUES, add, answered_by, serve
+from tests.wait_kit import until
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, NotReady, StartError
@@ -65,12 +66,6 @@ def opener(monkeypatch: pytest.MonkeyPatch) -> Opener:
     return found
 
 
-async def until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.005)
-
-
 async def variant(client: Client) -> str:
     answer = await client.post(INFER, ONE)
     assert answer.status == 200
@@ -87,7 +82,7 @@ class Disturbed:
     def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
         self._calls += 1
         if self._calls % WARM_UP_RUNS:
-            time.sleep(0.003)
+            time.sleep(0.003)  # takes time: others have the processor
         return self._runtime.run(inputs, outputs)
 
     def close(self) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.app_kit import GOOD, INFER, Client, counters, running
+from tests.app_kit import GOOD, INFER, Client, counters, running, until_metric
 from tests.promotion_kit import deployment, save_model
+from tests.wait_kit import block_until, until
 
 from tailcut.errors import ArtifactError, InferenceError, NotReady
 from tailcut.manifest import Manifest
@@ -110,12 +110,10 @@ def serve(
 
 
 async def warm(client: Client) -> str:
-    async with asyncio.timeout(20):
-        while True:
-            ready = await counters(client, "tailcut_fallback_ready")
-            if list(ready.values()) == [1.0]:
-                return next(iter(ready))[0]
-            await asyncio.sleep(0.01)
+    """Wait for the fallback; returns the name of its variant."""
+    await until_metric(client, "tailcut_fallback_ready", 1)
+    ((name, *_),) = await counters(client, "tailcut_fallback_ready")
+    return name
 
 
 def test_what_there_is_no_room_for_is_answered_by_the_fallback(tmp_path: Path, slow: list[FaultyRuntime]) -> None:
@@ -167,11 +165,8 @@ def test_a_switch_takes_the_fallback_along(tmp_path: Path) -> None:
         assert engine.follower is not None
         await engine.follower.look()
         assert engine.opened is not before
-        async with asyncio.timeout(20):
-            while engine.opened.fallback is None:
-                await asyncio.sleep(0.01)
-            while (await counters(client, "tailcut_variants_retiring"))[()]:
-                await asyncio.sleep(0.01)
+        await until(lambda: engine.opened.fallback is not None)
+        await until_metric(client, "tailcut_variants_retiring", 0)
         assert engine.opened.fallback.variant.version == engine.opened.variant.version
         assert before.fallback is not None
         with pytest.raises(NotReady):
@@ -181,14 +176,16 @@ def test_a_switch_takes_the_fallback_along(tmp_path: Path) -> None:
 
 
 async def answered_by(client: Client, name: str) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            answer = await client.post(INFER, ONE)
-            assert answer.status == 200
-            if answer.headers["x-tailcut-variant"] == name:
-                assert answer.json["outputs"][0]["data"] == [3 * VALUES[name]]
-                return
-            await asyncio.sleep(0.01)
+    """Ask until a variant answers."""
+
+    async def answers() -> bool:
+        answer = await client.post(INFER, ONE)
+        assert answer.status == 200
+        found = answer.headers["x-tailcut-variant"]
+        assert answer.json["outputs"][0]["data"] == [3 * VALUES[found]]
+        return found == name
+
+    await until(answers)
 
 
 @pytest.mark.parametrize("named", ["promoted", "slow"])
@@ -206,9 +203,7 @@ def test_while_the_variant_to_serve_loads_the_fallback_answers(
         assert not (await counters(client, "tailcut_variants_retiring")).get((), 0)
         slow[0].hang()
         tasks = [asyncio.create_task(client.post(INFER, ONE)) for _ in range(4)]
-        async with asyncio.timeout(20):
-            while not any(task.done() and task.result().headers["x-tailcut-variant"] == "fast" for task in tasks):
-                await asyncio.sleep(0.01)
+        await until(lambda: any(t.done() and t.result().headers["x-tailcut-variant"] == "fast" for t in tasks))
         slow[0].release()
         await asyncio.gather(*tasks)
 
@@ -224,9 +219,7 @@ def test_the_fallback_answers_at_once_while_the_only_executor_is_replaced(
         slow[0].hang()
         gate.clear()
         first = asyncio.create_task(client.post(INFER, ONE, {"x-tailcut-timeout-ms": "20000"}))
-        async with asyncio.timeout(20):
-            while (await counters(client, "tailcut_executors"))[()]:
-                await asyncio.sleep(0.01)
+        await until_metric(client, "tailcut_executors", 0)
         assert (await client.get("/v2/health/ready")).status == 200
         for _ in range(3):
             answer = await client.post(INFER, ONE, {"x-tailcut-timeout-ms": "20000"})
@@ -248,9 +241,7 @@ def test_a_variant_that_cannot_be_opened_at_the_start_is_stood_in_for_and_tried_
         await answered_by(client, "fast")
         follower = client.app.engine.follower
         assert follower is not None
-        async with asyncio.timeout(20):
-            while follower.failure is None:
-                await asyncio.sleep(0.01)
+        await until(lambda: follower.failure is not None)
         said = (await client.get("/v2/models/m")).json["promotion"]
         assert (said["state"], said["error"]) == ("failed", "slow cannot be opened")
         gate.broken = False
@@ -274,10 +265,7 @@ def test_a_stop_while_the_variant_to_serve_loads_leaves_nothing_open(
 
     serve(tmp_path, test, '["fast"]')
     gate.set()
-    give_up_s = time.monotonic() + 20
-    while any(thread.name == "tailcut-loader" for thread in threading.enumerate()):
-        assert time.monotonic() < give_up_s
-        time.sleep(0.01)
+    block_until(lambda: not any(thread.name == "tailcut-loader" for thread in threading.enumerate()))
     for runtime in slow:
         with pytest.raises(InferenceError):  # it is closed
             runtime.run({"x": np.zeros((1, 2), np.float32)}, ("y",))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import sleep
 
 import msgspec
 import numpy as np
@@ -106,7 +106,7 @@ def test_waiting_for_a_core_is_no_part_of_what_a_model_takes_that_loads_beside_a
     """Only where all that a batch computes is computed by the thread that calls."""
 
     def run(inputs: Arrays) -> Arrays:
-        sleep(0.003)
+        time.sleep(0.003)  # takes time: another model has the core
         return {"y": np.zeros(len(inputs["x"]), np.float32)}
 
     graphs.linear(tmp_path / "model.onnx")
@@ -200,7 +200,7 @@ def test_an_inline_executor_cannot_be_several(tmp_path: Path, monkeypatch: pytes
 
 
 def slow(inputs: Arrays) -> Arrays:
-    sleep(0.0015)
+    time.sleep(0.0015)  # takes time: longer than a batch may hold the event loop
     return {"y": inputs["x"][:, 0]}
 
 

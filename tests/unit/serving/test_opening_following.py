@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.app_kit import GOOD, INFER, Client, counters, running
+from tests.app_kit import GOOD, INFER, Client, counters, running, until_metric
 from tests.promotion_kit import Promotions, deployment
+from tests.wait_kit import until
 
 from tailcut.common.fingerprint import Trust
 from tailcut.errors import InferenceError
@@ -103,9 +104,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 async def retired(bench: Bench) -> None:
     """Wait until no old variant is left."""
-    async with asyncio.timeout(20):
-        while (await bench.metric("tailcut_variants_retiring"))[()]:
-            await asyncio.sleep(0.01)
+    await until_metric(bench.client, "tailcut_variants_retiring", 0)
 
 
 def test_what_is_promoted_is_served_from_then_on_and_the_old_one_is_closed(tmp_path: Path, opened: list[Any]) -> None:
@@ -250,9 +249,7 @@ class Slow:
         return runtime
 
     async def entered(self, number: int) -> FaultyRuntime:
-        async with asyncio.timeout(20):
-            while len(self.faulty) <= number:
-                await asyncio.sleep(0.001)
+        await until(lambda: len(self.faulty) > number)
         assert await asyncio.to_thread(self.faulty[number].entered.wait, 20)
         return self.faulty[number]
 

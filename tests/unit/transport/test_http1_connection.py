@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from tests.http1_kit import Link, settle, statuses
+from tests.wait_kit import until
 
 from tailcut.protocol.http import Body, HeaderMap, Reply
 
@@ -493,8 +494,7 @@ def test_a_stream_that_is_not_taken_ends_at_its_deadline_and_is_cut_off() -> Non
     async def test(link: Link) -> None:
         await link.send(get())
         parts.seconds = 0.0
-        await asyncio.sleep(0.2)
-        assert parts.is_closed
+        await until(lambda: parts.is_closed)
         assert parts.made < 8
         assert b"late" in link.wire.written
         link.clock.pass_s(2.1)
@@ -510,8 +510,7 @@ def test_a_stream_whose_client_leaves_is_closed() -> None:
         await link.send(get())
         link.wire.close()
         await settle()
-        await asyncio.sleep(0.15)
-        assert parts.is_closed
+        await until(lambda: parts.is_closed)
         assert parts.made < 8
 
     run(test, streaming(parts), high_bytes=3500)
@@ -534,7 +533,7 @@ def test_a_reply_that_would_smuggle_a_header_is_not_sent(caplog: pytest.LogCaptu
 def test_connections_on_which_nothing_comes_are_closed_and_those_that_wait_for_an_answer_are_not() -> None:
     async def wait(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
         if path == "/slow":
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         return Reply(200, [], b"")
 
     async def test(silent: Link) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +15,11 @@ import pytest
 import uvloop
 from tests.app_kit import deployment
 from tests.integration.test_serve_secure import make_certificate
+from tests.wait_kit import until
 
 from tailcut.pipeline.request_context import InFlight
 from tailcut.protocol.http import Body, HeaderMap, Reply
+from tailcut.transport.http1 import listener
 from tailcut.transport.http1.listener import Listener
 from tailcut.transport.http1.site import Site
 from tailcut.transport.tls import Tls, context_of
@@ -69,7 +71,9 @@ async def serving(directory: Path, *settings: str, context: ssl.SSLContext | Non
         for writer in server.writers:
             writer.close()
         await server.listener.stop()
-        await asyncio.sleep(0.05)
+        for writer in server.writers:
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
@@ -97,18 +101,32 @@ def test_a_stop_ends_though_a_connection_was_accepted_just_before(tmp_path: Path
     run(test)
 
 
-def test_a_stop_waits_for_what_is_being_answered_and_closes_what_is_idle(tmp_path: Path) -> None:
+def test_a_stop_waits_for_what_is_being_answered_and_closes_what_is_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For longer than it waits for clients to take their last replies."""
+    monkeypatch.setattr(listener, "_LAST_S", 0.1)
+    rounds = 0
+
+    has_ended = Listener._has_ended
+
+    async def counted(self: Listener) -> bool:
+        nonlocal rounds
+        rounds += 1
+        return await has_ended(self)
+
+    monkeypatch.setattr(Listener, "_has_ended", counted)
+
     async def test() -> None:
         async with serving(tmp_path) as server:
             idle, busy = await server.connect(), await server.connect()
             await ask(*idle)
             server.gate.clear()
             asked = asyncio.create_task(ask(*busy))
-            while server.begun < 2:
-                await asyncio.sleep(0.01)
+            await until(lambda: server.begun == 2)
             stopping = asyncio.create_task(server.listener.stop())
             assert await idle[0].read() == b""
-            await asyncio.sleep(2.5)
+            await until(lambda: rounds > 2)
             assert not stopping.done()
             with pytest.raises(ConnectionRefusedError):
                 await server.connect()
@@ -124,10 +142,7 @@ def test_a_client_that_reads_no_last_reply_does_not_hold_the_stop_up(tmp_path: P
         async with serving(tmp_path) as server:
             client = socket.create_connection(("127.0.0.1", server.port))
             client.sendall(b"GET /large HTTP/1.1\r\nhost: h\r\n\r\n")
-            while not server.begun:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)
-            assert not any(each.is_busy for each in server.site.connections)
+            await until(lambda: server.begun and not any(each.is_busy for each in server.site.connections))
             began_s = asyncio.get_running_loop().time()
             await server.listener.stop()
             assert asyncio.get_running_loop().time() - began_s < 5
@@ -147,8 +162,9 @@ def test_a_handshake_that_does_not_end_holds_nothing_up_and_is_counted(tmp_path:
             silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
             reader, writer = await server.connect(ssl=client_context)  # once their time is over
             assert b"200 OK" in await ask(reader, writer)
+            await until(lambda: not server.listener._admitting)
             more = socket.create_connection(("127.0.0.1", server.port))
-            await asyncio.sleep(0.05)
+            await until(lambda: server.listener._admitting)
             began_s = asyncio.get_running_loop().time()
             await server.listener.stop()
             assert asyncio.get_running_loop().time() - began_s < 4
@@ -174,7 +190,8 @@ def test_connections_come_and_go_and_the_count_stays_right(tmp_path: Path) -> No
                 assert b"200 OK" in await asyncio.wait_for(ask(*each), 5)
             fourth = await server.connect()
             waiting = asyncio.create_task(ask(*fourth))
-            await asyncio.sleep(0.2)
+            for _ in range(5):
+                assert b"200 OK" in await ask(*together[1])
             assert not waiting.done()
             together[0][1].close()
             assert b"200 OK" in await waiting

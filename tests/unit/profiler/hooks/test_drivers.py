@@ -198,7 +198,7 @@ def test_an_awaited_function_below_a_decorator_is_awaited(request_: Trace) -> No
     import functools
 
     async def unchecked(self: Any) -> int:
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # takes time: the span must be as long
         return 1
 
     class Statement:

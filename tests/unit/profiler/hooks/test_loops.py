@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import pytest
 import uvloop
+from tests.wait_kit import until
 
 from tailcut.profiler.hooks import threads
 from tailcut.profiler.recording import blocking, clocks
@@ -143,7 +144,7 @@ def test_what_a_protocol_does_with_what_it_reads_is_seen(run: Run, side: str) ->
                 transport.write(b"x")
                 assert await theirs.read == b"x"
             else:
-                await asyncio.sleep(0.01)
+                await until(lambda: hasattr(theirs, "transport"))
                 theirs.transport.write(b"x")
                 assert await ours.read == b"x"
             transport.close()
@@ -195,8 +196,7 @@ def test_a_protocol_goes_with_its_connection(run: Run) -> None:
         transport.close()
         theirs.close()
         del transport, protocol
-        for _ in range(10):
-            await asyncio.sleep(0.001)
+        await until(lambda: gone)
 
     gc.collect()
     gc.disable()
@@ -301,7 +301,7 @@ def test_what_the_loop_says_of_a_callback_names_it(run: Run) -> None:
             raise ValueError
 
         loop.call_soon(as_planned)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
 
     run(work())
     assert len(told) == 1
@@ -322,7 +322,7 @@ def test_what_raises_after_it_held_the_loop_is_told_to_both(run: Run) -> None:
             raise ValueError("as planned")
 
         loop.call_soon(callback)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
 
     run(work())
     assert [str(one) for one in told] == ["as planned"]

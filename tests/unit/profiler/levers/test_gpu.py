@@ -68,7 +68,11 @@ class Cuda:
     def current_stream(self) -> SimpleNamespace:
         assert not self.capturing
         done_s = self.done_s.get(self.current, 0.0)
-        return SimpleNamespace(synchronize=lambda: time.sleep(max(done_s - time.monotonic(), 0.0)))
+
+        def synchronize() -> None:
+            time.sleep(max(done_s - time.monotonic(), 0.0))  # takes time: a kernel on the GPU
+
+        return SimpleNamespace(synchronize=synchronize)
 
 
 class Module:
