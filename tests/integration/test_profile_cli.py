@@ -162,7 +162,7 @@ def test_a_url_from_outside(url: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("nowhere",), 2, "is no application, no deployment and no URL"),
+        (("nowhere",), 2, "is neither an application nor a deployment nor a URL"),
         (("my_app.py",), 2, "my_app:app"),
         (("http://127.0.0.1:9/",), 3, "cannot connect"),
         (("a:b", "--loop", "trio"), 2, "--loop is 'trio'"),

@@ -96,7 +96,7 @@ def test_features_hooks_and_executor_are_measured_and_simulated(
     said = capsys.readouterr().out
     assert said.startswith("measured here now at ")
     assert "1 x process" in said
-    assert "features: 100.0% of the requests wait for a source" in said
+    assert "features: 100.0% of requests wait for a source" in said
     assert "values: 0.0% hits, " in said
     found = json.loads(out.read_text())
     served = found["assumed"]["deployed"]
@@ -120,11 +120,11 @@ def test_without_figures_the_first_line_says_what_is_missing(
     run(["simulate", "--manifest", str(deployed), "--cost", "1=1ms", "--rate", "30"])
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith(
-        "not included: 1 feature group, preprocess, postprocess; assumed: an executor without costs"
+        "not included: 1 feature group, preprocess, postprocess; assumed: an executor without overhead"
     )
-    assert first.endswith("--measure serves the deployment here under its traffic and takes the figures")
+    assert first.endswith("--measure serves the deployment here under its traffic and measures them")
     run(["simulate", "--manifest", str(deployed), "--measure", "--set", "ladder.traffic=", "--rate", "30"])
     first = capsys.readouterr().out.splitlines()[0]
-    assert first.endswith("--measure found no traffic: give --payloads, or ladder.traffic in the manifest")
+    assert first.endswith("--measure found no traffic: give --payloads, or set ladder.traffic in the manifest")
     assert run(["simulate", "--manifest", str(deployed), "--measure", "--request-cpu", "1ms"]) == ExitCode.USAGE
     assert "--request-cpu and --measure were both given" in capsys.readouterr().err

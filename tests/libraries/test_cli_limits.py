@@ -83,7 +83,7 @@ def written(folder: str = ".") -> Deployment:
     return load(Path(folder), environment={}).deployment
 
 
-SLO_FIRST = "first set [slo]: p95 or p99, the latency that answers must keep, and rate, the requests per second\n"
+SLO_FIRST = "first set [slo]: p95 or p99 (the latency limit) and rate (requests per second)\n"
 
 
 def save_graph() -> None:
@@ -122,7 +122,7 @@ def test_init_of_a_pipeline_reads_the_columns_of_a_file(command: Command) -> Non
     name = module("limits_of_table", TABLE)
     code, _, err = command("init", "--from-model", f"{name}:build", "--holdout", "rows.csv")
     assert code == ExitCode.OK, err
-    fill_in = "name, the outputs' names, holdout.labels (the column of the labels)"
+    fill_in = "name, the outputs' names, holdout.labels (the label column)"
     assert f"{SLO_FIRST}then fill in {fill_in}, and run: tailcut build" in err
     assert ".onnx" not in err
     model = written().model
@@ -141,8 +141,8 @@ def test_init_of_a_graph_needs_no_holdout(command: Command) -> None:
     Path("sub").mkdir()
     code, _, err = command("init", "sub", "--from-model", "m.onnx")
     assert code == ExitCode.OK, err
-    assert f"{SLO_FIRST}then fill in name, [holdout] (labelled rows: a function or a file), and run: " in err
-    assert 'an .onnx file is served as it is, without holdout and build: [serve] variant = "source"\n' in err
+    assert f"{SLO_FIRST}then fill in name, [holdout] (labelled rows, from a function or a file), and run: " in err
+    assert 'to serve an .onnx file unchanged, without holdout and build: [serve] variant = "source"\n' in err
     model = written("sub").model
     assert model.source == "../m.onnx"
     assert [(one.name, one.datatype, one.shape, one.min, one.max) for one in model.inputs] == [
@@ -345,7 +345,7 @@ def test_init_of_a_module_with_two_heads_asks_which_one_the_labels_belong_to(com
     code, _, err = command("init", "--from-model", f"{name}:build", "--holdout", f"{name}:holdout")
     assert code == ExitCode.OK, err
     assert [(one.name, one.shape) for one in written().model.outputs] == [("output_0", (-1, 4)), ("output_1", (-1,))]
-    assert "the outputs' names, holdout.output (the output that the labels belong to; else the first), and run" in err
+    assert "the outputs' names, holdout.output (the output to judge by the labels; default: the first), and run" in err
 
 
 @pytest.mark.parametrize(

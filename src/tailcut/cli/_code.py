@@ -22,12 +22,12 @@ from tailcut.registry.code import ARCHIVE, Check, code_of, nothing
 
 def code(
     version: Annotated[str, typer.Argument(metavar="ID", help="A version's id, 'latest' or 'promoted'.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write it; made where it is not there.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write to; created if missing.")],
     manifest: ManifestPath = DEFAULT_MANIFEST,
     settings: Settings = None,
     model: Model = "",
     place: Place = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there and differ.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files that differ.")] = False,
 ) -> None:
     """Write out the copy of your code that was kept with a version, and name its files."""
     registry, named = open_registry(manifest, settings, place)
@@ -53,26 +53,26 @@ def code_check(manifest: Path, settings: list[str] | None, place: str | None, *,
         if version.model != loaded.deployment.name:
             if code_of(version) is not None:
                 raise ArtifactError(
-                    f"variant {variant!r} of version {version.id} was built with code that belongs to the manifest of "
-                    f"{version.model!r}, and the one in {loaded.directory} is of {loaded.deployment.name!r}",
-                    hint="run this with that manifest, or say --force, which does not compare the code",
+                    f"variant {variant!r} of version {version.id} was built with the code of model {version.model!r}, "
+                    f"but the manifest in {loaded.directory} is of {loaded.deployment.name!r}",
+                    hint=f"run this with the manifest of {version.model!r}, or skip the comparison with --force",
                 )
             return
         live = version.variants[variant].runtime in LIVE
         if differ := other_settings(loaded.deployment, version.manifest, live=live):
             raise ArtifactError(
-                f"variant {variant!r} of version {version.id} was built with another manifest than {loaded.directory} "
-                f"has: {few(differ)}",
-                hint="put that manifest back, `tailcut registry show --json` has it; or say --force and restart the "
-                "servers, which then serve the variant with today's manifest",
+                f"variant {variant!r} of version {version.id} was built with another manifest than the one in "
+                f"{loaded.directory}: {few(differ)}",
+                hint="restore that manifest (`tailcut registry show --json` prints it); or give --force and restart "
+                "the servers to serve the variant with the current manifest",
             )
         lacks = _lacks(loaded, version, [variant])
         if lacks:
             raise ArtifactError(
                 f"variant {variant!r} of version {version.id} was built with other code than {loaded.directory} has: "
                 f"{few(lacks)}",
-                hint=f"put that code back, `tailcut registry code {version.id} FOLDER` writes it out; or say --force "
-                "and restart the servers, which then serve the variant with today's code",
+                hint=f"restore that code (`tailcut registry code {version.id} FOLDER` writes it); or give --force and "
+                "restart the servers to serve the variant with the current code",
             )
 
     return check
@@ -109,8 +109,8 @@ def write_out(registry: Registry, version: Version, folder: Path, *, force: bool
     if kept is None:
         raise ArtifactError(
             f"{registry.url} keeps no copy of the code of model {version.model!r} version {version.id}",
-            hint="the record has its hashes, see `tailcut registry show --json`; with registry.keep_code = true "
-            "`tailcut build` keeps a copy from now on",
+            hint="`tailcut registry show --json` prints its hashes; set registry.keep_code = true, and `tailcut build` "
+            "keeps a copy from now on",
         )
     return extract(kept, folder, force=force)
 

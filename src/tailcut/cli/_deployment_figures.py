@@ -50,7 +50,7 @@ def measured_here(manifest: Manifest, file: Path, payloads: str, path: str, over
 
 def missing(deployment: Deployment | None, *, measure: bool, request_us: float) -> str:
     """Say what the simulation leaves out where nothing was measured, and how to get it."""
-    assumed = f"an executor without costs of its own, {request_us:g} us of the event loop per request"
+    assumed = f"an executor without overhead, {request_us:g} us on the event loop per request"
     if deployment is None:
         return f"not included: features and hooks (there is no manifest); assumed: {assumed}"
     groups = len(deployment.features.groups)
@@ -59,9 +59,9 @@ def missing(deployment: Deployment | None, *, measure: bool, request_us: float) 
     parts += [f"cache.{name}" for name in ("entity", "tensor") if getattr(deployment.cache, name).enabled]
     left_out = f"not included: {', '.join(parts)}; " if parts else ""
     way = (
-        "--measure found no traffic: give --payloads, or ladder.traffic in the manifest"
+        "--measure found no traffic: give --payloads, or set ladder.traffic in the manifest"
         if measure
-        else "--measure serves the deployment here under its traffic and takes the figures"
+        else "--measure serves the deployment here under its traffic and measures them"
     )
     return f"{left_out}assumed: {assumed}; {way}"
 
@@ -100,7 +100,7 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         costs: at each measured rate, ascending.
-        capacity: requests per second that the busiest resource bears at most.
+        capacity: requests per second that the busiest resource allows at most.
         executor, executors: kind and number that served.
         cores: that the server had.
         hook_wait: share of a hook's time in threads in which it waits.
@@ -123,15 +123,15 @@ def lines_of(deployed: Deployed) -> Iterator[str]:
     cached = _both([f"{one.cached:.0%}" for one in costs])
     loop = _both([f"{one.loop_ms:.2f}" for one in costs])
     yield (
-        f"measured here now at {rates} ({deployed.where}): {loop} ms of the event loop per request, "
+        f"measured here now at {rates} ({deployed.where}): {loop} ms on the event loop per request, "
         f"{cached} answered from caches; {deployed.executors} x {deployed.executor}, "
         f"{costs[0].handover_ms:.2f} ms to hand a request over; "
-        f"the busiest resource bears {deployed.capacity:.3g} requests/s"
+        f"the busiest resource allows {deployed.capacity:.3g} requests/s"
     )
     if costs[-1].groups:
         waited = _both([f"{one.fetched:.1%}" for one in costs])
         took = _both([f"{one.fetch_ms:.2f}" for one in costs])
-        yield f"features: {waited} of the requests wait for a source, {took} ms"
+        yield f"features: {waited} of requests wait for a source, {took} ms"
         yield "  " + ", ".join(
             f"{group.name}: {'no look-ups' if group.hits is None else f'{group.hits:.1%} hits'}"
             f"{'' if group.call_ms is None else f', {group.call_ms:.2f} ms a call'}"

@@ -15,13 +15,13 @@ from tailcut.registry.exporting import export as export_variant
 
 def export(
     version: Annotated[str, typer.Argument(metavar="VERSION", help="A version's id, 'latest' or 'promoted'.")],
-    variant: Annotated[str, typer.Argument(metavar="VARIANT", help="Name of the variant.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
+    variant: Annotated[str, typer.Argument(metavar="VARIANT", help="Name of the variant to export.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")],
     manifest: ManifestPath = DEFAULT_MANIFEST,
     settings: Settings = None,
     model: Model = "",
     place: Place = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a variant's artifact to FILE, and what it takes, gives and needs to FILE.json."""
     registry, named = open_registry(manifest, settings, place)

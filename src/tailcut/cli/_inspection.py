@@ -91,7 +91,7 @@ class Inspection:
         is_invented = report.origin == "example tensors"
         if is_invented and not opened.warm_up_ns:
             report.untried.append(
-                Untried("infer", "the model refuses an invented row, and its version keeps no others")
+                Untried("infer", "the model refuses the invented row, and its version keeps no holdout rows")
             )
             return
         try:
@@ -99,7 +99,7 @@ class Inspection:
         except InferenceError as error:
             if not is_invented:
                 raise
-            report.untried.append(Untried("infer", f"the model has no answer to an invented row: {error.message}"))
+            report.untried.append(Untried("infer", f"the model fails on the invented row: {error.message}"))
             return
         with self._step("request"):
             report.request = await self._request(engine, opened)

@@ -25,7 +25,7 @@ def objectives(text: str) -> Objectives:
         found = parse_objectives(text)
     if found.errors is None:
         found = msgspec.structs.replace(found, errors=float(Slo().errors))
-        note(f"judged by {found} (errors by default; add errors=... to --slo for another share)")
+        note(f"SLO: {found} (default for errors; set another share with errors=... in --slo)")
     return found
 
 

@@ -66,7 +66,7 @@ def _check_application(target: str, app_dir: Path) -> None:
 
     check_target(target)
     if not app_dir.is_dir():
-        raise ProfileError(f"there is no folder {app_dir}", hint="--app-dir names the application's")
+        raise ProfileError(f"there is no folder {app_dir}", hint="give the application's folder with --app-dir")
 
 
 def _manifest_path(kind: str, target: str, manifest: Path | None) -> Path | None:
@@ -76,7 +76,7 @@ def _manifest_path(kind: str, target: str, manifest: Path | None) -> Path | None
         raise ManifestError(f"both {target} and --manifest {manifest} name a deployment", hint="give one of them")
     if not target and manifest is None and not Path("tailcut.toml").is_file():
         raise ManifestError(
-            "there is no target, and no tailcut.toml in this folder",
+            "no target was given, and this folder has no tailcut.toml",
             hint="name what to profile: an application (app:app), a folder with a tailcut.toml, or a URL",
         )
     return Path(target) if target else manifest or Path("tailcut.toml")
@@ -103,7 +103,7 @@ def _plan(kind: str, target: str, plan: LoadPlan, manifest: Manifest | None) -> 
             changes["url"] = ladder.pilot_path
     if kind == "url":
         if plan.url:
-            raise ManifestError(f"--path {plan.url} and a URL", hint="write the path into the URL")
+            raise ManifestError(f"--path {plan.url} was given together with a URL", hint="write the path into the URL")
         parse_url(target)
         changes["url"] = target
     if ":" not in plan.payloads or Path(plan.payloads).exists():
@@ -124,7 +124,7 @@ def _loop(name: str) -> Loop:
 
     if name in get_args(child_channel.Loop):
         return cast(child_channel.Loop, name)
-    raise ManifestError(f"--loop is {name!r}", hint="use auto, which is the one that uvicorn takes, asyncio or uvloop")
+    raise ManifestError(f"--loop is {name!r}", hint="use asyncio, uvloop, or auto (uvicorn's choice)")
 
 
 def read_shapes(texts: list[str]) -> tuple[InputShape, ...]:

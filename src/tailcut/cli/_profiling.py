@@ -80,8 +80,8 @@ def kind_of(target: str) -> Kind:
     if ":" in target or path.suffix == ".py":
         return "pilot"  # a file's name too: who gave it is told how to write it
     raise ManifestError(
-        f"{target!r} is no application, no deployment and no URL",
-        hint="give module:attribute (such as app:app), a folder with a tailcut.toml, or http://...",
+        f"{target!r} is neither an application nor a deployment nor a URL",
+        hint="give module:attribute (for example app:app), a folder with a tailcut.toml, or http://...",
     )
 
 
@@ -146,7 +146,7 @@ def report_of(wanted: Wanted, found: Recorded, *, levers: bool) -> ProfileReport
     slo = _slo(wanted)
     advice = None
     if levers and wanted.kind == "pilot":
-        note("simulating what each lever would win")
+        note("simulating the gain of each lever")
         bodies, at_s = (found.log.bodies, found.log.at_s) if found.log is not None else ((), ())
         advice = advice_of(found.recording, slo, found.diversity, bodies, at_s)
     return make_report(

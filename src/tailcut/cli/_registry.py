@@ -16,11 +16,9 @@ from tailcut.registry import Registry
 
 Place = Annotated[
     str | None,
-    typer.Option(
-        "--registry", metavar="PLACE", help="The registry's folder or URL; the manifest is not read where given."
-    ),
+    typer.Option("--registry", metavar="PLACE", help="The registry's folder or URL; with it the manifest is not read."),
 ]
-Model = Annotated[str, typer.Option(metavar="NAME", help="Model; the manifest's where not given.")]
+Model = Annotated[str, typer.Option(metavar="NAME", help="Model name; default: the manifest's.")]
 Which = Annotated[str, typer.Option("--version", metavar="ID", help="A version's id, 'latest' or 'promoted'.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -34,14 +32,14 @@ def open_registry(
         if registry.folder is not None and not registry.folder.is_dir():
             is_file = registry.folder.exists()
             raise ManifestError(
-                f"--registry: {place} is {'no folder' if is_file else 'not there'}",
-                hint="give the folder or the URL that registry.path of the manifest has",
+                f"--registry: {place} is {'not a folder' if is_file else 'not found'}",
+                hint="give the folder or URL that the manifest has in registry.path",
             )
         return registry, ""
     loaded = load_manifest(manifest, settings, keep_unset=True)
     registry = Registry.of(loaded, machine=machine)
     if registry.folder is not None and registry.folder.exists() and not registry.folder.is_dir():
-        raise ManifestError(f"registry.path: {registry.url} is no folder", hint="set it to a folder, or to a URL")
+        raise ManifestError(f"registry.path: {registry.url} is not a folder", hint="set it to a folder, or to a URL")
     return registry, loaded.deployment.name
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tailcut.profiler.deployments.measure import Measured
 
 _KINDS = ("poisson", "constant", "burst")
-_WAY_OUT = 'give it: --cost "1=5ms,8=12ms" (rows=duration), or --measure to open the variant and time it here'
+_WAY_OUT = 'give --cost "1=5ms,8=12ms" (rows=duration), or --measure to time the variant here'
 
 
 class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
     if given:
         return Known(dict(given), "--cost")
     if manifest is None:
-        raise LoadTestError("nothing is known of what a batch takes: there is no manifest here", hint=_WAY_OUT)
+        raise LoadTestError("the duration of a batch is unknown: there is no manifest here", hint=_WAY_OUT)
     from tailcut.models.row_coupling import rows_alone, with_row_coupling
     from tailcut.serving.deployment_loader import find_variant
 
@@ -117,9 +117,9 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
         timed = {rows: float(ns) for rows, ns in warm.warm_up_ns.items()}
         if not timed:
             raise LoadTestError(
-                f"variant {variant.name!r} cannot be timed: it refuses an invented row, and its version keeps no rows "
-                "of the holdout",
-                hint='give what batches take, --cost "1=5ms,8=12ms" , or build with holdout.keep above 0',
+                f"variant {variant.name!r} cannot be timed: it refuses an invented row, and its version keeps no "
+                "holdout rows",
+                hint='give batch durations with --cost "1=5ms,8=12ms", or build with holdout.keep above 0',
             )
         return Known(timed, f"variant {variant.name}, timed here now", rows_alone=alone)
     points = tuned_points(variant.evidence)
@@ -127,7 +127,8 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
         raise LoadTestError(f"variant {variant.name!r} has no timings in its evidence", hint=_WAY_OUT)
     if variant.trust.level != "trusted":
         raise LoadTestError(
-            f"the timings of variant {variant.name!r} are of another machine: {variant.trust.reason}", hint=_WAY_OUT
+            f"the timings of variant {variant.name!r} do not hold on this machine: {variant.trust.reason}",
+            hint=_WAY_OUT,
         )
     return Known(points, f"evidence of variant {variant.name}", tuned_spread(variant.evidence), alone)
 
@@ -193,11 +194,11 @@ def check_arrivals(kind: str, rates: Sequence[float]) -> None:
     """Refuse what is no kind of arrivals nor a trace file, and no rate of arrivals that have none of their own."""
     if kind in _KINDS and 0 in rates:
         raise LoadTestError(
-            f"--rate is 0, and {kind} arrivals have no rate of their own", hint="give a rate above 0, or a trace file"
+            f"--rate is 0, but {kind} arrivals need a rate", hint="give a rate above 0, or a trace file"
         )
     if kind not in _KINDS and not Path(kind).is_file():
         raise LoadTestError(
-            f"--arrivals is {kind!r}: neither {', '.join(_KINDS)} nor a file that is there",
+            f"--arrivals is {kind!r}: neither {', '.join(_KINDS)} nor an existing file",
             hint="give one of these, or a file with one time in seconds per line",
         )
 
@@ -221,7 +222,8 @@ def read_trace(path: Path) -> npt.NDArray[np.int64]:
         return trace_ns(np.loadtxt(path, dtype=np.float64, ndmin=1))
     except (OSError, ValueError) as error:
         raise LoadTestError(
-            f"the trace {path} cannot be read: {error}", hint="one time in seconds per line, ascending"
+            f"--arrivals: the trace {path} cannot be read: {error}",
+            hint="write one time per line, in seconds, ascending",
         ) from error
 
 
@@ -261,12 +263,15 @@ def _line(rate: float, executors: int, outcome: Outcome, assumed: Assumptions) -
 def render(assumed: Assumptions, lines: Sequence[Line]) -> str:
     """Lay the lines out as a table, readable without colour."""
     costs = ", ".join(f"{rows}: {ms:.3g} ms" for rows, ms in sorted(assumed.cost_ms.items()))
-    where = "on the event loop" if assumed.inline else f"{assumed.cores:g} core(s) for all" * bool(assumed.cores)
+    where = (
+        "on the event loop" if assumed.inline else f"on {assumed.cores:g} core(s) shared by all" * bool(assumed.cores)
+    )
     each = f"{assumed.rows} rows each, " if assumed.deployed is None else ""
-    request = f"{assumed.request_us:g} us of the event loop per request" if assumed.deployed is None else ""
+    request = f"{assumed.request_us:g} us on the event loop per request" if assumed.deployed is None else ""
     head = [
         *([assumed.missing] if assumed.deployed is None else lines_of(assumed.deployed)),
-        f"a batch by rows: {costs} ({assumed.cost_from}), noise {assumed.sigma:.0%}, hiccups {assumed.hiccups:.2%}",
+        f"batch duration by rows: {costs} ({assumed.cost_from}), noise {assumed.sigma:.0%}, "
+        f"hiccups {assumed.hiccups:.2%}",
         *(["each row runs alone: other rows in its batch would change its answer"] if assumed.rows_alone else []),
         f"{assumed.arrivals} arrivals for {assumed.duration_s:g} s, {each}deadline {assumed.timeout_ms:g} ms; "
         f"{', '.join(filter(None, (request, f'batches {where}' if where else '')))}".rstrip("; "),

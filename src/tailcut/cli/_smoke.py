@@ -11,7 +11,7 @@ from tailcut.cli.options import load_manifest
 from tailcut.registry import Registry
 from tailcut.registry.checking import Trial
 
-Quick = Annotated[bool, typer.Option("--quick", help="Check size and SHA-256 alone, and open nothing.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Check only size and SHA-256; open no variant.")]
 
 
 def smoke_test(

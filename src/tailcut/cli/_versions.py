@@ -77,7 +77,7 @@ def summary(version: Version) -> Iterable[str]:
     yield from _outputs(version)
     yield from _limits(version)
     if left_out := evidence.get("code_left_out"):
-        yield f"a copy of your code is not kept whole: without {left_out}"
+        yield f"the stored copy of your code is incomplete: it lacks {left_out}"
     if constant:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in constant.items())
         yield f"a constant answer: {figures}"
@@ -113,7 +113,7 @@ def _limits(version: Version) -> Iterable[str]:
         if bound.values is not None or bound.min is not None or bound.max is not None:
             limits.append(allowed(bound.min, bound.max, bound.values))
         why = f" ({bound.why})" if bound.why else ""
-        yield f"input {bound.input!r}{columns}: {', '.join(limits)}{why}; other values are answered 400"
+        yield f"input {bound.input!r}{columns}: {', '.join(limits)}{why}; other values get status 400"
 
 
 def _outputs(version: Version) -> Iterable[str]:

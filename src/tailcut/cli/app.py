@@ -23,27 +23,27 @@ from tailcut.cli.options import examples
 COMMANDS: dict[str, tuple[str, str]] = {
     "profile": (
         "tailcut.cli.profile",
-        "Say where the milliseconds of an application go, and what each lever would win.",
+        "Show where an application spends its time and how much each lever would save.",
     ),
     "init": ("tailcut.cli.init", "Write a commented tailcut.toml."),
-    "check": ("tailcut.cli.check", "Load everything, send one row through every stage and say what was seen."),
-    "build": ("tailcut.cli.build", "Make the variants of the model, check their quality, keep them in the registry."),
+    "check": ("tailcut.cli.check", "Load everything, send one row through every stage and report each stage."),
+    "build": ("tailcut.cli.build", "Build variants of the model, judge their quality and speed, store them."),
     "registry": ("tailcut.cli.registry", "List, promote and verify the variants in the registry."),
     "serve": ("tailcut.cli.serve", "Serve the deployment."),
-    "load": ("tailcut.cli.load", "Send open-loop load to a URL and judge it by an SLO."),
-    "simulate": ("tailcut.cli.simulate", "Say what the deployment would do at other rates, with other executors."),
-    "parity": ("tailcut.cli.parity", "Compare the deployment's answers with the pilot's, and say why they differ."),
-    "ladder": ("tailcut.cli.ladder", "Measure the pilot and then one lever more per rung, on the same traffic."),
+    "load": ("tailcut.cli.load", "Send open-loop load to a URL and compare the latencies with an SLO."),
+    "simulate": ("tailcut.cli.simulate", "Predict latency and goodput at other rates and executor counts."),
+    "parity": ("tailcut.cli.parity", "Compare the deployment's answers with the pilot's and look for causes."),
+    "ladder": ("tailcut.cli.ladder", "Measure the pilot, then one more lever per rung, under the same traffic."),
 }
 """Name -> (module with ``register``, one line of help), in the order of the help."""
 
 _STOPPING = (signal.SIGTERM, signal.SIGHUP)
 _EPILOG = examples(
-    ("tailcut profile app:app --payloads bodies.jsonl", "where an application's milliseconds go, as it is"),
+    ("tailcut profile app:app --payloads bodies.jsonl", "profile an unchanged application"),
     ("tailcut init", "write a commented tailcut.toml"),
-    ("tailcut check", "try the whole path once"),
-    ("tailcut build && tailcut serve", "make the variants and serve the best one"),
-    ("tailcut load http://127.0.0.1:8700/predict/my-model --slo p95=25ms", "measure it"),
+    ("tailcut check", "send one row through every stage"),
+    ("tailcut build && tailcut serve", "build variants and serve the best one"),
+    ("tailcut load http://127.0.0.1:8700/predict/my-model --slo p95=25ms", "load test it"),
 )
 # Both libraries that Typer was built on call it so; Typer does not export it.
 _CommandLineError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
@@ -87,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
     except _CommandLineError as error:
         if type(error).__name__ != "NoArgsIsHelpError":
             command = f"tailcut {name}" if _is_there(name) else "tailcut"
-            print_error(error.format_message(), f"`{command} --help` shows what it takes")
+            print_error(error.format_message(), f"`{command} --help` shows its options")
         return ExitCode.USAGE
     except (KeyboardInterrupt, typer.Abort):
         print_error("interrupted")
@@ -116,9 +116,9 @@ def build(name: str) -> typer.Typer:
 def _tailcut(
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_version, help="Say the version."),
+        typer.Option("--version", is_eager=True, callback=_version, help="Print the version."),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Print tracebacks; may stand anywhere.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print tracebacks; allowed anywhere on the line.")] = False,
 ) -> None:
     """Take a trained model from pilot to production inside a latency SLO, with the evidence."""
 

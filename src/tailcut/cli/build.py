@@ -22,9 +22,9 @@ def register(app: typer.Typer) -> None:
     app.command(
         "build",
         epilog=examples(
-            ("tailcut build", "make every variant of ./tailcut.toml and promote the best"),
+            ("tailcut build", "build every variant of ./tailcut.toml and promote the best"),
             ("tailcut build --quantize", "the INT8 recipes too"),
-            ("tailcut build --set quality.budget.auc=0.002 --json build.json", "a tighter budget; keep the evidence"),
+            ("tailcut build --set quality.budget.auc=0.002 --json build.json", "a tighter budget; write the evidence"),
         ),
     )(build)
 
@@ -33,32 +33,31 @@ def build(
     manifest: ManifestPath = DEFAULT_MANIFEST,
     settings: Settings = None,
     recipes: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Try these recipes only, with commas between (build.recipes).")
+        str | None, typer.Option(metavar="NAMES", help="Try only these recipes, separated by commas (build.recipes).")
     ] = None,
     quantize: Annotated[
-        bool | None, typer.Option("--quantize/--no-quantize", help="Try the INT8 recipes, or not (build.quantize).")
+        bool | None, typer.Option("--quantize/--no-quantize", help="Try the INT8 recipes (build.quantize).")
     ] = None,
     time_limit: Annotated[str | None, manifest_option("build.step_timeout", "--time-limit")] = None,
     from_registry: Annotated[
         str | None,
         typer.Option(
             metavar="VERSION",
-            help="Start from the portable base of this version (promoted, latest or an id), not from model.source.",
+            help="Start from the portable base of this version (promoted, latest or an id) instead of model.source.",
         ),
     ] = None,
     list_recipes: Annotated[
         bool, typer.Option("--list", help="List recipes and whether each applies on this machine; build nothing.")
     ] = False,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write version and evidence as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write plot and tables as one page.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write plot and tables as an HTML page.")] = None,
 ) -> None:
-    """Make the variants of the model, check their quality and speed, keep them in the registry, promote the best.
+    """Build variants of the model, judge their quality and speed, store them in the registry, promote the best.
 
-    A variant is refused where its quality falls by more than quality.budget, where it is not shown to be faster or
-    cheaper here than the one that it was made from, or where it could not be made; the record keeps it with the reason,
-    and that costs only itself. Each step runs in a process of its own. Exit code 0: what is promoted meets the SLO; 1:
-    none meets it (the fastest that passed is promoted all the same), or nothing could be made (the registry is as it
-    was).
+    A variant is refused if its quality drops by more than quality.budget, if it is not shown to be faster or cheaper
+    here than the variant that it was made from, or if it could not be made. The version records the reason; other
+    variants are not affected. Each step runs in its own process. Exit code 0: the promoted variant meets the SLO; 1: no
+    variant meets it (the fastest that passed is still promoted), or nothing was built (the registry is unchanged).
     """
     from tailcut.builder import build as make
     from tailcut.cli._build_progress import shown

@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
             ("tailcut check", "load ./tailcut.toml and run the model once"),
             ("tailcut check --entity '{\"flight\": 4711}'", "through the feature groups too"),
             ("tailcut check --row '{\"age\": 41.0}' --variant onnx", "through preprocess, with one variant"),
-            ("tailcut check --json | jq .request.stages_ms", "for programs"),
+            ("tailcut check --json | jq .request.stages_ms", "output for programs"),
         ),
     )(check)
 
@@ -37,18 +37,18 @@ def check(
     settings: Settings = None,
     variant: Annotated[str | None, manifest_option("serve.variant")] = None,
     entity: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Entity to ask the feature groups for, as a request has it.")
+        str | None, typer.Option(metavar="JSON", help="Entity to look up in the feature groups, as in a request.")
     ] = None,
     row: Annotated[str | None, typer.Option(metavar="JSON", help="Feature row to send instead of an entity.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Load everything, send one row through every stage and say what was seen.
+    """Load everything, send one row through every stage and report each stage.
 
-    Without --entity and --row the model gets a row of the holdout that its version keeps, else zeros of the right
-    shape, and the stages before it are named as not tried. Limits of inputs that the source model proves and the
-    manifest lacks are proposed, where that model can be loaded here. What only build and ladder use (holdout.source,
-    ladder.setup, ladder.traffic) is imported and not called.
-    Exit code 0: it works; 1: it loaded, but the row or such a reference failed; 2, 3, 4: it did not load.
+    Without --entity and --row the model runs a holdout row kept by its version, else zeros of the right shape; earlier
+    stages are reported as not tried. Input limits that the source model proves and the manifest lacks are proposed,
+    where that model can be loaded here. References that only build and ladder use (holdout.source, ladder.setup,
+    ladder.traffic) are imported but not called.
+    Exit code 0: everything works; 1: loaded, but the row or such a reference failed; 2, 3, 4: loading failed.
     """
     import msgspec
 
@@ -78,7 +78,7 @@ def check(
         raise typer.Exit(exit_code(error) if inspection.step in LOADING else ExitCode.FAILED)
     if report.untried:
         stages = ", ".join(one.stage for one in report.untried)
-        note(f"not tried: {stages}; {'--entity' if groups else '--row'} JSON goes through every stage")
+        note(f"not tried: {stages}; {'--entity' if groups else '--row'} JSON tries every stage")
 
 
 def _entity(text: str | None) -> object:
@@ -124,7 +124,7 @@ def _plain(value: Any) -> Any:
 def _lines(report: Report) -> Iterator[str]:
     """The report for people: a label and what was seen, one thing per line."""
     origins = ", ".join(f"{count} from the {origin}" for origin, count in report.origins.items())
-    yield _line("deployment", f"{report.deployment} ({origins or 'defaults only'}), {report.directory}")
+    yield _line("deployment", f"{report.deployment} ({origins or 'all defaults'}), {report.directory}")
     yield from _model(report)
     yield from _features(report)
     if report.inputs and report.origin in _ORIGINS:
@@ -150,7 +150,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield _line("imported", f"{', '.join(report.references)} (not called)")
     for one in report.untried:
         yield _line("not tried", f"{one.stage}: {one.what}")
-    seen = "ok, but for what was not tried" if report.untried else "ok"
+    seen = "ok, except for the stages not tried" if report.untried else "ok"
     yield _line("result", seen if report.failure is None else f"failed at {report.failure.step}")
 
 

@@ -32,12 +32,12 @@ class ExitCode(IntEnum):
 
 
 EXIT_REASONS: dict[ExitCode, str] = {
-    ExitCode.OK: "it did what was asked",
-    ExitCode.FAILED: "it ran, and the answer is no: an SLO was missed, a gate refused, a variant could not be built",
-    ExitCode.USAGE: "the command line or the manifest is wrong; nothing was run",
-    ExitCode.NOT_STARTED: "it could not start: port taken, artifact corrupt, model does not load, target not reachable",
-    ExitCode.MISSING: "an optional package is not installed; the hint has the command that installs it",
-    ExitCode.BUG: "an exception that nobody foresaw, in tailcut or in a hook",
+    ExitCode.OK: "success",
+    ExitCode.FAILED: "the command ran with a negative result: SLO missed, variant refused or not built, answers differ",
+    ExitCode.USAGE: "the command line or the manifest is wrong; nothing ran",
+    ExitCode.NOT_STARTED: "start failed: port in use, artifact corrupt, model does not load, target not reachable",
+    ExitCode.MISSING: "an optional package is not installed; the hint shows the install command",
+    ExitCode.BUG: "an unexpected exception, in tailcut or in a hook",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
 }
 
@@ -99,10 +99,10 @@ def report(error: BaseException, *, debug: bool) -> ExitCode:
         print_error(error.explained, error.hint)
         return exit_code(error)
     if isinstance(error, ModuleNotFoundError) and (module := (error.name or "").partition(".")[0]) in EXTRA_OF_MODULE:
-        print_error(f"this needs the package {module}, which is not installed", install(module))
+        print_error(f"the package {module} is not installed", install(module))
         return ExitCode.MISSING
     last = traceback.format_exception_only(error)[-1].strip()
-    hint = "" if debug else "run it again with --debug for the traceback; if it is tailcut's, please report it"
+    hint = "" if debug else "run again with --debug for the traceback; please report a bug in tailcut"
     print_error(f"unexpected {last}", hint)
     return ExitCode.BUG
 

@@ -25,9 +25,9 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             ("tailcut init", "write ./tailcut.toml"),
             ("tailcut init services/flight", "write services/flight/tailcut.toml"),
-            ("tailcut init --from-model model.onnx", "with the tensors of the model and the limits that it proves"),
-            ("tailcut init --from-model my_model:build --holdout my_model:holdout", "the same of a Python object"),
-            ("tailcut init --force", "write it anew; what was there is lost"),
+            ("tailcut init --from-model model.onnx", "with the model's tensors and its proven limits"),
+            ("tailcut init --from-model my_model:build --holdout my_model:holdout", "the same for a Python object"),
+            ("tailcut init --force", "overwrite the existing file"),
         ),
     )(init)
 
@@ -40,24 +40,24 @@ def init(
         str | None,
         typer.Option(
             metavar="REF",
-            help="Fill in the tensors of this model and the limits of their values that it proves: an .onnx file, or "
-            "module:function as model.source has it.",
+            help="Fill in this model's tensors and the value limits that it proves: an .onnx file, or module:function "
+            "as in model.source.",
         ),
     ] = None,
     holdout: Annotated[
         str | None,
         typer.Option(
             metavar="REF",
-            help="Rows as the model takes them: module:function, or a .npz, .csv or .parquet file; needed with a "
-            "module:function.",
+            help="Rows for the model: module:function, or a .npz, .csv or .parquet file. Required where --from-model "
+            "is module:function.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is already there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a commented tailcut.toml: every key with its meaning and default, required ones filled with examples.
+    """Write a commented tailcut.toml: every key with its meaning and default, required keys with examples.
 
-    With --from-model the model is loaded and run on a few rows: its tensors are filled in, limits of inputs only where
-    the model itself raises beyond them, and the holdout's ranges as comments.
+    With --from-model the model is loaded and run on a few rows. Its tensors are filled in. A limit of an input is
+    filled in only where the model raises beyond it; the holdout's ranges are added as comments.
     """
     from tailcut.manifest.template import template
 
@@ -71,9 +71,9 @@ def init(
         filled = _filled(from_model, holdout or "", file.parent)
         _write(file, template(filled), force)
     except FileExistsError:
-        raise ManifestError(f"{file}: is there already", hint="--force overwrites it") from None
+        raise ManifestError(f"{file} already exists", hint="overwrite it with --force, or name another file") from None
     except OSError as error:
-        raise ManifestError(f"{file}: cannot be written: {error.strerror}", hint="choose another path") from None
+        raise ManifestError(f"{file} cannot be written: {error.strerror}", hint="choose another path") from None
     _say_next(file, from_model, holdout, outputs=len(filled.get("model.outputs", ())))
     write(str(file))
 
@@ -86,17 +86,17 @@ def _say_next(file: Path, model: str | None, holdout: str | None, outputs: int) 
     elif not _is_onnx(model):
         fill_in.append("the outputs' names")
     if holdout is None:
-        fill_in.append("[holdout] (labelled rows: a function or a file)")
+        fill_in.append("[holdout] (labelled rows, from a function or a file)")
     elif Path(holdout).suffix:
-        fill_in.append("holdout.labels (the column of the labels)")
+        fill_in.append("holdout.labels (the label column)")
     if outputs > 1:
-        fill_in.append("holdout.output (the output that the labels belong to; else the first)")
+        fill_in.append("holdout.output (the output to judge by the labels; default: the first)")
     note(
-        "first set [slo]: p95 or p99, the latency that answers must keep, and rate, the requests per second\n"
+        "first set [slo]: p95 or p99 (the latency limit) and rate (requests per second)\n"
         f"then fill in {', '.join(fill_in)}, and run: tailcut build{flag} && tailcut check{flag}"
     )
     if model is None or _is_onnx(model):
-        note('an .onnx file is served as it is, without holdout and build: [serve] variant = "source"')
+        note('to serve an .onnx file unchanged, without holdout and build: [serve] variant = "source"')
 
 
 def _is_onnx(model: str) -> bool:

@@ -27,10 +27,10 @@ def register(app: typer.Typer) -> None:
     app.command(
         "ladder",
         epilog=examples(
-            ("tailcut ladder", "climb the ladder of ./tailcut.toml"),
+            ("tailcut ladder", "measure every rung of ./tailcut.toml"),
             ("tailcut ladder --short --out /tmp/ladder", "a quick look"),
             ("tailcut ladder --only-rungs pilot,onnx --rates 100,400", "some rungs, other rates"),
-            ("tailcut ladder --from ladder/ladder.json", "make the reports again"),
+            ("tailcut ladder --from ladder/ladder.json", "write the reports again"),
         ),
     )(ladder)
 
@@ -38,28 +38,27 @@ def register(app: typer.Typer) -> None:
 def ladder(
     manifest: ManifestPath = DEFAULT_MANIFEST,
     settings: Settings = None,
-    rates: Annotated[str, typer.Option(help="Rates (req/s) beside the pilot's comfortable one.")] = "200",
-    rounds: Annotated[int | None, typer.Option(help="How often each rung is measured.", show_default="3")] = None,
-    duration: Annotated[str, typer.Option(help="Measured per rung, rate and round.", show_default="15s")] = "",
+    rates: Annotated[str, typer.Option(help="Rates (req/s) to measure beside the comfortable rate.")] = "200",
+    rounds: Annotated[int | None, typer.Option(help="Measurements per rung.", show_default="3")] = None,
+    duration: Annotated[str, typer.Option(help="Duration per rung, rate and round.", show_default="15s")] = "",
     short: Annotated[bool, typer.Option("--short", help="Fewer and shorter measurements.")] = False,
-    only_rungs: Annotated[str, typer.Option(metavar="NAMES", help="Rungs to run, with commas between.")] = "",
+    only_rungs: Annotated[str, typer.Option(metavar="NAMES", help="Run only these rungs, separated by commas.")] = "",
     comfortable: Annotated[
-        float | None, typer.Option(metavar="RATE", help="Instead of 70 % of the pilot's own capacity.")
+        float | None, typer.Option(metavar="RATE", help="Comfortable rate; default: 70 % of the pilot's capacity.")
     ] = None,
-    capacity: Annotated[bool, typer.Option(help="Whether capacities are searched.")] = True,
+    capacity: Annotated[bool, typer.Option(help="Search for the capacity of each rung.")] = True,
     parity: Annotated[
-        int, typer.Option(metavar="N", help="Requests whose answers are compared with the pilot's, per rung; 0: none.")
+        int, typer.Option(metavar="N", help="Answers per rung that are compared with the pilot's; 0: none.")
     ] = 50,
-    seed: Annotated[int, typer.Option(help="Of the traffic.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the traffic.")] = 0,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="For reports, logs and raw samples.")] = Path("ladder"),
     from_file: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Make the reports of this ladder.json again.")
+        Path | None, typer.Option("--from", metavar="FILE", help="Write the reports of this ladder.json again.")
     ] = None,
 ) -> None:
-    """Send the same traffic to the pilot and then to one rung after the other, each with one lever more.
+    """Measure the pilot and then each rung, with one more lever per rung, under the same traffic.
 
-    Writes ladder.json and, from it, ladder.md, ladder.html and ladder.png; the table goes to stdout. Exit code 1: a
-    rung did not work.
+    Writes ladder.json, ladder.md, ladder.html and ladder.png; prints the table to stdout. Exit code 1: a rung failed.
     """
     from tailcut.report import load_ladder
 
@@ -108,9 +107,11 @@ def _rates(text: str) -> tuple[float, ...]:
     try:
         rates = tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise LoadTestError(f"the rates are {text!r}", hint="write numbers with commas between: 100,400") from None
+        raise LoadTestError(
+            f"--rates is {text!r}", hint="write numbers separated by commas, for example --rates 100,400"
+        ) from None
     if not all(0 < rate < inf for rate in rates):
-        raise LoadTestError(f"the rates are {text!r}", hint="every rate must be finite and above 0")
+        raise LoadTestError(f"--rates is {text!r}", hint="give finite rates above 0")
     return rates
 
 

@@ -27,44 +27,54 @@ def register(app: typer.Typer) -> None:
             ("tailcut load http://127.0.0.1:8700/v2/health/ready --rate 500", "500 requests/s for 30 s"),
             (
                 "tailcut load http://127.0.0.1:8700/predict/risk --payloads bodies.jsonl --slo p95=25ms,errors=0.1%",
-                "exit code 1 when the SLO is missed",
+                "exit code 1 if the SLO is missed",
             ),
-            ("tailcut load URL --payloads traffic:board --slo p95=25ms --find-capacity", "highest rate within it"),
-            ("tailcut load URL --ramp 10:500 --duration 60s --json out.json --raw out.npz", "keep everything"),
+            ("tailcut load URL --payloads traffic:board --slo p95=25ms --find-capacity", "highest rate within the SLO"),
+            ("tailcut load URL --ramp 10:500 --duration 60s --json out.json --raw out.npz", "write result and samples"),
         ),
     )(load)
 
 
 def load(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where to send requests.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="URL that receives the requests.")],
     rate: Annotated[float | None, typer.Option(help="Requests per second.", show_default="100")] = None,
-    ramp: Annotated[str, typer.Option(metavar="A:B", help="From A to B requests per second over the duration.")] = "",
-    trace: Annotated[str, typer.Option(metavar="FILE", help="File with one send time (seconds) per line.")] = "",
-    arrivals: Annotated[str, typer.Option(help="poisson or constant.")] = "poisson",
-    duration: Annotated[str, typer.Option(help="How long is measured.")] = "30s",
-    warmup: Annotated[str, typer.Option(help="Sent before that and left out.")] = "2s",
+    ramp: Annotated[
+        str, typer.Option(metavar="A:B", help="Raise the rate from A to B requests per second over the duration.")
+    ] = "",
+    trace: Annotated[
+        str, typer.Option(metavar="FILE", help="Send at the times in this file: one per line, in seconds.")
+    ] = "",
+    arrivals: Annotated[str, typer.Option(help="Arrival process: poisson or constant.")] = "poisson",
+    duration: Annotated[str, typer.Option(help="Duration of the measurement.")] = "30s",
+    warmup: Annotated[str, typer.Option(help="Load before the measurement; not counted.")] = "2s",
     payloads: Annotated[
-        str, typer.Option(metavar="SOURCE", help="A .jsonl file, or module:callable of (seed) that yields bodies.")
+        str,
+        typer.Option(
+            metavar="SOURCE",
+            help="Request bodies: a .jsonl file with one per line, or module:callable (seed) that yields them.",
+        ),
     ] = "",
     method: Annotated[str, typer.Option(help="HTTP method.", show_default="POST with payloads, else GET")] = "",
-    header: Annotated[list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="May be given again.")] = None,
-    timeout: Annotated[str, typer.Option(help="A request is given up this long after its intended time.")] = "1s",
-    connections: Annotated[int, typer.Option(help="Most connections at once.")] = 512,
-    slo: Annotated[str, typer.Option(metavar="OBJECTIVES", help="Such as p95=200ms,p99=1s,errors=0.1%.")] = "",
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Request header; repeatable.")
+    ] = None,
+    timeout: Annotated[str, typer.Option(help="A request fails this long after its intended send time.")] = "1s",
+    connections: Annotated[int, typer.Option(help="Maximum number of connections.")] = 512,
+    slo: Annotated[str, typer.Option(metavar="OBJECTIVES", help="SLO, for example p95=200ms,p99=1s,errors=0.1%.")] = "",
     find_capacity: Annotated[
-        bool, typer.Option("--find-capacity", help="Search the highest rate within --slo.")
+        bool, typer.Option("--find-capacity", help="Search for the highest rate that meets --slo.")
     ] = False,
-    max_search: Annotated[str, typer.Option(help="With --find-capacity: no new step after this long.")] = "5m",
-    pid: Annotated[int, typer.Option(help="Server process whose CPU time is measured, with its children's.")] = 0,
+    max_search: Annotated[str, typer.Option(help="With --find-capacity: start no new step after this time.")] = "5m",
+    pid: Annotated[int, typer.Option(help="Measure the CPU time of this server process and its children.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
-    raw: Annotated[Path | None, typer.Option(metavar="FILE", help="Write raw samples: .npz or .csv.")] = None,
-    seed: Annotated[int, typer.Option(help="Of arrivals and payloads.")] = 0,
+    raw: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the raw samples, as .npz or .csv.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of arrivals and payloads.")] = 0,
 ) -> None:
-    """Send open-loop load to a URL: each request at its time, whatever the others do.
+    """Send open-loop load to a URL: every request at its planned time, independent of earlier answers.
 
-    Latency counts from the intended send time; a request that fails is later than any limit, and at most 0.1 % may
-    fail unless --slo says errors=... Exit code 0: the SLO was met (or none was given); 1: it was missed; 2: a flag is
-    wrong; 3: the test could not run.
+    Latency counts from the intended send time. A failed request exceeds every latency limit; at most 0.1 % may fail
+    unless --slo sets errors=... Exit code 0: SLO met, or none given; 1: SLO missed; 2: wrong flag; 3: the test could
+    not run.
     """
     from tailcut.load import LoadPlan
     from tailcut.load.payloads import check_payloads
@@ -143,8 +153,8 @@ def _check_search(plan: LoadPlan, raw: Path | None) -> None:
     for flag, given in (("--ramp", plan.ramp), ("--trace", plan.trace), ("--raw", raw)):
         if given:
             raise LoadTestError(
-                f"{flag} has no meaning with --find-capacity, which runs many short steps at rates of its own",
-                hint="leave one of the two out; --json keeps every step's figures",
+                f"{flag} has no effect with --find-capacity, which runs many short steps at its own rates",
+                hint="leave one of them out; --json writes the figures of every step",
             )
 
 
@@ -167,11 +177,11 @@ def _ramp(text: str) -> tuple[float, float] | None:
             raise ValueError
         return float(start), float(end)
     except ValueError:
-        raise LoadTestError(f"the ramp is {text!r}", hint="write it as --ramp 10:500") from None
+        raise LoadTestError(f"--ramp is {text!r}", hint="write two rates, for example --ramp 10:500") from None
 
 
 def _kind(text: str) -> Kind:
     kinds: dict[str, Kind] = {"poisson": "poisson", "constant": "constant"}
     if text in kinds:
         return kinds[text]
-    raise LoadTestError(f"arrivals is {text!r}", hint="use poisson or constant")
+    raise LoadTestError(f"--arrivals is {text!r}", hint="use poisson or constant")

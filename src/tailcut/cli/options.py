@@ -35,7 +35,7 @@ ManifestPath = Annotated[
         envvar="TAILCUT_MANIFEST",
         metavar="PATH",
         show_default="./tailcut.toml",
-        help="The manifest, or the folder that holds tailcut.toml.",
+        help="The manifest, or the folder of its tailcut.toml.",
     ),
 ]
 
@@ -44,7 +44,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="PATH=VALUE",
-        help="Set any key of the manifest, for example features.cache=off; may be given again.",
+        help="Set any key of the manifest, for example features.cache=off; repeatable.",
     ),
 ]
 

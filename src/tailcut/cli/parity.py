@@ -24,10 +24,13 @@ def register(app: typer.Typer) -> None:
         "parity",
         epilog=examples(
             ("tailcut parity --pilot pilot.app:app --payloads log.jsonl", "an application, started here"),
-            ("tailcut parity --pilot http://127.0.0.1:8000/predict --payloads log.jsonl", "a pilot that runs"),
+            ("tailcut parity --pilot http://127.0.0.1:8000/predict --payloads log.jsonl", "a running pilot"),
             ("tailcut parity", "the pilot and the traffic of the manifest's [ladder]"),
-            ("tailcut parity --pilot pilot:app --payloads log.jsonl --map 'scores[].late=risk'", "fields by hand"),
-            ("tailcut parity --from parity.json --html parity.html", "the page of a comparison that was kept"),
+            (
+                "tailcut parity --pilot pilot:app --payloads log.jsonl --map 'scores[].late=risk'",
+                "an explicit mapping of fields",
+            ),
+            ("tailcut parity --from parity.json --html parity.html", "an HTML page from a stored comparison"),
         ),
     )(parity)
 
@@ -39,7 +42,7 @@ def parity(
         str,
         typer.Option(
             metavar="URL_OR_APP",
-            help="A URL, or module:attribute of an ASGI application, which is started.",
+            help="A URL, or module:attribute of an ASGI application, which is then started.",
             show_default="the manifest's ladder.pilot",
         ),
     ] = "",
@@ -47,38 +50,39 @@ def parity(
         str,
         typer.Option(
             metavar="SOURCE",
-            help="A .jsonl file with a body of the pilot's per line, or module:callable of (seed) that yields bodies.",
+            help="The pilot's request bodies: a .jsonl file with one per line, or module:callable "
+            "(seed) that yields them.",
             show_default="the manifest's ladder.traffic",
         ),
     ] = "",
     path: Annotated[
-        str, typer.Option(help="The pilot's route.", show_default="the URL's, or the only one that takes POST")
+        str, typer.Option(help="The pilot's route.", show_default="the URL's, or the only POST route")
     ] = "",
     header: Annotated[
-        list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Sent to the pilot; may be given again.")
+        list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Header of requests to the pilot; repeatable.")
     ] = None,
-    requests: Annotated[int, typer.Option(help="Most requests that are sent.")] = 500,
-    concurrency: Annotated[int, typer.Option(help="Requests at a time.")] = 1,
+    requests: Annotated[int, typer.Option(help="Maximum number of requests.")] = 500,
+    concurrency: Annotated[int, typer.Option(help="Concurrent requests.")] = 1,
     variant: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A variant to ask, and to judge by its values; may be given again.",
-            show_default="all that may be served",
+            help="Compare this variant, and judge its values; repeatable.",
+            show_default="all servable variants",
         ),
     ] = None,
     deployment: Annotated[
-        str, typer.Option(metavar="URL", help="Ask a deployment that runs instead of starting variants.")
+        str, typer.Option(metavar="URL", help="Compare a running deployment instead of starting variants.")
     ] = "",
     deployment_header: Annotated[
         list[str] | None,
-        typer.Option(metavar="'NAME: VALUE'", help="Sent to the server of --deployment; may be given again."),
+        typer.Option(metavar="'NAME: VALUE'", help="Header of requests to --deployment; repeatable."),
     ] = None,
     request: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FORM",
-            help="Where the pilot's request has what the deployment takes: entities=PATH, rows=PATH, or rows.FIELD=PATH"
+            help="Where the pilot's request holds the deployment's input: entities=PATH, rows=PATH, or rows.FIELD=PATH"
             " once per field.",
             show_default="guessed",
         ),
@@ -102,26 +106,28 @@ def parity(
             show_default="1e-5,1e-4",
         ),
     ] = None,
-    timeout: Annotated[str, typer.Option(help="Of one request.")] = "30s",
-    app_dir: Annotated[Path, typer.Option(metavar="FOLDER", help="The application is imported and runs there.")] = Path(
-        "."
-    ),
-    ready: Annotated[str, typer.Option(help="The pilot and each variant may take this long to start.")] = "120s",
-    causes: Annotated[bool, typer.Option("--causes/--no-causes", help="Look for causes of what differs.")] = True,
-    json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all of it as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page.")] = None,
-    from_: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Show a comparison that --json kept; sends nothing.")
+    timeout: Annotated[str, typer.Option(help="Time limit of one request.")] = "30s",
+    app_dir: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder in which the application is imported and runs.")
+    ] = Path("."),
+    ready: Annotated[str, typer.Option(help="Maximum start time of the pilot and of each variant.")] = "120s",
+    causes: Annotated[bool, typer.Option("--causes/--no-causes", help="Look for the causes of differences.")] = True,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the whole result as JSON.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of payloads that a function makes.")] = 0,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result as an HTML page.")] = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Show a comparison written by --json; sends nothing.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of payloads from module:callable.")] = 0,
 ) -> None:
     """Send the same requests to the pilot and to the deployment, and compare their answers.
 
-    Each variant that may be served is asked in turn, with prediction and feature caches off unless --set turns one on.
-    Which fields belong together is guessed and shown. Where answers differ, the causes are looked for: of an
-    application, in what it hands to its model; of a URL, by the change of a feature that gives its answers.
-    Exit code 0: equal; 1: something differs; 2: a flag, or a file that one names, is wrong; 3: one side could not be
-    asked, or no answers could be compared.
+    Each servable variant is compared in turn, with prediction and feature caches off unless --set turns one on. The
+    mapping of fields is guessed and printed. Where answers differ, tailcut looks for causes: for an application, in the
+    inputs of its model; for a URL, by changing features until the answers match.
+    Exit code 0: equal; 1: answers differ; 2: wrong flag, or a wrong file named by a flag; 3: one side could not be
+    reached, or no answers could be compared.
     """
     from tailcut.report.parity.file import load_parity
 

@@ -27,11 +27,13 @@ class Alone(NamedTuple):
     hint: str
 
 
-_KEPT = Alone("--from, which shows a profile as it was kept", ("from_", "html"), "only --html goes with it")
+_KEPT = Alone(
+    "--from, which shows a stored profile", ("from_", "html"), "leave them out; only --html works with --from"
+)
 _LAYERS = Alone(
-    "--layers alone, which asks no application",
+    "--layers alone",
     ("layers", "shape", "app_dir", "json_path", "html"),
-    "name a target, or leave it out; --shape, --app-dir and --json go with it",
+    "name a target, or leave them out; --shape, --app-dir and --json go with --layers",
 )
 
 
@@ -40,12 +42,18 @@ def register(app: typer.Typer) -> None:
     app.command(
         "profile",
         epilog=examples(
-            ("tailcut profile app:app --payloads bodies.jsonl --slo p95=25ms", "an ASGI application, as it is"),
-            ("tailcut profile app:app --path /predict --payloads bodies.jsonl --rate 50 --html profile.html", "a page"),
+            ("tailcut profile app:app --payloads bodies.jsonl --slo p95=25ms", "an unchanged ASGI application"),
+            (
+                "tailcut profile app:app --path /predict --payloads bodies.jsonl --rate 50 --html profile.html",
+                "as an HTML page",
+            ),
             ("tailcut profile", "the deployment of ./tailcut.toml, from its own timings"),
-            ("tailcut profile pilot.app:app -m tailcut.toml", "a pilot, with the manifest's traffic, set-up and SLO"),
-            ("tailcut profile http://127.0.0.1:8000/predict --payloads bodies.jsonl", "from outside only"),
-            ("tailcut profile --from profile.json --html profile.html", "the page of a profile that was kept"),
+            ("tailcut profile pilot.app:app -m tailcut.toml", "a pilot, with the manifest's traffic, setup and SLO"),
+            (
+                "tailcut profile http://127.0.0.1:8000/predict --payloads bodies.jsonl",
+                "a URL, measured from the client",
+            ),
+            ("tailcut profile --from profile.json --html profile.html", "an HTML page from a stored profile"),
         ),
     )(profile)
 
@@ -64,98 +72,114 @@ def profile(
         str,
         typer.Option(
             metavar="SOURCE",
-            help="A .jsonl file with a body per line, or module:callable of (seed) that yields bodies.",
+            help="Request bodies: a .jsonl file with one per line, or module:callable (seed) that yields them.",
             show_default="the manifest's ladder.traffic, else requests without a body",
         ),
     ] = "",
     rate: Annotated[
         float | None, typer.Option(help="Requests per second.", show_default="the manifest's slo.rate, else 50")
     ] = None,
-    duration: Annotated[str, typer.Option(help="How long is recorded.")] = "12s",
-    warmup: Annotated[str, typer.Option(help="Sent before that and left out.")] = "2s",
+    duration: Annotated[str, typer.Option(help="Duration of the recording.")] = "12s",
+    warmup: Annotated[str, typer.Option(help="Load before the recording; not counted.")] = "2s",
     slo: Annotated[
         str,
-        typer.Option(metavar="OBJECTIVES", help="Such as p95=25ms,errors=0.1%.", show_default="the manifest's"),
+        typer.Option(
+            metavar="OBJECTIVES", help="SLO, for example p95=25ms,errors=0.1%.", show_default="the manifest's"
+        ),
     ] = "",
     path: Annotated[
         str,
         typer.Option(
-            help="Where requests go, such as /predict.", show_default="the only route that takes them, or the URL's"
+            help="Path that receives the requests, for example /predict.",
+            show_default="the only suitable route, or the URL's",
         ),
     ] = "",
     method: Annotated[str, typer.Option(help="HTTP method.", show_default="POST with payloads, else GET")] = "",
-    header: Annotated[list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="May be given again.")] = None,
-    timeout: Annotated[str, typer.Option(help="A request is given up this long after its intended time.")] = "10s",
-    app_dir: Annotated[Path, typer.Option(metavar="FOLDER", help="The application is imported and runs there.")] = Path(
-        "."
-    ),
-    ready: Annotated[str, typer.Option(help="The application may take this long to start.")] = "60s",
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Request header; repeatable.")
+    ] = None,
+    timeout: Annotated[str, typer.Option(help="A request fails this long after its intended send time.")] = "10s",
+    app_dir: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder in which the application is imported and runs.")
+    ] = Path("."),
+    ready: Annotated[str, typer.Option(help="Maximum start time of the application.")] = "60s",
     loop: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Of the application: asyncio, uvloop, or auto, the one that uvicorn takes."),
+        typer.Option(metavar="NAME", help="The application's event loop: asyncio, uvloop, or auto (uvicorn's choice)."),
     ] = "auto",
     log: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help='Repeats are counted in this log: JSON lines, {"time": ..., "payload": ...} or payloads only.',
+            help='Count repeated requests in this log: JSON lines, {"time": ..., "payload": ...} or payloads only.',
             show_default="the payloads",
         ),
     ] = None,
     levers: Annotated[
         bool,
-        typer.Option("--levers/--no-levers", help="Simulate what each lever would win."),
+        typer.Option("--levers/--no-levers", help="Simulate the gain of each lever."),
     ] = True,
     thorough: Annotated[
         bool,
         typer.Option(
             "--thorough",
-            help="Also measure what profiling itself costs, and what a request takes of a core at other rates, in "
-            "tailcut's own path too; takes two minutes and seven starts more, below 50 requests/s longer.",
+            help="Also measure the overhead of profiling, and the CPU time per request at other rates, in tailcut's "
+            "own path too. Takes two more minutes and seven more starts; longer below 50 requests/s.",
         ),
     ] = False,
     overhead_rounds: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="With --thorough: rounds of that; more narrow its interval.", show_default="9"
+            min=1,
+            metavar="N",
+            help="With --thorough: number of rounds; more rounds narrow the interval.",
+            show_default="9",
         ),
     ] = None,
     overhead: Annotated[
-        bool | None, typer.Option("--overhead/--no-overhead", hidden=True, help="Gone: see --thorough.")
+        bool | None, typer.Option("--overhead/--no-overhead", hidden=True, help="Removed: see --thorough.")
     ] = None,
     layers: Annotated[
         str,
         typer.Option(
             metavar="MODEL",
-            help="Slow layers of an .onnx file, or of the torch module that module:callable gives; off: of none. "
-            "Without a target: nothing else.",
-            show_default="of the model that the target runs",
+            help="Time the layers of this model: an .onnx file, or module:callable that returns a torch module; off: "
+            "none. Without a target, only the layers are timed.",
+            show_default="the model that the target runs",
         ),
     ] = "",
     shape: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=DIMS", help="Input of that model, such as ids=1x128:INT64; may be given again."),
+        typer.Option(
+            metavar="NAME=DIMS", help="Shape of an input of that model, for example ids=1x128:INT64; repeatable."
+        ),
     ] = None,
     manifest: Annotated[
         Path | None,
         typer.Option(
-            "--manifest", "-m", envvar="TAILCUT_MANIFEST", metavar="PATH", help="tailcut.toml, or its folder."
+            "--manifest",
+            "-m",
+            envvar="TAILCUT_MANIFEST",
+            metavar="PATH",
+            help="The manifest, or the folder of its tailcut.toml.",
         ),
     ] = None,
     settings: Settings = None,
-    json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all of it as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the whole result as JSON.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result as an HTML page.")] = None,
     raw: Annotated[Path | None, typer.Option(metavar="FILE", help="Write traced requests, spans and samples.")] = None,
     from_: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Show a profile that --json kept; runs nothing.")
+        Path | None, typer.Option("--from", metavar="FILE", help="Show a profile written by --json; runs nothing.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of arrivals and payloads.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of arrivals and payloads.")] = 0,
 ) -> None:
-    """Say where the milliseconds go, what each lever would win, and what not to do.
+    """Show where the time goes, how much each lever would save, and which levers do not pay.
 
-    An ASGI application runs as it is, in a process of its own under open-loop load; a deployment is served and asked;
-    of a URL is seen what the client sees, and what its Server-Timing tells. Exit code 0: profiled, and the SLO is met
-    or there is none; 1: the SLO is missed; 2: a flag, or a file that one names, is wrong; 3: it could not be profiled.
+    An ASGI application runs unchanged, in its own process, under open-loop load. A deployment is served and loaded.
+    A URL is measured from the client, with the stages of its Server-Timing header. Exit code 0: profiled, SLO met or
+    not given; 1: SLO missed; 2: wrong flag, or a wrong file named by a flag; 3: the target could not be profiled.
     """
     if from_ is not None:
         from tailcut.report.profile.json import load_report
@@ -203,8 +227,8 @@ def _rounds(thorough: bool, rounds: int | None, overhead: bool | None) -> int:
     """How many rounds show what profiling costs; 0: it is not measured."""
     if overhead is not None:
         name = "--overhead" if overhead else "--no-overhead"
-        way = "give --thorough" if overhead else "leave it out: without --thorough it is not measured"
-        raise ManifestError(f"{name} is no flag any more", hint=f"what profiling costs: {way}")
+        way = "give --thorough" if overhead else "leave it out: the overhead is measured with --thorough only"
+        raise ManifestError(f"{name} was removed", hint=f"overhead of profiling: {way}")
     if rounds is not None and not thorough:
         raise ManifestError(f"--overhead-rounds {rounds} without --thorough", hint="add --thorough, or leave it out")
     from tailcut.profiler.overhead import ROUNDS
@@ -255,7 +279,7 @@ def _only_layers(
     from tailcut.report.profile.text import render_layers
 
     if html is not None:
-        raise ManifestError("--html with --layers alone", hint="a page needs a target; --json keeps the layers")
+        raise ManifestError("--html with --layers alone", hint="an HTML page needs a target; --json writes the layers")
     found = only_layers(model, shapes, app_dir)
     write(render_layers(found))
     if json_path is not None:

@@ -23,7 +23,7 @@ from tailcut.registry import Promotion, Registry, Version, read_machine
 OtherMachine = Annotated[
     Path | None,
     typer.Option(
-        "--machine", metavar="FILE", help="Judge for this machine, as `tailcut registry machine` printed it there."
+        "--machine", metavar="FILE", help="Judge for the machine in this file, printed by `tailcut registry machine`."
     ),
 ]
 
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
     for command, pairs in _COMMANDS.items():
         group.command(command.__name__.replace("_versions", "").replace("_", "-"), epilog=examples(*pairs))(command)
-    app.add_typer(group, name="registry", help="List, compare, promote, verify and clear up what was built.")
+    app.add_typer(group, name="registry", help="List, compare, promote, verify and clean up built versions.")
 
 
 def list_versions(
@@ -41,7 +41,7 @@ def list_versions(
 ) -> None:
     """List every model's versions, newest first; the promoted one is marked.
 
-    What cannot be read is listed as such, and the exit code is 1 then.
+    Unreadable entries are listed too; the exit code is then 1.
     """
     registry = open_registry(manifest, settings, place)[0]
     rows, errors = list_rows(registry)
@@ -54,7 +54,7 @@ def list_versions(
     if errors:
         raise typer.Exit(ExitCode.FAILED)
     if not rows:
-        note(f"{registry.url} holds no model yet; `tailcut build` makes one")
+        note(f"{registry.url} holds no model yet; build one with `tailcut build`")
 
 
 def show(
@@ -66,7 +66,7 @@ def show(
     machine: OtherMachine = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a version's variants with their evidence, and which of it does not hold on this machine."""
+    """Show a version's variants with their evidence, and the evidence that does not hold on this machine."""
     registry, named = open_registry(manifest, settings, place, _read_machine(machine))
     name = model or named or only_model(registry)
     with as_typed(registry, model, name):
@@ -82,7 +82,7 @@ def show(
 
 
 def machine() -> None:
-    """Print what variants depend on of this machine, as JSON: processor, cores, quota, memory, GPU, packages."""
+    """Print the machine facts that variants depend on, as JSON: processor, cores, quota, memory, GPU, packages."""
     _print_json(read_machine())
 
 
@@ -110,10 +110,10 @@ def diff(
 def verify(
     manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, place: Place = None, quick: Quick = False
 ) -> None:
-    """Check every record and artifact, open every variant and run rows on it; the exit code is 1 where one is bad.
+    """Check every record and artifact, open every variant and run rows on it; exit code 1 if any is bad.
 
-    What is whole, and cannot be served here, is listed with what it lacks. It is bad where it is promoted.
-    Versions that were built with other code than the manifest's folder has are named; that is no fault of the registry.
+    An intact variant that cannot be served here is listed with what it lacks; it is bad only if it is promoted.
+    Versions built with other code than the manifest's folder holds are named; the registry itself is intact.
     """
     registry = open_registry(manifest, settings, place)[0]
     bad = 0
@@ -140,14 +140,14 @@ def promote(
     version: Which = "latest",
     place: Place = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Promote it although it was refused, or was built with other code.")
+        bool, typer.Option("--force", help="Promote a variant that was refused, or was built with other code.")
     ] = False,
     quick: Quick = False,
 ) -> None:
-    """Make a variant the one that is served, once it was opened; a running server follows.
+    """Open a variant and make it the one that is served; running servers follow.
 
     Each promotion can be rolled back.
-    A variant that was built with other code than the manifest's folder has is refused, with the files that differ.
+    A variant built with other code than the manifest's folder holds is refused; the error names the files that differ.
     """
     registry, named = open_registry(manifest, settings, place)
     name = model or named or only_model(registry)
@@ -162,12 +162,14 @@ def rollback(
     settings: Settings = None,
     model: Model = "",
     place: Place = None,
-    force: Annotated[bool, typer.Option("--force", help="Roll back although it was built with other code.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Roll back to a variant that was built with other code.")
+    ] = False,
     quick: Quick = False,
 ) -> None:
-    """Serve what was served before and can be opened; again, what was served before that.
+    """Serve the previous variant that can be opened; run it again to go back further.
 
-    A variant that was built with other code than the manifest's folder has is refused, with the files that differ.
+    A variant built with other code than the manifest's folder holds is refused; the error names the files that differ.
     """
     registry, named = open_registry(manifest, settings, place)
     name = model or named or only_model(registry)
@@ -184,7 +186,7 @@ def retire(
     model: Model = "",
     place: Place = None,
 ) -> None:
-    """Serve a version no more, and let gc remove it. Building the same artifacts again brings it back."""
+    """Retire a version: it is no longer served, and gc may remove it. Building the same artifacts again restores it."""
     registry, named = open_registry(manifest, settings, place)
     name = model or named or only_model(registry)
     with as_typed(registry, model, name):
@@ -196,17 +198,17 @@ def gc(
     manifest: ManifestPath = DEFAULT_MANIFEST,
     settings: Settings = None,
     place: Place = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, but remove nothing.")] = False,
 ) -> None:
-    """Remove retired versions and artifacts that nothing refers to; what is served and the way back stay."""
+    """Remove retired versions and unreferenced artifacts; the promoted version and the rollback target stay."""
     registry = open_registry(manifest, settings, place)[0]
     found = registry.collect_garbage(dry_run=dry_run)
     for path in found.files:
         write(path)
     for kept in found.kept:
-        note(f"{kept} is retired and stays: it is promoted, or what a rollback goes to")
+        note(f"{kept} is retired but stays: it is promoted, or the target of a rollback")
     if not found.files:
-        note("there is nothing to remove")
+        note("nothing to remove")
         return
     removed = "would be removed" if dry_run else "removed"
     note(f"{len(found.versions)} versions, {len(found.files)} files, {size(found.freed_bytes)} {removed}")
@@ -217,30 +219,33 @@ _COMMANDS: dict[Callable[..., None], tuple[tuple[str, str], ...]] = {
     show: (
         ("tailcut registry show", "the promoted version"),
         ("tailcut registry show --version latest --json", "all evidence of the last build"),
-        ("tailcut registry show --machine machine.json", "would it be trusted there?"),
+        ("tailcut registry show --machine machine.json", "is its evidence valid on that machine?"),
     ),
-    machine: (("tailcut registry machine > machine.json", "keep what this machine is"),),
+    machine: (("tailcut registry machine > machine.json", "write the facts of this machine to a file"),),
     diff: (
-        ("tailcut registry diff", "what the last build changed against what is served"),
-        ("tailcut registry diff 5e6b4acf3f59 latest --json", "two versions, for programs"),
+        ("tailcut registry diff", "compare the promoted version with the last build"),
+        ("tailcut registry diff 5e6b4acf3f59 latest --json", "two versions, as JSON"),
     ),
-    code: (("tailcut registry code 5e6b4acf3f59 old", "the hooks that it was built with, into the folder old"),),
+    code: (("tailcut registry code 5e6b4acf3f59 old", "write its hooks to the folder old"),),
     verify: (
-        ("tailcut registry verify", "can everything be served here?"),
-        ("tailcut registry verify --quick", "hashes alone"),
+        ("tailcut registry verify", "open every variant"),
+        ("tailcut registry verify --quick", "check sizes and hashes only"),
     ),
     promote: (
         ("tailcut registry promote onnx", "serve the onnx variant of the last build"),
-        ("tailcut registry promote onnx --version 5e6b4acf3f59", "of an older build"),
+        ("tailcut registry promote onnx --version 5e6b4acf3f59", "serve it from an older build"),
     ),
-    rollback: (("tailcut registry rollback", "serve what was served before"),),
+    rollback: (("tailcut registry rollback", "serve the previous variant"),),
     export: (
-        ("tailcut registry export promoted onnx model.onnx", "for use without tailcut; beside it model.onnx.json"),
-        ("tailcut registry export 5e6b4acf3f59 lightgbm model.txt --force", "of an older build, over what is there"),
+        ("tailcut registry export promoted onnx model.onnx", "for use without tailcut; writes model.onnx.json too"),
+        (
+            "tailcut registry export 5e6b4acf3f59 lightgbm model.txt --force",
+            "from an older build; overwrite existing files",
+        ),
     ),
-    retire: (("tailcut registry retire 5e6b4acf3f59", "this version is not served any more"),),
+    retire: (("tailcut registry retire 5e6b4acf3f59", "stop serving this version"),),
     gc: (
-        ("tailcut registry gc --dry-run", "what could be removed, and how much that is"),
+        ("tailcut registry gc --dry-run", "show what would be removed, and its size"),
         ("tailcut registry gc", "remove it"),
     ),
 }
@@ -257,10 +262,10 @@ def _read_machine(file: Path | None) -> Machine | None:
     except OSError as error:
         raise ManifestError(f"--machine: cannot read {file}: {error.strerror}", hint=_PRINTED) from error
     except msgspec.MsgspecError as error:
-        raise ManifestError(f"--machine: {file} describes no machine: {error}", hint=_PRINTED) from error
+        raise ManifestError(f"--machine: {file} is not a machine description: {error}", hint=_PRINTED) from error
 
 
-_PRINTED = "run `tailcut registry machine > machine.json` on that machine"
+_PRINTED = "make the file with `tailcut registry machine > machine.json` on that machine"
 
 
 def _on_this_machine(registry: Registry, record: Version) -> Iterator[str]:

@@ -32,13 +32,16 @@ def register(app: typer.Typer) -> None:
     app.command(
         "simulate",
         epilog=examples(
-            ("tailcut simulate --rate 100,200,400 --executors 1,2,4", "the manifest's deployment, from its evidence"),
-            ("tailcut simulate --rate 200,400,800 --measure", "with features, hooks and executor, measured here first"),
+            (
+                "tailcut simulate --rate 100,200,400 --executors 1,2,4",
+                "the manifest's deployment, from the registry's evidence",
+            ),
+            ("tailcut simulate --rate 200,400,800 --measure", "measure features, hooks and executor here first"),
             (
                 'tailcut simulate --cost "1=9ms,8=70ms" --rate 90,120 --json capacity.json',
                 "without a manifest",
             ),
-            ("tailcut simulate --arrivals times.txt --rate 0", "replay a trace as it was"),
+            ("tailcut simulate --arrivals times.txt --rate 0", "replay a trace at its own rate"),
         ),
     )(simulate)
 
@@ -46,61 +49,71 @@ def register(app: typer.Typer) -> None:
 def simulate(
     manifest: ManifestPath = DEFAULT_MANIFEST,
     settings: Settings = None,
-    rate: Annotated[str, typer.Option(metavar="R,R,...", help="Requests per second; 0: a trace's own.")] = "100",
+    rate: Annotated[
+        str, typer.Option(metavar="R,R,...", help="Requests per second; 0: the rate of the trace.")
+    ] = "100",
     executors: Annotated[
         str,
-        typer.Option(
-            metavar="N,N,...", help="Numbers of executors.", show_default="1; with --measure those that served"
-        ),
+        typer.Option(metavar="N,N,...", help="Executor counts.", show_default="1; with --measure the deployment's"),
     ] = "",
     arrivals: Annotated[
         str, typer.Option(metavar="KIND", help="poisson, constant, burst (0.25 s on, 0.25 s off), or a trace file.")
     ] = "poisson",
-    duration: Annotated[str, typer.Option(help="How long requests come.")] = "30s",
-    rows: Annotated[int, typer.Option(min=1, help="Rows of a request.")] = 1,
+    duration: Annotated[str, typer.Option(help="Duration of the arrivals.")] = "30s",
+    rows: Annotated[int, typer.Option(min=1, help="Rows per request.")] = 1,
     cost: Annotated[
-        str, typer.Option(metavar="ROWS=TIME,...", help="What batches take.", show_default="the registry's evidence")
+        str,
+        typer.Option(
+            metavar="ROWS=TIME,...",
+            help="Duration of a batch, per number of rows.",
+            show_default="the registry's evidence",
+        ),
     ] = "",
     measure: Annotated[
         bool,
         typer.Option(
             "--measure",
-            help="Time the variant's batches here, then serve the deployment under its traffic at two rates and take "
-            "what requests spend in features, hooks, the executor and on the event loop.",
+            help="Time the variant's batches here, then serve the deployment under its traffic at two rates and "
+            "measure the time in features, hooks, the executor and on the event loop.",
         ),
     ] = False,
     payloads: Annotated[
         str,
         typer.Option(
             metavar="SOURCE",
-            help="With --measure, what is sent: a .jsonl file or module:callable.",
+            help="With --measure: request bodies, a .jsonl file or module:callable.",
             show_default="ladder.traffic",
         ),
     ] = "",
     path: Annotated[
-        str, typer.Option(metavar="PATH", help="With --measure, where it is sent.", show_default="/predict/NAME")
+        str,
+        typer.Option(
+            metavar="PATH", help="With --measure: path that receives the requests.", show_default="/predict/NAME"
+        ),
     ] = "",
     noise: Annotated[
         float | None,
         typer.Option(
-            min=0, max=2, help="Spread of a batch's time: 0.1 is ten percent. Default: the evidence's, else 0.1."
+            min=0, max=2, help="Spread of batch durations: 0.1 is ten percent. Default: from the evidence, else 0.1."
         ),
     ] = None,
-    hiccups: Annotated[float, typer.Option(min=0, max=1, help="Share of batches that take 5 times as long.")] = 0.0,
+    hiccups: Annotated[float, typer.Option(min=0, max=1, help="Share of batches that take five times as long.")] = 0.0,
     request_cpu: Annotated[
         str | None,
-        typer.Option(help="Event loop's time per request.", show_default="60us; with --measure what was measured"),
+        typer.Option(help="Event loop time per request.", show_default="60us; with --measure the measured time"),
     ] = None,
-    inline: Annotated[bool, typer.Option("--inline", help="Batches run on the event loop.")] = False,
-    shared_core: Annotated[bool, typer.Option("--shared-core", help="Executors and event loop share a core.")] = False,
-    seed: Annotated[int, typer.Option(help="Of arrivals and noise.")] = 0,
+    inline: Annotated[bool, typer.Option("--inline", help="Run batches on the event loop.")] = False,
+    shared_core: Annotated[
+        bool, typer.Option("--shared-core", help="Let executors and event loop share one core.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Random seed of arrivals and noise.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
 ) -> None:
     """Simulate the deployment: latencies, goodput and sheds at each rate with each number of executors.
 
-    The scheduler, the admission and the cost model are those of serving; what a batch takes is known from the build's
-    evidence, from --measure, or given. Features, hooks and the executor's cost are included with --measure; else the
-    first line names what is not. Exit code 0: every line meets the SLO; 1: one does not; 2: a flag is wrong.
+    Uses the scheduler, admission and cost model of serving. Batch durations come from the build's evidence, --measure
+    or --cost. Features, hooks and the executor's overhead are included with --measure; otherwise the first line names
+    what is left out. Exit code 0: every line meets the SLO; 1: a line misses it; 2: wrong flag.
     """
     import msgspec
 
@@ -121,8 +134,9 @@ def simulate(
         known = _simulation.known_cost(loaded, given, measure)
         if rows > batching.max_queue_rows:
             raise LoadTestError(
-                f"--rows {rows} is more than batching.max_queue_rows = {batching.max_queue_rows}: all would be refused",
-                hint="ask for fewer rows at once, or raise batching.max_queue_rows",
+                f"--rows {rows} exceeds batching.max_queue_rows = {batching.max_queue_rows}: "
+                "every request would be refused",
+                hint="lower --rows, or raise batching.max_queue_rows",
             )
         request_us = parse_duration_s(request_cpu or _REQUEST_CPU) * 1e6
         measured = _measured(loaded, manifest, settings, payloads, path) if asked else None
@@ -155,7 +169,9 @@ def _check_both(found_out: Mapping[str, object]) -> None:
     """Refuse flags that say what --measure finds out."""
     for flag, given in found_out.items():
         if given:
-            raise LoadTestError(f"{flag} and --measure were both given", hint=f"leave {flag} out: it is measured here")
+            raise LoadTestError(
+                f"{flag} and --measure were both given", hint=f"leave {flag} out: --measure measures it"
+            )
 
 
 def _measured(
@@ -225,7 +241,7 @@ def _numbers(flag: str, text: str, *, whole: bool = False) -> list[float]:
         if not all(0 <= one < inf for one in found) or (whole and any(one < 1 or one % 1 for one in found)):
             raise ValueError
     except ValueError:
-        kind = "whole numbers from 1 on" if whole else "finite numbers, none below 0,"
+        kind = "whole numbers of at least 1" if whole else "finite numbers of at least 0,"
         raise LoadTestError(
             f"{flag} is {text!r}", hint=f"write {kind} with commas between, such as {flag} 1,2,4"
         ) from None
@@ -249,6 +265,6 @@ def _costs(text: str) -> dict[int, float]:
         if found[more] < found[fewer]:
             raise LoadTestError(
                 f"--cost has {more} rows in {found[more] / 1e6:g} ms, but {fewer} in {found[fewer] / 1e6:g} ms",
-                hint="a larger batch takes no less time: is it the time of a row? Give that of the whole batch",
+                hint="give the duration of the whole batch, not of one row",
             )
     return found

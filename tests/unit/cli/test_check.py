@@ -125,7 +125,7 @@ def test_without_an_entity_the_model_gets_zeros_and_it_says_so(check: Check) -> 
     assert "opened: weather" in out
     tail = [line.split(maxsplit=2)[1:] for line in out.splitlines() if line.startswith("not tried")]
     assert tail == [["tried", "features: weather"], ["tried", "entity cache: cache.entity"], ["tried", PREPROCESS]]
-    assert "ok, but for what was not tried" in out.splitlines()[-1]
+    assert "ok, except for the stages not tried" in out.splitlines()[-1]
     assert "not tried: features, entity cache, preprocess; --entity" in err
 
 

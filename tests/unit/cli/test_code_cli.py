@@ -92,7 +92,7 @@ def test_code_of_another_model_is_not_compared_with_the_manifests(site: Site, ca
     manifest = SITE_FILES["tailcut.toml"].replace('name = "m"\n', 'name = "other"\n', 1)
     site.write("tailcut.toml", manifest)
     said = tailcut(site, capsys, "promote", "onnx", "--quick", "--model", "m", code=ExitCode.NOT_STARTED)
-    assert "code that belongs to the manifest of 'm'" in said
+    assert "the code of model 'm'" in said
     assert "'other'" in said
     tailcut(site, capsys, "promote", "onnx", "--quick", "--model", "m", "--force")
 
@@ -116,7 +116,10 @@ def test_a_version_of_another_manifest_is_refused_unless_it_is_forced(site: Site
     site.write("hooks.py", SITE_FILES["hooks.py"] + "other = preprocess\n")
     for arguments in (["rollback"], ["promote", "onnx", "--version", first.id]):
         refused = tailcut(site, capsys, *arguments, code=ExitCode.NOT_STARTED)
-        assert f"built with another manifest than {site.folder} has: model.preprocess was 'hooks:preprocess'" in refused
+        assert (
+            f"built with another manifest than the one in {site.folder}: model.preprocess was 'hooks:preprocess'"
+            in refused
+        )
     assert first.id in tailcut(site, capsys, "rollback", "--force")
 
 

@@ -41,11 +41,11 @@ def test_init_writes_a_manifest_that_loads(tmp_path: Path, capsys: Capture) -> N
     assert seen.out == f"{tmp_path / 'tailcut.toml'}\n"
     flag = f" --manifest {tmp_path / 'tailcut.toml'}"
     assert seen.err == (
-        "first set [slo]: p95 or p99, the latency that answers must keep, and rate, the requests per second\n"
-        "then fill in name, [model] with its tensors (--from-model fills them in), [holdout] (labelled rows: a "
+        "first set [slo]: p95 or p99 (the latency limit) and rate (requests per second)\n"
+        "then fill in name, [model] with its tensors (--from-model fills them in), [holdout] (labelled rows, from a "
         "function or a file), and run: "
         f"tailcut build{flag} && tailcut check{flag}\n"
-        'an .onnx file is served as it is, without holdout and build: [serve] variant = "source"\n'
+        'to serve an .onnx file unchanged, without holdout and build: [serve] variant = "source"\n'
     )
     assert load(tmp_path, environment={}).deployment.name == "my-model"
     assert [one.name for one in tmp_path.iterdir()] == ["tailcut.toml"]
@@ -62,7 +62,10 @@ def test_init_does_not_overwrite_unless_forced(tmp_path: Path, capsys: Capture) 
     file = tmp_path / "tailcut.toml"
     file.write_text("mine")
     assert run(["init", str(tmp_path)]) == ExitCode.USAGE
-    assert capsys.readouterr().err == f"error: {file}: is there already\n\nhint: --force overwrites it\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: {file} already exists\n\nhint: overwrite it with --force, or name another file\n"
+    )
     assert file.read_text() == "mine"
     assert run(["init", str(tmp_path), "--force"]) == ExitCode.OK
     assert file.read_text() != "mine"
@@ -90,8 +93,8 @@ def test_no_arguments_print_the_help(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "hint"),
     [
-        (["inti"], "No such command 'inti'. Did you mean 'init'?", "`tailcut --help` shows what it takes"),
-        (["init", "--forc"], "No such option: --forc", "`tailcut init --help` shows what it takes"),
+        (["inti"], "No such command 'inti'. Did you mean 'init'?", "`tailcut --help` shows its options"),
+        (["init", "--forc"], "No such option: --forc", "`tailcut init --help` shows its options"),
     ],
 )
 def test_a_wrong_command_line(arguments: list[str], error: str, hint: str, capsys: Capture) -> None:
@@ -116,13 +119,13 @@ def test_a_wrong_command_line(arguments: list[str], error: str, hint: str, capsy
         (
             ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn"),
             4,
-            "error: this needs the package torch, which is not installed\n\nhint: pip install 'tailcut[torch]'\n",
+            "error: the package torch is not installed\n\nhint: pip install 'tailcut[torch]'\n",
         ),
         (
             ValueError("odd"),
             70,
             "error: unexpected ValueError: odd\n\n"
-            "hint: run it again with --debug for the traceback; if it is tailcut's, please report it\n",
+            "hint: run again with --debug for the traceback; please report a bug in tailcut\n",
         ),
     ],
 )
@@ -218,7 +221,7 @@ def test_modules_that_are_not_there_do_not_break_the_others(monkeypatch: pytest.
     assert run(["--help"]) == 0
     assert "Not there." not in capsys.readouterr().out
     assert run(["ghost"]) == ExitCode.USAGE
-    assert capsys.readouterr().err == "error: No such command 'ghost'.\n\nhint: `tailcut --help` shows what it takes\n"
+    assert capsys.readouterr().err == "error: No such command 'ghost'.\n\nhint: `tailcut --help` shows its options\n"
 
 
 HEAVY = "import sys; print([m for m in ('numpy', 'torch', 'onnxruntime', 'granian', 'matplotlib') if m in sys.modules])"
@@ -256,5 +259,5 @@ def test_the_program_prints_errors_to_stderr_and_respects_no_color(
     )
     assert done.returncode == ExitCode.USAGE
     assert done.stdout == ""
-    assert "tailcut.toml: is there already" in done.stderr
+    assert "tailcut.toml already exists" in done.stderr
     assert ("31m" in done.stderr) is coloured

@@ -45,7 +45,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("app:app", "--ready", "soon"), 2, "--ready"),
         (("app:app", "--thorough", "--overhead-rounds", "0"), 2, "--overhead-rounds"),
         (("app:app", "--overhead-rounds", "3"), 2, "--overhead-rounds 3 without --thorough"),
-        (("app:app", "--no-overhead"), 2, "--no-overhead is no flag any more"),
+        (("app:app", "--no-overhead"), 2, "--no-overhead was removed"),
         (("app:app", "--overhead"), 2, "give --thorough"),
         (("--from", "old.json", "--html", "/dev/full"), 3, "cannot write /dev/full: No space left on device"),
     ],

@@ -53,7 +53,7 @@ def test_promote_roll_back_retire_and_clear_up(registry: Registry, tmp_path: Pat
     assert "would be removed" in planned
     done = tailcut(registry, capsys, "gc")
     assert done == planned.replace("would be removed", "removed")
-    assert tailcut(registry, capsys, "gc").strip() == "there is nothing to remove"
+    assert tailcut(registry, capsys, "gc").strip() == "nothing to remove"
     brief = json.loads(tailcut(registry, capsys, "list", "--json"))
     assert [(each["version"], each["states"]["onnx"]) for each in brief] == [(new.id, "promoted")]
     nothing = tailcut(registry, capsys, "rollback", "--model", "another", code=ExitCode.USAGE)
@@ -65,7 +65,7 @@ def test_a_retired_way_back_stays_and_is_named(registry: Registry, tmp_path: Pat
     for each in (old, new):
         registry.promote("flights", each.id, "onnx")
     registry.retire("flights", old.id)
-    assert f"flights/{old.id} is retired and stays" in tailcut(registry, capsys, "gc")
+    assert f"flights/{old.id} is retired but stays" in tailcut(registry, capsys, "gc")
 
 
 def test_diff_says_what_changed_and_nothing_else(registry: Registry, tmp_path: Path, capsys: Capture) -> None:
@@ -113,7 +113,7 @@ def test_show_judges_for_another_machine(registry: Registry, tmp_path: Path, cap
     assert f"int8 is not openable here: architecture: {here.architecture} where it was built, sparc here" in there
     other.write_text("{}")
     wrong = tailcut(registry, capsys, "show", "--version", version.id, "--machine", str(other), code=ExitCode.USAGE)
-    assert "describes no machine" in wrong
+    assert "is not a machine description" in wrong
 
 
 def test_verify_goes_on_after_what_is_bad(registry: Registry, tmp_path: Path, capsys: Capture) -> None:
@@ -159,7 +159,7 @@ def test_list_goes_on_after_what_is_bad_and_marks_it(registry: Registry, tmp_pat
 
 def test_what_holds_no_model_is_said_without_a_table(registry: Registry, capsys: Capture) -> None:
     registry.root.mkdir()
-    assert tailcut(registry, capsys, "list") == f"{registry.url} holds no model yet; `tailcut build` makes one\n"
+    assert tailcut(registry, capsys, "list") == f"{registry.url} holds no model yet; build one with `tailcut build`\n"
     assert run(["registry", "list", "--json", "--registry", registry.url]) == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == []
 
@@ -169,7 +169,7 @@ def test_a_place_that_is_typed_and_not_there_is_a_wrong_command_line(
     tmp_path: Path, capsys: Capture, command: list[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    for place, said in (("nowhere", "is not there"), ("file", "is no folder"), ("file/below", "is not there")):
+    for place, said in (("nowhere", "not found"), ("file", "is not a folder"), ("file/below", "not found")):
         for written in (f"{tmp_path}/{place}", f"file://{tmp_path}/{place}"):
             assert run(["registry", *command, "--registry", written]) == ExitCode.USAGE
             assert said in capsys.readouterr().err
@@ -188,7 +188,7 @@ def test_the_manifests_registry_need_not_be_there_yet_but_must_be_a_folder(tmp_p
         assert run(["registry", *command, "-m", str(tmp_path)]) == ExitCode.NOT_STARTED, "nothing was typed wrong"
     capsys.readouterr()
     assert run(["registry", "list", "-m", str(tmp_path), "--set", "registry.path=tailcut.toml"]) == ExitCode.USAGE
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -63,11 +63,11 @@ def test_a_trace_is_replayed_and_can_be_stretched_to_a_rate(capsys: pytest.Captu
     ("arguments", "says"),
     [
         (["--rate", "fast"], "--rate is 'fast'"),
-        (["--rate", "-1"], "finite numbers, none below 0, with commas"),
+        (["--rate", "-1"], "finite numbers of at least 0, with commas"),
         (["--rate", "50,nan"], "--rate is '50,nan'"),
         (["--rate", "inf"], "--rate is 'inf'"),
-        (["--rate", "0"], "poisson arrivals have no rate of their own"),
-        (["--executors", "1.5"], "whole numbers from 1 on with commas"),
+        (["--rate", "0"], "poisson arrivals need a rate"),
+        (["--executors", "1.5"], "whole numbers of at least 1 with commas"),
         (["--executors", "0"], "--executors is '0'"),
         (["--executors", "1.5"], "--executors is '1.5'"),
         (["--cost", "5ms"], "--cost has '5ms'"),
@@ -75,8 +75,8 @@ def test_a_trace_is_replayed_and_can_be_stretched_to_a_rate(capsys: pytest.Captu
         (["--cost", "1=5ms,1=6ms"], "--cost has '1=6ms'"),
         (["--cost", "8=5ms,1=12ms"], "--cost has 8 rows in 5 ms, but 1 in 12 ms"),
         (["--cost", "1=5ms", "--measure"], "--cost and --measure were both given"),
-        (["--rows", "5000"], "--rows 5000 is more than batching.max_queue_rows = 1024"),
-        (["--arrivals", "foo"], "--arrivals is 'foo': neither poisson, constant, burst nor a file that is there"),
+        (["--rows", "5000"], "--rows 5000 exceeds batching.max_queue_rows = 1024"),
+        (["--arrivals", "foo"], "--arrivals is 'foo': neither poisson, constant, burst nor an existing file"),
     ],
 )
 def test_what_is_wrong_is_said(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,8 +91,8 @@ def test_the_first_line_says_what_is_not_included(capsys: pytest.CaptureFixture[
     run(["simulate", *COST, "--rate", "20"])
     first = capsys.readouterr().out.splitlines()[0]
     assert first == (
-        "not included: features and hooks (there is no manifest); assumed: an executor without costs of its own, "
-        "60 us of the event loop per request"
+        "not included: features and hooks (there is no manifest); assumed: an executor without overhead, "
+        "60 us on the event loop per request"
     )
 
 

@@ -85,7 +85,7 @@ def test_simulate_takes_every_size_and_the_spread_that_the_build_measured(tmp_pa
 
 @pytest.mark.parametrize(("evidence", "elsewhere", "says"), [
     ({}, False, "has no timings in its evidence"),
-    (tuned(3.0, 800.0, 4), True, "are of another machine"),
+    (tuned(3.0, 800.0, 4), True, "do not hold on this machine"),
 ])  # fmt: skip
 def test_simulate_says_where_the_evidence_does_not_hold(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], evidence: dict[str, Any], elsewhere: bool, says: str

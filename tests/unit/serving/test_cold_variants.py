@@ -58,7 +58,7 @@ def test_check_names_what_it_cannot_try(folder: Path, capsys: pytest.CaptureFixt
     assert [one["stage"] for one in found["untried"]] == ["infer"]
     assert found["warm_up_ms"] == {}
     assert found["outputs"] == []
-    assert "not tried: infer; --row JSON goes through every stage" in err
+    assert "not tried: infer; --row JSON tries every stage" in err
 
 
 def test_check_does_not_hold_nan_for_an_invented_row_against_the_model(
@@ -73,7 +73,7 @@ def test_check_does_not_hold_nan_for_an_invented_row_against_the_model(
     model = YEARS._replace(graph=graph, inputs='[{ name = "x", shape = [-1, 2], columns = ["a", "b"] }]')
     add(write(folder, model), None)
     assert run(["check"]) == ExitCode.OK
-    assert "not tried     infer: the model has no answer to an invented row: the model answered NaN" in (
+    assert "not tried     infer: the model fails on the invented row: the model answered NaN" in (
         capsys.readouterr().out
     )
     assert run(["check", "--row", '{"a": 0, "b": 0}']) == ExitCode.FAILED, "a row of one's own is another matter"
