@@ -96,4 +96,4 @@ def test_hooks_beside_the_model_end_the_start_with_the_way_out(
         "risk_hooks:preprocess: importing risk_hooks raised ModuleNotFoundError: No module named 'torch'" in done.stderr
     )
     assert "risk_hooks.py:2)" in done.stderr
-    assert "move the hooks into a module that does not import it" in done.stderr
+    assert "move the hooks to a module that does not import it" in done.stderr

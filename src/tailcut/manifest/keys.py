@@ -123,7 +123,9 @@ def expected(kind: inspect.Type) -> str:
             words = ("an integer" if isinstance(kind, inspect.IntType) else "a number") + _limits(kind)
         case inspect.StrType():
             is_name = kind.pattern == NAME_PATTERN
-            words = "a name (letters, digits, '_', '-' and '.', first a letter or digit)" if is_name else "a string"
+            words = (
+                "a name (letters, digits, '_', '-' and '.', starting with a letter or digit)" if is_name else "a string"
+            )
         case inspect.BoolType():
             words = "true or false"
         case inspect.LiteralType():

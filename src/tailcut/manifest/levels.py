@@ -25,8 +25,8 @@ def groups_in_levels(features: Features) -> tuple[tuple[FeatureGroup, ...], ...]
         if not ready:
             names = ", ".join(_in_cycles({group.name: waits_for[group.name] - placed for group in waiting}))
             raise ManifestError(
-                f"features.groups: {names} wait for one another: each has a column of another's in its key",
-                hint="key one of them by entity fields only",
+                f"features.groups: {names} depend on each other: the key of each has a column of another",
+                hint="give one of them a key of entity fields only",
             )
         levels.append(ready)
         placed.update(group.name for group in ready)
@@ -56,8 +56,8 @@ def _owners(group: FeatureGroup, features: Features, owner: dict[str, FeatureGro
             )
         if owner[column].name == group.name:
             raise ManifestError(
-                f"features.groups.{group.name}.key: {column} is a column that this group itself yields",
-                hint="a key holds fields of the entity or columns of other groups",
+                f"features.groups.{group.name}.key: {column} is a column of this group itself",
+                hint="use fields of the entity or columns of other groups in the key",
             )
         owners.add(owner[column].name)
     return owners

@@ -89,7 +89,7 @@ def _file(path: Path) -> Path:
     file = (path / FILE_NAME if path.is_dir() else path).absolute()
     if not file.is_file():
         raise ManifestError(
-            f"{file}: there is no manifest", hint="write one with `tailcut init`, or name it with --manifest PATH"
+            f"{file}: no manifest found", hint="write one with `tailcut init`, or name it with --manifest PATH"
         )
     return file.parent.resolve() / file.name
 
@@ -98,7 +98,9 @@ def _parse(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise ManifestError(f"{file}: not valid TOML: {error}", hint="see https://toml.io for the syntax") from None
+        raise ManifestError(
+            f"{file}: not valid TOML: {error}", hint="correct it; https://toml.io describes the syntax"
+        ) from None
     except UnicodeDecodeError as error:
         raise ManifestError(f"{file}: not UTF-8 text: {error}", hint="save the file as UTF-8") from None
     except OSError as error:

@@ -18,7 +18,7 @@ from tailcut.manifest.section import Section
 from tailcut.manifest.suggestions import did_you_mean, other_separators
 
 OTHER_VARIABLES: Mapping[str, str] = {
-    "TAILCUT_MANIFEST": "path of the manifest, for every command that takes --manifest",
+    "TAILCUT_MANIFEST": "path of the manifest, for every command with --manifest",
 }
 """Variables with tailcut's prefix that are no settings of the deployment."""
 
@@ -193,7 +193,7 @@ def _put_value(
         names = f"write {dotted((*path, parts[0]))}.KEY=value, where KEY is one of {', '.join(keys_of(key.element))}"
         raise ManifestError(f"{_written(override)}: a whole element cannot be set", hint=hint or names)
     raise ManifestError(
-        f"{_written(override)}: {dotted(path)} is a value and has no keys below it",
+        f"{_written(override)}: {dotted(path)} is a value and has no keys",
         hint=hint or f"set {dotted(path)} itself",
     )
 

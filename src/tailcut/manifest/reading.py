@@ -18,7 +18,7 @@ from tailcut.manifest.suggestions import did_you_mean
 Path = tuple[str, ...]
 _PARSERS: dict[type, Any] = {Duration: parse_duration, Size: parse_size, Share: parse_share}
 _SHOWN_CHARACTERS = 120
-_REMOVED = {"server.http2": "leave it out: a proxy in front of the server speaks HTTP/2"}
+_REMOVED = {"server.http2": "leave it out: HTTP/2 needs a proxy in front of the server"}
 """Keys of earlier versions, and what to do without them."""
 
 
@@ -52,7 +52,7 @@ def unknown_key(
     hint = _REMOVED.get(dotted(written)) or did_you_mean(written, known, names, origin, tree)
     if origin == "environment":
         message = f"{variable(written)}: tailcut has no such setting"
-        return ManifestError(message, hint=hint or "docs/reference/manifest.md lists them all")
+        return ManifestError(message, hint=hint or "see docs/reference/manifest.md for all settings")
     where = f"[{dotted(known)}]" if known else "the manifest"
     message = f"{dotted((*known, written[len(known)]))}: no such key in {where}"
     return ManifestError(message, hint=hint or f"its keys are {', '.join(names)}")

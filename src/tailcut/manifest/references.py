@@ -95,10 +95,10 @@ def _failed(reference: str, name: str, error: BaseException, manifest: Manifest)
     last = traceback.format_exception_only(error)[-1].strip()
     found = place(error)
     where = f" ({found})" if found else ""
-    hint = f"try it by itself: python -c 'import {name}'"
+    hint = f"try it alone: python -c 'import {name}'"
     if isinstance(error, ModuleNotFoundError):
-        hint = f"install the package that has {error.name}"
+        hint = f"install the package of {error.name}"
         model = manifest.deployment.model
         if reference in (model.preprocess, model.postprocess):
-            hint += ", or move the hooks into a module that does not import it: serving needs no more than they do"
+            hint += ", or move the hooks to a module that does not import it; serving imports only that module"
     return ManifestError(f"{reference}: importing {name} raised {last}{where}", hint=hint)

@@ -43,7 +43,7 @@ GROUPS = [
     ([changed(sql=None, preload_sql="S")], "features.groups.g: has no source", ""),
     (
         [changed(preload=True)],
-        "features.groups.g.preload: true needs preload_sql or a function, and there is neither",
+        "features.groups.g.preload: true needs preload_sql or function, but neither is set",
         "",
     ),
     (
@@ -51,17 +51,17 @@ GROUPS = [
         "features.groups.g.key: zip is neither a field of the entity nor a column of a group",
         "known are: id, a, b",
     ),
-    ([changed(key=["a"])], "features.groups.g.key: a is a column that this group itself yields", ""),
+    ([changed(key=["a"])], "features.groups.g.key: a is a column of this group itself", ""),
     (
         [GROUP, changed(name="h", key=["d"], columns=["c"]), changed(name="i", key=["c"], columns=["d"])],
-        "features.groups: h, i wait for one another: each has a column of another's in its key",
-        "key one of them by entity fields only",
+        "features.groups: h, i depend on each other: the key of each has a column of another",
+        "give one of them a key of entity fields only",
     ),
-    ([GROUP, changed(name="h", columns=["b"])], "features.groups.h.columns: b is yielded by g too", "AS h_b"),
+    ([GROUP, changed(name="h", columns=["b"])], "features.groups.h.columns: b also belongs to group g", "AS h_b"),
     ([GROUP, changed(columns=["c"])], "features.groups: two groups are named g", "give each its own name"),
-    ([changed(columns=["a", "b", "id"])], "features.groups.g.columns: id is a field of the entity already", "AS g_id"),
-    ([changed(columns=["a", "b", "a"])], "features.groups.g.columns: a stands there twice", ""),
-    ([changed(key=["id", "id"])], "features.groups.g.key: id stands there twice", ""),
+    ([changed(columns=["a", "b", "id"])], "features.groups.g.columns: id is already a field of the entity", "AS g_id"),
+    ([changed(columns=["a", "b", "a"])], "features.groups.g.columns: a is listed twice", ""),
+    ([changed(key=["id", "id"])], "features.groups.g.key: id is listed twice", ""),
     ([changed(defaults={"a": 1})], "features.groups.g.defaults: b have no default, but other columns have", "404"),
     (
         [changed(defaults={"a": 1, "b": 2, "bb": 3})],
@@ -92,7 +92,7 @@ OVERRIDES = [
     ("features.database=", "features.database: empty, but g read with SQL", "sqlite:///"),
     (
         "features.database=mysql://x",
-        'features.database: a URL that begins "mysql:" is not one tailcut can open',
+        'features.database: tailcut cannot open a URL that begins with "mysql:"',
         "sqlite:///",
     ),
     (
@@ -100,11 +100,11 @@ OVERRIDES = [
         'features.cache: "redis" needs features.redis, which is empty',
         "redis://localhost:6379/0",
     ),
-    ("features.timeout=0s", "features.timeout: 0s leaves no time at all", ""),
-    ("cache.entity.ttl=0s", "cache.entity.ttl: 0s leaves no time at all", ""),
+    ("features.timeout=0s", "features.timeout: 0s leaves no time", ""),
+    ("cache.entity.ttl=0s", "cache.entity.ttl: 0s leaves no time", ""),
     (
         "cache.tensor={enabled=true, shared=true}",
-        "cache.tensor.shared: true, but features.redis is empty: there is nowhere to share",
+        "cache.tensor.shared: true, but features.redis is empty, so there is nothing to share through",
         "redis://localhost:6379/0",
     ),
     (
@@ -116,13 +116,13 @@ OVERRIDES = [
     ("cache.tensor.round_digits={x=16}", "cache.tensor.round_digits.x: 16 is not from 0 to 15", "such as 4"),
     (
         "serve.fallback=['stale']",
-        'serve.fallback: "stale" needs a prediction cache that keeps answers past their life',
+        'serve.fallback: "stale" needs a prediction cache that keeps expired answers',
         'stale_for = "1m"',
     ),
-    ("serve.fallback=['a', 'a']", "serve.fallback: a stands there twice", "once"),
+    ("serve.fallback=['a', 'a']", "serve.fallback: a is listed twice", "once"),
     (
         "server.kill=3s",
-        "server.kill: 3s is before server.drain = 3s plus slo.timeout = 1s; "
+        "server.kill: 3s is less than server.drain = 3s plus slo.timeout = 1s; "
         "requests would be killed before their deadline",
         "at least 4s",
     ),
@@ -130,33 +130,34 @@ OVERRIDES = [
     ("server.backlog=127", "server.backlog: 127 is not an integer of at least 128", ""),
     (
         "pool={executor='inline', executors=2}",
-        "pool.executors: 2 inline executors cannot run at once; they share the event loop's thread",
+        "pool.executors: 2 inline executors cannot run in parallel; they share the event loop's thread",
         '"thread"',
     ),
     (
         "pool.executors=100000",
-        "pool.executors: 100000 is more than 1024; each has a copy of the model and runs one batch at a time",
-        "about as many as there are cores",
+        "pool.executors: 100000 is more than 1024; each executor holds a copy of the model and runs one batch at a "
+        "time",
+        "about the number of cores",
     ),
     ("slo.p95=2s", "slo.timeout: 1s is below slo.p95 = 2s", "raise slo.timeout to at least 2s"),
     ("slo={p95 = '50ms', p99 = '20ms'}", "slo.p99: 20ms is below slo.p95 = 50ms", "raise slo.p99 to at least 50ms"),
     ("slo.p50=0s", "slo.p50: 0s can never be met", ""),
     (
         "batching.max_queue_rows=8",
-        "batching.max_rows: 32 is more than batching.max_queue_rows = 8; no full batch could ever wait",
+        "batching.max_rows: 32 is more than batching.max_queue_rows = 8; a full batch could never be queued",
         "set batching.max_queue_rows to at least 32",
     ),
     ("quality.budget.acu=0.1", "quality.budget.acu: unknown metric", "did you mean auc?"),
     (
         "quality.budget.auc=-0.1",
-        "quality.budget.auc: -0.1 is not above 0; a budget is the largest drop allowed, and that "
-        "nothing at all is lost can be shown by no number of rows",
+        "quality.budget.auc: -0.1 is not above 0; a budget is the maximum loss, "
+        "and no number of rows can prove a loss of zero",
         "",
     ),
     (
         "quality.budget.auc=nan",
-        "quality.budget.auc: nan is not above 0; a budget is the largest drop allowed, and that "
-        "nothing at all is lost can be shown by no number of rows",
+        "quality.budget.auc: nan is not above 0; a budget is the maximum loss, "
+        "and no number of rows can prove a loss of zero",
         "",
     ),
     ("model.inputs.x.shape=[2, 2]", "model.inputs.x.shape: the first dimension of [2, 2] is 2, not -1", "[-1, 2]"),
@@ -164,7 +165,7 @@ OVERRIDES = [
     ("model.inputs.x.shape=[-1, 3]", "model.inputs.x.columns: 2 columns do not fill the shape [-1, 3]", "[-1, 2]"),
     (
         "model.inputs.x.columns=[]",
-        "model.inputs.x.columns: empty, and there is no model.preprocess: nothing fills this tensor",
+        "model.inputs.x.columns is empty and there is no model.preprocess, so nothing fills this tensor",
         "",
     ),
     ("model.inputs=[{name='x'}, {name='x'}]", "model.inputs: two tensors are named x", ""),
@@ -184,7 +185,7 @@ def test_other_combinations(tmp_path: Path, override: str, message: str, hint: s
 
 def test_a_cache_by_entity_needs_feature_groups(tmp_path: Path) -> None:
     overrides = ("features={}", "cache.entity.enabled=true")
-    with pytest.raises(ManifestError, match=r"cache\.entity\.enabled: true, but there are no feature groups") as caught:
+    with pytest.raises(ManifestError, match=r"cache\.entity\.enabled: true, but without feature groups") as caught:
         loaded(tmp_path, overrides=overrides)
     assert "cache.tensor.enabled" in caught.value.hint
 

@@ -139,5 +139,5 @@ def test_with_no_overrides_nothing_changes(manifest: Path) -> None:
 
 
 def test_with_overrides_refuses_what_load_refuses(manifest: Path) -> None:
-    with pytest.raises(ManifestError, match=r"server\.kill: 1s is before server\.drain = 3s"):
+    with pytest.raises(ManifestError, match=r"server\.kill: 1s is less than server\.drain = 3s"):
         with_overrides(load(manifest, environment={}), ["server.kill=1s"])

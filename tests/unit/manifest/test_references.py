@@ -93,7 +93,7 @@ def test_an_exception_in_the_module_is_shown_with_its_line(manifest: Manifest) -
 def test_a_package_that_the_module_needs_is_named(manifest: Manifest) -> None:
     message, hint = refused("ref_needs:f", manifest)
     assert "No module named 'package_that_is_not_there'" in message
-    assert hint == "install the package that has package_that_is_not_there"
+    assert hint == "install the package of package_that_is_not_there"
 
 
 def test_hooks_that_need_what_a_server_lacks_are_to_be_moved(manifest: Manifest) -> None:
@@ -102,6 +102,6 @@ def test_hooks_that_need_what_a_server_lacks_are_to_be_moved(manifest: Manifest)
     hooked = replace(manifest, deployment=msgspec.structs.replace(manifest.deployment, model=model))
     _, hint = refused("ref_needs:f", hooked)
     assert hint == (
-        "install the package that has package_that_is_not_there, or move the hooks into a module that does not import "
-        "it: serving needs no more than they do"
+        "install the package of package_that_is_not_there, or move the hooks to a module that does not import "
+        "it; serving imports only that module"
     )

@@ -19,7 +19,7 @@ def manifest(tmp_path: Path) -> Path:
     ("override", "message", "hint"),
     [
         ("server.prot=1", "server.prot: no such key in [server]", "did you mean server.port?"),
-        ("server.http2=true", "server.http2: no such key in [server]", "a proxy in front of the server speaks HTTP/2"),
+        ("server.http2=true", "server.http2: no such key in [server]", "HTTP/2 needs a proxy in front of the server"),
         ("port=1", "port: no such key in the manifest", "did you mean server.port?"),
         ('SLO.p95="5ms"', "SLO: no such key in the manifest", "did you mean slo.p95?"),
         ("server.max_body_bytes=1", "server.max_body_bytes: no such key in [server]", "did you mean server.max_body?"),
@@ -70,7 +70,7 @@ def manifest(tmp_path: Path) -> Path:
         ("quality.budget.auc=x", 'quality.budget: { auc = "x" } is not a table whose values are each a number', ""),
         ("model.inputs=[]", "model.inputs: [] is empty; at least one is needed", "write [[model.inputs]]"),
         ("server=3", "server: 3 is not a table", "write [server] and its keys below it"),
-        ("server.port.x=3", "server.port.x: server.port is a value and has no keys below it", "set server.port itself"),
+        ("server.port.x=3", "server.port.x: server.port is a value and has no keys", "set server.port itself"),
         (
             "features.groups.wether.ttl=1s",
             "features.groups.wether.ttl: features.groups has no element named wether",
@@ -83,7 +83,11 @@ def manifest(tmp_path: Path) -> Path:
         ),
         ("server..port=1", "'server..port' is not a path: a part is empty", "write for example server.port"),
         ('ladder.rungs."a.variant=1', 'ladder.rungs."a.variant: the quotes do not close', "write for example"),
-        ("name=a b", "name: \"a b\" is not a name (letters, digits, '_', '-' and '.', first a letter or digit)", ""),
+        (
+            "name=a b",
+            "name: \"a b\" is not a name (letters, digits, '_', '-' and '.', starting with a letter or digit)",
+            "",
+        ),
     ],
 )
 def test_errors_name_path_value_limit_and_way_out(manifest: Path, override: str, message: str, hint: str) -> None:
@@ -106,7 +110,7 @@ def test_unknown_variables_are_refused_with_the_nearest_name(manifest: Path) -> 
     assert message == "TAILCUT_SERVER__PROT: tailcut has no such setting"
     assert hint == "did you mean TAILCUT_SERVER__PORT?"
     assert refused(manifest, TAILCUT_PORT="1")[1] == "did you mean TAILCUT_SERVER__PORT?"
-    assert refused(manifest, TAILCUT_QQQ="1")[1] == "docs/reference/manifest.md lists them all"
+    assert refused(manifest, TAILCUT_QQQ="1")[1] == "see docs/reference/manifest.md for all settings"
     message, _ = refused(manifest, TAILCUT_FEATURES__GROUPS__NOPE__TTL="1s")
     assert message == "TAILCUT_FEATURES__GROUPS__NOPE__TTL: features.groups has no element named nope"
 
@@ -229,7 +233,7 @@ def test_unreadable_files(manifest: Path) -> None:
     assert "not UTF-8" in refused(manifest)[0]
     manifest.unlink()
     assert refused(manifest) == (
-        f"{manifest}: there is no manifest",
+        f"{manifest}: no manifest found",
         "write one with `tailcut init`, or name it with --manifest PATH",
     )
 

@@ -245,10 +245,10 @@ def test_a_token_that_is_no_text_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ('server.tls_cert="c.pem"', "server.tls_cert is set and server.tls_key is not"),
-        ('server.tls_key="k.pem"', "server.tls_key is set and server.tls_cert is not"),
-        ('server.cors_origins=["https://a.example/path"]', "is no origin"),
-        ('server.cors_origins=["a.example"]', "is no origin"),
+        ('server.tls_cert="c.pem"', "server.tls_cert is set but server.tls_key is not"),
+        ('server.tls_key="k.pem"', "server.tls_key is set but server.tls_cert is not"),
+        ('server.cors_origins=["https://a.example/path"]', "is not an origin"),
+        ('server.cors_origins=["a.example"]', "is not an origin"),
         ('server.idle="0s"', "server.idle is 0s"),
         ('server.max_body="0B"', "server.max_body is 0 bytes"),
     ],
@@ -259,5 +259,5 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, setting: str, say
 
 
 def test_one_file_for_both_kinds_of_tokens_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"is the file of server.tokens, too"):
+    with pytest.raises(ManifestError, match=r"is also the file of server.tokens"):
         deployment(tmp_path, overrides=['server.tokens="t"', 'server.management_tokens="t"'])

@@ -149,12 +149,12 @@ def test_every_model_answers_by_its_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "name", "message"),
     [
-        (["x"], ["y"], "stats", 'name: "stats" is taken: /v2/models/stats is a path of the protocol'),
+        (["x"], ["y"], "stats", 'name: "stats" is reserved: /v2/models/stats is a path of the protocol'),
         (["x"], ["y"], "m\n", r'name: "m\\n" is not a name'),
         (["x"], ["y"], "m/2", 'name: "m/2" is not a name'),
         (["x"], ["y"], "x" * 201, "name: 201 characters, the limit is 200"),
-        (["x"], ["x"], "m", "model.outputs.x: an input has this name too"),
-        (["a b"], ["a b"], "m", 'model.outputs."a b": an input has this name too'),
+        (["x"], ["x"], "m", "model.outputs.x: an input has the same name"),
+        (["a b"], ["a b"], "m", 'model.outputs."a b": an input has the same name'),
         ([""], ["y"], "m", "model.inputs: a name is empty"),
         (["a\nb"], ["y"], "m", r"model.inputs: the name 'a\\nb' holds the control character '\\n'"),
         (["x"], ["\x00"], "m", r"model.outputs: the name '\\x00' holds the control character '\\x00'"),

@@ -80,7 +80,7 @@ def _tensors(deployment: Deployment) -> Iterator[ManifestError]:
             if tensor.columns and path == "model.outputs":
                 yield ManifestError(
                     f"{path}.{tensor.name}.columns: an output has no columns",
-                    hint="remove it; columns fill inputs, and holdout.classes says what each column of an output is",
+                    hint="remove it; columns fill inputs only. To name the columns of an output use holdout.classes",
                 )
             yield from _shape(f"{path}.{tensor.name}", tensor)
     names = [tensor.name for tensor in deployment.model.outputs]
@@ -118,9 +118,9 @@ def _quality(deployment: Deployment) -> Iterator[ManifestError]:
             )
         if not budget > 0:
             yield ManifestError(
-                f"quality.budget.{metric}: {budget} is not above 0; a budget is the largest drop allowed, and that "
-                "nothing at all is lost can be shown by no number of rows",
-                hint="write the drop as a positive number, also for metrics where less is better, such as 0.001",
+                f"quality.budget.{metric}: {budget} is not above 0; a budget is the maximum loss, and no number of "
+                "rows can prove a loss of zero",
+                hint="write a positive number, such as 0.001, also for metrics where less is better",
             )
 
 
@@ -147,8 +147,8 @@ def _server(deployment: Deployment) -> Iterator[ManifestError]:
     if server.kill_s < least_s:
         drain, kill, least = format_duration(server.drain_s), format_duration(server.kill_s), format_duration(least_s)
         yield ManifestError(
-            f"server.kill: {kill} is before server.drain = {drain} plus slo.timeout = {timeout}; "
-            "requests would be killed before their deadline",
+            f"server.kill: {kill} is less than server.drain = {drain} plus slo.timeout = {timeout}; requests would be "
+            "killed before their deadline",
             hint=f"set server.kill to at least {least}",
         )
     if server.max_timeout_s < timeout_s:
@@ -163,13 +163,14 @@ def _pool(deployment: Deployment) -> Iterator[ManifestError]:
     for name, count in (("executors", pool.executors), ("max_executors", pool.max_executors)):
         if count > _MOST_EXECUTORS:
             yield ManifestError(
-                f"pool.{name}: {count} is more than {_MOST_EXECUTORS}; each has a copy of the model and runs one batch"
-                " at a time",
-                hint=f"set pool.{name} to about as many as there are cores; 0 chooses",
+                f"pool.{name}: {count} is more than {_MOST_EXECUTORS}; each executor holds a copy of the model and "
+                "runs one batch at a time",
+                hint=f"set pool.{name} to about the number of cores, or to 0 for the default",
             )
     if pool.executor == "inline" and pool.executors > 1:
         yield ManifestError(
-            f"pool.executors: {pool.executors} inline executors cannot run at once; they share the event loop's thread",
+            f"pool.executors: {pool.executors} inline executors cannot run in parallel; they share the event loop's "
+            "thread",
             hint='set pool.executor = "thread", or pool.executors = 1',
         )
 
@@ -184,8 +185,8 @@ def _columns(deployment: Deployment) -> Iterator[ManifestError]:
         path = f"model.inputs.{tensor.name}.columns"
         if not tensor.columns:
             yield ManifestError(
-                f"{path}: empty, and there is no model.preprocess: nothing fills this tensor",
-                hint=f"name the columns, of: {', '.join(known)}",
+                f"{path} is empty and there is no model.preprocess, so nothing fills this tensor",
+                hint=f"name columns, from: {', '.join(known)}",
             )
         for column in tensor.columns:
             if column not in known:

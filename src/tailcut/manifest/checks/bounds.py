@@ -25,7 +25,7 @@ def bounds_problems(deployment: Deployment) -> Iterator[ManifestError]:
         if given := [name for name in LIMITS if getattr(tensor, name) not in (None, ())]:
             yield ManifestError(
                 f"model.outputs.{tensor.name}.{given[0]}: an output has no limits",
-                hint=f"remove it; {', '.join(LIMITS)} are for inputs, and say which requests are refused",
+                hint=f"remove it; {', '.join(LIMITS)} limit the inputs of requests",
             )
     for tensor in model.inputs:
         kind = _KINDS.get(tensor.datatype, "integer")
@@ -52,18 +52,18 @@ def _limits(path: str, limits: Tensor | Field, kind: str) -> Iterator[ManifestEr
         if kind in {"text", "boolean"}:
             yield ManifestError(
                 f"{path}.{name}: {limit}, but its values are {_WORDS[kind]}",
-                hint="name the ones allowed with values" + (", or set max_length" if kind == "text" else ""),
+                hint="list the allowed values in values" + (", or set max_length" if kind == "text" else ""),
             )
         elif not isfinite(limit):
-            yield ManifestError(f"{path}.{name}: {to_toml(limit)} is no limit", hint="remove it: no key, no limit")
+            yield ManifestError(
+                f"{path}.{name}: {to_toml(limit)} is not a limit", hint="remove it: without the key there is no limit"
+            )
         elif kind == "integer" and limit != int(limit):
             yield ManifestError(
                 f"{path}.{name}: {limit}, but its values are whole numbers", hint=f"write for example {int(limit)}"
             )
     if low is not None and high is not None and low > high:
-        yield ManifestError(
-            f"{path}.min: {low} is above max = {high}, so that no value is allowed", hint="exchange the two"
-        )
+        yield ManifestError(f"{path}.min: {low} is above max = {high}, so no value is allowed", hint="swap the two")
     for value in limits.values:
         if problem := _value_problem(value, limits, kind):
             yield ManifestError(f"{path}.values: {shown(value)} {problem}", hint="remove it, or change the other key")
@@ -72,17 +72,17 @@ def _limits(path: str, limits: Tensor | Field, kind: str) -> Iterator[ManifestEr
 def _value_problem(value: Any, limits: Tensor | Field, kind: str) -> str:
     """Say why a value cannot be among the allowed ones; empty where it can."""
     if kind and not _is_kind(value, kind):
-        return f"is not among {_WORDS[kind]}, which its values are"
+        return f"is not allowed: values must be {_WORDS[kind]}"
     is_text, longest = isinstance(value, str), limits.max_length
     if isinstance(value, float) and not isfinite(value):
-        return "is no value that an input may be held to; allow_nan says whether NaN is taken"
+        return "cannot be an allowed value; allow NaN with allow_nan"
     if is_text and longest is not None and len(value) > longest:
         return f"has {len(value)} characters, more than max_length = {longest}"
     for name, limit, sign in (("min", limits.min, 1), ("max", limits.max, -1)):
         if limit is None:
             continue
         if is_text:
-            return f"is a text beside {name} = {limit}, which is for numbers"
+            return f"is a text, but {name} = {limit} is for numbers"
         if (value - limit) * sign < 0:
             return f"is {'below' if sign > 0 else 'above'} {name} = {limit}"
     return ""
@@ -104,8 +104,8 @@ def _representable(path: str, tensor: Tensor) -> Iterator[ManifestError]:
     for value in tensor.values:
         if isinstance(value, int | float) and not least <= value <= most:
             yield ManifestError(
-                f"{path}.values: {value} is no {tensor.datatype}, which holds {least} to {most}",
-                hint="remove it, or take another datatype",
+                f"{path}.values: {value} is outside the range of {tensor.datatype}, {least} to {most}",
+                hint="remove it, or change the datatype",
             )
 
 
@@ -113,7 +113,7 @@ def _field_names(deployment: Deployment) -> Iterator[ManifestError]:
     model, features = deployment.model, deployment.features
     names = [field.name for field in model.fields]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-        yield ManifestError(f"model.fields: {name} stands there twice", hint="write its limits in one block")
+        yield ManifestError(f"model.fields: {name} is listed twice", hint="write its limits in one block")
     if model.reads_any_field:
         return
     known = {*features.entity, *(column for group in features.groups for column in group.columns)}

@@ -20,24 +20,24 @@ def cache_problems(deployment: Deployment) -> Iterator[ManifestError]:
     for name, cache in caches.items():
         if cache.enabled and cache.shared and not deployment.features.redis:
             yield ManifestError(
-                f"cache.{name}.shared: true, but features.redis is empty: there is nowhere to share",
+                f"cache.{name}.shared: true, but features.redis is empty, so there is nothing to share through",
                 hint='set redis = "redis://localhost:6379/0" in [features]',
             )
         if not 0 <= cache.ttl_jitter < 1:
             yield ManifestError(
                 f"cache.{name}.ttl_jitter: {format_share(cache.ttl_jitter)} is not from 0% to below 100%",
-                hint='write the share by which lives vary, such as "10%"',
+                hint='write a share of the TTL, such as "10%"',
             )
     yield from _digits(deployment)
     serve = deployment.serve
     if STALE in serve.fallback and not any(cache.enabled and cache.stale_for_s for cache in caches.values()):
         yield ManifestError(
-            'serve.fallback: "stale" needs a prediction cache that keeps answers past their life',
+            'serve.fallback: "stale" needs a prediction cache that keeps expired answers',
             hint='set enabled = true and stale_for = "1m" in [cache.entity] or [cache.tensor]',
         )
     for name in serve.fallback:
         if serve.fallback.count(name) > 1:
-            yield ManifestError(f"serve.fallback: {name} stands there twice", hint="name each fallback once")
+            yield ManifestError(f"serve.fallback: {name} is listed twice", hint="name each fallback once")
 
 
 def _digits(deployment: Deployment) -> Iterator[ManifestError]:
@@ -50,10 +50,10 @@ def _digits(deployment: Deployment) -> Iterator[ManifestError]:
             yield ManifestError(f"{path}: the model has no such input", hint=hint)
         elif not inputs[name].datatype.startswith("FP"):
             yield ManifestError(
-                f"{path}: the input is {inputs[name].datatype}, which has no digits after the point",
+                f"{path}: the input is {inputs[name].datatype}, which has no decimals",
                 hint="round float inputs only",
             )
         if not 0 <= digits <= _MOST_DIGITS:
             yield ManifestError(
-                f"{path}: {digits} is not from 0 to {_MOST_DIGITS}", hint="write the digits after the point, such as 4"
+                f"{path}: {digits} is not from 0 to {_MOST_DIGITS}", hint="write a number of decimals, such as 4"
             )

@@ -26,7 +26,7 @@ def feature_problems(deployment: Deployment) -> Iterator[ManifestError]:
         )
     if deployment.cache.entity.enabled and not features.groups:
         yield ManifestError(
-            "cache.entity.enabled: true, but there are no feature groups: no request names an entity",
+            "cache.entity.enabled: true, but without feature groups no request names an entity",
             hint="set cache.tensor.enabled, which is keyed by the model's inputs, or describe the features",
         )
     for group in features.groups:
@@ -60,7 +60,7 @@ def _stores(features: Features) -> Iterator[ManifestError]:
         if url and not url.startswith((*schemes, "${")):
             scheme = url.partition("//")[0]
             yield ManifestError(
-                f'features.{name}: a URL that begins "{scheme}" is not one tailcut can open',
+                f'features.{name}: tailcut cannot open a URL that begins with "{scheme}"',
                 hint=f"it must begin with {' or '.join(schemes)}",
             )
 
@@ -71,7 +71,7 @@ def _durations(deployment: Deployment) -> Iterator[ManifestError]:
     values |= {f"cache.{name}.ttl": one.ttl_s for name, one in (("entity", cache.entity), ("tensor", cache.tensor))}
     for path, seconds in values.items():
         if seconds <= 0:
-            yield ManifestError(f"{path}: 0s leaves no time at all", hint='write a time above zero, such as "20ms"')
+            yield ManifestError(f"{path}: 0s leaves no time", hint='write a time above zero, such as "20ms"')
 
 
 def _group(group: FeatureGroup, features: Features) -> Iterator[ManifestError]:
@@ -83,18 +83,18 @@ def _group(group: FeatureGroup, features: Features) -> Iterator[ManifestError]:
         yield ManifestError(f"{path}: has no source", hint="give it sql or function")
     elif group.preload and not group.preload_sql and not group.function:
         yield ManifestError(
-            f"{path}.preload: true needs preload_sql or a function, and there is neither",
-            hint="write preload_sql, a query that returns the whole table, or set preload = false",
+            f"{path}.preload: true needs preload_sql or function, but neither is set",
+            hint="set preload_sql to a query that returns the whole table, or set preload = false",
         )
     yield from _ttl(path, group)
     yield from _defaults(path, group)
     for name, columns in (("key", group.key), ("columns", group.columns)):
         for column in _repeated(columns):
-            yield ManifestError(f"{path}.{name}: {column} stands there twice", hint="name each column once")
+            yield ManifestError(f"{path}.{name}: {column} is listed twice", hint="name each column once")
     for column in group.columns:
         if column in features.entity:
             yield ManifestError(
-                f"{path}.columns: {column} is a field of the entity already",
+                f"{path}.columns: {column} is already a field of the entity",
                 hint=f"remove it from the columns, or rename it in the source (AS {group.name}_{column})",
             )
 
@@ -105,12 +105,12 @@ def _ttl(path: str, group: FeatureGroup) -> Iterator[ManifestError]:
     try:
         ttl_s = parse_duration(group.ttl)
     except UnitError as error:
-        yield ManifestError(f"{path}.ttl: {error}", hint="a ttl is a duration or 'package.module:callable'")
+        yield ManifestError(f"{path}.ttl: {error}", hint="write a duration or 'package.module:callable'")
         return
     if ttl_s <= 0:
         yield ManifestError(
             f"{path}.ttl: {group.ttl} would never be fresh",
-            hint='write a time above zero; features.cache = "off" reads every value on every request',
+            hint='write a time above zero; to read every value on every request, set features.cache = "off"',
         )
 
 
@@ -124,7 +124,8 @@ def _defaults(path: str, group: FeatureGroup) -> Iterator[ManifestError]:
     if group.defaults and missing:
         yield ManifestError(
             f"{path}.defaults: {', '.join(missing)} have no default, but other columns have",
-            hint="give every column a default (nan is one), or none: then an entity without a row is a 404",
+            hint="give a default (such as nan) to all columns or to none; without defaults an entity without a row "
+            "gets 404",
         )
 
 
@@ -134,7 +135,7 @@ def _column_owners(features: Features) -> Iterator[ManifestError]:
         for column in dict.fromkeys(group.columns):
             if column in owner:
                 yield ManifestError(
-                    f"features.groups.{group.name}.columns: {column} is yielded by {owner[column]} too",
+                    f"features.groups.{group.name}.columns: {column} also belongs to group {owner[column]}",
                     hint=f"rename one of them in its source (AS {group.name}_{column})",
                 )
             owner.setdefault(column, group.name)

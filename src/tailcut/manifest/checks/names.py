@@ -21,11 +21,12 @@ def name_problems(deployment: Deployment) -> Iterator[ManifestError]:
     name = deployment.name
     if name in _TAKEN:
         yield ManifestError(
-            f'name: "{name}" is taken: /v2/models/{name} is a path of the protocol', hint=f'name it "{name}-model"'
+            f'name: "{name}" is reserved: /v2/models/{name} is a path of the protocol', hint=f'name it "{name}-model"'
         )
     if len(name) > LONGEST_NAME:
         yield ManifestError(
-            f"name: {len(name)} characters, the limit is {LONGEST_NAME}", hint="folders and paths have this name"
+            f"name: {len(name)} characters, the limit is {LONGEST_NAME}",
+            hint="choose a shorter name; folders and paths contain it",
         )
     for path, one in _names(deployment):
         if not one:
@@ -39,9 +40,9 @@ def name_problems(deployment: Deployment) -> Iterator[ManifestError]:
     for tensor in deployment.model.inputs:
         if tensor.name in outputs:
             yield ManifestError(
-                f"{dotted(('model', 'outputs', tensor.name))}: an input has this name too; in an ONNX file that is one "
-                "value",
-                hint=f'name the output otherwise, such as "{tensor.name}_out": a torch module or a table gives its '
+                f"{dotted(('model', 'outputs', tensor.name))}: an input has the same name; an ONNX file cannot have "
+                "both",
+                hint=f'rename the output, for example "{tensor.name}_out": a torch module or a table gives its '
                 "outputs in the manifest's order; in an .onnx file rename it",
             )
 

@@ -17,28 +17,29 @@ def server_problems(deployment: Deployment) -> Iterator[ManifestError]:
     server = deployment.server
     if not server.idle_s:
         yield ManifestError(
-            "server.idle is 0s: no client could send a request in that time",
-            hint="leave it out, or set it above the time after which your load balancer closes idle connections",
+            "server.idle is 0s, so no client could send a request",
+            hint="leave it out, or set it above the idle timeout of your load balancer",
         )
     if not server.max_body_bytes:
         yield ManifestError(
-            "server.max_body is 0 bytes: every request for a prediction would be refused",
-            hint='leave it out, or set it to the largest body that you want to take, such as "16MiB"',
+            "server.max_body is 0 bytes: every prediction request would be refused",
+            hint='leave it out, or set it to the largest body to accept, such as "16MiB"',
         )
     if bool(server.tls_cert) != bool(server.tls_key):
         given, missing = ("tls_cert", "tls_key") if server.tls_cert else ("tls_key", "tls_cert")
         yield ManifestError(
-            f"server.{given} is set and server.{missing} is not", hint=f"set server.{missing} too, or neither"
+            f"server.{given} is set but server.{missing} is not",
+            hint=f"set server.{missing} too, or remove server.{given}",
         )
     for origin in server.cors_origins:
         if not _ORIGIN.fullmatch(origin):
             yield ManifestError(
-                f'server.cors_origins: "{origin}" is no origin',
-                hint='write scheme, host and port as the browser has them, such as "https://app.example.com", or "*"',
+                f'server.cors_origins: "{origin}" is not an origin',
+                hint='write scheme, host and port as browsers send them, such as "https://app.example.com", or "*"',
             )
     if server.tokens and server.tokens == server.management_tokens:
         yield ManifestError(
-            f'server.management_tokens: "{server.tokens}" is the file of server.tokens, too: everybody who may use the '
+            f'server.management_tokens: "{server.tokens}" is also the file of server.tokens, so every client of the '
             "model could unload it",
-            hint="write the tokens for management to a file of their own",
+            hint="put the management tokens in a separate file",
         )

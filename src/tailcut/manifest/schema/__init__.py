@@ -64,9 +64,9 @@ class Slo(Section, frozen=True, kw_only=True):
     p99_s: Annotated[Duration | None, Meta(description="99th percentile latency", examples=["50ms"])] = field(
         default=None, name="p99"
     )
-    errors: Annotated[Share, Meta(description="largest share of failed and shed requests")] = Share(0.001)
-    rate: Annotated[float, Meta(description="requests per second at which the SLO must hold", gt=0)] = 100.0
-    timeout_s: Annotated[Duration, Meta(description="deadline of a request that brings none of its own")] = field(
+    errors: Annotated[Share, Meta(description="maximum share of failed and shed requests")] = Share(0.001)
+    rate: Annotated[float, Meta(description="requests per second at which the SLO must be met", gt=0)] = 100.0
+    timeout_s: Annotated[Duration, Meta(description="default deadline of a request")] = field(
         default=Duration(1.0), name="timeout"
     )
 
@@ -77,40 +77,39 @@ class Pool(Section, frozen=True, kw_only=True):
     executor: Annotated[
         Literal["auto", "inline", "thread", "process"],
         Meta(
-            description="inline runs batches on the event loop (models under 1 ms only); auto takes inline where the "
-            "largest batch surely stays under it, by the build and the start's measurement, else thread; process: a "
-            "process of its own, for models that crash, leak or hold the GIL"
+            description="where batches run. inline: on the event loop, only for models under 1 ms; thread: in a "
+            "thread; process: in a separate process, for models that crash, leak or hold the GIL; auto: inline if the "
+            "build and the start measured that the largest batch stays under 1 ms, else thread"
         ),
     ] = "auto"
     executors: Annotated[
         int,
         Meta(
-            description="executors that are always warm, each running one batch at a time; where onnxruntime or "
-            "OpenVINO compute on the CPU, as many batches at once as there are cores; 0: the variant's own setting, "
-            "else 2 where cores and memory allow",
+            description="number of warm executors, each running one batch at a time. With onnxruntime or OpenVINO on "
+            "the CPU, at most one batch per core runs at once; 0: the variant's own setting, else 2 if cores and "
+            "memory allow",
             ge=0,
         ),
     ] = 0
     max_executors: Annotated[
         int,
         Meta(
-            description="executors that the pool may grow to when work waits, as far as they can run at once; 0: as "
-            "many as always warm",
+            description="maximum number of executors when work waits, as far as they can run at once; 0: no growth",
             ge=0,
         ),
     ] = 0
     recycle_requests: Annotated[
-        int, Meta(description="requests after which an executor is replaced by a fresh one; 0: never", ge=0)
+        int, Meta(description="replace an executor after this many requests; 0: never", ge=0)
     ] = 0
-    recycle_age_s: Annotated[
-        Duration, Meta(description="age at which an executor is replaced by a fresh one; '0s': never")
-    ] = field(default=Duration(0.0), name="recycle_age")
+    recycle_age_s: Annotated[Duration, Meta(description="replace an executor at this age; '0s': never")] = field(
+        default=Duration(0.0), name="recycle_age"
+    )
     recycle_growth: Annotated[
         Share,
-        Meta(description="growth of a process's memory since it was warm at which it is replaced; 0: never"),
+        Meta(description="replace an executor process when its memory has grown by this share since warm-up; 0: never"),
     ] = Share(0.0)
     threads: Annotated[
-        int, Meta(description="threads of the runtime inside one executor; 0: the variant's own setting, else 1", ge=0)
+        int, Meta(description="runtime threads per executor; 0: the variant's own setting, else 1", ge=0)
     ] = 0
 
     def threads_of(self, settings: Mapping[str, Any]) -> int:
@@ -132,26 +131,29 @@ class Serve(Section, frozen=True, kw_only=True):
 
     variant: Annotated[
         str,
-        Meta(description="name of a variant (see `tailcut build --list`), or 'promoted' (the registry's)"),
+        Meta(
+            description="variant to serve, by name (see `tailcut build --list`); 'promoted': the one promoted in the "
+            "registry"
+        ),
     ] = "promoted"
     follow_s: Annotated[
         Duration,
-        Meta(description="how often to look for another promotion where 'promoted' is served; '0s': never"),
+        Meta(description="with variant 'promoted': interval of checks for a new promotion; '0s': no checks"),
     ] = field(default=Duration(1.0), name="follow")
     fallback: Annotated[
         tuple[str, ...],
         Meta(
-            description="what answers while the variant loads, where there is no room for a request or no executor is "
-            "ready: the name of another passed variant, 'stale' (see cache.*.stale_for), or both, the variant first; "
-            "none: 429 or 503",
+            description="fallback while the variant loads, the queue is full or no executor is ready: the name of "
+            "another passed variant, 'stale' (see cache.*.stale_for), or both, variant first; empty: such requests get "
+            "429 or 503",
             examples=[("int8-dynamic",)],
         ),
     ] = ()
     force: Annotated[
         bool,
         Meta(
-            description="whether variants that variant and fallback name are served although the gate refused their "
-            "answers; one that it refused for its speed only needs no force"
+            description="serve the variants named by variant and fallback even if the gate refused their quality; a "
+            "variant refused only for its speed needs no force"
         ),
     ] = False
 
@@ -159,14 +161,14 @@ class Serve(Section, frozen=True, kw_only=True):
 class Registry(Section, frozen=True, kw_only=True):
     """Where artifacts and their evidence are kept."""
 
-    path: Annotated[str, Meta(description="folder, from the manifest's, or a URL that fsspec knows")] = (
+    path: Annotated[str, Meta(description="folder, relative to the manifest, or a URL that fsspec can open")] = (
         ".tailcut/registry"
     )
     keep_code: Annotated[
         bool,
         Meta(
-            description="whether `tailcut build` keeps a copy of your code (hooks, feature functions, model.source, "
-            "what these import, and model.files) with each version, up to 16 MiB; its hashes are kept in any case"
+            description="store a copy of your code with each version, up to 16 MiB: hooks, feature functions, "
+            "model.source, the modules they import, and model.files. Hashes of the code are always stored"
         ),
     ] = True
 
@@ -174,7 +176,7 @@ class Registry(Section, frozen=True, kw_only=True):
 class Rung(Section, frozen=True, kw_only=True):
     """One rung of the ladder: the rung below it with more settings."""
 
-    name: Annotated[str, Meta(description="what the rung is called in the table", examples=["+ feature cache"])]
+    name: Annotated[str, Meta(description="name of the rung in the table", examples=["+ feature cache"])]
     set: Annotated[
         tuple[str, ...],
         Meta(description="settings added on this rung, each 'path=value'", examples=[("features.cache=memory",)]),
@@ -182,7 +184,7 @@ class Rung(Section, frozen=True, kw_only=True):
     variant: Annotated[
         str,
         Meta(
-            description="variant this rung stands for; refused with the reason where it misses its budgets",
+            description="variant of this rung; if the gate refused it, the rung is refused with the reason",
             examples=["int8-dynamic"],
         ),
     ] = ""
@@ -194,15 +196,16 @@ class Ladder(Section, frozen=True, kw_only=True):
     pilot: Annotated[
         tuple[str, ...],
         Meta(
-            description="command that starts the pilot; {port} and {python} are filled in",
+            description="command that starts the pilot; {port} and {python} are replaced",
             examples=[("{python}", "-m", "uvicorn", "pilot:app", "--port", "{port}")],
         ),
     ] = ()
-    pilot_path: Annotated[str, Meta(description="path that the traffic is posted to on the pilot")] = "/predict"
+    pilot_path: Annotated[str, Meta(description="path of the pilot that receives the traffic (POST)")] = "/predict"
     setup: Annotated[
         str,
         Meta(
-            description="'package.module:callable' context manager that starts databases and yields environment",
+            description="'package.module:callable', a context manager that starts databases and yields environment "
+            "variables",
             examples=["my_model:databases"],
         ),
     ] = ""
@@ -221,7 +224,8 @@ class Deployment(Section, frozen=True, kw_only=True):
 
     name: Annotated[str, Meta(description="name of the model on the wire", pattern=NAME_PATTERN, examples=["my-model"])]
     python_path: Annotated[
-        tuple[str, ...], Meta(description="folders put on the import path for module:callable, from the manifest's")
+        tuple[str, ...],
+        Meta(description="folders added to the import path for module:callable, relative to the manifest"),
     ] = (".",)
     slo: Annotated[Slo, Meta(description="the service level objective")] = Slo()
     model: Annotated[Model, Meta(description="the model")]

@@ -30,41 +30,42 @@ class Holdout(Section, frozen=True, kw_only=True):
     group: Annotated[
         str,
         Meta(
-            description="column (of a Holdout: slice) whose rows hang together, such as a patient's or a session's",
+            description="column (in a Holdout object: slice) that groups dependent rows, such as rows of one patient "
+            "or session",
             examples=["patient"],
         ),
     ] = ""
     output: Annotated[
         str,
         Meta(
-            description="output that the labels belong to and that is judged; empty: the first",
+            description="output to judge by the labels; empty: the first",
             examples=["probability"],
         ),
     ] = ""
     classes: Annotated[
         tuple[int | float | str | bool, ...],
         Meta(
-            description="labels in the order of the judged output's columns (of two, a single score is the second's); "
-            "empty: the estimator's classes_, else the columns' numbers",
+            description="labels in the order of the judged output's columns; with two labels, a single score stands "
+            "for the second; empty: the estimator's classes_, else the column numbers",
             examples=[("no", "yes")],
         ),
     ] = ()
     positive: Annotated[
         int | float | str | bool | None,
         Meta(
-            description="label that a single score stands for; every other label is the negative class",
+            description="label that a single score stands for; all other labels are the negative class",
             examples=["fraud"],
         ),
     ] = None
     selection: Annotated[
         Share,
-        Meta(description="share of rows that calibrate and choose; the verdict comes from the others"),
+        Meta(description="share of rows for calibration and selection; the verdict uses the other rows"),
     ] = Share(0.3)
     keep: Annotated[
         int,
         Meta(
-            description="rows of inputs that each version keeps, to warm up and to check with; 0 where rows are "
-            "personal: then an invented row warms up, where the model takes it",
+            description="number of input rows that each version stores for warm-up and checks. Set 0 if rows are "
+            "personal data: then an invented row warms up the model, unless the model refuses it",
             ge=0,
             le=64,
         ),
@@ -82,31 +83,33 @@ class Quality(Section, frozen=True, kw_only=True):
     budget: Annotated[
         dict[str, float],
         Meta(
-            description="largest drop allowed per metric (auc, accuracy: absolute fall; log_loss, mae: rise)",
+            description="maximum loss per metric (auc, accuracy: absolute drop; log_loss, mae: absolute rise)",
             examples=[{"auc": 0.004}],
         ),
     ] = field(default_factory=dict)
     metrics: Annotated[
         dict[str, str],
         Meta(
-            description="own metrics by name: 'package.module:callable', (labels, scores) -> one value per row",
+            description="custom metrics by name: 'package.module:callable', (labels, scores) -> one value per row",
             examples=[{"profit": "my_model:profit"}],
         ),
     ] = field(default_factory=dict)
     confidence: Annotated[float, Meta(description="one-sided confidence of a quality verdict", gt=0.5, lt=1)] = 0.95
-    slice_budget: Annotated[float, Meta(description="how many times the budget a single slice may drop", ge=1)] = 2.5
+    slice_budget: Annotated[
+        float, Meta(description="maximum loss in a single slice, as a multiple of the budget", ge=1)
+    ] = 2.5
     other_agreement: Annotated[
         Share,
         Meta(
-            description="share of rows on which an output that is not judged must name the source's class, where it "
-            "stands for classes"
+            description="minimum share of rows on which an output that is not judged gives the source model's class, "
+            "if it is a classification"
         ),
     ] = Share(0.99)
     other_error: Annotated[
         float,
         Meta(
-            description="largest relative error of an output that is not judged, where it gives numbers: mean absolute "
-            "difference by mean absolute value of the source's",
+            description="maximum relative error of a numeric output that is not judged: mean absolute difference, "
+            "divided by the mean absolute value of the source model's output",
             ge=0,
         ),
     ] = 0.01
@@ -115,10 +118,10 @@ class Quality(Section, frozen=True, kw_only=True):
 class Build(Section, frozen=True, kw_only=True):
     """What ``tailcut build`` makes, and how much each step may use."""
 
-    quantize: Annotated[bool, Meta(description="whether the INT8 recipes are tried")] = False
+    quantize: Annotated[bool, Meta(description="try the INT8 recipes")] = False
     recipes: Annotated[
         tuple[str, ...],
-        Meta(description="recipes to try; empty: every one that applies here", examples=[("onnx", "openvino")]),
+        Meta(description="recipes to try; empty: all that apply on this machine", examples=[("onnx", "openvino")]),
     ] = ()
     train: Annotated[
         str,
@@ -130,22 +133,23 @@ class Build(Section, frozen=True, kw_only=True):
     rounds: Annotated[
         int,
         Meta(
-            description="most rounds of load, each variant in turn, before a verdict on speed is given up; fewer where "
-            "all are decided, but 6 at least: from fewer nothing can be told",
+            description="maximum number of load rounds for the verdict on speed, with each variant in turn. Rounds end "
+            "earlier when all verdicts are reached; at least 6 are needed for a verdict",
             ge=1,
             le=200,
         ),
     ] = 48
-    round_s: Annotated[Duration, Meta(description="how long each round sends load to a variant")] = field(
+    round_s: Annotated[Duration, Meta(description="duration of the load on each variant per round")] = field(
         default=Duration(2.0), name="round"
     )
     load_limit_s: Annotated[
-        Duration, Meta(description="how long rounds of load may take in all; what is open then is not proven")
+        Duration,
+        Meta(description="maximum total time of the load rounds; a verdict still open then counts as not proven"),
     ] = field(default=Duration(300.0), name="load_limit")
-    step_timeout_s: Annotated[Duration, Meta(description="longest that one step may take")] = field(
+    step_timeout_s: Annotated[Duration, Meta(description="maximum time of one step")] = field(
         default=Duration(900.0), name="step_timeout"
     )
-    step_memory_bytes: Annotated[Size, Meta(description="most memory of one step's process")] = field(
+    step_memory_bytes: Annotated[Size, Meta(description="maximum memory of a step's process")] = field(
         default=Size(12 * 1024 * 1024 * 1024), name="step_memory"
     )
 

@@ -36,36 +36,38 @@ class FeatureGroup(Section, frozen=True, kw_only=True):
     ]
     columns: Annotated[
         tuple[str, ...],
-        Meta(description="features that this group yields", min_length=1, examples=[("temperature", "wind")]),
+        Meta(description="feature columns of this group", min_length=1, examples=[("temperature", "wind")]),
     ]
     ttl: Annotated[
         str,
         Meta(
-            description="how long a value is fresh: a duration, or 'package.module:callable' of (key, row)",
+            description="lifetime of a value: a duration, or 'package.module:callable' (key, row) -> seconds",
             examples=["5m"],
         ),
     ]
     sql: Annotated[
         str,
         Meta(
-            description="query over the relation `keys`, with :now and :tenant -> key columns and features, by name",
+            description="query over the relation `keys`, with :now and :tenant; returns key columns and features, "
+            "matched by name",
             examples=["SELECT airport, temperature, wind FROM keys JOIN weather USING (airport)"],
         ),
     ] = ""
     function: Annotated[
         str,
         Meta(
-            description="'package.module:callable', sync or async, (keys, context) -> list of a dict or None per key",
+            description="'package.module:callable', sync or async, (keys, context) -> list with a dict or None per key",
             examples=["my_model:weather"],
         ),
     ] = ""
     stale_for_s: Annotated[
-        Duration, Meta(description="how long past its TTL a value may be served while its source fails")
+        Duration, Meta(description="time after expiry during which a value may be served while its source fails")
     ] = field(default=Duration(0.0), name="stale_for")
     defaults: Annotated[
         dict[str, float | int | str | None],
         Meta(
-            description="values for an entity without a row; all columns or none (none: unknown entity, 404)",
+            description="default values for an entity without a row, for all columns or none; none: such an entity is "
+            "unknown (404)",
             examples=[{"temperature": 10.0, "wind": 5.0}],
         ),
     ] = field(default_factory=dict)
@@ -75,11 +77,11 @@ class FeatureGroup(Section, frozen=True, kw_only=True):
     preload_sql: Annotated[
         str,
         Meta(
-            description="query without `keys` that returns the whole table: key columns and features, found by name",
+            description="query without `keys` that returns the whole table: key columns and features, matched by name",
             examples=["SELECT airport, temperature, wind FROM weather"],
         ),
     ] = ""
-    per_tenant: Annotated[bool, Meta(description="whether values differ between tenants")] = False
+    per_tenant: Annotated[bool, Meta(description="values differ between tenants")] = False
 
 
 class Features(Section, frozen=True, kw_only=True):
@@ -87,7 +89,10 @@ class Features(Section, frozen=True, kw_only=True):
 
     entity: Annotated[
         tuple[str, ...],
-        Meta(description="fields that identify an entity; one field: plain values", examples=[("airport",)]),
+        Meta(
+            description="fields that identify an entity; with one field, entities are plain values",
+            examples=[("airport",)],
+        ),
     ] = ()
     database: Annotated[
         str,
@@ -96,7 +101,7 @@ class Features(Section, frozen=True, kw_only=True):
             examples=["sqlite:///features.db"],
         ),
     ] = ""
-    connections: Annotated[int, Meta(description="most database connections", ge=1)] = 8
+    connections: Annotated[int, Meta(description="maximum number of database connections", ge=1)] = 8
     clock: Annotated[
         str,
         Meta(
@@ -108,8 +113,8 @@ class Features(Section, frozen=True, kw_only=True):
     cache: Annotated[
         Literal["off", "memory", "redis"],
         Meta(
-            description="where group values are kept: redis shares them between servers, with this one's memory in "
-            "front; ${NAME:-default} is taken from the environment"
+            description="where group values are cached; redis: shared between servers, behind this server's memory; "
+            "${NAME:-default} is taken from the environment"
         ),
     ] = "memory"
     redis: Annotated[
@@ -120,16 +125,17 @@ class Features(Section, frozen=True, kw_only=True):
         ),
     ] = ""
     redis_timeout_s: Annotated[
-        Duration, Meta(description="longest wait for Redis before it is bypassed for a while")
+        Duration, Meta(description="maximum wait for Redis; after several failures Redis is bypassed for a while")
     ] = field(default=Duration(0.02), name="redis_timeout")
-    max_bytes: Annotated[Size, Meta(description="most memory for cached values")] = Size(64 * 1024 * 1024)
+    max_bytes: Annotated[Size, Meta(description="maximum memory for cached values")] = Size(64 * 1024 * 1024)
     ttl_jitter: Annotated[
-        Share, Meta(description="TTLs vary by up to this share, so that entries do not expire at once")
+        Share,
+        Meta(description="random shortening of TTLs, by up to this share, so that entries do not expire together"),
     ] = Share(0.1)
-    refresh_ahead: Annotated[
-        bool, Meta(description="refresh entities in use before their values expire, off the request path")
-    ] = True
-    timeout_s: Annotated[Duration, Meta(description="longest wait for one group's source")] = field(
+    refresh_ahead: Annotated[bool, Meta(description="refresh values in use before they expire, in the background")] = (
+        True
+    )
+    timeout_s: Annotated[Duration, Meta(description="maximum wait for the source of a group")] = field(
         default=Duration(0.5), name="timeout"
     )
     groups: Annotated[tuple[FeatureGroup, ...], Meta(description="the feature groups")] = ()

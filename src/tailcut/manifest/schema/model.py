@@ -16,7 +16,7 @@ Datatype = Literal[
 class Tensor(Section, frozen=True, kw_only=True):
     """One input or output tensor of the model. Dimension -1 is the batch (first) or a free dimension."""
 
-    name: Annotated[str, Meta(description="tensor name, as the model knows it", examples=["features"])]
+    name: Annotated[str, Meta(description="name of the tensor in the model", examples=["features"])]
     datatype: Annotated[Datatype, Meta(description="Open Inference Protocol datatype")] = "FP32"
     shape: Annotated[
         tuple[int, ...],
@@ -24,23 +24,23 @@ class Tensor(Section, frozen=True, kw_only=True):
     ] = (-1,)
     columns: Annotated[
         tuple[str, ...],
-        Meta(description="feature columns that fill this tensor, in order, where no preprocess hook does it"),
+        Meta(description="feature columns that fill this tensor, in order, if there is no preprocess hook"),
     ] = ()
-    allow_nan: Annotated[bool, Meta(description="whether the model can take NaN or infinity here")] = False
+    allow_nan: Annotated[bool, Meta(description="allow NaN and infinity in this tensor")] = False
     min: Annotated[
-        float | int | None, Meta(description="smallest value of an input; below it a request is refused", examples=[0])
+        float | int | None, Meta(description="minimum value of an input; a request below it is refused", examples=[0])
     ] = None
     max: Annotated[
-        float | int | None, Meta(description="largest value of an input; above it a request is refused", examples=[1])
+        float | int | None, Meta(description="maximum value of an input; a request above it is refused", examples=[1])
     ] = None
     values: Annotated[
         tuple[int | float | str | bool, ...],
-        Meta(description="the only values that an input may hold; empty: any", examples=[(0, 1)]),
+        Meta(description="allowed values of an input; empty: any", examples=[(0, 1)]),
     ] = ()
     max_length: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(
-            description="most characters of a text (BYTES) of an input, or the largest size of a free dimension",
+            description="maximum number of characters of a text (BYTES) input, or maximum size of a free dimension",
             examples=[512],
         ),
     ] = None
@@ -59,17 +59,20 @@ class Field(Section, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="name of the field", examples=["temperature"])]
     type: Annotated[
         Literal["any", "integer", "number", "text", "boolean"],
-        Meta(description="what its values are; a whole float is an integer, a boolean is neither integer nor number"),
+        Meta(
+            description="type of its values; a whole float counts as an integer, a boolean is neither integer nor "
+            "number"
+        ),
     ] = "any"
-    min: Annotated[float | int | None, Meta(description="its smallest value", examples=[-60])] = None
-    max: Annotated[float | int | None, Meta(description="its largest value", examples=[60])] = None
+    min: Annotated[float | int | None, Meta(description="minimum value", examples=[-60])] = None
+    max: Annotated[float | int | None, Meta(description="maximum value", examples=[60])] = None
     values: Annotated[
         tuple[int | float | str | bool, ...],
-        Meta(description="the only values that it may have; empty: any", examples=[(0, 10, 20)]),
+        Meta(description="allowed values; empty: any", examples=[(0, 10, 20)]),
     ] = ()
     max_length: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="most characters of a text, or most elements of a list", examples=[100]),
+        Meta(description="maximum number of characters of a text, or of elements of a list", examples=[100]),
     ] = None
 
 
@@ -87,8 +90,8 @@ class Model(Section, frozen=True, kw_only=True):
     trusted: Annotated[
         tuple[str, ...],
         Meta(
-            description="'package.module:Name' of each class and function that a stored model may hold beside those "
-            "of scikit-learn, LightGBM and XGBoost; opening the model runs their code",
+            description="'package.module:Name' of each class and function that a stored model may contain, beside "
+            "those of scikit-learn, LightGBM and XGBoost; opening the model runs their code",
             examples=[("my_features:Ratio",)],
         ),
     ] = ()
@@ -99,9 +102,7 @@ class Model(Section, frozen=True, kw_only=True):
     outputs: Annotated[
         tuple[Tensor, ...], Meta(description="output tensors", min_length=1, examples=[{"name": "probability"}])
     ]
-    fields: Annotated[
-        tuple[Field, ...], Meta(description="limits of the fields of entities, rows and feature groups")
-    ] = ()
+    fields: Annotated[tuple[Field, ...], Meta(description="limits of fields of entities, rows and feature groups")] = ()
     preprocess: Annotated[
         str,
         Meta(
@@ -113,7 +114,7 @@ class Model(Section, frozen=True, kw_only=True):
     postprocess: Annotated[
         str,
         Meta(
-            description="'package.module:callable', dict of output arrays -> list with one JSON value a row; "
+            description="'package.module:callable', dict of output arrays -> list with one JSON value per row; "
             "a plain function, called from several threads at once",
             examples=["my_model:postprocess"],
         ),
@@ -121,8 +122,9 @@ class Model(Section, frozen=True, kw_only=True):
     files: Annotated[
         tuple[str, ...],
         Meta(
-            description="files that hooks and feature functions read, or patterns ('tables/*.csv', '**/*.json'), from "
-            "the manifest's folder: another content is another deployment version, so that no cache answers for it",
+            description="files that hooks and feature functions read, or patterns ('tables/*.csv', '**/*.json'), "
+            "relative to the manifest. A changed file gives a new deployment version, so caches do not return old "
+            "answers",
             examples=[("vocabulary.txt",)],
         ),
     ] = ()

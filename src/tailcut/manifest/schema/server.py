@@ -16,38 +16,42 @@ class Server(Section, frozen=True, kw_only=True):
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(description="port to listen on", ge=0, le=65535)] = 8700
     grpc_port: Annotated[
-        int, Meta(description="port to listen on for gRPC, beside HTTP; 0: no gRPC", ge=0, le=65535, examples=[8701])
+        int, Meta(description="port to listen on for gRPC; 0: no gRPC", ge=0, le=65535, examples=[8701])
     ] = 0
-    max_body_bytes: Annotated[Size, Meta(description="largest request body; refused before it is buffered")] = field(
-        default=Size(16 * 1024 * 1024), name="max_body"
-    )
+    max_body_bytes: Annotated[
+        Size, Meta(description="maximum size of a request body; a larger one is refused before it is buffered")
+    ] = field(default=Size(16 * 1024 * 1024), name="max_body")
     max_arriving_bytes: Annotated[
         Size,
         Meta(
-            description="most bytes of request bodies that are arriving at the same time; half of it for declared "
-            "lengths, half for what has come beyond those; more is 429; at least twice max_body"
+            description="maximum size of all request bodies being received: half for declared lengths, half for bytes "
+            "received of further bodies. Requests beyond it get 429. At least twice max_body"
         ),
     ] = field(default=Size(256 * 1024 * 1024), name="max_arriving")
     max_stream_bytes: Annotated[
         Size,
-        Meta(description="most bytes of one streamed answer: a client that does not read may hold as much memory"),
+        Meta(
+            description="maximum size of a streamed answer, and so of the memory that a client which does not read can "
+            "hold"
+        ),
     ] = field(default=Size(8 * 1024 * 1024), name="max_stream")
     drain_s: Annotated[
-        Duration, Meta(description="after SIGTERM: not ready and Connection: close on replies for this long")
+        Duration,
+        Meta(description="drain time after SIGTERM: the server is not ready, and replies carry Connection: close"),
     ] = field(default=Duration(3.0), name="drain")
     kill_s: Annotated[
         Duration,
-        Meta(description="after SIGTERM: killed at the latest after this long; at least drain plus slo.timeout"),
+        Meta(description="time after SIGTERM at which the server is killed; at least drain plus slo.timeout"),
     ] = field(default=Duration(15.0), name="kill")
     idle_s: Annotated[
         Duration,
         Meta(
-            description="longest that a connection may take to send a request's head, be idle between requests, or "
-            "take nothing of a reply; above the 60 s of most load balancers, so that none sends into a connection that "
-            "is being closed"
+            description="maximum time for a connection to send a request head, to be idle between requests, or to read "
+            "nothing of a reply. Keep it above your load balancer's idle timeout (often 60 s), so that it never sends "
+            "into a closing connection"
         ),
     ] = field(default=Duration(75.0), name="idle")
-    max_timeout_s: Annotated[Duration, Meta(description="longest deadline that a client may ask for")] = field(
+    max_timeout_s: Annotated[Duration, Meta(description="maximum deadline that a client may set")] = field(
         default=Duration(60.0), name="max_timeout"
     )
     tenant_header: Annotated[
@@ -56,8 +60,8 @@ class Server(Section, frozen=True, kw_only=True):
     tokens: Annotated[
         str,
         Meta(
-            description="file with the SHA-256 of the bearer tokens that may use the model, from the manifest's "
-            "folder; empty: everybody may",
+            description="file with the SHA-256 of the bearer tokens that may use the model, relative to the manifest; "
+            "empty: no token is needed",
             examples=["tokens"],
         ),
     ] = ""
@@ -65,13 +69,13 @@ class Server(Section, frozen=True, kw_only=True):
         str,
         Meta(
             description="file with the SHA-256 of the bearer tokens that may load and unload models; empty: no token "
-            "is needed on a loopback host, and nobody may elsewhere",
+            "is needed on a loopback host, and loading and unloading is off elsewhere",
             examples=["management-tokens"],
         ),
     ] = ""
     tls_cert: Annotated[
         str,
-        Meta(description="certificate chain in PEM, from the manifest's folder; empty: no TLS", examples=["cert.pem"]),
+        Meta(description="certificate chain in PEM, relative to the manifest; empty: no TLS", examples=["cert.pem"]),
     ] = ""
     tls_key: Annotated[
         str, Meta(description="private key of tls_cert in PEM, without a password", examples=["key.pem"])
@@ -79,36 +83,41 @@ class Server(Section, frozen=True, kw_only=True):
     cors_origins: Annotated[
         tuple[str, ...],
         Meta(
-            description="origins of web pages that may call this server; '*': all; none: CORS is off",
+            description="origins of web pages that may call this server; '*': all; empty: CORS is off",
             examples=[("https://app.example.com",)],
         ),
     ] = ()
     compress_bytes: Annotated[
         Size,
-        Meta(description="replies of at least this size are gzipped for clients that accept it; 0B: none is"),
+        Meta(description="minimum size of replies that are gzipped for clients that accept it; 0B: no compression"),
     ] = field(default=Size(0), name="compress_from")
     log: Annotated[
         Literal["text", "json"],
         Meta(
-            description="'text' or 'json': form of the lines that `tailcut serve` and its executors write to stderr; "
-            "an application that tailcut is mounted in configures its own logging"
+            description="format of the log lines of `tailcut serve` and its executors on stderr; an application in "
+            "which tailcut is mounted configures its own logging"
         ),
     ] = "text"
     access_log: Annotated[
-        str, Meta(description="'stderr' or a file for one line of JSON per request that is written; empty: none")
+        str,
+        Meta(description="access log with one JSON line per logged request: 'stderr' or a file; empty: no access log"),
     ] = ""
     access_log_share: Annotated[
-        Share, Meta(description="share of requests in the access log, beside all that failed or were slow")
+        Share, Meta(description="share of requests in the access log, in addition to all failed and slow ones")
     ] = Share(0.01)
     access_log_slow_s: Annotated[
         Duration | None,
         Meta(
-            description="requests that take longer are always in the access log; none: slo.p99, else slo.timeout",
+            description="requests slower than this are always in the access log; default: slo.p99, else slo.timeout",
             examples=["100ms"],
         ),
     ] = field(default=None, name="access_log_slow")
     backlog: Annotated[
-        int, Meta(description="new connections the kernel holds until the server accepts them", ge=128)
+        int,
+        Meta(
+            description="maximum number of new connections that the kernel queues before the server accepts them",
+            ge=128,
+        ),
     ] = 1024
     scheduling: Annotated[
         Literal["normal", "batch"],
@@ -118,5 +127,8 @@ class Server(Section, frozen=True, kw_only=True):
         ),
     ] = "normal"
     max_connections: Annotated[
-        int, Meta(description="most open connections, idle ones too; further ones wait in the backlog", ge=1)
+        int,
+        Meta(
+            description="maximum number of open connections, idle ones included; further ones wait in the backlog", ge=1
+        ),
     ] = 16384
