@@ -136,7 +136,7 @@ def refused(
     ("settings", "texts"),
     [
         (["holdout.source=cases:empty"], ["the holdout has no rows", "a few thousand"]),
-        (["holdout.source=cases:small"], ["the holdout has 9 rows, the least is 10"]),
+        (["holdout.source=cases:small"], ["the holdout has 9 rows, the minimum is 10"]),
         (["holdout.source=cases:one_class"], ["every one of the holdout's 60 labels is 1.0", "every outcome"]),
         (
             ["holdout.source=cases:nan_labels"],

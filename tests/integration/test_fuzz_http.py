@@ -170,7 +170,7 @@ CHECKS = [
 ]
 MEANT = {503, 504}
 """Unloaded as it was told to be, or later than the client itself has allowed."""
-OVERFLOW = "the model answered NaN or infinity"
+OVERFLOW = "the model returned NaN or infinity"
 """To numbers that are finite, but so large that the model's own arithmetic overflows: it says so, and why."""
 
 

@@ -222,7 +222,7 @@ def test_a_stream_that_breaks_says_so_after_its_parts(streaming: InProcess) -> N
     assert [error is None for _, error in found] == [True, True, False]
     assert "[request id: 7]" in found[2][1].message()
     ((_, error),) = streamed(streaming, 1, np.ones((2, 2), np.float32))
-    assert "has 2 rows, and model 'm' streams one" in error.message()
+    assert "has 2 rows, but model 'm' streams one row per request" in error.message()
 
 
 def test_a_model_that_streams_answers_whole_too(streaming: InProcess) -> None:
@@ -252,7 +252,7 @@ def test_bytes_that_are_no_message_on_a_stream(channel: grpc.Channel) -> None:
     good = message(id="good").SerializeToString()
     answers = list(stream(iter([b"\xff\xff", good]), timeout=20))
     assert len(answers) == 2
-    assert b"no ModelInferRequest" in b"".join(answers)
+    assert b"not a ModelInferRequest" in b"".join(answers)
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
@@ -301,7 +301,7 @@ def test_one_port_for_both_is_refused(tmp_path: Path) -> None:
     port = free_port()
     with Served(tmp_path, settings=[f"server.grpc_port={port}"], port=port, wait=False) as served:
         assert served.wait() != 0
-        assert "which is the port of HTTP" in served.log
+        assert "which is also the HTTP port" in served.log
 
 
 def test_grpc_is_not_imported_where_it_is_off() -> None:

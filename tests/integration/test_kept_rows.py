@@ -108,7 +108,7 @@ def test_nothing_is_kept_where_rows_are_personal_and_the_first_request_warms_up(
     assert version.files == {}
     assert version.variants["onnx"].evidence["load"]["rounds"], "measured under load"
     with Served(tmp_path, settings=[f"pool.executor={executor}"], prepared=True) as server:
-        assert "not warmed up: its first request will" in server.log
+        assert "not warmed up: the first request warms it up" in server.log
         assert "refuses an invented row" in server.log
         for row in range(3):
             request, expected = body(model, row)
@@ -118,7 +118,7 @@ def test_nothing_is_kept_where_rows_are_personal_and_the_first_request_warms_up(
 def test_an_onnx_file_is_served_without_a_build(tmp_path: Path) -> None:
     model = written(tmp_path, "a constant row", keep=8)
     with Served(tmp_path, settings=["serve.variant=source"], prepared=True) as server:
-        assert "not warmed up: its first request will" in server.log
+        assert "not warmed up: the first request warms it up" in server.log
         request, expected = body(model)
         assert ask(server, request) == pytest.approx([expected], rel=1e-5)
         refused = {"inputs": [{"name": "x", "shape": [1, 6], "datatype": "FP32", "data": [1] * 6}]}
@@ -151,7 +151,7 @@ def test_an_estimator_that_ends_its_process_on_what_it_never_saw(tmp_path: Path)
     write(tmp_path, inputs=TEXTS, keep=0, more=more, **names)
     tailcut(tmp_path, "build")
     with Served(tmp_path, prepared=True) as server:
-        assert "not warmed up: its first request will" in server.log
+        assert "not warmed up: the first request warms it up" in server.log
         assert ask(server, {"inputs": [WORD]}) == [2.0]
 
 

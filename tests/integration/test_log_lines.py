@@ -163,7 +163,7 @@ def test_a_port_that_is_taken_is_an_object_too(tmp_path: Path) -> None:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     (found,) = lines(done.stderr)
     assert done.returncode == 3
-    assert "another process listens there; hint: stop the other process" in found["message"]
+    assert "another process uses this port; hint: stop the other process" in found["message"]
 
 
 # -- Outages ---------------------------------------------------------------------------------------------------------

@@ -417,7 +417,7 @@ def test_a_process_that_dies_while_it_starts_says_so_and_no_module_of_the_folder
     monkeypatch.chdir(tmp_path)
     RemoteRuntime(found, variant, threads=1).close()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(StartError, match=r"ended while it opened it \(exit code 7\)"):
+    with pytest.raises(StartError, match=r"ended while opening it \(exit code 7\)"):
         RemoteRuntime(found, variant, threads=1)
 
 

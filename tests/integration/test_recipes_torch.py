@@ -208,7 +208,7 @@ def test_compiled_for_its_buckets_it_answers_as_before_and_never_compiles_again(
         ({"device": "tpu"}, "device is 'tpu'"),
         ({"dtype": "int4"}, "dtype is 'int4'"),
         ({"compile": True}, "compile needs buckets"),
-        ({"compile": True, "buckets": [1]}, "no graph can be captured"),
+        ({"compile": True, "buckets": [1]}, "graphs cannot be captured"),
         ({"device": "cpu", "graphs": True}, "no setting 'graphs'"),
         ({"dtype": 3}, "dtype"),
     ],

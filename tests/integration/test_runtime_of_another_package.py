@@ -122,7 +122,7 @@ def test_a_registration_that_cannot_be_imported_is_told_where_its_variant_is_ope
     assert "mirror" in tailcut(installed, "registry", "list")
     said = tailcut(installed, "check", "--variant", "mirror", code=3)
     assert "no engine" in said
-    assert "mend or uninstall the package that registers it" in said
+    assert "fix or uninstall the package that registers it" in said
     tailcut(installed, "check", "--variant", "onnx")
 
 

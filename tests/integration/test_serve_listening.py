@@ -19,7 +19,7 @@ def test_a_second_server_on_the_port_is_refused_and_the_first_serves_on(tmp_path
     two.mkdir()
     with Served(one) as first, Served(two, port=first.port, wait=False) as second:
         assert second.wait() == 3
-        assert f"cannot listen on 127.0.0.1:{first.port}: another process listens there" in second.log
+        assert f"cannot listen on 127.0.0.1:{first.port}: another process uses this port" in second.log
         assert "--port" in second.log
         assert first.post(INFER)[0] == 200
 

@@ -84,7 +84,7 @@ def test_tls_with_tokens(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (('server.tls_cert="tls.crt"', 'server.tls_key="other.key"'), "are no certificate and key"),
+        (('server.tls_cert="tls.crt"', 'server.tls_key="other.key"'), "are not a certificate and its key"),
         (('server.tls_cert="nowhere.crt"', 'server.tls_key="tls.key"'), "nowhere.crt cannot be read: No such file"),
         (('server.tls_cert="tls.crt"', 'server.tls_key="nowhere.key"'), "server.tls_key: "),
         (('server.tokens="nowhere"',), "the file of tokens"),

@@ -196,7 +196,7 @@ def test_a_trusted_step_is_stored_and_needs_its_module_alone(tmp_path: Path, kin
     (folder / "my_features.py").rename(folder / "my_old_features.py")
     code, said = run_tailcut(folder, "registry", "verify")
     assert code == 1
-    assert f"needs live code {own}, and cannot be opened with what is there" in said
+    assert f"needs live code {own}, and cannot be opened with the code here" in said
     assert "there is no module my_features" in said
     manifest = (folder / "tailcut.toml").read_text()
     (folder / "tailcut.toml").write_text(manifest.replace(trusted, ""))

@@ -135,7 +135,7 @@ def test_inputs_in_another_order_are_not_swapped(tmp_path: Path) -> None:
 
 
 def test_a_name_at_another_place_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="input 'right' is given by its position, where the argument is scale"):
+    with pytest.raises(ArtifactError, match="input 'right' is passed by position, but the argument there is scale"):
         both(tmp_path, Two, ["x", "right"], "y")
 
 

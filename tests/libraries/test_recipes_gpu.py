@@ -232,7 +232,7 @@ def test_a_model_that_refuses_zeros_is_prepared_by_its_first_rows(tmp_path: Path
 
 def test_the_cuda_variant_on_this_machine_names_what_is_missing(linear: Path) -> None:
     variant = gpu_kit.Variant("onnxruntime", linear, (X,), (Y,), {"provider": "cuda"})
-    with pytest.raises(MissingExtra, match="is the one for the CPU") as refused:
+    with pytest.raises(MissingExtra, match="is the CPU build") as refused:
         open_runtime(variant, threads=1)
     assert "tailcut[gpu]" in refused.value.hint
 
@@ -326,9 +326,9 @@ def test_tensorrt_takes_free_shapes_up_to_what_the_engine_was_built_for(tmp_path
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("tensorrt", "10.9.0", "tensorrt 10.9.0, here it is 11.4.1"),
+        ("tensorrt", "10.9.0", "tensorrt 10.9.0, but here it is 11.4.1"),
         ("gpu", "Tesla T4", "Tesla T4"),
-        ("capability", "7.5", "capability 7.5, here it is 9.0"),
+        ("capability", "7.5", "capability 7.5, but here it is 9.0"),
     ],
 )
 def test_an_engine_of_another_machine_is_not_opened(tmp_path: Path, name: str, value: str, said: str) -> None:

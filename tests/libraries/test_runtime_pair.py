@@ -81,7 +81,7 @@ def test_a_part_that_is_missing_or_another_is_refused(tmp_path: Path, parts: dic
     ("more", "text"),
     [
         ({"input": "other"}, r"switches by dimension 1 of input 'other'"),
-        ({"dimension": 2}, r"dimension 2 of input 'ids', which the manifest gives the shape \[-1, -1\]"),
+        ({"dimension": 2}, r"dimension 2 of input 'ids', but the manifest gives it the shape \[-1, -1\]"),
         ({"schema": 2}, r"schema 2"),
         ({"at": "far"}, r"cannot read the pair .*Expected `int`"),
         ({"code": "import os"}, r"unknown field `code`"),

@@ -102,7 +102,7 @@ def test_torch_answers_as_the_module_and_takes_read_only_arrays(torch_variant: V
 
 
 def test_torch_refuses_weights_of_another_module(torch_variant: Variant) -> None:
-    with pytest.raises(ArtifactError, match=r"is not of the module.*size mismatch"):
+    with pytest.raises(ArtifactError, match=r"does not fit the module.*size mismatch"):
         open_runtime(torch_variant, threads=1, source=lambda: tabular.Tabular(width=32))
 
 

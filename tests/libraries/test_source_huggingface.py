@@ -151,7 +151,7 @@ def test_classifiers_give_probabilities(tmp_path: Path, labels: int, shape: tupl
         (lambda folder: (folder / "config.json").write_text("{"), "cannot read .*config.json"),
         (
             lambda folder: (folder / "config.json").write_text(json.dumps({"architectures": ["GPT2LMForCausalLM"]})),
-            "GPT2LMForCausalLM, which is no encoder",
+            "GPT2LMForCausalLM, which is not an encoder",
         ),
     ],
 )

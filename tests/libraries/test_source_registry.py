@@ -97,7 +97,7 @@ def test_a_base_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
 
 def test_a_module_whose_code_raises_says_why(tmp_path: Path) -> None:
     torch_version(tmp_path)
-    with pytest.raises(BuildError, match=r"torch: model.source gave a str, expected a torch.nn.Module"):
+    with pytest.raises(BuildError, match=r"torch: model.source returned a str, expected a torch.nn.Module"):
         source.fetch(fetched(tmp_path), manifest(tmp_path, model(live("no module"))), "latest")
 
 

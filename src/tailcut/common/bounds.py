@@ -151,7 +151,7 @@ def _length_check(name: str, datatype: str, shape: Sequence[int], bound: Bound) 
             size = array.shape[axis]
             if size > longest:
                 what = f"input {name!r} has shape {list(array.shape)}, of which dimension {axis} is {size}"
-                raise BadRequest(too_long(what, longest, why), hint=f"send at most {longest} values a row there")
+                raise BadRequest(too_long(what, longest, why), hint=f"send at most {longest} values per row there")
 
     return check if free else None
 
@@ -195,7 +195,7 @@ def _values_check(name: str, datatype: str, bound: Bound, allow_nan: bool) -> Ca
             raise BadRequest(
                 f"input {name!r} holds {said} in {_place(array, at, columns)}, "
                 + allowed(bound.min, bound.max, bound.values, bound.why),
-                hint="send a value that is allowed; /openapi.json has the limits of every input",
+                hint="send an allowed value; /openapi.json lists the limits of every input",
             )
 
     return check

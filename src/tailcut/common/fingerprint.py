@@ -212,7 +212,9 @@ def trust(built: Keys | None, here: Keys, *, base: bool = False) -> Trust:
         "remeasure" where the performance key differs, else "trusted".
     """
     if built is None:
-        return Trust() if base else Trust(level="unverified", reason="its record does not say where it was judged")
+        return (
+            Trust() if base else Trust(level="unverified", reason="its record does not name the machine that judged it")
+        )
     exempt = base and built.load.binding == "format"
     if not exempt and (found := list(_load_problems(built.load, here.load))):
         return Trust(level="not openable", reason="; ".join(found))

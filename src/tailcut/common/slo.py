@@ -114,7 +114,7 @@ def parse_objectives(text: str) -> Objectives:
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or name in seen:
-            what = "is written twice" if equals else "has no value"
+            what = "is given twice" if equals else "has no value"
             raise LoadTestError(
                 f"objective {name!r} {what} in {text!r}", hint="write for example p95=200ms,errors=0.1%"
             )
@@ -162,7 +162,7 @@ def hopeless(objectives: Objectives, tally: Tally) -> str:
     for one, late in zip(objectives.latency, tally.late, strict=True):
         if late > (1 - one.share) * tally.planned + 1e-9:
             limit = f"{one.name} (limit {one.limit_s * 1e3:g} ms)"
-            return f"{limit}: {late} of {tally.planned} requests are already later, or failed"
+            return f"{limit}: {late} of {tally.planned} requests already exceed it or failed"
     if objectives.errors is not None and tally.failed > objectives.errors * tally.planned + 1e-9:
         return (
             f"errors (limit {objectives.errors * 100:g} %): {tally.failed} of {tally.planned} requests already failed"
@@ -175,7 +175,7 @@ def _judge_latency(one: LatencyObjective, seen_ms: float | None, failed: int, co
     if seen_ms is None and failed:
         notes.append(f"{failed} of {count} requests were not answered")
     if count < samples_needed(one.share):
-        notes.append(f"rests on few samples: {count}, better {samples_needed(one.share)}")
+        notes.append(f"few samples: {count}; use at least {samples_needed(one.share)}")
     return Finding(
         objective=one.name,
         seen=seen_ms,
@@ -198,8 +198,8 @@ def _limit_s(name: str, text: str) -> float:
     limit_s = parse_duration_s(text.removeprefix("-"))
     if text.startswith("-") or limit_s <= 0:
         raise LoadTestError(
-            f"the limit of {name} is {text}; it must be above 0, or no answer is in time",
-            hint=f"write a limit that an answer can meet, for example {name}=200ms",
+            f"the limit of {name} is {text}; it must be above 0",
+            hint=f"write a positive time, for example {name}=200ms",
         )
     return limit_s
 

@@ -24,7 +24,7 @@ def text_of(value: bytes, name: str = "") -> str:
         what = f"an element of input {name!r}" if name else "an element of a BYTES input"
         raise BadRequest(
             f"{what} is no UTF-8 text: {error.reason} at its byte {error.start}",
-            hint="send text; of other bytes send base64 or hex",
+            hint="send UTF-8 text; encode other bytes as base64 or hex",
         ) from error
 
 
@@ -58,16 +58,16 @@ def _text(value: object) -> str:
         return _bytes(value).decode()
     except UnicodeDecodeError as error:
         raise InferenceError(
-            f"the model answered bytes that are no UTF-8, so no text for JSON: {error.reason} at byte {error.start}",
-            hint="ask for this output raw (binary_data_output = true, or gRPC), or let the model answer text",
+            f"the model returned bytes that are no UTF-8, so no text for JSON: {error.reason} at byte {error.start}",
+            hint="request this output raw (binary_data_output = true, or gRPC), or make the model return text",
         ) from error
 
 
 def no_unicode(error: UnicodeEncodeError) -> InferenceError:
     """Return the error for a text output with half a surrogate pair, which no protocol can carry."""
     return InferenceError(
-        f"the model answered text that is no Unicode: {error.reason} at character {error.start}",
-        hint="answer text without surrogates, or bytes",
+        f"the model returned text that is no Unicode: {error.reason} at character {error.start}",
+        hint="make the model return text without surrogates, or bytes",
     )
 
 
@@ -75,5 +75,5 @@ def _bytes(value: object) -> bytes:
     if isinstance(value, bytes):
         return value
     raise InferenceError(
-        f"the model answered a {type(value).__name__} in an output of BYTES", hint="answer text or bytes there"
+        f"the model returned a {type(value).__name__} in an output of BYTES", hint="make the model return text or bytes"
     )

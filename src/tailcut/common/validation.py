@@ -105,7 +105,7 @@ class InputSpec:
         if max(shape) > _LARGEST_SIZE:
             raise BadRequest(
                 f"input {self.name!r} has shape {shown(list(shape))}, the limit per dimension is {_LARGEST_SIZE}",
-                hint="send as many values as the shape holds",
+                hint="make data and shape agree",
             )
         if shape[0] > max_rows:
             raise TooLarge(
@@ -121,7 +121,7 @@ class InputSpec:
             place = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
             value = "NaN (in JSON null)" if np.isnan(array[place]) else "infinity"
             raise BadRequest(
-                f"input {self.name!r} holds {value} in row {place[0]}, which this model cannot take",
+                f"input {self.name!r} holds {value} in row {place[0]}, which this model does not accept",
                 hint="send a number, or set allow_nan = true for this input if the model handles NaN",
             )
 
@@ -149,8 +149,8 @@ def all_finite(array: Array) -> bool:
 def not_finite(output: str) -> InferenceError:
     """Return the error for an output that holds NaN or infinity where neither is an answer."""
     return InferenceError(
-        f"the model answered NaN or infinity in output {output!r}",
-        hint="look at the inputs of such a request; set allow_nan = true for this output if these are answers",
+        f"the model returned NaN or infinity in output {output!r}",
+        hint="check the inputs of the request; set allow_nan = true for this output if such values are valid",
     )
 
 
@@ -160,7 +160,7 @@ def check_rows(rows_by_input: dict[str, int]) -> int:
     if len(rows) != 1:
         listed = ", ".join(f"{name}: {count}" for name, count in rows_by_input.items())
         raise BadRequest(
-            f"inputs disagree about the number of rows ({listed})", hint="send as many rows in every input"
+            f"inputs have different numbers of rows ({listed})", hint="send the same number of rows in every input"
         )
     return rows.pop()
 

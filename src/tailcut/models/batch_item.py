@@ -14,7 +14,7 @@ from tailcut.scheduler.latency_learner import kind_of
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
 from tailcut.scheduler.scheduler import Entry
 
-_HINT = "the server's log says more; `tailcut check` runs one row through every stage"
+_HINT = "see the server's log; `tailcut check` runs one row through every stage"
 
 
 class WrongRows(InferenceError):
@@ -95,7 +95,7 @@ def check_rows(found: Arrays, rows: int) -> None:
         if not array.ndim or len(array) != rows:
             raise WrongRows(
                 f"output {name!r} has shape {list(array.shape)} for a batch of {rows} rows",
-                hint="every output's first dimension must be the batch; export the model with a dynamic batch",
+                hint="the first dimension of every output must be the batch; export the model with a dynamic batch",
             )
 
 

@@ -20,5 +20,5 @@ class DeviceTime:
 
     def sample(self, labels: dict[str, str]) -> Sample:
         """Return the counter for /metrics."""
-        text = "Seconds that executors held the device in runs of the variant; only of variants that run on one."
+        text = "Seconds in which executors held the device; only for variants that run on a device."
         return Sample("tailcut_device_busy_seconds", text, "counter", labels, self.busy_ns / 1e9)

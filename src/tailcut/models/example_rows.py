@@ -78,7 +78,7 @@ def examples_of(manifest: Manifest, variant: Variant, registry: Registry | None 
             return Examples(specs, _allowed(rows, specs))
     except (ArtifactError, BadRequest) as error:
         log.warning(
-            "version %s is not warmed up with the rows of the holdout that it keeps, but with an invented one: %s",
+            "version %s is warmed up with an invented row instead of its holdout rows: %s",
             variant.version,
             error.message,
         )

@@ -111,7 +111,7 @@ class FieldRule:
         only where one of them may be wrong.
         """
         if not self._takes_lists:
-            return "is a list, the input takes one value"
+            return "is a list, but the input takes one value"
         lists, elements = [value], 0
         while lists:
             longest = max(map(len, lists))

@@ -41,7 +41,7 @@ _LEAVE_FIRST_S = 30.0
 """An executor that is to go and hangs in its last batch for this long is not waited for; less long where there is no
 room for its successor before it has gone."""
 
-_HUNG_HINT = 'another one takes its place; pool.executor = "process" can end what hangs'
+_HUNG_HINT = 'another executor replaces it; with pool.executor = "process" a hung executor can be killed'
 
 
 class Pool:
@@ -106,7 +106,7 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """Executors that take batches."""
+        """Executors ready for batches."""
         return len(self._handles)
 
     @property
@@ -116,13 +116,13 @@ class Pool:
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows of the pool."""
-        yield Sample("tailcut_executors", "Executors that take batches.", "gauge", {"kind": self.kind}, self.size)
-        yield Sample("tailcut_executors_target", "Executors that the pool is sized for.", "gauge", {}, self._wanted)
-        yield Sample("tailcut_executors_hung", "Threads given up because they hang.", "gauge", {}, len(self._abandoned))
-        yield Sample("tailcut_executors_opened", "Executors opened after the start.", "counter", {}, self.opened)
+        yield Sample("tailcut_executors", "Executors ready for batches.", "gauge", {"kind": self.kind}, self.size)
+        yield Sample("tailcut_executors_target", "Target size of the pool.", "gauge", {}, self._wanted)
+        yield Sample("tailcut_executors_hung", "Hung threads that were abandoned.", "gauge", {}, len(self._abandoned))
+        yield Sample("tailcut_executors_opened", "Executors started after the first ones.", "counter", {}, self.opened)
         for reason, count in (("lost", self.lost), ("recycled", self.replaced)):
             yield Sample(
-                "tailcut_executors_terminated", "Executors that ended, by reason.", "counter", {"reason": reason}, count
+                "tailcut_executors_terminated", "Executors ended, by reason.", "counter", {"reason": reason}, count
             )
 
     def stop(self) -> None:
@@ -180,7 +180,7 @@ class Pool:
         elif there > self._wanted:
             running = self._dispatcher.running
             handle = min(self._handles.values(), key=lambda one: (running.turn(one.executor), one.opened_s))
-            self._retire(handle, f"one executor fewer, {there - 1} are left: {self._scaler.why}")
+            self._retire(handle, f"one executor stops, {there - 1} remain: {self._scaler.why}")
         elif self._wear and may_open:
             self._replace_worn(now_s)
 
@@ -197,7 +197,7 @@ class Pool:
             else:
                 self._goes_first = handle
                 self.replaced += 1
-                self._retire(handle, f"an executor goes before its successor comes, since memory is short: {why}")
+                self._retire(handle, f"an executor stops before its successor starts, because memory is short: {why}")
             return
 
     def _open(self, why: str) -> None:
@@ -215,7 +215,7 @@ class Pool:
             runtime = await in_background(self._open_one, lambda runtime: runtime.close())
         except TailcutError as error:
             self._reopening.failed(self._clock_s())
-            log.error("no executor could be opened, the next attempt is in %.3g s: %s", self._reopening.pause_s, error)
+            log.error("an executor could not start, next attempt in %.3g s: %s", self._reopening.pause_s, error)
             return
         finally:
             self._opening = None
@@ -285,7 +285,7 @@ class Pool:
         if handle is None or self.kind == "inline":
             return
         if isinstance(executor, ProcessExecutor):
-            log.error("the process of an executor hangs in a batch and is killed")
+            log.error("an executor process hangs in a batch and is killed")
             executor.kill()
             return
         if len(self._abandoned) >= _MOST_ABANDONED:
@@ -293,8 +293,8 @@ class Pool:
         del self._handles[executor]
         self._abandoned.add(executor)
         self.lost += 1
-        error = ExecutorLost("the thread that computed the request hangs", hint=_HUNG_HINT)
-        log.error("an executor's thread hangs in a batch and is left to itself; another takes its place")
+        error = ExecutorLost("the thread that ran the request hangs", hint=_HUNG_HINT)
+        log.error("an executor thread hangs in a batch and is abandoned; another replaces it")
         self._dispatcher.fail(executor, error)
         self._close(handle)
         if self._opening is None:

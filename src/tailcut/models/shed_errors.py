@@ -28,7 +28,7 @@ def end_all(items: Iterable[BatchItem]) -> None:
 
 def stopping() -> NotReady:
     """Return the error for a request that the server's stop interrupts."""
-    return NotReady("the server is stopping", hint="send the request again, to another replica")
+    return NotReady("the server is stopping", hint="send the request to another replica")
 
 
 def of(refusal: Refusal, request: Request, executors: Executors) -> Shed | TooLarge | NotReady:
@@ -40,9 +40,10 @@ def of(refusal: Refusal, request: Request, executors: Executors) -> Shed | TooLa
         )
     if not executors.usable and refusal.why in {"late", "slo", "crowds"}:
         return NotReady(
-            f"no executor is ready: one is predicted to be in {executors.left_ns / 1e6:.0f} ms; the predicted latency "
+            f"no executor is ready, the next is expected in {executors.left_ns / 1e6:.0f} ms; the predicted latency "
             f"of {refusal.value / 1e6:.0f} ms exceeds the deadline of {refusal.limit / 1e6:.0f} ms",
-            hint="retry after Retry-After seconds, send a longer timeout, or set pool.executors = 2 for a spare one",
+            hint="retry after Retry-After seconds, send a longer timeout, or set pool.executors = 2 for a spare "
+            "executor",
             retry_after_s=max(refusal.retry_ns / 1e9, 0.001),
         )
     message, hint = _words(refusal, request)

@@ -53,8 +53,8 @@ class SmokeTest:
         if manifest is None or manifest.deployment.name != version.model:
             if code:
                 raise NotServable(
-                    f"{what} needs live code {code}, which belongs to the manifest of {version.model!r}",
-                    hint="run this with that manifest, and without --registry",
+                    f"{what} needs live code {code}of the manifest of {version.model!r}",
+                    hint="run this with that manifest and without --registry",
                 )
             manifest = _bare(self._registry, version)
         else:
@@ -65,7 +65,7 @@ class SmokeTest:
             # How a server may open it in another way is no way out here.
             hint = error.hint if isinstance(error, MissingExtra) or not isinstance(error, StartError) else ""
             if code:
-                needs = f"{what} needs live code {code}, and cannot be opened with what is there"
+                needs = f"{what} needs live code {code}, and cannot be opened with the code here"
                 raise NotServable(f"{needs}: {error.explained}", hint=_with(hint, _AGAIN)) from error
             kind = NotServable if isinstance(error, MissingExtra) else ArtifactError
             raise kind(f"{what} cannot be opened: {error.explained}", hint=_with(hint, _AGAIN)) from error
@@ -130,7 +130,7 @@ def _refuse_other_tensors(deployment: Deployment, version: Version, what: str) -
     if differ := other_tensors(deployment, version.inputs, version.outputs):
         raise NotServable(
             f"{what}: {differ}",
-            hint="use the manifest that it was built with: `tailcut registry show --json` has it",
+            hint="use the manifest of its build (`tailcut registry show --json` prints it)",
         )
 
 

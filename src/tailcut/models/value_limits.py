@@ -13,7 +13,7 @@ from tailcut.features import EntityKey
 from tailcut.manifest import Deployment, Field, Model, Tensor
 from tailcut.models.field_limits import FieldRule, Rules, first_problem
 
-_HINT = "send a value that is allowed; /openapi.json has the limits of every field"
+_HINT = "send an allowed value; /openapi.json lists the limits of every field"
 
 
 def input_specs(model: Model, bounds: Sequence[Bound] = ()) -> tuple[InputSpec, ...]:
@@ -154,7 +154,8 @@ class PathLimits:
                 if self._hook:
                     raise HookError(
                         f"preprocess: {error.message}",
-                        hint="the hook must make what the model takes, or raise BadRequest for a row it cannot use",
+                        hint="the hook must return what the model takes, or raise BadRequest for a row that it cannot "
+                        "use",
                     ) from None
                 if from_client:
                     raise

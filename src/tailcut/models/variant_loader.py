@@ -176,8 +176,8 @@ class _Opener:
         if self._imports and self._code.digest and (changed := changed_data(self._manifest, self._code.data)):
             runtime.close()
             raise ArtifactError(
-                f"{few(changed)} changed since this server started, and a new executor would read it",
-                hint="restart to serve the new data, or put back the old",
+                f"{few(changed)} changed since this server started; a new executor would read the changed data",
+                hint="restart to serve the new data, or restore the old",
             )
         return runtime
 
@@ -186,9 +186,10 @@ class _Opener:
 
     def _warn(self, error: TailcutError) -> None:
         log.warning(
-            "variant %s of version %s is not warm: it refuses an invented row: %s. Its first request warms it up; "
-            "larger batches were not tried. Builds keep rows of the holdout for this (holdout.keep); without them give "
-            "the inputs min and max, or values",
+            "variant %s of version %s is not warm: it refuses an invented row: %s. The first request warms it up; "
+            "larger batches are not tested. Build with holdout.keep above 0 to warm up with holdout rows, or give the "
+            "inputs "
+            "min and max, or values",
             self._variant.name,
             self._variant.version,
             error.explained,
@@ -196,10 +197,10 @@ class _Opener:
 
 
 _FIRST = (
-    "the variant that is served answers this invented row. Build with holdout.keep above 0, so that a version is "
-    "warmed up with rows of its holdout; or restart the server, which serves a variant that refuses such a row"
+    "the served variant answers this invented row. Build with holdout.keep above 0 to warm up with holdout rows; or "
+    "restart the server, which then serves this variant although it refuses such a row"
 )
-_LATER = "another executor of this variant has answered the same row: look at what they share, such as memory"
+_LATER = "another executor of this variant answered the same row: check shared resources, such as memory"
 
 
 def _unfit(error: TailcutError, hint: str) -> StartError:

@@ -111,7 +111,7 @@ _NOT_ANSWERED = (
     "the build's model answered this row: serve with the packages, the code and the hardware of the build, run "
     "`tailcut build` again, or promote another version"
 )
-_TOO_MANY = "the model must run every batch size up to batching.max_rows: lower it, or export the model anew"
+_TOO_MANY = "the model must run every batch size up to batching.max_rows: lower it, or export the model again"
 
 
 def undisturbed_ns() -> int:
@@ -181,7 +181,7 @@ def choose_executor(deployment: Deployment, executors: int, measured: Callable[[
         if wanted == "auto":
             return Choice("thread", f"{executors} executors")
         raise StartError(
-            f'pool.executor = "inline" with a variant that was measured with {executors} executors',
+            f'pool.executor = "inline" but the build measured the variant with {executors} executors',
             hint='set pool.executor = "auto", or pool.executors = 1',
         )
     time = measured()
@@ -192,7 +192,7 @@ def choose_executor(deployment: Deployment, executors: int, measured: Callable[[
     if time is not None and time.expected_ns > INLINE_LIMIT_NS:
         raise StartError(
             f'pool.executor = "inline" with a batch that takes {time.expected_ns / 1e6:.1f} ms; the limit is '
-            f"{INLINE_LIMIT_NS / 1e6:.0f} ms, because the server answers nothing else meanwhile",
+            f"{INLINE_LIMIT_NS / 1e6:.0f} ms, because the server answers no other request meanwhile",
             hint='set pool.executor = "thread" (or "auto"), or lower batching.max_rows',
         )
     return Choice(wanted, "as pool.executor says")

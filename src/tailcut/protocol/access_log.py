@@ -201,7 +201,7 @@ def _opened(manifest: Manifest, where: str) -> BinaryIO:
     except OSError as error:
         raise StartError(
             f"the access log {manifest.directory / where} cannot be written: {error.strerror}",
-            hint="set server.access_log to 'stderr', or to a file in a folder that is there",
+            hint="set server.access_log to 'stderr', or to a file in an existing folder",
         ) from error
 
 
@@ -230,7 +230,7 @@ class _Writer:
         if written < len(data):
             self._lost += 1
             if self._lost == 1:
-                log.error("the access log cannot be written: %s; its lines are lost until it can", reason)
+                log.error("the access log cannot be written: %s; its lines are dropped meanwhile", reason)
         elif self._lost:
             log.warning("access log: dropped %d lines while it could not be written", self._lost)
             self._lost = 0

@@ -96,4 +96,4 @@ class Application:
             asked = parts[4:5]
         if asked and asked != [name]:
             raise NotFound(f"model {shown(asked[0])} is unknown", hint=f"this server has {name!r}")
-        raise NotFound(f"no such path: {clipped(path)}", hint="see /openapi.json for what there is")
+        raise NotFound(f"no such path: {clipped(path)}", hint="see /openapi.json for the paths")

@@ -99,9 +99,12 @@ class Guard:
             return
         hint = "set server.management_tokens to a file of tokens (docs/how-to/secure.md)"
         if not self._local or any(name in headers for name in _FORWARDED):
-            raise Forbidden("management is off, because it can be reached from other machines", hint=hint)
+            raise Forbidden(
+                "management is off: other machines can reach this server, and server.management_tokens is not set",
+                hint=hint,
+            )
         if "origin" in headers and headers.get("origin") not in self._origins:
-            raise Forbidden("management takes no requests of web pages without a token", hint=hint)
+            raise Forbidden("management refuses requests from web pages without a token", hint=hint)
 
 
 def _token(headers: HeaderMap) -> str:
@@ -110,14 +113,14 @@ def _token(headers: HeaderMap) -> str:
         raise Unauthorized("a bearer token is needed", hint="send authorization: Bearer TOKEN")
     if value[: len(_SCHEME)].lower() != _SCHEME or len(value) > LONGEST_TOKEN:
         raise Unauthorized(
-            f"the authorization header is no bearer token of at most {LONGEST_TOKEN} characters",
+            f"the authorization header is not a bearer token of at most {LONGEST_TOKEN} characters",
             hint="send authorization: Bearer TOKEN",
         )
     return value[len(_SCHEME) :].strip()
 
 
 def _unknown(what: str) -> Unauthorized:
-    return Unauthorized(f"the bearer token is not known for {what}", hint="ask the operator for a token")
+    return Unauthorized(f"the bearer token is not valid for {what}", hint="ask the operator for a token")
 
 
 def check_tokens(manifest: Manifest) -> None:

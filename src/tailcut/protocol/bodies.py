@@ -69,7 +69,7 @@ class Bodies:
                     raise _too_large(f"a body of more than {self._limit_bytes} bytes", self._limit_bytes)
                 if self._received_bytes > self._half_bytes:
                     raise Shed(
-                        f"the bodies that are arriving have {self._received_bytes} bytes, the limit is "
+                        f"request bodies being received have {self._received_bytes} bytes, the limit is "
                         f"{self._half_bytes}",
                         hint="retry after Retry-After seconds; the limit is half of server.max_arriving",
                         retry_after_s=_RETRY_S,

@@ -44,13 +44,13 @@ async def decoded(raw: bytes, headers: HeaderMap, limit_bytes: int) -> bytes:
     bits = _WINDOW_BITS.get(encoding)
     if bits is None:
         raise UnsupportedEncoding(
-            f"content-encoding {shown(named)} is not supported", hint="send gzip, deflate, or the body as it is"
+            f"content-encoding {shown(named)} is not supported", hint="send gzip, deflate, or an uncompressed body"
         )
     try:
         return await _inflated(raw, bits, encoding, limit_bytes)
     except zlib.error as error:
         raise BadRequest(
-            f"the body is no {encoding} data: {error}", hint="compress it anew, or leave content-encoding out"
+            f"the body is not {encoding} data: {error}", hint="compress the body, or leave content-encoding out"
         ) from error
 
 

@@ -97,7 +97,7 @@ class Generate:
             request = decode(self._decoder, raw)
         except UNREADABLE as error:
             raise BadRequest(
-                f"the body is no generate request: {unread(error, raw)}", hint=_form(pipeline.specs)
+                f"the body is not a generate request: {unread(error, raw)}", hint=_form(pipeline.specs)
             ) from error
         parameters = request.get("parameters", {})
         if not isinstance(parameters, dict):
@@ -145,7 +145,7 @@ def _check_names(pipeline: Pipeline) -> None:
         for name in names:
             if name in taken:
                 raise BadRequest(
-                    f"{what} {name!r} has the name of a key that every generate {form} has",
+                    f"{what} {name!r} has the name of a key of every generate {form}",
                     hint="post tensors to infer, or rows to predict",
                 )
 

@@ -148,7 +148,7 @@ def tenant(headers: HeaderMap, name: str) -> str:
     if is_repeated(headers, name):
         raise BadRequest(
             f"header {name} was sent more than once; it names one tenant",
-            hint=f"send one {name}; let a proxy that sets it replace the client's",
+            hint=f"send one {name}; a proxy that sets it must replace the client's",
         )
     found = headers.get(name)
     if not found or len(found) > LONGEST_TENANT or not found.isascii():

@@ -170,7 +170,7 @@ class InferenceHandler:
                 return await decoded(await Bodies(limit_bytes).read(body, headers), headers, limit_bytes)
         except TimeoutError as error:
             raise RequestTimeout(
-                f"the request's body had not arrived after {_READ_S:g} s", hint="send the body at once"
+                f"the request body was not complete after {_READ_S:g} s", hint="send the body at once"
             ) from error
 
     def deadline_ns(self, context: RequestContext, *asked_ns: int) -> int:
@@ -218,7 +218,7 @@ class InferenceHandler:
             task.uncancel()
             waited_s = (perf_counter_ns() - context.timings.start_ns) / 1e9
             return RequestTimeout(
-                f"the request's body had not arrived after {waited_s:.1f} s, when its deadline passed",
+                f"the request body was not complete after {waited_s:.1f} s, at its deadline",
                 hint="send the body at once, or a longer timeout in x-tailcut-timeout-ms",
             )
         return ClientGone("the client closed the connection before its answer was ready")

@@ -80,10 +80,12 @@ class PredictRoutes:
         try:
             request = decode(self._decoder, raw)
         except UNREADABLE as error:
-            raise BadRequest(f"the body is no prediction request: {unread(error, raw)}", hint=_PREDICT_FORM) from error
+            raise BadRequest(
+                f"the body is not a prediction request: {unread(error, raw)}", hint=_PREDICT_FORM
+            ) from error
         has_entities, has_rows = request.entities is not msgspec.UNSET, request.rows is not msgspec.UNSET
         if has_entities is has_rows:
-            raise BadRequest("a request has either entities or rows, and not both", hint=_PREDICT_FORM)
+            raise BadRequest("give either entities or rows, not both", hint=_PREDICT_FORM)
         if request.entities is not msgspec.UNSET and request.entities:
             context.timings.lap(Stage.VALIDATE, perf_counter_ns())
             values = await pipeline.predict_entities(context, request.entities)

@@ -83,7 +83,7 @@ def load_parameters(parameters: dict[str, Any]) -> tuple[str, str]:
         if name not in _PARAMETERS:
             raise BadRequest(
                 f"parameter {clipped(name)!r} of load is not supported",
-                hint=f"models come from the registry as they are; the parameters are {', '.join(_PARAMETERS)}",
+                hint=f"models come from the registry unchanged; the parameters are {', '.join(_PARAMETERS)}",
             )
         if not isinstance(value, str):
             raise BadRequest(f"parameter {name} is {clipped(value)}, expected text", hint='such as "variant": "onnx"')
@@ -97,4 +97,6 @@ def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
     try:
         return decoder.decode(raw)
     except UNREADABLE as error:
-        raise BadRequest(f"the body cannot be read: {clipped(error)}", hint="send a JSON object, or nothing") from error
+        raise BadRequest(
+            f"the body cannot be read: {clipped(error)}", hint="send a JSON object, or an empty body"
+        ) from error

@@ -31,7 +31,7 @@ def read_tokens(path: Path) -> dict[bytes, str]:
     Raises:
         StartError: it cannot be read, or a line is wrong, by its number.
     """
-    hint = "a line is the SHA-256 of a token in hex, and a tenant or none: printf %s TOKEN | sha256sum"
+    hint = "write per line the SHA-256 of a token in hex and optionally a tenant: printf %s TOKEN | sha256sum"
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -44,7 +44,9 @@ def read_tokens(path: Path) -> dict[bytes, str]:
         tenant = words[1] if len(words) > 1 else ""
         if len(words) > 2 or not _DIGEST.fullmatch(words[0].lower()):
             # The line is not shown: somebody may have written the token itself.
-            raise StartError(f"line {number} of the file of tokens {path} is no SHA-256 and tenant", hint=hint)
+            raise StartError(
+                f"line {number} of the file of tokens {path} is not a SHA-256 with an optional tenant", hint=hint
+            )
         if len(tenant) > LONGEST_TENANT or not tenant.isascii():
             raise StartError(
                 f"line {number} of {path}: a tenant has at most {LONGEST_TENANT} ASCII characters", hint=hint
@@ -89,12 +91,12 @@ class Tokens:
         try:
             self._known = self._read()
         except StartError as error:
-            log.error("the tokens that were known stay in force: %s", error)
+            log.error("the previous tokens stay valid: %s", error)
 
     def _read(self) -> dict[bytes, str]:
         found = read_tokens(self._path)
         if not found:
-            log.warning("the file of tokens %s has no token: whoever needs one of them is refused", self._path)
+            log.warning("the file of tokens %s has no token: all requests that need one are refused", self._path)
         return found
 
     def _look(self) -> tuple[int, int, int]:

@@ -57,8 +57,8 @@ def find_variant(manifest: Manifest) -> Variant:
     path = manifest.directory / deployment.model.source
     if path.suffix == ".onnx" and not path.is_file():
         raise ArtifactError(
-            f"model.source = {deployment.model.source!r} is not there: {path}",
-            hint="export the model to that file, or set model.source to where it is, seen from the manifest's folder",
+            f"model.source = {deployment.model.source!r} does not exist: {path}",
+            hint="export the model to that file, or set model.source to its path, relative to the manifest",
         )
     if path.suffix != ".onnx":
         raise ArtifactError(
@@ -84,7 +84,7 @@ def _of_registry(manifest: Manifest) -> Variant:
         return Registry.of(manifest).variant(deployment.name, name)
     except NotInRegistry as error:
         asked = "" if name == "promoted" else f"serve.variant = {name!r}: "
-        as_it_is = f', or serve {source} as it is with serve.variant = "source"' if source.endswith(".onnx") else ""
+        as_it_is = f', or serve {source} unchanged with serve.variant = "source"' if source.endswith(".onnx") else ""
         raise NotInRegistry(f"{asked}{error.message}", hint=f"{error.hint}{as_it_is}", detail=error.detail) from error
 
 

@@ -116,7 +116,7 @@ class Fallbacks:
         Where nothing follows the registry, nobody else tries again what cannot be opened: this does, from time to time.
         """
         engine, variant = self._engine, opened.variant
-        log.info("fallback %s of version %s answers until what is to be served is warm", variant.name, variant.version)
+        log.info("fallback %s of version %s answers until the served variant is warm", variant.name, variant.version)
         switcher = engine.repository.switcher()
         before = switcher.decisions
         while self._loading is not None:
@@ -143,7 +143,7 @@ class Fallbacks:
     @property
     def _what(self) -> str:
         name = self._engine.deployment.serve.variant
-        return "what is promoted" if name == "promoted" else f"serve.variant = {name!r}"
+        return "the promoted variant" if name == "promoted" else f"serve.variant = {name!r}"
 
     async def _warm(self, served: Variant, files: LoadedCode, check: Check) -> Warm | None:
         """Open the first that can be opened and that the check passes; None where there is none."""
@@ -164,7 +164,8 @@ class Fallbacks:
         if (why := quality_refusal(variant)) and not deployment.serve.force:
             raise ArtifactError(
                 f"variant {name!r} was refused by the quality gate: {why}",
-                hint=f"name one in serve.fallback whose answers passed (`tailcut registry show`), or set {FORCED}",
+                hint="name a variant in serve.fallback that passed the gate (`tailcut registry show`), or set "
+                f"{FORCED}",
             )
         check(variant, files)
         code = files.snapshot(live=is_live(variant))

@@ -22,7 +22,7 @@ def tell_code(deployment: Deployment, variant: Variant, files: LoadedCode) -> No
     """
     if differ := other_settings(deployment, variant.manifest, live=is_live(variant)):
         log.warning(
-            "variant %s of version %s was built with another manifest than is served: %s; cached answers are kept "
+            "variant %s of version %s was built with another manifest than the served one: %s; cached answers are kept "
             "apart. `tailcut build` judges it with this manifest",
             variant.name,
             variant.version,
@@ -32,7 +32,8 @@ def tell_code(deployment: Deployment, variant: Variant, files: LoadedCode) -> No
         return
     if lacks := files.lacks(variant.code, live=is_live(variant)):
         log.warning(
-            "variant %s of version %s was built with other code than is served: %s; cached answers are kept apart. "
+            "variant %s of version %s was built with other code than the served code: %s; cached answers are kept "
+            "apart. "
             "`tailcut build` judges it with this code, `tailcut registry code %s FOLDER` writes out the other",
             variant.name,
             variant.version,

@@ -157,14 +157,14 @@ class Follower:
 
     def samples(self) -> Iterator[Sample]:
         """Yield the counts of switches."""
-        text = "Switches to another promoted variant, by how they ended; after a failure the old one is served on."
+        text = "Switches to another promoted variant, by outcome; after a failure the old variant stays."
         for outcome, count in (("done", self.switches), ("failed", self.failures)):
             yield Sample("tailcut_switches", text, "counter", {"outcome": outcome}, count)
-        text = "1 while what is promoted could not be loaded and an older variant is served."
+        text = "1 while the promoted variant could not be loaded and an older variant is served."
         yield Sample("tailcut_switch_failed", text, "gauge", {}, float(self.failure is not None))
-        text = "1 while what is promoted cannot be seen, because the registry cannot be read; what was is served on."
+        text = "1 while the registry cannot be read, so that promotions are not seen; the current variant stays."
         yield Sample("tailcut_registry_unreachable", text, "gauge", {}, float(bool(self._unreadable)))
-        text = "Variants that are no longer served and whose last requests have not ended."
+        text = "Variants no longer served whose last requests are still in flight."
         yield Sample("tailcut_variants_retiring", text, "gauge", {}, len(self._retiring))
 
     # -- Inside ------------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Follower:
                 async with self.switching:
                     await self.look()
             except Exception:  # a bug must not end the following for good, and in silence
-                log.exception("cannot follow what is promoted; the old variant is served on")
+                log.exception("cannot follow promotions; the old variant stays")
 
     def _stamp(self) -> Hashable:
         return self._registry.promotion_stamp(self._name)
@@ -188,7 +188,7 @@ class Follower:
         except Exception as error:
             said = error.explained if isinstance(error, TailcutError) else f"{type(error).__name__}: {error}"
             if not self._unreadable:
-                log.error("cannot see what is promoted, and serve on what was: %s", said)
+                log.error("cannot read the promoted variant, the current variant stays: %s", said)
             self._unreadable = said
             return _UNREAD
         if self._unreadable:
@@ -207,7 +207,7 @@ class Follower:
             while not (await asyncio.wait({loading}, timeout=_PATIENCE_S))[0]:
                 stamp = await self._look()
                 if stamp not in (self._seen, _UNREAD):
-                    log.error("what was promoted before is still not loaded and is abandoned: something else is now")
+                    log.error("stopped loading a variant: another one was promoted meanwhile")
                     raise _Overtaken(stamp)
             return loading.result()
         finally:
@@ -261,9 +261,9 @@ class Follower:
         self._retiring.pop(old, None)
         if not ended.cancelled() and (error := ended.exception()) is not None:
             what = f"variant {old.variant.name} of version {old.variant.version}"
-            log.error("%s is no longer served and did not close", what, exc_info=error)
+            log.error("%s is no longer served but did not close", what, exc_info=error)
 
-    def failed(self, error: TailcutError, what: str = "what is promoted") -> None:
+    def failed(self, error: TailcutError, what: str = "the promoted variant") -> None:
         """Note that it could not be loaded; it is tried again from time to time."""
         served = self._running().variant
         self.failure = error
@@ -274,7 +274,7 @@ class Follower:
             return
         self._told = error.message
         log.error(
-            "%s cannot be served, variant %s of version %s is served on: %s",
+            "%s cannot be served, variant %s of version %s stays: %s",
             what,
             served.name,
             served.version,

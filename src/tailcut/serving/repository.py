@@ -170,7 +170,7 @@ class Repository:
         registry = Registry.of(engine.manifest)
         version = version or served.version
         if version not in _NAMES and not (version.isascii() and version.isalnum() and len(version) <= _LONGEST_ID):
-            raise NotFound(f"{version[:100]!r} is no version", hint="see POST /v2/repository/index for what there is")
+            raise NotFound(f"{version[:100]!r} is not a version", hint="POST /v2/repository/index lists the versions")
         try:
             record = registry.version(model, version)
             found = registry.variant(model, variant or self._usual(registry, record, served.name), record.id)
@@ -181,7 +181,7 @@ class Repository:
         if why and not engine.deployment.serve.force and state_of(record, found.name, promotion) != "promoted":
             raise BadRequest(
                 f"variant {found.name!r} of version {record.id} was refused by the quality gate: {why}",
-                hint=f"load another one, promote it with `tailcut registry promote --force`, or set {FORCED}",
+                hint=f"load another variant, promote this one with `tailcut registry promote --force`, or set {FORCED}",
             )
         return found
 

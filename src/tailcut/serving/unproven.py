@@ -31,6 +31,5 @@ def refuse_unproven(manifest: Manifest, variant: Variant) -> None:
     raise NotServable(
         f"variant {variant.name!r} of model {variant.model!r} version {variant.version} was refused by the quality "
         f"gate: {why}",
-        hint=f"serve {' or '.join(map(repr, right)) or 'another version'}; where these answers will do, say so with "
-        f"{FORCED}",
+        hint=f"serve {' or '.join(map(repr, right)) or 'another version'}; to serve it anyway set {FORCED}",
     )

@@ -52,10 +52,10 @@ def refuse_other_model(deployment: Deployment, files: LoadedCode, variant: Varia
         lacks = files.lacks(variant.code, live=live)
     if lacks:
         there = not files.disk_lacks(variant.code, live=live)
-        put_back = f"put its code back with `tailcut registry code {variant.version} FOLDER`, then restart to serve it"
+        put_back = f"restore its code with `tailcut registry code {variant.version} FOLDER`, then restart to serve it"
         raise ArtifactError(
             f"{_what(variant)} it was built with other code than this server has loaded: {few(lacks)}",
-            hint=_RESTART if there else f"{put_back}; until then this server serves what it served",
+            hint=_RESTART if there else f"{put_back}; until then this server keeps the old variant",
         )
     if live and (changed := files.changed_data()):  # its source is called now, and reads them as they are
         raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
@@ -71,7 +71,7 @@ def refuse_other_tensors(deployment: Deployment, variant: Variant) -> None:
         raise ArtifactError(f"{_what(variant)} {differ}", hint=_RESTART)
 
 
-_RESTART = "restart to serve it; until then this server serves what it served"
+_RESTART = "restart to serve it; until then this server keeps the old variant"
 
 
 def _what(variant: Variant) -> str:

@@ -84,7 +84,7 @@ def _work(
 def _describe(exit_code: int) -> str:
     """Say how the worker ended, and what usually does that."""
     if exit_code >= 0:
-        said = f"with code {exit_code}; the lines above may say why" if exit_code else "by itself"
+        said = f"with code {exit_code}; the log lines above may name the cause" if exit_code else "by itself"
         return f"the worker ended {said}"
     name = signal.Signals(-exit_code).name if -exit_code in set(signal.Signals) else f"signal {-exit_code}"
     likely = {"SIGKILL": " (out of memory? see the kernel's log)", "SIGSEGV": " (a crash in a native library)"}

@@ -30,7 +30,7 @@ def find_address(host: str) -> str:
         raise StartError(f'cannot listen on "{host}": {reason}', hint=hint) from error
     addresses = [str(sockaddr[0]) for *_, sockaddr in sorted(found, key=lambda one: one[0] != socket.AF_INET)]
     if "%" in addresses[0]:
-        raise StartError(f'cannot listen on "{host}": {addresses[0]} is an address of one link only', hint=hint)
+        raise StartError(f'cannot listen on "{host}": {addresses[0]} is a link-local address', hint=hint)
     return addresses[0]
 
 
@@ -41,10 +41,10 @@ def check_grpc(address: str, grpc_port: int, http_port: int) -> None:
         StartError: one of the two.
     """
     if find_spec("grpc") is None:
-        raise MissingExtra("server.grpc_port is set and grpcio is not installed", hint="pip install 'tailcut[grpc]'")
+        raise MissingExtra("server.grpc_port is set but grpcio is not installed", hint="pip install 'tailcut[grpc]'")
     if grpc_port == http_port:
         raise StartError(
-            f"server.grpc_port is {grpc_port}, which is the port of HTTP", hint="choose another server.grpc_port"
+            f"server.grpc_port is {grpc_port}, which is also the HTTP port", hint="choose another server.grpc_port"
         )
     probe_port(address, grpc_port, "server.grpc_port")
 
@@ -58,7 +58,7 @@ def probe_port(address: str, port: int, setting: str) -> None:
         setting: what the user changes it with.
 
     Raises:
-        StartError: another process listens there, or this one may not.
+        StartError: another process uses this port, or this one may not.
     """
     _bound(address, port, setting).close()
 
@@ -67,7 +67,7 @@ def listen(address: str, port: int, backlog: int) -> socket.socket:
     """Return a socket that listens; of port 0, on a free one.
 
     Raises:
-        StartError: another process listens there, or this one may not.
+        StartError: another process uses this port, or this one may not.
     """
     found = _bound(address, port, "--port")
     found.listen(backlog)
@@ -85,10 +85,10 @@ def _bound(address: str, port: int, setting: str) -> socket.socket:
         found.bind((address, port))
     except OSError as error:
         found.close()
-        reason = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
+        reason = "another process uses this port" if error.errno == errno.EADDRINUSE else error.strerror
         hint = f"stop the other process, or choose another port with {setting}"
         if setting == "--port":
-            hint += " (0 takes a free one)"
+            hint += " (0: any free port)"
         if error.errno == errno.EADDRNOTAVAIL:
             hint = "set server.host to an address of this machine, or to 0.0.0.0 for all of them"
         raise StartError(f"cannot listen on {address}:{port}: {reason}", hint=hint) from error

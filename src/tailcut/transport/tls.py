@@ -33,15 +33,15 @@ def find_tls(manifest: Manifest) -> Tls | None:
         except OSError as error:
             raise StartError(
                 f"server.{name}: {path} cannot be read: {error.strerror}",
-                hint=f"set server.{name} to a PEM file; a path is taken from the manifest's folder",
+                hint=f"set server.{name} to a PEM file; paths are relative to the manifest",
             ) from error
     try:
         context_of(found)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         said = getattr(error, "strerror", None) or error
         raise StartError(
-            f"TLS: {found.cert} and {found.key} are no certificate and key: {said}",
-            hint="set server.tls_cert and server.tls_key to PEM files that belong together, the key without a password",
+            f"TLS: {found.cert} and {found.key} are not a certificate and its key: {said}",
+            hint="set server.tls_cert and server.tls_key to a matching pair of PEM files, the key without a password",
         ) from error
     return found
 

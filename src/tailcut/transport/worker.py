@@ -144,8 +144,8 @@ class Worker:
         gc.set_threshold(*_GC_THRESHOLDS)
         if self._guard.leaves_management_open:
             log.warning(
-                "server.tokens is set, and server.management_tokens is not: every process on this machine may load and"
-                " unload models; set it to a file of tokens (docs/how-to/secure.md)"
+                "server.tokens is set but server.management_tokens is not: every process on this machine may load and "
+                "unload models; set it to a file of tokens (docs/how-to/secure.md)"
             )
         opened = self._engine.opened
         batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm_up_ns.items()}
@@ -160,9 +160,9 @@ class Worker:
             opened.variant.version,
             opened.executor,
             opened.executor_reason,
-            f"ms per batch of rows {batch_ms}" if batch_ms else "not warmed up: its first request will",
+            f"ms per batch of rows {batch_ms}" if batch_ms else "not warmed up: the first request warms it up",
             _sharing(opened),
-            f"; the gate refused it: {opened.variant.refused}" if opened.variant.refused else "",
+            f"; refused by the gate: {opened.variant.refused}" if opened.variant.refused else "",
         )
 
 

@@ -160,7 +160,7 @@ def test_another_seed_or_other_data_split_otherwise() -> None:
 @pytest.mark.parametrize(
     ("labels", "share", "text"),
     [
-        (np.arange(9) % 2, 0.3, "the holdout has 9 rows, the least is 10"),
+        (np.arange(9) % 2, 0.3, "the holdout has 9 rows, the minimum is 10"),
         (np.ones(20), 0.3, r"every one of the holdout's 20 labels is 1\.0"),
         (np.arange(20) % 2, 1.0, r"holdout\.selection is 1\.0, it must be between 0 and 1"),
     ],

@@ -276,7 +276,7 @@ def test_an_entity_needs_feature_groups(check: Check, folder: Path) -> None:
 def test_a_model_that_is_not_there_is_named_with_where_it_was_looked_for(folder: Path, check: Check) -> None:
     code, _, err = check("--set", "model.source=none.onnx")
     assert code not in {ExitCode.OK, ExitCode.BUG}
-    assert f"model.source = 'none.onnx' is not there: {folder / 'none.onnx'}" in err
+    assert f"model.source = 'none.onnx' does not exist: {folder / 'none.onnx'}" in err
 
 
 def test_an_output_of_another_shape_is_told_what_to_write(folder: Path, check: Check) -> None:
@@ -285,7 +285,7 @@ def test_an_output_of_another_shape_is_told_what_to_write(folder: Path, check: C
     code, _, err = check()
     assert code not in {ExitCode.OK, ExitCode.BUG}
     assert "the manifest says FP32 [-1, 7]" in err
-    assert 'write for it in the manifest: datatype = "FP32", shape = [-1' in err
+    assert 'set in the manifest: datatype = "FP32", shape = [-1' in err
 
 
 def test_a_model_of_text_is_shown_its_row(folder: Path, check: Check) -> None:

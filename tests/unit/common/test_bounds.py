@@ -217,7 +217,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], Any, str]] = [
     ({"max_length": 2, "values": ("abc",)}, ["abc"], "has an element that has 3 characters, the limit is 2"),
     ({"max_length": 2}, [{}], "has an element that is of type dict"),
     ({"high": 3}, [[0] * 2**17, [0] * 2**17, [4]], "is a list of 262148 elements, the limit is 262144"),
-    ({"high": 3, "takes_lists": False}, [1], "is a list, the input takes one value"),
+    ({"high": 3, "takes_lists": False}, [1], "is a list, but the input takes one value"),
     ({"high": 3}, [1, [2, 4]], "has an element that is 4, allowed are values of at most 3"),
 ]
 

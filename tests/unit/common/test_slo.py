@@ -19,7 +19,7 @@ def test_objectives_are_read_as_written() -> None:
     [
         ("", "empty"),
         ("p95", "has no value"),
-        ("p95=1s,p95=2s", "written twice"),
+        ("p95=1s,p95=2s", "given twice"),
         ("p0=1s", "unknown objective 'p0'"),
         ("p101=1s", "unknown objective"),
         ("latency=1s", "unknown objective"),
@@ -66,7 +66,7 @@ def test_a_verdict_says_which_objective_the_value_and_the_limit() -> None:
 def test_a_percentile_of_few_samples_says_so() -> None:
     (finding,) = judge(parse_objectives("p99=1s"), {"p99": 5.0}, failed=0, count=1999)
     assert finding.met
-    assert "few samples: 1999, better 2000" in finding.note
+    assert "few samples: 1999; use at least 2000" in finding.note
 
 
 def test_no_answers_miss_every_objective() -> None:

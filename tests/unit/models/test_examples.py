@@ -97,7 +97,7 @@ def test_without_kept_rows_the_first_request_warms_up(
     told = [record.getMessage() for record in caplog.records if "is not warm" in record.getMessage()]
     assert len(told) == 1, "once, however many executors there are"
     assert "it refuses an invented row: the model failed on a batch of 1 rows" in told[0]
-    assert "Its first request warms it up" in told[0]
+    assert "The first request warms it up" in told[0]
     assert "holdout.keep" in told[0]
 
 
@@ -229,7 +229,7 @@ def test_where_the_limits_leave_no_row_one_is_invented_within_them(
     found, said = warned(load(tmp_path, environment={}), caplog)
     assert not found.are_real
     assert found.batch(1)["year"].tolist() == [1952]
-    assert f"version {version.id} is not warmed up with the rows of the holdout that it keeps" in said
+    assert f"version {version.id} is warmed up with an invented row instead of its holdout rows" in said
     assert "1950" in said
 
 

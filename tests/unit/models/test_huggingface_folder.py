@@ -57,12 +57,16 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
         f"first_{kind}": (
             {"modules.json": [listed()[0] | {"type": f"sentence_transformers.models.{kind}"}]},
             (),
-            f"the first must be a Transformer, it is {kind}",
+            f"the first module must be a Transformer, but is {kind}",
         )
         for kind in ("StaticEmbedding", "WordEmbeddings", "BoW", "CLIPModel", "Asym")
     },
-    "own_code": ({}, ("custom_st.Pooler",), "names the module 'custom_st.Pooler', which is code of its own"),
-    "two_transformers": ({}, ("Transformer",), "the first must be a Transformer"),
+    "own_code": (
+        {},
+        ("custom_st.Pooler",),
+        "names the module 'custom_st.Pooler', which is not part of sentence-transformers",
+    ),
+    "two_transformers": ({}, ("Transformer",), "the first module must be a Transformer"),
     "module_key": (
         {"modules.json": [listed()[0] | {"when": "always"}]},
         (),
@@ -76,7 +80,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "dense_activation": (
         {"2_Dense/config.json": DENSE | {"activation_function": "mine.Swish"}},
         ("Dense",),
-        "sets 'activation_function' to 'mine.Swish', which is no class of torch.nn",
+        "sets 'activation_function' to 'mine.Swish', which is not a class of torch.nn",
     ),
     "dense_size": ({"2_Dense/config.json": DENSE | {"in_features": None}}, ("Dense",), "'in_features' is null"),
     "normalize_key": ({"2_Normalize/config.json": {"order": 1}}, ("Normalize",), "sets 'order' to 1, which tailcut"),
@@ -102,8 +106,8 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "remote_tokenizer": ({"tokenizer_config.json": {"auto_map": {"AutoTokenizer": ["t.T"]}}}, (), "sets 'auto_map' to"),
     "quantised": ({"config.json": BERT | {"quantization_config": {"bits": 4}}}, (), "sets 'quantization_config' to"),
     "images": ({"config.json": BERT | {"vision_config": {}}}, (), "sets 'vision_config' to"),
-    "adapter": ({"adapter_config.json": {"peft_type": "LORA"}}, (), "makes this the folder of an adapter"),
-    "decoder": ({"config.json": BERT | {"is_decoder": True}}, (), "holds a BertModel, which is no encoder"),
+    "adapter": ({"adapter_config.json": {"peft_type": "LORA"}}, (), "shows that this is the folder of an adapter"),
+    "decoder": ({"config.json": BERT | {"is_decoder": True}}, (), "holds a BertModel, which is not an encoder"),
     "truncation_side": (
         {"tokenizer_config.json": {"truncation_side": "middle"}},
         (),
@@ -122,18 +126,18 @@ def test_a_setting_that_is_not_supported_is_refused_by_name(name: str, tmp_path:
 
 PLAIN_REFUSED = {
     **{
-        name: ({"architectures": [f"Bert{name}"]}, f"names the architecture Bert{name}, whose answers tailcut does not")
+        name: ({"architectures": [f"Bert{name}"]}, f"names the architecture Bert{name}, which tailcut does not")
         for name in ("ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice", "ForNextSentencePrediction")
     },
     "GPT2LMHeadModel": ({"architectures": ["GPT2LMHeadModel"]}, "names the architecture GPT2LMHeadModel"),
-    "causal": ({"architectures": ["LlamaForCausalLM"]}, "holds a LlamaForCausalLM, which is no encoder"),
-    "seq2seq": ({"architectures": ["T5Model"], "is_encoder_decoder": True}, "holds a T5Model, which is no encoder"),
+    "causal": ({"architectures": ["LlamaForCausalLM"]}, "holds a LlamaForCausalLM, which is not an encoder"),
+    "seq2seq": ({"architectures": ["T5Model"], "is_encoder_decoder": True}, "holds a T5Model, which is not an encoder"),
     "problem": (CLASSIFIER | {"problem_type": "ranking"}, "sets 'problem_type' to \"ranking\""),
     "function": (CLASSIFIER | {"function_to_apply": "sigmoid"}, "'function_to_apply' to \"sigmoid\": transformers"),
     "section": (CLASSIFIER | {"sentence_transformers": {"scale": 2}}, "sets 'scale' to 2, which tailcut does not know"),
     "activation": (
         CLASSIFIER | {"sbert_ce_default_activation_function": "mine.Swish"},
-        "sets 'sbert_ce_default_activation_function' to 'mine.Swish', which is no class of torch.nn",
+        "sets 'sbert_ce_default_activation_function' to 'mine.Swish', which is not a class of torch.nn",
     ),
 }
 

@@ -94,7 +94,7 @@ def test_who_has_not_is_refused_at_once_and_told_when_to_ask_again(tmp_path: Pat
         refused = await ask(client, 20)
         assert (refused.status, refused.json["code"]) == (503, "not_ready")
         assert int(refused.headers["retry-after"]) >= 1
-        assert "is predicted to be in" in refused.json["error"]
+        assert "is expected in" in refused.json["error"]
         assert (await counters(client, "tailcut_queue_rows"))[()] == 1, "it does not wait"
         opening.allowed.set()
         assert (await first).status == 200

@@ -60,24 +60,24 @@ def test_each_argument_gets_its_input(forward: Callable[..., Any], names: str, a
 @pytest.mark.parametrize(
     ("forward", "names", "why"),
     [
-        (lambda a, b: 0, "b x", "input 'b' is given by its position, where the argument is a"),
-        (lambda a, b, /: 0, "b a", "input 'b' is given by its position, where the argument is a"),
-        (lambda a, mask=None: 0, "x y mask", "input 'mask' is given by its position, where the argument is none"),
+        (lambda a, b: 0, "b x", "input 'b' is passed by position, but the argument there is a"),
+        (lambda a, b, /: 0, "b a", "input 'b' is passed by position, but the argument there is a"),
+        (lambda a, mask=None: 0, "x y mask", "input 'mask' is passed by position, but the argument there is none"),
         (
             lambda input_ids, token_type_ids=None, attention_mask=None: 0,
             "input_ids mask",
-            "input 'mask' is given by its position, where the argument is token_type_ids, which has a default",
+            "input 'mask' is passed by position, but the argument there, token_type_ids, has a default",
         ),
         (
             lambda a, scale=1.0, b=None: 0,
             "x scale y",
-            "input 'y' is given by its position, where the argument is b, which has a default",
+            "input 'y' is passed by position, but the argument there, b, has a default",
         ),
-        (lambda a, b: 0, "x", "nothing is given for 'b', which has no default"),
-        (lambda a, b: 0, "a", "'b' of forward has no default and no input has its name"),
+        (lambda a, b: 0, "x", "'b' gets no input and has no default"),
+        (lambda a, b: 0, "a", "'b' of forward has no default, and no input has this name"),
         (lambda a: 0, "x y", "forward takes 1 arguments by position, not 2"),
         (lambda a, *, mask: 0, "x y", "forward takes 1 arguments by position, not 2"),
-        (lambda a, *, mask: 0, "x", "nothing is given for 'mask', which has no default"),
+        (lambda a, *, mask: 0, "x", "'mask' gets no input and has no default"),
         (lambda *, a: 0, "x", "forward takes 0 arguments by position, not 1"),
     ],
 )
@@ -89,7 +89,7 @@ def test_what_cannot_be_called_names_the_arguments_and_the_way_out(
     assert caught.value.message.startswith("forward(")
     assert caught.value.message.endswith(why)
     assert f"model.inputs {', '.join(map(repr, names.split()))}" in caught.value.message
-    assert "names of forward's arguments" in caught.value.hint
+    assert "like the arguments of forward" in caught.value.hint
 
 
 def test_in_its_own_order_the_module_itself_is_called() -> None:

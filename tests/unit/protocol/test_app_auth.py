@@ -210,7 +210,7 @@ def test_a_file_without_a_token_is_said(
     now_s += 2
     assert known.tenant_of("one") is None, "the file says so"
     assert [record.getMessage() for record in caplog.records] == [
-        f"the file of tokens {path} has no token: whoever needs one of them is refused"
+        f"the file of tokens {path} has no token: all requests that need one are refused"
     ] * 2
 
 

@@ -112,12 +112,12 @@ def test_json_and_raw_inputs_mix() -> None:
 @pytest.mark.parametrize(
     ("inputs", "raw", "says"),
     [
-        (INPUTS, (X.tobytes(), T), "says binary_data_size 4, 0 bytes are left of the body"),
+        (INPUTS, (X.tobytes(), T), "has binary_data_size 4, but 0 bytes of the body remain"),
         (INPUTS, (X.tobytes(), T, N, b"x"), "its raw tensors end at byte"),
         ([tensor(-1), *INPUTS[1:]], (), "parameter binary_data_size of input 'x' is -1"),
         ([tensor(True), *INPUTS[1:]], (), "parameter binary_data_size of input 'x' is True"),
         ([tensor("16"), *INPUTS[1:]], (), "parameter binary_data_size of input 'x' is '16'"),
-        ([tensor(10**30), *INPUTS[1:]], (), "says binary_data_size 1000000"),
+        ([tensor(10**30), *INPUTS[1:]], (), "has binary_data_size 1000000"),
         ([tensor(8), *INPUTS[1:]], (X.tobytes(),), "has 8 bytes for shape [2, 2] of FP32, expected 16"),
         ([tensor(datatype="FP64"), *INPUTS[1:]], (X.tobytes(), T, N), "has datatype 'FP64', expected FP32"),
         ([{**tensor(), "data": [1]}, *INPUTS[1:]], (X.tobytes(), T, N), "has both data and binary_data_size"),

@@ -124,7 +124,7 @@ def test_a_list_is_refused_where_an_input_takes_one_value_of_each_field(tmp_path
         for value in ("[0,0]", "[" * 500 + "0" + "]" * 500, "[" + "0," * 300_000 + "0]"):
             body = f'{{"rows": [{{"shop": 0, "a": 0, "b": {value}}}]}}'.encode()
             assert error(await client.post(PREDICT, body), 400) == (
-                "row 0: field 'b' is a list, the input takes one value"
+                "row 0: field 'b' is a list, but the input takes one value"
             )
 
     serve(shop(tmp_path), test)

@@ -44,11 +44,11 @@ def check(answer: Answer, status: int, code: str, says: str) -> None:
 
 
 WRONG: list[tuple[str, str, Any, dict[str, str], int, str, str]] = [
-    ("POST", INFER, b"", {}, 400, "bad_request", "no inference request: it is empty"),
-    ("POST", INFER, b"{", {}, 400, "bad_request", "no inference request"),
+    ("POST", INFER, b"", {}, 400, "bad_request", "not an inference request: it is empty"),
+    ("POST", INFER, b"{", {}, 400, "bad_request", "not an inference request"),
     ("POST", INFER, b"\xff", {}, 400, "bad_request", "malformed"),
     ("POST", INFER, b'{"id": "\xff", "inputs": []}', {}, 400, "bad_request", "utf-8"),
-    ("POST", INFER, b'{"inputs": ' + b"[" * 100_000, {}, 400, "bad_request", "no inference request"),
+    ("POST", INFER, b'{"inputs": ' + b"[" * 100_000, {}, 400, "bad_request", "not an inference request"),
     ("POST", INFER, tensor(datatype="INT64"), {}, 400, "bad_request", "input 'x' has datatype 'INT64'"),
     ("POST", INFER, tensor(shape=[2]), {}, 400, "bad_request", r"input 'x' has shape \[2\]"),
     ("POST", INFER, tensor(shape=[0, 2], data=[]), {}, 400, "bad_request", "input 'x' has shape"),
@@ -60,7 +60,7 @@ WRONG: list[tuple[str, str, Any, dict[str, str], int, str, str]] = [
     ("POST", INFER, tensor(data=[1, inf]), {}, 400, "bad_request", "input 'x' holds infinity"),
     ("POST", INFER, b'{"inputs":[{"name":"x","data":[NaN]}]}', {}, 400, "bad_request", "missing required field"),
     ("POST", INFER, b'{"inputs":[{"name":"x","data":[NaN,]}]}', {}, 400, "bad_request", r"char 3\d\)"),
-    ("POST", INFER, b'{"inputs":[NaN' + b"[" * 100_000, {}, 400, "bad_request", "no inference request"),
+    ("POST", INFER, b'{"inputs":[NaN' + b"[" * 100_000, {}, 400, "bad_request", "not an inference request"),
     ("POST", INFER, tensor(name="w"), {}, 400, "bad_request", "input 'x' is missing; input 'w' is unknown"),
     ("POST", INFER, {"inputs": []}, {}, 400, "bad_request", "input 'x' is missing"),
     ("POST", INFER, {"inputs": GOOD["inputs"] * 2}, {}, 400, "bad_request", "input 'x' is given twice"),
@@ -74,7 +74,7 @@ WRONG: list[tuple[str, str, Any, dict[str, str], int, str, str]] = [
     ("POST", INFER, GOOD, {"x-tailcut-timeout-ms": "inf"}, 400, "bad_request", "x-tailcut-timeout-ms"),
     ("POST", INFER, GOOD, {"x-tailcut-timeout-ms": "1e-9"}, 504, "deadline_exceeded", "deadline passed"),
     ("POST", INFER, GOOD, {"x-tailcut-timeout-ms": "0.001"}, 504, "deadline_exceeded", "deadline passed"),
-    ("POST", INFER, GOOD, {"inference-header-content-length": "9"}, 400, "bad_request", "no inference request"),
+    ("POST", INFER, GOOD, {"inference-header-content-length": "9"}, 400, "bad_request", "not an inference request"),
     ("POST", INFER, b"x" * 200_001, {}, 413, "too_large", "200001 bytes is over the limit of 200000"),
     ("POST", INFER, b"", {"content-length": "9" * 5000}, 413, "too_large", "over the limit"),
     ("POST", INFER, tensor(shape=[17, 2], data=[0] * 34), {}, 413, "too_large", "17 rows, the limit is 16"),
@@ -93,15 +93,15 @@ WRONG: list[tuple[str, str, Any, dict[str, str], int, str, str]] = [
     ("GET", "*", b"", {}, 404, "not_found", "no such path"),
     ("GET", "", b"", {}, 404, "not_found", "no such path"),
     ("GET", "/v2/", b"", {}, 404, "not_found", "no such path"),
-    ("POST", "/predict/m", b"[]", {}, 400, "bad_request", "no prediction request"),
-    ("POST", "/predict/m", b'{"rows": "\xff"}', {}, 400, "bad_request", "no prediction request"),
-    ("POST", "/predict/m", b'{"rows": [{"a": ' + b"[" * 100_000, {}, 400, "bad_request", "no prediction request"),
+    ("POST", "/predict/m", b"[]", {}, 400, "bad_request", "not a prediction request"),
+    ("POST", "/predict/m", b'{"rows": "\xff"}', {}, 400, "bad_request", "not a prediction request"),
+    ("POST", "/predict/m", b'{"rows": [{"a": ' + b"[" * 100_000, {}, 400, "bad_request", "not a prediction request"),
     ("POST", "/predict/m", {}, {}, 400, "bad_request", "either entities or rows"),
     ("POST", "/predict/m", {"rows": [ROW], "entities": [1]}, {}, 400, "bad_request", "either entities or rows"),
     ("POST", "/predict/m", {"rows": []}, {}, 400, "bad_request", "the list is empty"),
     ("POST", "/predict/m", {"entities": []}, {}, 400, "bad_request", "the list is empty"),
     ("POST", "/predict/m", {"rows": [ROW], "more": 1}, {}, 400, "bad_request", "unknown field `more`"),
-    ("POST", "/predict/m", {"rows": [1]}, {}, 400, "bad_request", "no prediction request"),
+    ("POST", "/predict/m", {"rows": [1]}, {}, 400, "bad_request", "not a prediction request"),
     ("POST", "/predict/m", {"rows": [{"id": 1}]}, {}, 400, "bad_request", "row 0: the field 'value' is missing"),
     ("POST", "/predict/m", {"rows": [{"id": 1, "value": "2"}]}, {}, 400, "bad_request", "input 'x' holds '2'"),
     ("POST", "/predict/m", {"rows": [{"id": 1, "value": None}]}, {}, 400, "bad_request", "input 'x' holds NaN"),
@@ -184,7 +184,7 @@ def test_a_body_that_does_not_arrive_is_a_408_and_its_request_ends(tmp_path: Pat
             connection = client.connect("POST", INFER, {"x-tailcut-timeout-ms": "1", **headers})
             connection.send(b'{"inputs": [', more=True)
             answer = await connection.answer()
-            check(answer, 408, "request_timeout", "body had not arrived after")
+            check(answer, 408, "request_timeout", "body was not complete after")
             assert answer.headers["connection"] == "close"
             assert answer.stages_ms["receive"] == answer.stages_ms["total"] >= 1
         assert await counters(client, "tailcut_requests_total") == {("infer", "source", "request_timeout", "off"): 2}
@@ -307,7 +307,7 @@ def test_a_hanging_model_is_a_504_and_not_ready_until_another_executor_takes_its
         async with asyncio.timeout(30):
             while (refused := await client.post(INFER, tensor())).status == 504:
                 continue  # it waited, because loading took less at the start than it had time
-        check(refused, 503, "not_ready", "no executor is ready: one is predicted to be in")
+        check(refused, 503, "not_ready", "no executor is ready, the next is expected in")
         assert await counters(client, "tailcut_executors_hung") == {(): 1}
         may_open.set()
         await until_ready(client, 200)

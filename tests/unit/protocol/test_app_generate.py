@@ -116,8 +116,8 @@ def test_generate_answers_with_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b"", "no generate request"),
-        (b"[]", "no generate request"),
+        (b"", "not a generate request"),
+        (b"[]", "not a generate request"),
         ({}, "input 'x' is missing"),
         ({"x": 1}, "has shape [1, 1], expected [-1, 2]"),
         ({"x": [1, "2"]}, "holds '2'"),

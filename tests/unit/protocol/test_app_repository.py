@@ -93,8 +93,8 @@ def test_load_takes_a_version_and_a_variant(tmp_path: Path) -> None:
             assert await answer(client) == factor
         wrong: list[tuple[str, str, type[TailcutError], str]] = [
             ("nonsense", "", NotFound, "no version"),
-            ("../../etc", "", NotFound, "is no version"),
-            ("a" * 300, "", NotFound, "is no version"),
+            ("../../etc", "", NotFound, "is not a version"),
+            ("a" * 300, "", NotFound, "is not a version"),
             (second.id, "int8", NotFound, "no variant"),
             (third.id, "bad", BadRequest, "was refused by the quality gate: drops too much"),
         ]

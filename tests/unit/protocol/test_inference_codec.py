@@ -80,7 +80,7 @@ def test_id_timeout_and_outputs_are_taken_over() -> None:
         (tensor(shape=[-1, 2]), r"input 'x' has shape \[-1, 2\]"),
         (tensor(shape=[1, 2], data=[1]), r"input 'x' has 1 values for shape \[1, 2\], expected 2"),
         (tensor(shape=[1, 2], data=[1, 2, 3]), "has 3 values"),
-        (tensor(data=[1, None]), r"input 'x' holds NaN \(in JSON null\) in row 0, which this model cannot take"),
+        (tensor(data=[1, None]), r"input 'x' holds NaN \(in JSON null\) in row 0, which this model does not accept"),
         (tensor(data=[1, "2"]), "input 'x' holds '2'"),
         (tensor(data=[1, True]), "input 'x' holds True"),
         (tensor(data=[1, [2]]), r"input 'x' holds \[2\]"),
@@ -126,7 +126,7 @@ def test_wrong_sets_of_inputs_are_refused(inputs: list[Any], says: str) -> None:
     ("more", "says"),
     [
         ({"outputs": [{"name": "q"}]}, "output 'q' is unknown"),
-        ({"outputs": [{"name": "y"}, {"name": "y"}]}, "asked for twice"),
+        ({"outputs": [{"name": "y"}, {"name": "y"}]}, "requested twice"),
         ({"parameters": {"timeout": -1}}, "parameter timeout is -1"),
         ({"parameters": {"timeout": 1.5}}, "parameter timeout is 1.5"),
         ({"parameters": {"timeout": True}}, "parameter timeout is True"),
@@ -253,7 +253,7 @@ def test_nan_is_null_and_infinity_1e999_where_they_are_answers(count: int) -> No
 def test_a_datatype_that_the_protocol_has_not_is_said() -> None:
     parsed = ONE.decode(body(tensor()))
     for dtype in (np.complex128, np.longdouble, "U1", ">f4"):
-        with pytest.raises(InferenceError, match="no datatype for"):
+        with pytest.raises(InferenceError, match="for which the protocol has no datatype"):
             ONE.encode(parsed, {"y": np.ones(1, dtype)})
 
 

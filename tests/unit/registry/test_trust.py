@@ -79,7 +79,7 @@ def test_a_record_that_does_not_say_where_it_was_judged_is_trusted_for_its_sourc
     assert (old.evidence, old.variants["onnx"].evidence) == ({"seed": 2}, {"name": "onnx"})
     assert [each.state for each in old.variants.values()] == ["passed", "passed", "passed", "candidate"]
     assert registry.variant("flights", "torch", version.id).evidence == {"name": "torch"}
-    with pytest.raises(ArtifactError, match="its record does not say where it was judged"):
+    with pytest.raises(ArtifactError, match="its record does not name the machine that judged it"):
         registry.variant("flights", "int8", version.id)
     registry.retire("flights", version.id)
     assert registry.version("flights", version.id).variants["onnx"].evidence == {"name": "onnx"}

@@ -145,7 +145,7 @@ def test_a_rollback_to_other_code_is_refused_and_the_way_out_works(
 
     async def at_start(server: Server) -> None:
         assert await server.answer() == 30.0
-        assert f"version {first.id} was built with other code than is served: scaling.py" in caplog.text
+        assert f"version {first.id} was built with other code than the served code: scaling.py" in caplog.text
 
     async def restored(server: Server) -> None:
         assert await server.answer() == 3.0
@@ -281,11 +281,11 @@ def test_a_version_of_another_manifest_is_refused_until_a_restart(
         assert await server.failure() == {}
 
     async def rolled_back(server: Server) -> None:
-        assert f"was built with another manifest than is served: {key} was" in caplog.text
+        assert f"was built with another manifest than the served one: {key} was" in caplog.text
 
     serve(site, refused)
     serve(site, restarted)
-    assert "another manifest than is served" not in caplog.text
+    assert "another manifest than the served one" not in caplog.text
     site.registry.rollback("m")
     serve(site, rolled_back)
 
@@ -380,7 +380,7 @@ def test_a_fallback_of_other_code_is_refused_in_a_switch_and_told_at_a_start(
     site.write("layers.py", "N = 7  # edited again\n")
     serve(site, started)
     assert "variant own of version" in caplog.text
-    assert "built with other code than is served: layers.py" in caplog.text
+    assert "built with other code than the served code: layers.py" in caplog.text
 
 
 def test_a_switch_reads_no_code_on_the_event_loop(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

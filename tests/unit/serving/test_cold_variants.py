@@ -73,7 +73,7 @@ def test_check_does_not_hold_nan_for_an_invented_row_against_the_model(
     model = YEARS._replace(graph=graph, inputs='[{ name = "x", shape = [-1, 2], columns = ["a", "b"] }]')
     add(write(folder, model), None)
     assert run(["check"]) == ExitCode.OK
-    assert "not tried     infer: the model fails on the invented row: the model answered NaN" in (
+    assert "not tried     infer: the model fails on the invented row: the model returned NaN" in (
         capsys.readouterr().out
     )
     assert run(["check", "--row", '{"a": 0, "b": 0}']) == ExitCode.FAILED, "a row of one's own is another matter"
@@ -127,7 +127,7 @@ def test_an_executor_that_refuses_what_another_has_answered_is_broken(
     manifest = write(folder, YEARS, overrides=settings)
     with pytest.raises(StartError, match=r"warm-up failed at 1 rows: .*no memory") as no:
         open_variant(manifest, find_variant(manifest))
-    assert "another executor of this variant has answered the same row" in no.value.hint
+    assert "another executor of this variant answered the same row" in no.value.hint
     assert good.closed
 
 

@@ -106,7 +106,8 @@ def test_what_loads_beside_its_fallback_is_judged_by_its_least_disturbed_run(
 
 
 @pytest.mark.parametrize(
-    ("named", "says"), [("slow", "serve.variant = 'slow' cannot be served"), ("promoted", "what is promoted cannot be")]
+    ("named", "says"),
+    [("slow", "serve.variant = 'slow' cannot be served"), ("promoted", "the promoted variant cannot be")],
 )
 def test_what_nobody_follows_is_tried_again_too(
     tmp_path: Path,

@@ -252,7 +252,7 @@ def test_a_variant_that_cannot_be_opened_at_the_start_is_stood_in_for_and_tried_
         assert await warm(client) == "fast"
 
     serve(tmp_path, test, '["fast"]')
-    assert "what is promoted cannot be served, variant fast" in caplog.text
+    assert "the promoted variant cannot be served, variant fast" in caplog.text
 
 
 def test_a_stop_while_the_variant_to_serve_loads_leaves_nothing_open(

@@ -194,7 +194,7 @@ def test_an_inline_executor_cannot_be_several(tmp_path: Path, monkeypatch: pytes
     stubs = [StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]}) for _ in range(2)]
     waiting = iter(stubs)
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: next(waiting))
-    with pytest.raises(StartError, match="a variant that was measured with 2 executors"):
+    with pytest.raises(StartError, match="but the build measured the variant with 2 executors"):
         deployment_loader.open_variant(manifest, variant)
     assert [stub.closed for stub in stubs] == [True, False], "the second was not opened"
 
@@ -289,7 +289,7 @@ def test_what_is_not_in_the_registry_is_named_as_the_manifest_has_it(tmp_path: P
     manifest = load(tmp_path / "tailcut.toml", overrides=[f'serve.variant="{named}"'])
     with pytest.raises(NotInRegistry, match=says) as caught:
         deployment_loader.find_variant(manifest)
-    assert 'serve model.onnx as it is with serve.variant = "source"' in caught.value.hint
+    assert 'serve model.onnx unchanged with serve.variant = "source"' in caught.value.hint
 
 
 def test_the_warm_up_keeps_to_the_limits_of_the_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ GOOD = np.ones((2, 2), np.float32).tobytes()
         (request(contents={"fp32_contents": [1]}), "1 values in fp32_contents"),
         (request(contents={"fp64_contents": [1, 2, 3, 4]}), "FP32 data in fp64_contents"),
         (request(contents={"fp32_contents": [1, 2, 3, float("nan")]}), "NaN (in JSON null) in row 1"),
-        (request(contents={"fp32_contents": [1] * 4}, raw_input_contents=[GOOD]), "has contents, and raw_input"),
+        (request(contents={"fp32_contents": [1] * 4}, raw_input_contents=[GOOD]), "has both contents and raw_input"),
         (request(raw_input_contents=[GOOD, GOOD]), "1 inputs and 2 raw_input_contents"),
         (request(raw_input_contents=[GOOD[:-1]]), "has 15 bytes for shape [2, 2]"),
         (request(raw_input_contents=[GOOD + b"\0"]), "has 17 bytes for shape [2, 2]"),
@@ -123,7 +123,7 @@ GOOD = np.ones((2, 2), np.float32).tobytes()
         (request("FP64", raw_input_contents=[GOOD * 2]), "has datatype 'FP64', expected FP32"),
         (request("", raw_input_contents=[GOOD]), "has datatype ''"),
         (request(raw_input_contents=[GOOD], outputs=[{"name": "w"}]), "output 'w' is unknown"),
-        (request(raw_input_contents=[GOOD], outputs=[{"name": "y"}] * 2), "asked for twice"),
+        (request(raw_input_contents=[GOOD], outputs=[{"name": "y"}] * 2), "requested twice"),
         (request(raw_input_contents=[GOOD], parameters={"sequence_id": {"int64_param": 3}}), "sequence_id"),
         (ModelInferRequest(model_name="m"), "input 'x' is missing"),
     ],
@@ -138,7 +138,7 @@ def test_what_is_refused(sent: ModelInferRequest, said: str) -> None:
 def test_integers_that_do_not_fit_are_refused() -> None:
     with pytest.raises(BadRequest, match="a value that INT8 cannot hold"):
         codec("INT8").decode(request("INT8", contents={"int_contents": [1, 2, 3, 128]}))
-    with pytest.raises(BadRequest, match="FP16, for which there is no field"):
+    with pytest.raises(BadRequest, match="FP16, but contents has no field"):
         codec("FP16").decode(request("FP16", contents={"fp32_contents": [1, 2, 3, 4]}))
 
 
@@ -148,7 +148,7 @@ def test_too_many_rows_are_too_large() -> None:
 
 
 def test_bytes_that_are_no_message() -> None:
-    with pytest.raises(BadRequest, match="no ModelInferRequest"):
+    with pytest.raises(BadRequest, match="not a ModelInferRequest"):
         parse(b"\xff\xff\xff")
 
 

@@ -163,7 +163,7 @@ def test_a_status_without_a_body_has_no_length() -> None:
         (b"GET / HTTP/1.1\r\nhost : h\r\n\r\n", b"Invalid header token"),
         (post(b"").replace(b"host", b"content-length: 1\r\nhost"), b"Content-Length"),
         (chunked(b"a").replace(b"host", b"content-length: 1\r\nhost"), b"Content-Length"),
-        (b"CONNECT h:1 HTTP/1.1\r\nhost: h\r\n\r\n", b"no proxy"),
+        (b"CONNECT h:1 HTTP/1.1\r\nhost: h\r\n\r\n", b"not a proxy"),
     ],
 )
 def test_what_is_no_http_is_told_so_and_ends(raw: bytes, says: bytes) -> None:

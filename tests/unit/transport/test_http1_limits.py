@@ -38,7 +38,7 @@ def test_a_head_that_is_too_long_is_told_so_though_its_body_has_begun() -> None:
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        (chunked(b"abc").replace(b"HTTP/1.1", b"HTTP/1.0"), b"in HTTP/1.0; chunked in HTTP/1.1"),
+        (chunked(b"abc").replace(b"HTTP/1.1", b"HTTP/1.0"), b"in HTTP/1.0; only chunked in HTTP/1.1"),
         (chunked(b"abc").replace(b": chunked", b": gzip, chunked"), b"transfer-encoding is 'gzip, chunked'"),
         (chunked(b"abc").replace(b"transfer", b"transfer-encoding: gzip\r\ntransfer"), b"'gzip, chunked'"),
         (b"GET / HTTP/2.0\r\nhost: h\r\n\r\n", b"not HTTP/2.0"),

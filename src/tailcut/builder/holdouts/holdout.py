@@ -200,7 +200,7 @@ class Holdout:
             )
         if self.rows < LEAST_ROWS:
             raise BuildError(
-                f"the holdout has {self.rows} rows, the least is {LEAST_ROWS}",
+                f"the holdout has {self.rows} rows, the minimum is {LEAST_ROWS}",
                 hint="a few thousand labelled rows judge well",
             )
         classes = np.zeros(self.rows, dtype=np.int64) if self.labels is None else strata(self.labels)

@@ -581,8 +581,8 @@ class ExecutorSet:
 def _expire(item: BatchItem, now_ns: int) -> None:
     """Fail a request that is not computed because it would be late."""
     item.started_ns = item.finished_ns = now_ns
-    message = "no executor can answer before the deadline; the request was not computed"
+    message = "no executor can answer before the deadline; the request was dropped without running"
     if item.alone:
-        message = "its batch failed, and the deadline passes before the request can be run alone"
+        message = "its batch failed, and the deadline passes before the request can be retried alone"
     if not item.future.done():
         item.future.set_exception(shed_errors.late(QueueTimeout, message))

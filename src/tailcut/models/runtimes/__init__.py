@@ -30,17 +30,17 @@ def open_runtime(variant: Openable, *, threads: int, source: Callable[[], Any] |
         MissingExtra: the runtime's package is not installed.
     """
     if threads < 1:
-        raise ValueError(f"threads is {threads}, the least is 1")
+        raise ValueError(f"threads is {threads}, the minimum is 1")
     spec = spec_of(variant.runtime)
     if spec.error:
         raise ArtifactError(
             f"variant {variant.name!r} wants runtime {variant.runtime!r}, {spec.error}",
-            hint="mend or uninstall the package that registers it",
+            hint="fix or uninstall the package that registers it",
         )
     module, _, function = spec.opens.partition(":")
     if not module:
         raise ArtifactError(
-            f"variant {variant.name!r} wants runtime {variant.runtime!r}, which this tailcut does not have",
+            f"variant {variant.name!r} wants runtime {variant.runtime!r}, which this version of tailcut lacks",
             hint="upgrade tailcut, install the package that registers it, or build the model again with this tailcut",
         )
     runtime: Runtime = getattr(import_module(module), function)(variant, OpenOptions(threads, source))

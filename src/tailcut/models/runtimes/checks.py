@@ -10,7 +10,8 @@ from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.models.runtimes.base import Openable, OpenOptions
 
-_HINT = "make model.inputs and model.outputs in the manifest agree with the model; a registry keeps those of its build"
+_HINT = "make model.inputs and model.outputs in the manifest agree with the model, or build again: a version keeps "
+"those of its build"
 
 Described = tuple[str, tuple[int, ...] | None]
 """Datatype, and dimensions with -1 for a free one; None where the model does not tell its rank."""
@@ -53,7 +54,7 @@ def check_tensors(
 def _as_it_is(datatype: str, shape: tuple[int, ...] | None) -> str:
     """What to write for a model that is served without a build."""
     tail = ", ".join(map(str, (shape or ())[1:]))
-    return f'write for it in the manifest: datatype = "{datatype}", shape = [-1{f", {tail}" if tail else ""}]'
+    return f'set in the manifest: datatype = "{datatype}", shape = [-1{f", {tail}" if tail else ""}]'
 
 
 def _fits(wanted: tuple[int, ...], found: tuple[int, ...] | None) -> bool:

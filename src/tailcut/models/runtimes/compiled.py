@@ -85,8 +85,8 @@ class PlacedTorch:
             graphs = CudaGraphs(torch)
         if placement.compile and graphs is None:
             raise ArtifactError(
-                f"variant {variant.name!r} is compiled for {placement.device}, where no graph can be captured: another "
-                "thread would compile it again in the middle of a request",
+                f"variant {variant.name!r} is compiled for {placement.device}, where graphs cannot be captured: "
+                "another thread would compile it again during a request",
                 hint="serve variant 'torch' on the CPU",
             )
         torch.set_num_threads(threads)
@@ -224,7 +224,7 @@ def check_device(torch: Any, placement: Placement, variant: str) -> None:
     """
     if placement.device == "cuda" and not torch.cuda.is_available():
         raise ArtifactError(
-            f"variant {variant!r} runs on a GPU, and torch {torch.__version__} finds no CUDA device here",
+            f"variant {variant!r} runs on a GPU, but torch {torch.__version__} finds no CUDA device here",
             hint="serve another variant, or install torch for CUDA on a machine with an NVIDIA GPU",
         )
 
@@ -255,7 +255,7 @@ def placement_of(settings: Mapping[str, Any], variant: str) -> Placement:
     elif placement.dtype not in DTYPES:
         why = f"dtype is {placement.dtype!r}, expected one of {', '.join(DTYPES)}"
     elif placement.compile and not placement.buckets:
-        why = "compile needs buckets: without them a request could wait for the compiler"
+        why = "compile needs buckets; without them a request could wait for the compiler"
     if why:
         raise ArtifactError(f"settings of variant {variant!r}: {why}", hint="run `tailcut build` again")
     return placement

@@ -180,8 +180,7 @@ def _session(variant: Openable, threads: int, place: Place, graphs: bool) -> Any
 
     if place.provider not in onnxruntime.get_available_providers():
         raise MissingExtra(
-            f"variant {variant.name!r} runs on a GPU, and onnxruntime {onnxruntime.__version__} here is the one for "
-            "the CPU",
+            f"variant {variant.name!r} runs on a GPU, but onnxruntime {onnxruntime.__version__} here is the CPU build",
             hint="pip uninstall onnxruntime, then pip install 'tailcut[gpu]'",
         )
     _load_libraries(onnxruntime)
@@ -200,9 +199,9 @@ def _session(variant: Openable, threads: int, place: Place, graphs: bool) -> Any
         ) from error
     if session.get_providers()[0] != place.provider:
         raise ArtifactError(
-            f"onnxruntime {onnxruntime.__version__} could not start its CUDA provider for variant {variant.name!r} "
+            f"onnxruntime {onnxruntime.__version__} could not start its CUDA provider for variant {variant.name!r}, "
             "and would run it on the CPU",
-            hint="check nvidia-smi, and that the CUDA and cuDNN libraries are those that onnxruntime-gpu wants",
+            hint="check nvidia-smi and the versions of CUDA and cuDNN that onnxruntime-gpu needs",
         )
     for kind, wanted, nodes in (
         ("input", variant.inputs, session.get_inputs()),

@@ -167,7 +167,7 @@ def read_model(openvino: Any, core: Any, artifact: Path) -> tuple[Any, Any]:
             if set(size_bytes) != {GRAPH, WEIGHTS}:
                 raise zipfile.BadZipFile(f"it holds {sorted(size_bytes)}, expected {GRAPH} and {WEIGHTS}")
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise zipfile.BadZipFile("its parts are compressed, expected them as they are")
+                raise zipfile.BadZipFile("its parts are compressed, expected uncompressed parts")
             graph = archive.read(GRAPH)
             weights = np.empty(size_bytes[WEIGHTS], np.uint8)
             with archive.open(WEIGHTS) as part:

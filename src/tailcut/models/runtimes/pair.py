@@ -84,7 +84,7 @@ def _read(variant: Openable) -> PairFile:
     if pair.schema != 1 or not 1 <= pair.dimension < len(shape) or shape[pair.dimension] != -1:
         raise ArtifactError(
             f"the pair {what} (schema {pair.schema}) switches by dimension {pair.dimension} of input {pair.input!r}, "
-            f"which the manifest gives the shape {list(shape)}",
+            f"but the manifest gives it the shape {list(shape)}",
             hint=f"that dimension must be free (-1); {hint}",
         )
     return pair
@@ -99,8 +99,8 @@ def _open(variant: Openable, part: Part, threads: int) -> Runtime:
     path = variant.parts.get(part.variant)
     if path is None:
         raise ArtifactError(
-            f"variant {variant.name!r} is a pair and needs the artifact of {part.variant!r}, which is not given",
-            hint="open it through the registry, which keeps both parts",
+            f"variant {variant.name!r} is a pair and needs the artifact of {part.variant!r}, which is missing",
+            hint="open it from the registry, which stores both parts",
         )
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()

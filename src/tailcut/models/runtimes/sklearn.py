@@ -35,9 +35,7 @@ class SklearnRuntime:
     """
 
     _origin: ClassVar[str] = "model.source"
-    _differs_hint: ClassVar[str] = (
-        "fix random_state, or load the fitted estimator from a file instead of fitting it; or build again"
-    )
+    _differs_hint: ClassVar[str] = "fix random_state, load the fitted estimator from a file, or build again"
 
     def __init__(self, variant: Openable, *, source: Callable[[], Any]) -> None:
         self._output = check_one_output(variant)
@@ -82,7 +80,7 @@ class SklearnRuntime:
             raise ArtifactError(
                 f"{self._origin} gave a {type(self._estimator).__name__} that fails on the rows of the build: "
                 f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
-                hint=f"make {self._origin} give the fitted estimator of the build, or run `tailcut build` again",
+                hint=f"make {self._origin} return the fitted estimator of the build, or run `tailcut build` again",
             ) from error
         if given.shape != expected.shape or not np.allclose(given, expected, rtol=_RELATIVE, atol=_RELATIVE):
             raise ArtifactError(

@@ -35,7 +35,7 @@ class SkopsRuntime(SklearnRuntime):
     """
 
     _origin = "the stored model"
-    _differs_hint = "install the library versions that `tailcut registry show --json` has of the build, or build again"
+    _differs_hint = "install the library versions of the build (`tailcut registry show --json`), or build again"
 
     def __init__(self, variant: Openable, *, source: Callable[[], OwnTypes] | None = None) -> None:
         own = source() if source is not None else {}

@@ -94,7 +94,7 @@ def order_of(fitted: Sequence[str], tensors: Sequence[Tensor], what: str) -> lis
     twice = next((name for name in names if name is not None and name in known and names.count(name) > 1), None)
     if twice is not None:
         raise ArtifactError(
-            f"two inputs fill the column {twice!r} of {what}", hint="name each column in one place of model.inputs"
+            f"two inputs fill the column {twice!r} of {what}", hint="name each column once in model.inputs"
         )
     if all(name in known for name in names):
         return [names.index(name) for name in fitted if name in names]
@@ -108,8 +108,8 @@ def order_of(fitted: Sequence[str], tensors: Sequence[Tensor], what: str) -> lis
             [f"have {_listed([name or '(no name)' for name in extra])}, which it does not know"] * bool(extra)
             + [f"lack {_listed(missing)}"] * bool(missing)
         ),
-        hint="name the inputs (or their columns = [...]) as the model was fitted, or give all columns in its order in "
-        "one tensor without columns",
+        hint="name the inputs (or their columns = [...]) as the model was fitted, or give all columns, in the model's "
+        "order, in one tensor without columns",
     )
 
 

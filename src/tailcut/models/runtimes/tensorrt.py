@@ -210,7 +210,8 @@ def _check_key(variant: Openable, here: Mapping[str, str]) -> None:
     if differing:
         name = differing[0]
         raise ArtifactError(
-            f"the engine of variant {variant.name!r} was built with {name} {key.get(name)}, here it is {here[name]}",
+            f"the engine of variant {variant.name!r} was built with {name} {key.get(name)}, but here it is "
+            f"{here[name]}",
             hint="run `tailcut build` on this machine: engines are not portable",
         )
 

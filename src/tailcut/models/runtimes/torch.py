@@ -114,7 +114,8 @@ def load_module(variant: Openable, source: Callable[[], Any]) -> Any:
     module = source()
     if not isinstance(module, torch.nn.Module):
         raise ArtifactError(
-            f"model.source gave a {type(module).__name__}, expected a torch.nn.Module", hint="return the module itself"
+            f"model.source returned a {type(module).__name__}, expected a torch.nn.Module",
+            hint="return the module itself",
         )
     what = f"{variant.artifact} (variant {variant.name!r})"
     try:
@@ -128,7 +129,7 @@ def load_module(variant: Openable, source: Callable[[], Any]) -> Any:
         module.load_state_dict(state, strict=True)
     except (RuntimeError, TypeError) as error:
         raise ArtifactError(
-            f"the state dict {what} is not of the module that model.source gives: {' '.join(str(error).split())}",
+            f"the state dict {what} does not fit the module that model.source returns: {' '.join(str(error).split())}",
             hint="the module's code has changed since the build: run `tailcut build` again",
         ) from error
     return module.eval()

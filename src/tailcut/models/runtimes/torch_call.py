@@ -35,7 +35,7 @@ def in_order(module: Any, names: Sequence[str], *, compiled: Any = None) -> Call
         _check_places(parameters, names)
         return called
     if missing := _lacking(parameters, names):
-        raise _refused(parameters, names, f"{_listed(missing)} of forward has no default and no input has its name")
+        raise _refused(parameters, names, f"{_listed(missing)} of forward has no default, and no input has this name")
     if [each.name for each in parameters if each.kind in _BY_POSITION][: len(names)] == list(names):
         return called
     return lambda *given: called(**dict(zip(names, given, strict=True)))
@@ -59,7 +59,7 @@ def _check_places(parameters: Sequence[Parameter], names: Sequence[str]) -> None
         argument = places[place].name if place < len(places) else "none"
         if name in own and argument != name:
             raise _refused(
-                parameters, names, f"input {name!r} is given by its position, where the argument is {argument}"
+                parameters, names, f"input {name!r} is passed by position, but the argument there is {argument}"
             )
     if any(name in own for name in names):
         _check_optional(parameters, places, names)
@@ -67,7 +67,7 @@ def _check_places(parameters: Sequence[Parameter], names: Sequence[str]) -> None
         raise _refused(parameters, names, f"forward takes {len(places)} arguments by position, not {len(names)}")
     given = {each.name for each in places[: len(names)]}
     if missing := _lacking(parameters, list(given)):
-        raise _refused(parameters, names, f"nothing is given for {_listed(missing)}, which has no default")
+        raise _refused(parameters, names, f"{_listed(missing)} gets no input and has no default")
 
 
 def _check_optional(parameters: Sequence[Parameter], places: Sequence[Parameter], names: Sequence[str]) -> None:
@@ -80,7 +80,7 @@ def _check_optional(parameters: Sequence[Parameter], places: Sequence[Parameter]
             raise _refused(
                 parameters,
                 names,
-                f"input {name!r} is given by its position, where the argument is {argument.name}, which has a default",
+                f"input {name!r} is passed by position, but the argument there, {argument.name}, has a default",
             )
 
 
@@ -88,7 +88,7 @@ def _refused(parameters: Sequence[Parameter], names: Sequence[str], why: str) ->
     arguments = ", ".join(str(each.replace(annotation=Parameter.empty)) for each in parameters)
     return ArtifactError(
         f"forward({arguments}) cannot be called with model.inputs {_listed(names)}: {why}",
-        hint="give model.inputs the names of forward's arguments, all of them: then their order does not matter",
+        hint="name all model.inputs like the arguments of forward; their order then does not matter",
     )
 
 

@@ -94,8 +94,8 @@ def output_datatype(array: Array) -> str:
     found = DATATYPE_OF.get(array.dtype)
     if found is None:
         raise InferenceError(
-            f"the model answered an array of {array.dtype}, which the protocol has no datatype for",
-            hint="let the model answer one of the datatypes of docs/reference/manifest.md",
+            f"the model returned an array of {array.dtype}, for which the protocol has no datatype",
+            hint="make the model return a datatype listed in docs/reference/manifest.md",
         )
     return found
 
@@ -132,7 +132,7 @@ def _elements(raw: memoryview, name: str, count: int) -> Array:
     if at != size:
         raise BadRequest(
             f"input {name!r} has {size} bytes, its {count} elements end at byte {at}",
-            hint="send as many elements as the shape holds",
+            hint="make data and shape agree",
         )
     return found
 
@@ -141,7 +141,7 @@ def _element(element: object) -> tuple[bytes, bytes]:
     value = bytes_of(element)
     if len(value) >= 1 << 32:
         raise InferenceError(
-            f"the model answered an element of {len(value)} bytes, the limit is {(1 << 32) - 1}",
-            hint="answer shorter elements",
+            f"the model returned an element of {len(value)} bytes, the limit is {(1 << 32) - 1}",
+            hint="make the model return shorter elements",
         )
     return len(value).to_bytes(_LENGTH_BYTES, "little"), value

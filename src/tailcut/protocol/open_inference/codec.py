@@ -250,8 +250,8 @@ class InferenceCodec:
                 continue
             if size > len(body) - at:
                 raise BadRequest(
-                    f"input {tensor.name!r} says binary_data_size {size}, {len(body) - at} bytes are left of the body",
-                    hint="raw tensors follow the JSON in the order of the inputs",
+                    f"input {tensor.name!r} has binary_data_size {size}, but {len(body) - at} bytes of the body remain",
+                    hint="send raw tensors after the JSON, in the order of the inputs",
                 )
             check_datatype(tensor, spec)
             inputs[tensor.name] = array_of(memoryview(body)[at : at + size], spec, tensor.shape, self._max_rows)
@@ -259,7 +259,7 @@ class InferenceCodec:
         if at != len(body):
             raise BadRequest(
                 f"the body has {len(body)} bytes, its raw tensors end at byte {at}",
-                hint=f"{BINARY_HEADER} and every binary_data_size must add up to the body's length",
+                hint=f"{BINARY_HEADER} and all binary_data_size must add up to the length of the body",
             )
         return request, *self._many(inputs)
 
@@ -289,12 +289,12 @@ class InferenceCodec:
                     f"output {shown(name)} is unknown", hint=f"this model's outputs: {', '.join(self._outputs)}"
                 )
         if len(set(names)) != len(names):
-            raise BadRequest(f"outputs are asked for twice: {shown(names)}", hint="name each output once")
+            raise BadRequest(f"outputs are requested twice: {shown(names)}", hint="name each output once")
         return self._outputs if tuple(names) == self._outputs else tuple(names)
 
 
 def _malformed(error: Exception, body: bytes | memoryview) -> BadRequest:
-    return BadRequest(f"the body is no inference request: {unread(error, body)}", hint="see /openapi.json")
+    return BadRequest(f"the body is not an inference request: {unread(error, body)}", hint="see /openapi.json")
 
 
 def _typed(specs: Sequence[InputSpec]) -> tuple[msgspec.json.Decoder[Any], ...]:

@@ -97,7 +97,7 @@ def array_of_json(tensor: Tensor, spec: InputSpec, max_rows: int) -> Array:
     if len(data) != (shape[0] * spec.tail_size if spec.fixed else prod(shape)):
         raise BadRequest(
             f"input {tensor.name!r} has {len(data)} values for shape {shape}, expected {prod(shape)}",
-            hint="send as many values as the shape holds, in row-major order",
+            hint="make data and shape agree, in row-major order",
         )
     try:
         array = pack(data, spec).reshape(shape)
@@ -212,7 +212,9 @@ def _unnested(name: str, data: list[Any], shape: Sequence[int]) -> list[Any]:
         if len(data) != wanted:
             raise BadRequest(f"input {name!r}: nested data does not have shape {shape}", hint="see the shape")
         if not all(isinstance(part, list) for part in data):
-            raise BadRequest(f"input {name!r}: data is nested unevenly", hint="nest as the shape says, or send flat")
+            raise BadRequest(
+                f"input {name!r}: data is nested unevenly", hint="nest data like the shape, or send it flat"
+            )
         if len({len(part) for part in data}) > 1:
             raise BadRequest(f"input {name!r}: data is ragged", hint="every row must have the same length")
         data = list(chain.from_iterable(data))

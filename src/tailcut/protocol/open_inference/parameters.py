@@ -36,7 +36,7 @@ def wants_raw(output: str, parameters: Parameters | UnsetType, *, default: bool)
     if parameters.get("classification"):
         raise BadRequest(
             f"output {output!r} asks for classification, which is not supported",
-            hint="ask for the output itself and take the largest values from it",
+            hint="request the output itself and select its largest values",
         )
     return flag(parameters, "binary_data", default=default)
 
@@ -53,8 +53,8 @@ def refuse_sequences(parameters: Parameters) -> None:
     """Refuse what is part of a sequence that the server would have to remember."""
     if parameters.get("sequence_id"):
         raise BadRequest(
-            "parameter sequence_id is set, but no model here keeps state between requests",
-            hint="leave sequence_id out, and send all that the answer depends on",
+            "parameter sequence_id is set, but models here keep no state between requests",
+            hint="leave sequence_id out, and send the whole input in one request",
         )
 
 

@@ -104,7 +104,7 @@ class JsonLength:
 def _no_length(header: str, size: int) -> BadRequest:
     return BadRequest(
         f"header {BINARY_HEADER} is {shown(header)}, the body has {size} bytes",
-        hint="send the number of bytes of JSON at the begin of the body",
+        hint="send the number of JSON bytes at the beginning of the body",
     )
 
 

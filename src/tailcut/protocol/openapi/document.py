@@ -24,8 +24,8 @@ def openapi(deployment: Deployment, bounds: Sequence[Bound] = ()) -> dict[str, A
         "info": {
             "title": f"tailcut: {deployment.name}",
             "version": version(),
-            "description": "Open Inference Protocol v2 with the extensions that GET /v2 names; every reply to a "
-            "prediction says in Server-Timing where its time went; every error has a code and the way out.",
+            "description": "Open Inference Protocol v2 with the extensions listed by GET /v2. Every prediction "
+            "reports the time of its stages in Server-Timing. Every error has a code and a hint.",
         },
         "paths": paths(deployment),
         "components": {"schemas": _schemas(deployment, bounds)},
@@ -68,7 +68,7 @@ def _schemas(deployment: Deployment, bounds: Sequence[Bound]) -> dict[str, Any]:
             "required": ["error", "code", "hint"],
             "properties": {
                 **{key: {"type": "string"} for key in ("error", "code", "hint")},
-                "incident": {"type": "string", "description": "under which the server's log says more"},
+                "incident": {"type": "string", "description": "key of this error in the server's log"},
             },
         },
     }
@@ -100,7 +100,7 @@ def _inference_request(inputs: tuple[Tensor, ...], bounds: Sequence[Bound]) -> d
                 "type": "object",
                 "properties": {
                     "timeout": {"type": "integer", "minimum": 0, "description": "microseconds"},
-                    "binary_data_output": {"type": "boolean", "description": "all outputs raw, behind the JSON"},
+                    "binary_data_output": {"type": "boolean", "description": "all outputs raw, after the JSON"},
                 },
             },
             "inputs": {

@@ -14,16 +14,16 @@ INFERENCE, MANAGEMENT = "inference", "management"
 
 _ERRORS = {
     "400": "the request is wrong; `error` names the input, the value and the limit",
-    "401": "no bearer token, or one that is not known",
-    "403": "management is off, because this server can be reached from other machines and has no tokens for it",
+    "401": "no bearer token, or an invalid one",
+    "403": "management is off: other machines can reach this server, and server.management_tokens is not set",
     "404": "no such model, version, path or entity",
-    "408": "the body had not arrived by the deadline",
+    "408": "the body was not complete at the deadline",
     "413": "the body or the batch is over the limit",
     "415": "the body's content-encoding is neither gzip nor deflate",
     "429": "shed: the queue is full; retry after Retry-After seconds",
-    "500": "the model or a hook failed; `incident` finds it in the server's log",
+    "500": "the model or a hook failed; find `incident` in the server's log",
     "503": "not ready, or a feature group cannot be fetched",
-    "504": "the deadline passed; the code says in which phase",
+    "504": "the deadline passed; the code names the phase",
 }
 _PREDICTING = ("400", "404", "408", "413", "415", "429", "500", "503", "504")
 
@@ -73,11 +73,11 @@ def paths(deployment: Deployment) -> dict[str, Any]:
         "/v2/models/stats": {"get": _guarded(server, _get("Statistics of every model", "Statistics"))},
         **_of_repository(name, server),
         "/v2": {"get": _get("Server metadata")},
-        "/v2/health/live": {"get": _get("Whether the process is alive")},
-        "/v2/health/ready": {"get": _get("Whether requests should be sent here", not_ready=True)},
+        "/v2/health/live": {"get": _get("Liveness of the process")},
+        "/v2/health/ready": {"get": _get("Readiness of the server", not_ready=True)},
         "/metrics": {"get": _get("Prometheus metrics", kind="text/plain")},
         "/openapi.json": {"get": _get("This document")},
-        "/docs": {"get": _get("This document as a page", kind="text/html")},
+        "/docs": {"get": _get("This document as an HTML page", kind="text/html")},
     }
 
 
@@ -86,33 +86,40 @@ def _of_model(base: str, server: Server) -> dict[str, Any]:
     infer["parameters"] = [*infer["parameters"], _BINARY]
     infer["requestBody"]["content"]["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
     infer["responses"]["200"]["content"]["application/octet-stream"] = {}
-    generate = _post("Values in, values out", "GenerateRequest", "GenerateReply", server)
-    stream = _post("Values in, parts out as server-sent events", "GenerateRequest", "GenerateReply", server)
+    generate = _post("Generate: values in, values out", "GenerateRequest", "GenerateReply", server)
+    stream = _post("Generate: values in, server-sent events out", "GenerateRequest", "GenerateReply", server)
     stream["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
     return {
         f"{base}/infer": {"post": infer},
         f"{base}/generate": {"post": generate},
         f"{base}/generate_stream": {"post": stream},
         base: {"get": _guarded(server, _get("Model metadata", not_ready=True))},
-        f"{base}/ready": {"get": _get("Whether the model is ready (200) or not (503)", not_ready=True)},
-        f"{base}/config": {"get": _guarded(server, _get("Configuration in Triton's form", not_ready=True))},
+        f"{base}/ready": {"get": _get("Readiness of the model: 200 or 503", not_ready=True)},
+        f"{base}/config": {"get": _guarded(server, _get("Configuration in Triton's format", not_ready=True))},
         f"{base}/stats": {"get": _guarded(server, _get("Statistics", "Statistics", not_ready=True))},
     }
 
 
 def _of_repository(name: str, server: Server) -> dict[str, Any]:
     model = f"/v2/repository/models/{name}"
-    index = _manage("What the registry has", "IndexRequest", ("400", "413"), INFERENCE if server.tokens else "")
+    index = _manage(
+        "List of versions and variants in the registry",
+        "IndexRequest",
+        ("400", "413"),
+        INFERENCE if server.tokens else "",
+    )
     index["responses"]["200"]["content"] = _content("IndexReply")
     management = MANAGEMENT if server.management_tokens else ""
     refused = ("400", "403", "404", "413", "500", "503")
     return {
         "/v2/repository/index": {"post": index},
         f"{model}/load": {
-            "post": _manage("Serve what is promoted, or a version and variant", "LoadRequest", refused, management)
+            "post": _manage(
+                "Load the promoted variant, or a given version and variant", "LoadRequest", refused, management
+            )
         },
         f"{model}/unload": {
-            "post": _manage("Answer no more requests until the next load", "UnloadRequest", refused, management)
+            "post": _manage("Unload the model until the next load", "UnloadRequest", refused, management)
         },
     }
 
@@ -145,7 +152,7 @@ def _error(description: str) -> dict[str, Any]:
 _BINARY = {
     "name": BINARY_HEADER,
     "in": "header",
-    "description": "bytes of JSON at the begin of the body, where raw tensors follow it",
+    "description": "number of JSON bytes at the beginning of the body, if raw tensors follow",
     "schema": {"type": "integer", "minimum": 0},
 }
 
@@ -155,8 +162,7 @@ def _headers(server: Server) -> list[dict[str, Any]]:
         {
             "name": "x-tailcut-timeout-ms",
             "in": "header",
-            "description": "deadline of this request in milliseconds; "
-            f"above {server.max_timeout_s * 1e3:g} it counts as that",
+            "description": f"deadline of this request in milliseconds, at most {server.max_timeout_s * 1e3:g}",
             "schema": {"type": "number", "exclusiveMinimum": 0},
         }
     ]
@@ -166,7 +172,7 @@ def _headers(server: Server) -> list[dict[str, Any]]:
                 "name": server.tenant_header.lower(),
                 "in": "header",
                 "required": not server.tokens,
-                "description": "the tenant whose request it is; a token's own goes before it",
+                "description": "tenant of the request; the token's tenant takes precedence",
                 "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_TENANT},
             }
         )

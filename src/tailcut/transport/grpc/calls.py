@@ -97,7 +97,7 @@ def read(kind: type[Message], message: bytes) -> Any:
         return kind.FromString(message)
     except DecodeError as error:
         raise BadRequest(
-            f"the message is no {kind.DESCRIPTOR.name}: {clipped(error)}", hint="see docs/reference/grpc.md"
+            f"the message is not a {kind.DESCRIPTOR.name}: {clipped(error)}", hint="see docs/reference/grpc.md"
         ) from error
 
 

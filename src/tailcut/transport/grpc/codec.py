@@ -72,7 +72,7 @@ def parse(message: bytes) -> ModelInferRequest:
         return ModelInferRequest.FromString(message)
     except DecodeError as error:
         raise BadRequest(
-            f"the message is no ModelInferRequest: {clipped(error)}", hint="see docs/reference/grpc.md"
+            f"the message is not a ModelInferRequest: {clipped(error)}", hint="see docs/reference/grpc.md"
         ) from error
 
 
@@ -139,7 +139,7 @@ class MessageCodec:
                 inputs[tensor.name] = _typed(tensor, spec, shape, self._max_rows)
             elif tensor.HasField("contents"):
                 raise BadRequest(
-                    f"input {tensor.name!r} has contents, and raw_input_contents as well", hint="send one of the two"
+                    f"input {tensor.name!r} has both contents and raw_input_contents", hint="send one of the two"
                 )
             else:
                 inputs[tensor.name] = array_of(raws[index], spec, shape, self._max_rows)
@@ -187,7 +187,7 @@ class MessageCodec:
             if output.parameters:
                 _check_output(output)
         if len(set(names)) != len(names):
-            raise BadRequest(f"outputs are asked for twice: {shown(names)}", hint="name each output once")
+            raise BadRequest(f"outputs are requested twice: {shown(names)}", hint="name each output once")
         return self._outputs if tuple(names) == self._outputs else tuple(names)
 
 
@@ -207,7 +207,7 @@ def _check_output(output: ModelInferRequest.InferRequestedOutputTensor) -> None:
     if "classification" in output.parameters:
         raise BadRequest(
             f"output {output.name!r} asks for classification, which is not supported",
-            hint="ask for the output itself and take the largest values from it",
+            hint="request the output itself and select its largest values",
         )
 
 
@@ -217,7 +217,7 @@ def _typed(tensor: ModelInferRequest.InferInputTensor, spec: InputSpec, shape: l
     field = _FIELD_OF.get(spec.datatype)
     if field is None:
         raise BadRequest(
-            f"input {tensor.name!r} is {spec.datatype}, for which there is no field in contents",
+            f"input {tensor.name!r} is {spec.datatype}, but contents has no field for it",
             hint="send it in raw_input_contents",
         )
     contents: InferTensorContents = tensor.contents
@@ -230,7 +230,7 @@ def _typed(tensor: ModelInferRequest.InferInputTensor, spec: InputSpec, shape: l
     if len(values) != prod(shape):
         raise BadRequest(
             f"input {tensor.name!r} has {len(values)} values in {field} for shape {shape}, expected {prod(shape)}",
-            hint="send as many values as the shape holds, in row-major order",
+            hint="make contents and shape agree, in row-major order",
         )
     if spec.datatype == "BYTES":
         values = [text_of(value, tensor.name) for value in values]
@@ -254,5 +254,5 @@ def _values(array: Array) -> list[Any]:
 
 def _no_shared_memory(what: str) -> BadRequest:
     return BadRequest(
-        f"{what} is to be in shared memory, which this server does not offer", hint="send tensors in the message"
+        f"{what} asks for shared memory, which this server does not support", hint="send tensors in the message"
     )

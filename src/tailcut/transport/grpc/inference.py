@@ -146,8 +146,9 @@ class Inferences:
     ) -> None:
         if inference.rows != 1:
             raise BadRequest(
-                f"the request has {inference.rows} rows, and model {self._engine.deployment.name!r} streams one",
-                hint="send every row as a request of its own",
+                f"the request has {inference.rows} rows, but model {self._engine.deployment.name!r} streams one row "
+                "per request",
+                hint="send one request per row",
             )
         parts = self._engine.streams.run(call, runtime, inference.inputs, inference.outputs)
         async with aclosing(parts):

@@ -61,7 +61,7 @@ class Reflection:
 
     def _answer(self, request: ServerReflectionRequest) -> ServerReflectionResponse:
         kind = request.WhichOneof("message_request")
-        answer = self._answers[kind](getattr(request, kind)) if kind else _wrong("the request asks nothing")
+        answer = self._answers[kind](getattr(request, kind)) if kind else _wrong("the reflection request is empty")
         return ServerReflectionResponse(valid_host=request.host, original_request=request, **answer)
 
     def _list(self, _: str) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class GRPCServer:
         except RuntimeError as error:
             raise StartError(
                 f"cannot listen on {self._host}:{self.port} for gRPC",
-                hint="choose another port with server.grpc_port; the lines above may say why",
+                hint="choose another port with server.grpc_port; the log lines above may name the cause",
             ) from error
         await server.start()
         self._server = server

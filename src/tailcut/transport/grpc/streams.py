@@ -42,7 +42,7 @@ class InferenceStreams:
         finally:
             ended.cancel()
         if self._stopping.is_set():
-            await abort(context, NotReady("the server is shutting down", hint="open the stream again, elsewhere"))
+            await abort(context, NotReady("the server is shutting down", hint="open the stream on another server"))
 
 
 class _Stream:

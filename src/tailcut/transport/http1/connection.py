@@ -547,12 +547,12 @@ class Replies:
             self._left_bytes = left_bytes
             return False
         if left_bytes:
-            log.info("closed a connection whose client did not read the reply: %d bytes were left", left_bytes)
+            log.info("closed a connection whose client did not read the reply: %d bytes were not sent", left_bytes)
         self._transport.abort()
         return True
 
     def _cut_off(self) -> None:
         """Close a connection that still holds what was sent; nothing else frees that while the client stays."""
         if self.is_full:
-            log.info("closed a connection whose client did not read the stream that it had asked for")
+            log.info("closed a connection whose client did not read its stream")
             self._transport.abort()

@@ -183,4 +183,4 @@ def _gone() -> ClientGone:
 
 
 def _malformed(reason: str) -> BadRequest:
-    return BadRequest(f"the request's body is malformed: {reason}", hint="send it as RFC 9112 has it")
+    return BadRequest(f"the request's body is malformed: {reason}", hint="send a body framed as in RFC 9112")

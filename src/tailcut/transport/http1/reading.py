@@ -227,7 +227,7 @@ class Reader:
         elif encoding and (version == "1.0" or encoding.lower() != "chunked"):
             self._fail(
                 BadRequest(
-                    f"transfer-encoding is {shown(encoding)} in HTTP/{version}; chunked in HTTP/1.1 is what is read",
+                    f"transfer-encoding is {shown(encoding)} in HTTP/{version}; only chunked in HTTP/1.1 is supported",
                     hint="send content-length, or chunked in HTTP/1.1",
                 )
             )
@@ -264,7 +264,9 @@ class Reader:
         self._upgrade = False
         method = self._parser.get_method()
         if method == b"CONNECT":
-            self._fail(BadRequest("this is no proxy: CONNECT is not answered", hint="ask the server for its own paths"))
+            self._fail(
+                BadRequest("CONNECT is not supported: this server is not a proxy", hint="request a path of this server")
+            )
             return False
         fields = [(name, value) for name, value in self._raw if name.lower() not in _OF_UPGRADE]
         lines = [b"%b: %b\r\n" % (name, _without_upgrade(name, value)) for name, value in fields]

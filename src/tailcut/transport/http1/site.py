@@ -81,11 +81,11 @@ class Site:
         """Count what could not be read as a request: no route hears of it. The first of each kind is logged."""
         self._refused[error.code] += 1
         if self._refused[error.code] == 1:
-            log.warning("refused what cannot be read as a request, once at least: %s; %s", error.message, error.hint)
+            log.warning("refused one or more malformed requests: %s; %s", error.message, error.hint)
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows."""
-        text = "Requests that could not be read as HTTP/1.1, by the code of the refusal."
+        text = "Malformed HTTP/1.1 requests, by error code."
         for code, count in sorted(self._refused.items()):
             yield Sample("tailcut_http_parse_errors", text, "counter", {"code": code}, count)
 

@@ -27,7 +27,8 @@ def headers(most: int) -> HeadTooLarge:
 def framing(most_bytes: int) -> BadRequest:
     """Return that too much stands beside a chunked body."""
     return BadRequest(
-        f"what frames the chunked body (sizes, extensions, trailers) is over the limit of {most_bytes} bytes and eight"
+        f"the framing of the chunked body (sizes, extensions, trailers) exceeds the limit of {most_bytes} bytes and "
+        "eight"
         " more for each byte of the body",
         hint="send larger chunks, without extensions, or content-length",
     )
@@ -39,14 +40,14 @@ def host(hosts: Sequence[str]) -> BadRequest:
     Args:
         hosts: what its Host headers say.
     """
-    said = f"names {shown(', '.join(hosts))} in Host, which is not one host" if hosts else "has no Host header"
+    said = f"names {shown(', '.join(hosts))} in Host, which is not a single host" if hosts else "has no Host header"
     return BadRequest(f"the request {said}", hint="send one Host header, the server's name and port")
 
 
 def length(said: str) -> BadRequest:
     """Return that the body's length is no number of bytes that anybody has."""
     return BadRequest(
-        f"content-length is {shown(said)}, a number of {len(said)} digits", hint="send it without zeros in front"
+        f"content-length is {shown(said)}, a number of {len(said)} digits", hint="send it without leading zeros"
     )
 
 
@@ -59,4 +60,4 @@ def parsed(error: Exception, url: bytes, data: bytes) -> BadRequest:
     """
     if url == b"*" and b"HTTP/2" in data:
         return BadRequest("this server speaks HTTP/1.1, not HTTP/2", hint="use HTTP/1.1, or put a proxy in front")
-    return BadRequest(f"this is no HTTP/1.1: {error}", hint="send requests as RFC 9112 has them")
+    return BadRequest(f"this is not HTTP/1.1: {error}", hint="send requests in the format of RFC 9112")

@@ -20,9 +20,9 @@ def named(path: Path, key: str, value: Any) -> str:
     if isinstance(value, str) and value.startswith(_NN):
         return value.rpartition(".")[2]
     raise ArtifactError(
-        f"{path} sets {key!r} to {value!r}, which is no class of torch.nn: without trust_remote_code "
+        f"{path} sets {key!r} to {value!r}, which is not a class of torch.nn: without trust_remote_code "
         "sentence-transformers replaces it by its default, with other answers than in training",
-        hint="name the torch.nn class that computes the same, such as torch.nn.modules.activation.Tanh",
+        hint="set the equivalent torch.nn class, such as torch.nn.modules.activation.Tanh",
     )
 
 
@@ -43,6 +43,6 @@ def make(name: str) -> Any:
     except TypeError:  # it has required arguments, which no folder holds
         pass
     raise ArtifactError(
-        f"the activation function {name!r} is no module of torch.nn without arguments",
-        hint="name one such as torch.nn.modules.activation.Tanh",
+        f"the activation function {name!r} is not a torch.nn module without arguments",
+        hint="set one, such as torch.nn.modules.activation.Tanh",
     )

@@ -33,7 +33,7 @@ def read_object(path: Path) -> dict[str, Any]:
     found = read_json(path)
     if not isinstance(found, dict):
         raise ArtifactError(
-            f"{path} holds a {type(found).__name__}, expected an object", hint="save_pretrained writes it"
+            f"{path} holds a {type(found).__name__}, expected an object", hint="write it with save_pretrained"
         )
     return found
 
@@ -48,7 +48,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"cannot read {path}: {error}", hint="model.source must be a folder that save_pretrained has written"
+            f"cannot read {path}: {error}", hint="model.source must be a folder written by save_pretrained"
         ) from error
 
 
@@ -61,7 +61,7 @@ def refuse_unknown(path: Path, found: Collection[str], known: Collection[str], v
     for key in found:
         if key not in known:
             raise ArtifactError(
-                f"{path} sets {key!r} to {shown(values[key])}, which tailcut does not know and answers may depend on; "
+                f"{path} sets {key!r} to {shown(values[key])}, which tailcut does not know but answers may depend on; "
                 f"known are {', '.join(sorted(known))}",
                 hint=f"remove the key if it changes nothing, {EXPORT}",
             )

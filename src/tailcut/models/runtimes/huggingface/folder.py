@@ -134,8 +134,8 @@ def _plain(path: Path, config: dict[str, Any], architecture: str) -> sentence.Se
         return sentence.Sentence(library, sentence.CLASSIFIER)
     if architecture and (architecture.endswith(_DECODERS) or not architecture.endswith(_HEADLESS)):
         raise ArtifactError(
-            f"{path} names the architecture {architecture}, whose answers tailcut does not serve from a folder; "
-            f"known are encoders (*{', *'.join(_HEADLESS)}) and *{_CLASSIFIER}",
+            f"{path} names the architecture {architecture}, which tailcut does not serve from a folder; supported are "
+            f"encoders (*{', *'.join(_HEADLESS)}) and *{_CLASSIFIER}",
             hint=EXPORT.removeprefix("or "),
         )
     return sentence.Sentence(sentence.EMBEDS)
@@ -155,27 +155,27 @@ def _check(folder: Path, transformer: Path, config: dict[str, Any]) -> str:
     architecture = str((config.get("architectures") or [""])[0])
     if config.get("is_decoder") or config.get("is_encoder_decoder") or architecture.endswith("ForCausalLM"):
         raise ArtifactError(
-            f"{folder} holds a {architecture or config.get('model_type')}, which is no encoder",
-            hint="encoders are served from a folder: embeddings and sequence classifiers",
+            f"{folder} holds a {architecture or config.get('model_type')}, which is not an encoder",
+            hint="tailcut serves encoders from a folder: embeddings and sequence classifiers",
         )
     if config.get("auto_map"):
         raise refused(
             path,
             "auto_map",
             config["auto_map"],
-            "the model is code of its own, and tailcut runs no code of a folder",
+            "the model has its own code, and tailcut does not run code from a folder",
             hint="remove auto_map if the model is one of transformers' own, or export it to ONNX",
         )
     if config.get("quantization_config"):
-        raise refused(path, "quantization_config", config["quantization_config"], "weights must not be quantised yet")
+        raise refused(path, "quantization_config", config["quantization_config"], "the weights must not be quantised")
     for key in ("vision_config", "audio_config", "text_config"):
         if key in config:
-            raise refused(path, key, config[key], "models of images or sound are not served from a folder")
+            raise refused(path, key, config[key], "models for images or sound are not served from a folder")
     for adapter in (transformer / "adapter_config.json", folder / "adapter_config.json"):
         if adapter.is_file():
             raise ArtifactError(
-                f"{adapter} makes this the folder of an adapter, not of a model",
-                hint="merge_and_unload() puts the adapter into the model; save that with save_pretrained",
+                f"{adapter} shows that this is the folder of an adapter, not of a model",
+                hint="merge the adapter with merge_and_unload(), then save the model with save_pretrained",
             )
     return architecture
 
@@ -184,13 +184,13 @@ def _texts(transformer: Path, config: dict[str, Any], settings: sentence.Sentenc
     path = transformer / "tokenizer_config.json"
     own = settings_of(path)
     if own.get("auto_map"):
-        raise refused(path, "auto_map", own["auto_map"], "tailcut runs no code of a folder")
+        raise refused(path, "auto_map", own["auto_map"], "tailcut does not run code from a folder")
     side = own.get("truncation_side", "")
     if side not in ("", *_SIDES):
         raise refused(path, "truncation_side", side, f"known are {', '.join(_SIDES)}")
     unknown = [key for key in own if key not in _KNOWN_OF_TOKENIZERS and not key.endswith(("_token", "_tokens"))]
     warnings = tuple(
-        f"{path.name} sets {key!r}, which tailcut does not know; tokens were equal to transformers' on the texts tried"
+        f"{path.name} sets {key!r}, which tailcut does not know; on the texts tried, tokens equal those of transformers"
         for key in unknown
     )
     embeds = settings.library == sentence.EMBEDS

@@ -59,7 +59,7 @@ def of_pipeline(path: Path, config: dict[str, Any]) -> Head:
             path,
             "function_to_apply",
             function,
-            f"transformers does not read it there; problem_type and the number of labels make it {applied!r}",
+            f"transformers does not read it here; by problem_type and the number of labels it applies {applied!r}",
             hint="set problem_type in config.json, or remove function_to_apply",
         )
     return Head(columns, activation, labels_of(config))

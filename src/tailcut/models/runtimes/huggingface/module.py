@@ -42,9 +42,9 @@ def module(folder: Path, inputs: tuple[str, ...], *, rank: int = 1, weights: boo
     """
     if not {"input_ids", MASK} <= set(inputs) <= set(INPUTS):
         raise ArtifactError(
-            f"model.inputs are {list(inputs)}; a Hugging Face folder takes input_ids, attention_mask and, where the "
-            "model knows it, token_type_ids",
-            hint='name them so in the manifest, each datatype "INT64" and shape [-1, -1]',
+            f"model.inputs are {list(inputs)}; a Hugging Face folder takes input_ids, attention_mask and, if the model "
+            "has it, token_type_ids",
+            hint='use these names in the manifest, each with datatype "INT64" and shape [-1, -1]',
         )
     found = read(folder)
     model = _load(found, weights=weights)
@@ -116,13 +116,13 @@ def _load(folder: Folder, *, weights: bool) -> Any:
     except Exception as error:  # transformers raises many kinds
         raise ArtifactError(
             f"transformers {transformers.__version__} cannot load {path}: {str(error).strip().partition(chr(10))[0]}",
-            hint="the folder needs config.json and weights in safetensors (save_pretrained writes both)",
+            hint="the folder needs config.json and weights in safetensors; write both with save_pretrained",
         ) from error
     if missing:
         raise ArtifactError(
             f"{path} has no weights for {', '.join(sorted(missing)[:3])} ({len(missing)} tensors); they would be "
             "random",
-            hint="save the trained model with save_pretrained, its head included",
+            hint="save the trained model, with its head, by save_pretrained",
         )
     return model.eval()
 

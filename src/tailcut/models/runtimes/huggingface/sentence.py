@@ -112,7 +112,7 @@ def _task(path: Path, settings: dict[str, Any], library: str) -> str:
         raise refused(path, "module_output_name", output, "the transformer gives token_embeddings or scores")
     for key in ("processing_kwargs", "query_expansion"):
         if settings.get(key):
-            raise refused(path, key, settings[key], "it changes how texts become tokens")
+            raise refused(path, key, settings[key], "it changes the tokens of a text")
     return task
 
 

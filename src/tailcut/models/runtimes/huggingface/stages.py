@@ -87,13 +87,13 @@ def listed(folder: Path) -> Listed | None:
         return None
     entries = read_json(path)
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        raise ArtifactError(f"{path} lists no modules", hint="SentenceTransformer.save writes it")
+        raise ArtifactError(f"{path} lists no modules", hint="write it with SentenceTransformer.save")
     kinds = []
     for entry in entries:
         refuse_unknown(path, entry, _ENTRY, entry)
         kinds.append(_kind(path, entry))
     if kinds[0] != "Transformer" or "Transformer" in kinds[1:]:
-        raise _unsupported(path, kinds, f"the first must be a Transformer, it is {kinds[0]}")
+        raise _unsupported(path, kinds, f"the first module must be a Transformer, but is {kinds[0]}")
     stages = []
     for kind, entry in zip(kinds[1:], entries[1:], strict=True):
         if kind != "Dropout":  # it does nothing outside of training
@@ -131,8 +131,8 @@ def _kind(path: Path, entry: dict[str, Any]) -> str:
     name = str(entry.get("type", ""))
     if not name.startswith(_OURS):
         raise ArtifactError(
-            f"{path} names the module {name!r}, which is code of its own and not of sentence-transformers",
-            hint=f"tailcut runs no code of a folder; {EXPORT.removeprefix('or ')}",
+            f"{path} names the module {name!r}, which is not part of sentence-transformers",
+            hint=f"tailcut does not run code from a folder; {EXPORT.removeprefix('or ')}",
         )
     return name.rpartition(".")[2]
 

@@ -29,7 +29,7 @@ def load(folder: Folder) -> tuple[Any, str]:
     path, texts = folder.transformer / "tokenizer.json", folder.texts
     if texts.max_tokens is None:
         raise ArtifactError(
-            f"no file of {folder.transformer} says how long an input may be",
+            f"no file of {folder.transformer} gives the maximum length of an input",
             hint="set model_max_length in tokenizer_config.json",
         )
     try:
@@ -38,8 +38,8 @@ def load(folder: Folder) -> tuple[Any, str]:
     except Exception as error:  # tokenizers raises plain Exception
         raise ArtifactError(
             f"cannot read the tokenizer {path}: {error}",
-            hint=f"transformers.AutoTokenizer.from_pretrained({str(folder.transformer)!r}).save_pretrained(...) into "
-            "the same folder writes it",
+            hint="write it into the same folder with "
+            f"transformers.AutoTokenizer.from_pretrained({str(folder.transformer)!r}).save_pretrained(...)",
         ) from error
     side = texts.side or (found.truncation or {}).get("direction", "right")
     # The file's own settings are those of whoever saved it last, often fixed padding.

@@ -97,8 +97,8 @@ def _open(wanted: Open) -> Runtime:
     if changed := on_disk.unlike(manifest, wanted.code):
         runtime.close()
         raise ArtifactError(
-            f"{few(changed)} changed since the server started, and this process would run them",
-            hint="restart the server to serve the new code, or put back the old",
+            f"{few(changed)} changed since the server started; a new process would run the changed files",
+            hint="restart the server to serve the new code, or restore the old",
         )
     return runtime
 

@@ -75,7 +75,7 @@ class RemoteRuntime:
 
     def _open(self, wanted: Open) -> None:
         """Wait until the child has opened the variant."""
-        hint = 'see its output above; pool.executor = "thread" opens it in this process'
+        hint = 'see its output above; to open it in this process set pool.executor = "thread"'
         self.connection.settimeout(_OPEN_TIMEOUT_S)  # and for the warm-up; see listen
         try:
             self.connection.sendall(frame(wanted))
@@ -84,7 +84,7 @@ class RemoteRuntime:
             message = f"the process of variant {self._name!r} was not ready after {_OPEN_TIMEOUT_S:g} s"
             raise StartError(message, hint=hint) from None
         except (OSError, ExecutorLost):
-            message = f"the process of variant {self._name!r} ended while it opened it ({self._how()})"
+            message = f"the process of variant {self._name!r} ended while opening it ({self._how()})"
             raise StartError(message, hint=hint) from None
         if isinstance(reply, Failed):
             raise reply.error
@@ -173,8 +173,8 @@ class RemoteRuntime:
     def lost(self) -> ExecutorLost:
         """Say how the child ended; kills it where it only seems to have."""
         return ExecutorLost(
-            f"the process that ran variant {self._name!r} is gone ({self._how()})",
-            hint="another one takes its place; try again. If it happens again, see the server's log and its memory",
+            f"the process that ran variant {self._name!r} ended ({self._how()})",
+            hint="another process replaces it; retry. If it ends again, check the server's log and memory",
         )
 
     def _how(self) -> str:
