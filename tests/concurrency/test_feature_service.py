@@ -320,7 +320,7 @@ def test_one_keys_bad_row_is_that_keys_error_and_not_the_sources(caplog: pytest.
 
     run(test, features(group(stale_for_s=60.0), refresh_ahead=False), {"g": source})
     assert [record.message for record in caplog.records if "column" in record.message] == [
-        'feature group "g" has rows that cannot be used, the first: column "value" is a object; it must be a number, '
+        'feature group "g" returned invalid rows, the first: column "value" is a object; it must be a number, '
         "text, a boolean, bytes or a list: cast it in the query, for example extract(epoch from ...) or ...::text"
     ]
 

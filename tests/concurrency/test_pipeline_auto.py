@@ -98,7 +98,7 @@ def test_it_goes_off_comes_back_and_says_so(
             seen = [await ask(pipeline, bench, next(new)) for _ in range(1000)]
             assert (seen[0], seen[-1]) == ("miss", "off")
             assert (metric(pipeline, "enabled"), metric(pipeline, "advice")) == (0, -1)
-            assert "is off, since it does not pay: 0% of look-ups repeat" in caplog.text
+            assert "is off because it does not pay: 0% of look-ups repeat" in caplog.text
             before = bench.entity or bench.tensor
             assert before is not None
             kept = before.store.statistics().entries

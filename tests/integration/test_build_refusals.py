@@ -224,7 +224,7 @@ def test_a_model_that_cannot_be_exported_names_the_operator_and_is_not_kept(
     code, said = refused(folder, capfd, manifest="torch.toml")
     assert code == 1
     assert "operator prims.bessel_j0 at tabular.py:" in said
-    assert "the registry is as it was" in said
+    assert "the registry is unchanged" in said
     assert "--recipes torch" in said
     assert "tune torch" not in said, "settings are chosen, for many seconds, of what is thrown away"
 
@@ -263,7 +263,7 @@ def test_a_source_that_changes_meanwhile_is_not_kept(folder: Path, restored: Pat
 
     with pytest.raises(ArtifactError, match=r"model\.onnx changed while the model was built from it") as error:
         build(load(folder / "tailcut.toml", overrides=["holdout.selection=0.4"]), progress=change)
-    assert "the registry is as it was" in error.value.hint
+    assert "the registry is unchanged" in error.value.hint
     after = listing(folder)
     assert {path for path in after if after[path] != before.get(path)} <= {"models/refusals/confirmations.json"}
 
@@ -283,5 +283,5 @@ def test_a_full_disk_leaves_the_registry_as_it_was(folder: Path, restored: Path)
             build(load(folder / "tailcut.toml"), progress=fill)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "the registry is as it was" in error.value.hint
+    assert "the registry is unchanged" in error.value.hint
     assert listing(folder) == before

@@ -131,7 +131,7 @@ def test_keys_of_several_odd_names(places: Places, database: str, keys: tuple[st
         ("postgres", 'SELECT keys.id, t.c1 AS Value FROM keys, "Order" t', ("Value",), '"Value"'),
         ("postgres", 'SELECT keys.id, t.C1 FROM keys, "Order" t', ("Value",), '"Value"'),
         ("sqlite", 'SELECT keys.id, t.c1 AS VALUE FROM keys, "Order" t', ("Value",), '"Value"'),
-        ("sqlite", "SELECT keys.id, 1 AS select FROM keys", ("select",), "refused by the database"),
+        ("sqlite", "SELECT keys.id, 1 AS select FROM keys", ("select",), "the database refuses"),
         ("postgres", "SELECT keys.ID, 1 AS value, 2 AS value FROM keys", ("value",), '"value"'),
     ],
 )

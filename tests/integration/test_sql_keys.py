@@ -338,7 +338,7 @@ def test_groups_with_other_types_for_one_field_find_the_same_user(direct) -> Non
 
     serve(direct.url, test, *specs)
     direct.run("DROP TABLE texts", "CREATE TABLE texts(id uuid, b int)")
-    with pytest.raises(StartError, match='the field "id" has keys of several types: bigint in a, uuid in b, char in c'):
+    with pytest.raises(StartError, match='the field "id" is a key of several types: bigint in a, uuid in b, char in c'):
         serve(direct.url, test, *specs)
 
 

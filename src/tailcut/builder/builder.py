@@ -141,7 +141,7 @@ def _check_exported(running: Building, left: Collection[Recipe]) -> None:
     if not failed or failed[0].failure is None or len(made) > 1 or any(base_of(each, made) for each in left):
         return
     why = failed[0].failure
-    alone = f"the registry is as it was; `tailcut build --recipes {running.source}` keeps the source model alone"
+    alone = f"the registry is unchanged; `tailcut build --recipes {running.source}` keeps the source model alone"
     raise BuildError(
         f"nothing could be made of the source model {running.source!r}: {why.message}",
         hint=f"{why.hint}; {alone}" if why.hint else alone,
@@ -243,7 +243,7 @@ def _judge_speed(running: Building) -> tuple[verdicts.Choice, dict[str, Any]]:
     if chosen is None:
         raise BuildError(
             f"no variant could be judged under load; {running.source} {refused[running.source]}",
-            hint="try `tailcut check` and `tailcut serve`; the registry is as it was",
+            hint="try `tailcut check` and `tailcut serve`; the registry is unchanged",
         )
     return chosen, played.summary()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tailcut.errors import BuildError
 from tailcut.registry import Registry
 
-WAY_OUT = "free space there, or set TMPDIR to a folder on another disk; the registry is as it was"
+WAY_OUT = "free space there, or set TMPDIR to a folder on another disk; the registry is unchanged"
 LEAST_BYTES = 1 << 20
 """Below this a disk counts as full: libraries in C++ do not say why a file could not be written."""
 
@@ -75,7 +75,7 @@ def check(folder: Path, registry: Registry, artifacts: Sequence[Path], kept: Ite
             raise BuildError(
                 f"the disk of {wanted[0][0]} has too little room: {each} are needed, {_mib(free)} are free",
                 hint=f"free {_mib(needed - free)} there, set TMPDIR or registry.path to a folder on another disk, or "
-                "make fewer variants with --recipes; the registry is as it was",
+                "make fewer variants with --recipes; the registry is unchanged",
             )
 
 

@@ -146,7 +146,7 @@ class BypassedStore(Generic[T]):
     def _bypass(self, error: Exception) -> None:
         if self._probe is None and not self._closed:
             _log.warning(
-                "%s is bypassed until it answers again: %s; requests are answered without what it holds",
+                "%s is bypassed until it answers again: %s; requests are answered without its values",
                 self._place,
                 str(error) or type(error).__name__,
             )
@@ -168,4 +168,4 @@ class BypassedStore(Generic[T]):
         self._recoveries += 1
         self._probe = None
         calls = self._bypasses - self._bypassed_before
-        _log.warning("%s answers again; %d look-ups and writes went past it", self._place, calls)
+        _log.warning("%s answers again; %d look-ups and writes bypassed it", self._place, calls)

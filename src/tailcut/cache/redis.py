@@ -103,7 +103,7 @@ async def open_redis(url: str, value_type: type[T], timeout_s: float, wanted_by:
     except NoPermissionError as error:
         await store.close()
         raise StartError(
-            f"features.redis refuses what the cache needs: {error}", hint="give its user the rights to MGET and SET"
+            f"features.redis refuses commands that the cache needs: {error}", hint="allow its user MGET and SET"
         ) from error
     except Exception:
         await store.probe()
@@ -131,6 +131,6 @@ def _connect(url: str, timeout_s: float, wanted_by: str) -> Any:
         )
     except ValueError as error:
         raise StartError(
-            f"features.redis is {url!r}, which is no Redis URL: {error}", hint="write redis://host:port/db"
+            f"features.redis is {url!r}, which is not a Redis URL: {error}", hint="write redis://host:port/db"
         ) from error
     return Redis.from_pool(pool)

@@ -69,7 +69,7 @@ def extract(archive: Path, folder: Path, *, force: bool = False) -> list[Path]:
         more = f" and {len(other) - 3} more" if len(other) > 3 else ""
         raise ManifestError(
             f"{folder} has other content in {names}{more}",
-            hint="name an empty folder, or say --force to replace these files",
+            hint="name an empty folder, or replace these files with --force",
         )
     for path, content in files.items():
         try:
@@ -79,19 +79,19 @@ def extract(archive: Path, folder: Path, *, force: bool = False) -> list[Path]:
         except OSError as error:
             raise ManifestError(
                 f"{path} cannot be written: {error.strerror}",
-                hint="make the folder writable, or name another one; the files before it are written",
+                hint="make the folder writable, or name another one; earlier files are already written",
             ) from error
     return list(files)
 
 
 def _refuse_place(path: Path, folder: Path) -> None:
     """Refuse a path that leads out of the folder by a link, or where files and folders stand in each other's place."""
-    hint = "name an empty folder, or remove what is in the way"
+    hint = "name an empty folder, or remove this path"
     for above in [folder, *(each for each in path.parents if folder in each.parents)]:
         if above.exists() and not above.is_dir():
-            raise ManifestError(f"{above} is a file, and {path} needs a folder there", hint=hint)
+            raise ManifestError(f"{above} is a file, but {path} needs a folder there", hint=hint)
     if path.is_dir():
-        raise ManifestError(f"{path} is a folder, and the copy has a file of that name", hint=hint)
+        raise ManifestError(f"{path} is a folder, but the copy has a file of that name", hint=hint)
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ManifestError(f"{path} lies outside of {folder}: a link leads to {path.resolve()}", hint=hint)
 
@@ -147,8 +147,8 @@ def _read(archive: Path) -> dict[str, bytes]:
             for member in tar:
                 file = tar.extractfile(member) if member.isreg() else None
                 if file is None or not _is_inside(member.name):
-                    raise ArtifactError(f"{archive} holds {member.name!r}, which is no file of a folder")
+                    raise ArtifactError(f"{archive} holds {member.name!r}, which is not a file of a folder")
                 found[member.name] = file.read()
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise ArtifactError(f"{archive} is no copy of code: {error}", hint="build again") from error
+        raise ArtifactError(f"{archive} is not a copy of code: {error}", hint="run `tailcut build` again") from error
     return found

@@ -60,8 +60,8 @@ def _matching(pattern: str, manifest: Manifest, *, strict: bool) -> dict[str, Pa
     directory = manifest.directory
     if os.path.isabs(pattern):
         raise ManifestError(
-            f"model.files: {pattern!r} is absolute, and servers may keep it elsewhere",
-            hint=f"write it from the manifest's folder {directory}: 'vocabulary.txt', 'tables/*.csv'",
+            f"model.files: {pattern!r} is absolute, but paths differ between servers",
+            hint=f"write it relative to the manifest's folder {directory}: 'vocabulary.txt', 'tables/*.csv'",
         )
     literal = (directory / pattern).exists()
     names = [pattern] if literal else glob.glob(pattern, root_dir=directory, recursive=True, include_hidden=True)
@@ -76,7 +76,7 @@ def _matching(pattern: str, manifest: Manifest, *, strict: bool) -> dict[str, Pa
     if not found and strict:
         raise ManifestError(
             f"model.files: {pattern!r} matches no file in {directory}",
-            hint="correct the pattern, or remove it where nothing reads the file any more",
+            hint="correct the pattern, or remove it",
         )
     return found
 

@@ -219,14 +219,12 @@ class LoadedCode:
         graph = self._graph
         if graph.uncertain:
             names = few(tuple(shown(name, self._listed[False]) for name in graph.uncertain))
-            log.warning(
-                "%s changed while it was imported: what this server runs is cached for itself alone; restart it", names
-            )
+            log.warning("%s changed during its import, so this server shares no cached answers; restart it", names)
             graph.uncertain.clear()
         if graph.cut:
             log.warning(
-                "the hooks reach more than %d modules of your own: changes of the others give no new version; "
-                "install what does not belong to the deployment as a package",
+                "the hooks import more than %d of your modules; changes to the others give no new version; install "
+                "modules outside the deployment as a package",
                 MOST_MODULES,
             )
 
@@ -235,7 +233,7 @@ class LoadedCode:
         names = sorted(name for name in self._graph.reached(self._serving) if self._graph.modules[name].dynamic)
         if names and not self._beside and not any(name.endswith(".py") for name in self._data):
             log.warning(
-                "%s may import modules by computed names after the start, and an edit of these gives no new version: "
+                "%s may import modules by computed names after the start, and changes to these give no new version: "
                 "import them at module level, or list their files in model.files",
                 few(tuple(shown(name, self._listed[False]) for name in names)),
             )

@@ -37,7 +37,7 @@ from tailcut.features.sources.base import (
 
 _log = logging.getLogger("tailcut.features")
 _CLOSE_TIMEOUT_S = 1.0
-_CLOSING = "the call was given up because the server is closing"
+_CLOSING = "the call was cancelled because the server is closing"
 
 Kept = tuple[Group, Lookup, Entry]
 
@@ -224,9 +224,7 @@ class Calls:
         self._judge(group, found if isinstance(found, Failure) else None, took_s)
         if failed and not isinstance(found, Failure) and group not in self._with_bad_rows:
             self._with_bad_rows.add(group)
-            _log.warning(
-                'feature group "%s" has rows that cannot be used, the first: %s', group.name, failed[0].message
-            )
+            _log.warning('feature group "%s" returned invalid rows, the first: %s', group.name, failed[0].message)
         return outcomes
 
     async def _ask(self, group: Group, keys: list[Key], tenant: str, gives_up_s: float) -> list[Answer] | Failure:

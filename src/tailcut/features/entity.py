@@ -55,7 +55,7 @@ def _part(value: object, field: str, kind: KeyType) -> Any:
     elif not isinstance(value, int | float):
         raise BadRequest(
             f'entity field "{field}" is {_shown(value)}; it must be text, a number or a boolean',
-            hint="send a plain value",
+            hint="send a single value",
         )
     try:
         return kind.normal(value)
@@ -73,7 +73,9 @@ def _check_text(value: str, field: str) -> None:
             hint="send the key only",
         )
     if "\0" in value:
-        raise BadRequest(f'entity field "{field}" holds a NUL character, which no database takes', hint="remove it")
+        raise BadRequest(
+            f'entity field "{field}" holds a NUL character, which databases do not accept', hint="remove it"
+        )
     if not value.isascii():
         try:
             value.encode()

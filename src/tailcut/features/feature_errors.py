@@ -31,7 +31,7 @@ def error_of(group: Group, key: Key, failure: Failure) -> TailcutError:
     if failure.key_type and group.by_entity:
         return BadRequest(
             f'entity {describe(group, key)} does not fit feature group "{group.name}": {failure.message}',
-            hint="send the entity's fields with the types that the source has (a number as a number, text as text)",
+            hint="send the entity's fields with the types of the source (numbers as numbers, text as text)",
         )
     if failure.kind:
         error = unavailable(group, f"its source failed ({failure.kind})", failure.message)
@@ -60,7 +60,7 @@ def unavailable(group: Group, reason: str, detail: str = "") -> FeatureUnavailab
     return FeatureUnavailable(
         f'feature group "{group.name}" is unavailable and has no value within its stale limit of '
         f"{group.spec.stale_for_s:g} s: {reason}",
-        hint="check the group's source; a longer stale_for serves older values meanwhile",
+        hint="check the group's source; a longer stale_for serves older values during an outage",
         detail=detail,
         group=group.name,
     )
@@ -70,5 +70,5 @@ def timed_out(group: Group) -> FeatureTimeout:
     """The error for a deadline that passed."""
     return FeatureTimeout(
         f'the request\'s deadline passed while feature group "{group.name}" was being fetched',
-        hint="give requests more time (slo.timeout or the client's own), or make the group's source faster",
+        hint="send a longer timeout, raise slo.timeout, or make the group's source faster",
     )

@@ -261,8 +261,11 @@ def _seconds(reference: str, resolve: Resolve) -> Callable[[], float]:
         value = clock()
     except Exception as error:
         raise StartError(
-            f"features.clock: cannot use {reference!r}: {error}", hint="name a callable that returns seconds"
+            f"features.clock: cannot use {reference!r}: {error}",
+            hint="set it to a callable that returns seconds since the epoch",
         ) from error
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise StartError(f"features.clock: {reference!r} returned {value!r}", hint="return seconds since the epoch")
+        raise StartError(
+            f"features.clock: {reference!r} returned {value!r}", hint="return seconds since the epoch as a number"
+        )
     return lambda: float(clock())

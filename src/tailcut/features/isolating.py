@@ -29,7 +29,7 @@ async def fetch_isolating(source: Source, keys: list[Key], context: SourceContex
             middle = len(part) // 2
             return await ask(part[:middle]) + await ask(part[middle:])
         if len(answers) != len(part):
-            raise SourceDown(f"the source gave {len(answers)} answers for {len(part)} keys")
+            raise SourceDown(f"the source returned {len(answers)} rows for {len(part)} keys")
         answered = True
         return answers
 

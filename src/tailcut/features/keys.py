@@ -37,7 +37,7 @@ def _field_type(name: str, groups: Sequence[Group], declared: str) -> KeyType:
     said = ", ".join(f"{kind.name} in {group}" for group, kind in found.items() if kind != ANY)
     if kind is None:
         raise StartError(
-            f'features.entity: the field "{name}" has keys of several types: {said}',
+            f'features.entity: the field "{name}" is a key of several types: {said}',
             hint="cast the columns to one type in the groups' queries",
         )
     if (wanted := DECLARED.get(declared)) is None:
@@ -50,7 +50,7 @@ def _field_type(name: str, groups: Sequence[Group], declared: str) -> KeyType:
         return kind
     raise StartError(
         f'model.fields: "{name}" is declared as {declared}, but the key is {said}',
-        hint="declare the type that the column has, or remove it",
+        hint="declare the type of the column, or remove it",
     )
 
 

@@ -122,7 +122,7 @@ class LevelFetcher:
             want.stale = table.fresh_until_s <= now_s
             if want.stale and not is_usable_stale(table.fresh_until_s, group.spec.stale_for_s, now_s):
                 why = f": {table.problem}" if table.problem else ""
-                raise unavailable(group, f"its table could not be read again and is older than its stale limit{why}")
+                raise unavailable(group, f"its table could not be reloaded and is past its stale limit{why}")
 
     async def _from_cache(self, wants: list[Want], into: Rows, deadline_s: float) -> None:
         if not wants:

@@ -82,7 +82,7 @@ class Outages:
 def _way_out(failure: Failure) -> str:
     if failure.unreachable:
         return "start the database, or correct features.database"
-    return "look at its source, or raise features.timeout" if failure.timed_out else "mend its source"
+    return "check its source, or raise features.timeout" if failure.timed_out else "fix its source"
 
 
 def _place(group: Group) -> str:

@@ -97,12 +97,10 @@ class Table:
                 failures += 1
                 self.errors += 1
                 level = logging.WARNING if failures == 1 else logging.DEBUG
-                _log.log(
-                    level, 'feature group "%s" could not be read again, the old table stays: %s', self._name, error
-                )
+                _log.log(level, 'feature group "%s" could not be reloaded, the old table stays: %s', self._name, error)
                 continue
             if failures:
-                _log.warning('feature group "%s" is being read again', self._name)
+                _log.warning('feature group "%s" is reloaded again', self._name)
             failures = 0
 
     def _by_key(self, found: list[tuple[Key, Values]]) -> dict[Key, Row]:

@@ -103,14 +103,16 @@ class Opener:
 
     def _check(self, spec: FeatureGroup, where: str) -> None:
         if bool(spec.sql or spec.preload_sql) == bool(spec.function):
-            raise StartError(f"{where} needs a source: sql or function, and not both", hint="give exactly one of them")
+            raise StartError(
+                f"{where} needs exactly one source: sql or function", hint="set one of them and remove the other"
+            )
         if spec.preload and not (spec.preload_sql or spec.function):
             raise StartError(f"{where}: preload needs preload_sql or a function", hint="add one, or remove preload")
         if not spec.preload and not (spec.sql or spec.function):
             raise StartError(f"{where} has preload_sql but neither sql nor preload", hint="set preload = true")
         if spec.preload and spec.per_tenant:
             raise StartError(
-                f"{where}: a preloaded table is the same for all tenants", hint="remove per_tenant or preload"
+                f"{where}: a preloaded table has no values per tenant", hint="remove per_tenant or preload"
             )
         if spec.defaults and set(spec.defaults) != set(spec.columns):
             raise StartError(
@@ -182,7 +184,7 @@ class Opener:
         try:
             await table.load()
         except SourceError as error:
-            raise StartError(f"{where}: the table could not be read: {error}", hint="correct the source") from error
+            raise StartError(f"{where}: the table could not be loaded: {error}", hint="correct the source") from error
         return table
 
     def _resolved(self, reference: str, where: str) -> Callable[..., Any]:
@@ -222,7 +224,7 @@ def _query(spec: FeatureGroup, dialect: Dialect, where: str) -> Query | None:
     where = f"{where}: sql"
     if not mentions_keys(spec.sql):
         raise StartError(
-            f"{where} does not read from `keys`, so it would return rows nobody asked for", hint="join keys"
+            f"{where} does not read from `keys`, so it returns rows that were not requested", hint="join keys"
         )
     # PostgreSQL takes one array per key column, SQLite one JSON text for all.
     query = compile_query(spec.sql, dialect, 2 if dialect == "sqlite" else len(spec.key) + 1, where)

@@ -60,7 +60,7 @@ class Exposition:
         """Yield metric families (called by prometheus_client)."""
         recorder = self._recorder
         stage = HistogramMetricFamily(
-            "tailcut_stage_seconds", "Time of requests in a stage of the path.", labels=["model", "stage"]
+            "tailcut_stage_seconds", "Request time by stage of the path.", labels=["model", "stage"]
         )
         for name, histogram in zip(STAGE_NAMES, recorder.stages, strict=True):
             if histogram.count:
@@ -68,8 +68,7 @@ class Exposition:
         yield stage
         total = HistogramMetricFamily(
             "tailcut_request_seconds",
-            "Time of requests from the start of their handler, when the headers are there, until the reply is encoded; "
-            "outcome is ok, 4xx or 5xx.",
+            "Request time from parsed headers to encoded reply; outcome is ok, 4xx or 5xx.",
             labels=["model", "route", "outcome"],
         )
         for (route, outcome), histogram in recorder.ended.items():
@@ -78,15 +77,15 @@ class Exposition:
         requests = CounterMetricFamily(
             "tailcut_requests",
             "Requests by route, variant, outcome (ok, 4xx, 5xx), code (ok or the error's) and cache (hit, miss, stale; "
-            "off where none was asked, and for errors).",
+            "off without a look-up and for errors).",
             labels=["model", "route", "variant", "outcome", "code", "cache"],
         )
         for (route, variant, code, cache), count in recorder.requests.items():
             requests.add_metric([self._model, route, variant, outcome_of(code), code, cache], count)
         yield requests
-        yield self._single("tailcut_batch_rows", "Rows of the batches that ran.", recorder.batch_rows, 1)
-        yield self._single("tailcut_batch_seconds", "Time of the batches that ran.", recorder.batch_ns, 1e-9)
-        yield self._single("tailcut_loop_lag_seconds", "How late the event loop woke up.", recorder.loop_lag, 1e-9)
+        yield self._single("tailcut_batch_rows", "Rows per batch.", recorder.batch_rows, 1)
+        yield self._single("tailcut_batch_seconds", "Batch duration.", recorder.batch_ns, 1e-9)
+        yield self._single("tailcut_loop_lag_seconds", "Event loop lag.", recorder.loop_lag, 1e-9)
         yield from self._collect_sources()
 
     def _single(self, name: str, text: str, histogram: Histogram, scale: float) -> Metric:

@@ -38,7 +38,7 @@ def preprocess_failed(error: BaseException, rows: Sequence[Mapping[str, Any]], *
     if not from_client:
         return HookError(
             f"preprocess failed on feature rows ({kind})",
-            hint="run `tailcut check --entity`; model.preprocess must take every row that the feature groups can yield",
+            hint="run `tailcut check --entity`; model.preprocess must accept every row of the feature groups",
             detail=said(error),
         )
     if isinstance(error, BadRequest):
@@ -51,17 +51,17 @@ def preprocess_failed(error: BaseException, rows: Sequence[Mapping[str, Any]], *
                     break
                 return BadRequest(
                     f"row {number} has no field {shown(key)}",
-                    hint="a row is an object with what model.preprocess reads",
+                    hint="send rows as objects with the fields that model.preprocess reads",
                 )
     if isinstance(error, KeyError | ValueError):
         return BadRequest(
             f"preprocess refuses the rows ({kind})",
-            hint="correct the rows; the server's log has the reason under this incident",
+            hint="correct the rows; find the reason in the server's log by this incident",
             detail=said(error),
         )
     return HookError(
         f"preprocess failed ({kind})",
-        hint="the server's log has the reason under this incident; to refuse a row, raise tailcut.errors.BadRequest",
+        hint="find the reason in the server's log by this incident; to refuse a row, raise tailcut.errors.BadRequest",
         detail=said(error),
     )
 
@@ -70,7 +70,7 @@ def postprocess_failed(error: BaseException) -> HookError:
     """Return the error for a postprocess hook that raised."""
     return HookError(
         f"postprocess failed ({type(error).__name__})",
-        hint="mend model.postprocess; `tailcut check` runs it on one row",
+        hint="fix model.postprocess; `tailcut check` runs it on one row",
         detail=said(error),
     )
 
@@ -93,7 +93,7 @@ def check_answers(values: Sequence[Any], *, nan: bool) -> None:
         if wrong:
             raise HookError(
                 f"postprocess returned {wrong} in the answer for row {number}",
-                hint="answer with numbers, text, lists and dicts; say with None that there is no number, decode bytes",
+                hint="return numbers, text, lists and dicts; use None for a missing number, and decode bytes",
             )
 
 

@@ -72,7 +72,7 @@ def _refuse_async(key: str, reference: str, hook: Any) -> None:
     if hook is not None and (iscoroutinefunction(hook) or iscoroutinefunction(getattr(hook, "__call__", None))):  # noqa: B004
         raise StartError(
             f"{key}: {reference} is async; only plain functions are supported",
-            hint="write it as a plain function: where it is slow it runs in a thread",
+            hint="write a plain function; slow ones run in a thread",
         )
 
 

@@ -30,7 +30,7 @@ _MAX_WAITING = 1024
 _STUCK_FACTOR = 10
 """A call is stuck after this many times what was expected of it, but not before ``stuck_after_s``."""
 
-_LATE_HINT = "send a longer timeout or make the hook quicker; a call that has begun cannot be stopped"
+_LATE_HINT = "send a longer timeout or make the hook faster; a running call cannot be stopped"
 
 
 class _Job:
@@ -209,12 +209,12 @@ class Hooks:
         if not self.healthy:
             raise NotReady(
                 f"{name} cannot run: all {self._max_threads} hook threads are stuck ({self._shown_busy()})",
-                hint="mend the hook that does not return (give what it waits for a time-out) and restart the server",
+                hint="fix the hook that does not return (give its waits a timeout) and restart the server",
             )
         if len(self._waiting) >= self._max_waiting:
             raise Shed(
                 f"{len(self._waiting)} calls of hooks wait for a thread, the limit is {self._max_waiting}",
-                hint=f"retry later, lower the rate, or make {name} quicker",
+                hint=f"retry later, lower the rate, or make {name} faster",
             )
 
     def _start_next(self) -> None:

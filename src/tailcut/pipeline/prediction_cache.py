@@ -34,7 +34,7 @@ _JUDGED_MISSES = 64
 
 _log = logging.getLogger("tailcut.cache")
 _SAID = {
-    "off": "prediction cache by {name} is off, since it does not pay: {why}; it is watched and comes back by itself",
+    "off": "prediction cache by {name} is off because it does not pay: {why}; it turns on again when it pays",
     "on": "prediction cache by {name} is on again: {why}",
     "against": "prediction cache by {name} does not pay: {why}; set cache.{name}.enabled = false, or auto = true",
     "for": "prediction cache by {name} pays: {why}",

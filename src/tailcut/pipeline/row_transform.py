@@ -83,7 +83,7 @@ class RowTransform:
             if check_rows({name: len(array) for name, array in given.items()}) != len(rows):
                 raise HookError(
                     f"preprocess turned {len(rows)} rows into {len(next(iter(given.values())))}",
-                    hint="the first dimension of each input must be the rows",
+                    hint="return one row per feature row in each input",
                 )
         except HookError:
             raise
@@ -106,7 +106,7 @@ class RowTransform:
             return BadRequest(f"the rows cannot be turned into inputs: {said}", hint=self._rows_hint())
         return HookError(
             "feature rows cannot be turned into inputs",
-            hint="run `tailcut check --entity`; the model must take every row that the feature groups can yield",
+            hint="run `tailcut check --entity`; the model must accept every row of the feature groups",
             detail=said,
         )
 
@@ -198,7 +198,7 @@ class RowTransform:
 
     def _rows_hint(self) -> str:
         if self._hook is not None:
-            return "a row is an object with what model.preprocess reads"
+            return "send rows as objects with the fields that model.preprocess reads"
         return f"a row is an object with {', '.join(self._fields[: self._required])}"
 
 
@@ -263,6 +263,6 @@ def encode_answer(value: Any) -> bytes:
         return encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise HookError(
-            f"postprocess returned what cannot be written as JSON: {error}",
+            f"postprocess returned a value that JSON cannot hold: {error}",
             hint="return numbers, text, lists and objects only",
         ) from error

@@ -35,7 +35,7 @@ async def answer_singly(predict: Predict, context: RequestContext, rows: Rows) -
         try:
             values += await predict(context, [row])
         except BadRequest as error:
-            said = f"row {number} of {len(rows)}, which is preprocessed by itself: {error.message}"
+            said = f"row {number} of {len(rows)}, preprocessed alone: {error.message}"
             raise BadRequest(said, hint=error.hint, detail=error.detail) from error
         seen.add(context.cache)
     context.cache = next((state for state in _CACHE if state in seen), before)

@@ -53,7 +53,7 @@ class Streams:
         if self._open >= self._max_streams:
             raise Shed(
                 f"{self._open} streams are open, the limit is {self._max_streams}",
-                hint="retry after Retry-After seconds, when another one has ended",
+                hint="retry after Retry-After seconds, when another stream has ended",
             )
 
     async def run(
@@ -96,7 +96,7 @@ class Streams:
 
     def _check_stop(self) -> None:
         if self.are_stopping:
-            raise NotReady("the server is shutting down", hint="ask again, another server or later")
+            raise NotReady("the server is shutting down", hint="retry later or on another server")
 
     def _closed(self) -> None:
         self._open -= 1
@@ -110,9 +110,7 @@ def streaming_of(runtimes: Sequence[Any]) -> StreamingRuntime | None:
 
 def no_stream(name: str) -> BadRequest:
     """Return the error for a stream that is asked of a model that answers at once."""
-    return BadRequest(
-        f"model {name!r} answers at once, so it has nothing to stream", hint="post the same to generate, or to infer"
-    )
+    return BadRequest(f"model {name!r} does not stream", hint="post the request to generate or infer")
 
 
 async def _next(context: RequestContext, stream: _Stream) -> Arrays | None:
@@ -124,7 +122,7 @@ async def _next(context: RequestContext, stream: _Stream) -> Arrays | None:
         part = await asyncio.wait_for(waiting, max(left_s, 0))
     except TimeoutError:
         raise InferTimeout(
-            "the deadline passed before the stream had ended",
+            "the deadline passed before the stream ended",
             hint="send a longer timeout in x-tailcut-timeout-ms, up to server.max_timeout",
         ) from None
     finally:
@@ -135,7 +133,7 @@ async def _next(context: RequestContext, stream: _Stream) -> Arrays | None:
         missing = [name for name in stream.outputs if name not in part]
         if missing:
             raise InferenceError(
-                f"a part of the stream has no output {missing[0]!r}", hint="yield every output that was asked for"
+                f"a part of the stream has no output {missing[0]!r}", hint="yield every requested output"
             )
     return part
 

@@ -35,8 +35,8 @@ def converted(values: Any, spec: InputSpec) -> Array:
         array: Array = np.asarray(values)
     except ValueError:
         raise BadRequest(
-            f"input {spec.name!r} cannot be made one array: lists of different lengths, too deep, or a list beside"
-            " another value",
+            f"input {spec.name!r} is not a regular array: lists differ in length, are too deep, or stand beside single "
+            "values",
             hint="send numbers",
         ) from None
     kind = array.dtype.kind

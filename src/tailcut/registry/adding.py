@@ -99,7 +99,7 @@ def check_origins(origins: Mapping[Path, str]) -> None:
             became = f"its SHA-256 was {expected} and is {found}" if found else "it is gone"
             raise ArtifactError(
                 f"{path} changed while the model was built from it: {became}",
-                hint="the registry is as it was; run `tailcut build` again and leave the file alone meanwhile",
+                hint="the registry is unchanged; run `tailcut build` again and leave the file alone meanwhile",
             )
 
 

@@ -21,7 +21,7 @@ from tailcut.errors import ArtifactError, BuildError, MissingExtra
 from tailcut.system.atomic_files import Staging, check, digest
 from tailcut.system.clock import now
 
-_AS_IT_WAS = "the registry is as it was; check the rights and the space there, or set registry.path to another place"
+_AS_IT_WAS = "the registry is unchanged; check the rights and the space there, or set registry.path to another place"
 
 _REPLACE = "remove that object and run `tailcut build` again, or promote another version"
 

@@ -28,7 +28,7 @@ def digest(path: Path) -> str:
 
 
 _AGAIN = "run `tailcut build` again, or promote another version"
-_ELSEWHERE = "the registry is as it was; free space or rights there, or set registry.path to another folder"
+_ELSEWHERE = "the registry is unchanged; free space, give write permission, or set registry.path to another folder"
 
 
 def check(path: Path, sha256: str, size_bytes: int, what: str, hint: str = _AGAIN) -> None:
@@ -45,7 +45,7 @@ def check(path: Path, sha256: str, size_bytes: int, what: str, hint: str = _AGAI
     except FileNotFoundError as error:
         raise ArtifactError(f"{what} is missing", hint=hint) from error
     except OSError as error:
-        raise ArtifactError(f"{what} cannot be read: {error.strerror}", hint="check the rights on it") from error
+        raise ArtifactError(f"{what} cannot be read: {error.strerror}", hint="check its permissions") from error
     if found != sha256:
         raise ArtifactError(f"{what} is corrupt: SHA-256 is {found}, expected {sha256}", hint=hint)
 

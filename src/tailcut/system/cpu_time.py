@@ -44,7 +44,7 @@ def cpu_seconds(pid: int, proc: Path = Path("/proc"), own: Callable[[int], float
     stats = _stats(proc)
     if pid not in stats:
         raise LoadTestError(
-            f"process {pid} is not to be seen under {proc}",
+            f"process {pid} is not visible in {proc}",
             hint="give the --pid of a running process on this machine; CPU time needs Linux",
         )
     children: dict[int, list[int]] = {}

@@ -33,7 +33,7 @@ def locked(path: Path, how: int) -> Iterator[int]:
     except OSError as error:
         raise ArtifactError(
             f"cannot write the registry's {path}: {error.strerror}",
-            hint="the registry is as it was; set registry.path to a folder that can be written",
+            hint="the registry is unchanged; set registry.path to a writable folder",
         ) from error
     try:
         try:
@@ -43,7 +43,7 @@ def locked(path: Path, how: int) -> Iterator[int]:
         except OSError as error:
             raise ArtifactError(
                 f"cannot lock the registry's {path}: {error.strerror}",
-                hint="set registry.path to a folder on a file system that has locks",
+                hint="set registry.path to a folder on a file system with locks",
             ) from error
         yield handle
     finally:

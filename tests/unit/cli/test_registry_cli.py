@@ -226,4 +226,4 @@ def test_a_registry_that_cannot_be_written_names_the_folder_and_the_setting(tmp_
     lock.mkdir()
     text = tailcut(registry, capsys, "promote", "onnx", "--version", version.id, code=ExitCode.NOT_STARTED)
     assert f"cannot write the registry's {lock}: Is a directory" in text
-    assert "set registry.path to a folder that can be written" in text
+    assert "set registry.path to a writable folder" in text

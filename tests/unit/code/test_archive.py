@@ -29,8 +29,8 @@ def linked(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "put", "said"),
     [
-        ("pkg", Path.touch, r"out/pkg is a file, and .*out/pkg/x.txt needs a folder"),
-        ("hooks.py", Path.mkdir, r"out/hooks.py is a folder, and the copy has a file"),
+        ("pkg", Path.touch, r"out/pkg is a file, but .*out/pkg/x.txt needs a folder"),
+        ("hooks.py", Path.mkdir, r"out/hooks.py is a folder, but the copy has a file"),
         ("pkg", linked, r"out/pkg/x.txt lies outside of .*out: a link leads to .*elsewhere/x.txt"),
     ],
 )
@@ -49,7 +49,7 @@ def test_what_is_in_the_way_is_refused_before_anything_is_written(
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
-    with pytest.raises(ManifestError, match="out is a file, and"):
+    with pytest.raises(ManifestError, match="out is a file, but"):
         archive.extract(made(tmp_path), tmp_path / "out")
 
 

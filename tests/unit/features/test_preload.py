@@ -99,7 +99,7 @@ def test_a_table_that_cannot_be_read_at_the_start_stops_the_start() -> None:
             await FeatureService.open(features(group(preload=True)), resolve=resolver({"g": source}))
 
     source.table = [{"id": 1, "value": "a"}, {"id": 1, "value": "b"}]
-    asyncio.run(main('features.groups "g": the table could not be read: the table has more than one row'))
+    asyncio.run(main('features.groups "g": the table could not be loaded: the table has more than one row'))
     source.table = [{"value": 1}]
     asyncio.run(main("left out the columns"))
     source.error = ValueError("no")

@@ -40,7 +40,7 @@ def test_a_source_that_changed_while_it_was_built_is_refused(registry: Registry,
     weights.unlink()
     with pytest.raises(ArtifactError, match="it is gone") as gone:
         add(registry, tmp_path, b"other", origins=origins)
-    assert "the registry is as it was" in gone.value.hint
+    assert "the registry is unchanged" in gone.value.hint
     assert everything(registry) == before
 
 

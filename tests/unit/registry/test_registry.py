@@ -197,7 +197,7 @@ except ArtifactError as error:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3, done.stderr
     assert "(200000 bytes): File too large" in done.stdout
-    assert "the registry is as it was" in done.stdout
+    assert "the registry is unchanged" in done.stdout
     assert everything(registry.root) == before
 
 

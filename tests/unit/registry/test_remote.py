@@ -113,7 +113,7 @@ def test_a_full_place_leaves_every_record_as_it_was(registry: Registry, tmp_path
     registry._storage._files = Full(whole, at)
     with pytest.raises(ArtifactError, match=r"cannot write .*: OSError: .*No space left on device") as refused:
         add(registry, tmp_path, b"2")
-    assert "the registry is as it was" in refused.value.hint
+    assert "the registry is unchanged" in refused.value.hint
     registry._storage._files = whole
     after = everything(registry)
     assert {path: after[path] for path in before} == before

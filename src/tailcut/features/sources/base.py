@@ -198,8 +198,8 @@ def _key_of(returned: Key, types: Sequence[KeyType], asked: dict[Key, None]) -> 
 
 def _not_asked(returned: Key, key: Key) -> SourceError:
     return SourceError(
-        f"the source returned a row for key {returned}, which was not asked for, and none for {key}: "
-        "return the key as asked for (select it from keys)"
+        f"the source returned a row for key {returned}, which was not requested, and none for {key}: return the "
+        "requested key (select it from keys)"
     )
 
 

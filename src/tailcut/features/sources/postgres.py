@@ -95,7 +95,7 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
             rows = await self._fetched(wanted, [*values, *arguments(self._group.query, context)])
         except _TypeError as error:
             if not types or types in self._accepted:
-                why = f"{error}: if the key's column has another type than at the start, restart"
+                why = f"{error}: restart if the type of the key's column has changed"
                 raise SourceDown(why) from error.__cause__
             raise self._refused(types) from error.__cause__
         self._accepted.add(types)
@@ -133,7 +133,7 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
 
     def _refused(self, types: _Types) -> KeyTypeRefused:
         names = ", ".join(f"{column}: {kind.__name__}" for column, kind in zip(self._group.key, types, strict=True))
-        return KeyTypeRefused(f"the query does not take a key of these types ({names})")
+        return KeyTypeRefused(f"the query does not accept keys of these types ({names})")
 
     async def _columns_of_query(self) -> list[Column]:
         """Types that are not known are tried until the query takes them."""
@@ -152,8 +152,8 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
                     refused = error
                     break
         raise StartError(
-            f"{self._group.where}: sql is refused by the database: {refused}",
-            hint="the query reads from keys(" + ", ".join(self._group.key) + "), whose types are those of the entities",
+            f"{self._group.where}: the database refuses sql: {refused}",
+            hint="the query reads from keys(" + ", ".join(self._group.key) + "), with the types of the entities",
         ) from refused
 
     async def _described(self, text: str) -> list[Column]:
@@ -163,7 +163,7 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
             return await self._database.describe(text)
         except asyncpg.PostgresError as error:
             raise StartError(
-                f"{self._group.where}: preload_sql is refused by the database: {error}", hint="correct the query"
+                f"{self._group.where}: the database refuses preload_sql: {error}", hint="correct the query"
             ) from error
 
 

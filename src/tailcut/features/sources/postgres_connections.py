@@ -77,7 +77,7 @@ class PostgresDatabase:
             import asyncpg
         except ImportError as error:
             raise MissingExtra(
-                "features.database is PostgreSQL, which needs asyncpg, which is not installed",
+                "features.database is PostgreSQL, but asyncpg is not installed",
                 hint="pip install 'tailcut[postgres]'",
             ) from error
         check_url(url)
@@ -179,7 +179,7 @@ class PostgresDatabase:
         try:
             found = [column.name for column in await self._described(slot, wanted.query)]
         except asyncpg.PostgresError as inner:
-            raise ColumnProblem(f"its query is refused: {text_of(inner)}") from inner
+            raise ColumnProblem(f"the database refuses its query: {text_of(inner)}") from inner
         if problem := columns_problem(found, wanted.columns):
             raise ColumnProblem(f"its query {problem}") from error
 

@@ -188,7 +188,7 @@ def returned_types(columns: Sequence[Column], group: GroupQueries) -> tuple[KeyT
         kind = TEXT if column.kind == "enum" else _OF_NAME.get(column.type)
         if kind is None:
             raise StartError(
-                f'{group.where}: preload_sql returns the key "{name}" as {column.type}, which a key cannot be',
+                f'{group.where}: preload_sql returns the key "{name}" as {column.type}, which keys do not support',
                 hint=f"cast it in the query, for example ::text; types of keys: {', '.join(sorted(_OF_NAME))}",
             )
         types.append(kind)

@@ -54,7 +54,9 @@ class FunctionSource:
         """Answer for all keys with one call."""
         rows = await self._call(list(keys), context)
         if len(rows) != len(keys):
-            raise SourceDown(f"{self._where} returned {len(rows)} rows for {len(keys)} keys; it must return one a key")
+            raise SourceDown(
+                f"{self._where} returned {len(rows)} rows for {len(keys)} keys; it must return one row per key"
+            )
         return [None if row is None else self._answer(row) for row in rows]
 
     async def fetch_all(self, context: SourceContext) -> list[tuple[Key, Values]]:

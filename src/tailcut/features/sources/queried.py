@@ -52,7 +52,7 @@ class GroupQueries:
         if problem := columns_problem(found, self.wanted):
             raise StartError(
                 f"{self.where}: {setting} {problem}",
-                hint=f"return {', '.join(self.wanted)}, each once; AS gives a column a name",
+                hint=f"return {', '.join(self.wanted)}, each once; rename columns with AS",
             )
 
     def unequal_text(self, column: str, what: str, form: str) -> StartError:
@@ -64,7 +64,7 @@ class GroupQueries:
         return StartError(
             f'{self.where}: the key "{column}" of preload_sql {what}, by which different texts are equal: '
             "a table in memory compares characters",
-            hint=f"return one form of it, for example {form} AS {column}, and send keys in that form; "
+            hint=f"return one form, for example {form} AS {column}, and send keys in that form; "
             "or use sql, which compares in the database",
         )
 

@@ -138,6 +138,6 @@ def _positional(match: re.Match[str], dialect: Dialect, where: str) -> str:
     if dialect == "postgresql" and match[0].startswith("?"):
         return match[0]
     raise StartError(
-        f"{where} uses the numbered parameter {match[0]}, whose value nobody gives",
+        f"{where} uses the numbered parameter {match[0]}, which has no value",
         hint="write :now or :tenant; keys come from the relation `keys`",
     )

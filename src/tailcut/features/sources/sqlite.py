@@ -93,7 +93,9 @@ class SqliteDatabase:
                 database._free.put_nowait(connection)
         except sqlite3.Error as error:
             await database.close()
-            raise StartError(f"features.database: cannot open {path}: {error}", hint="is it a SQLite file?") from error
+            raise StartError(
+                f"features.database: cannot open {path}: {error}", hint="check that it is a SQLite file"
+            ) from error
         return database
 
     async def fetch(self, text: str, arguments: Sequence[Any]) -> Result:
@@ -174,7 +176,7 @@ class SqliteSource(QueriedSource[SqliteDatabase]):
             rows = await self._database.fetch(text, values)
         except sqlite3.Error as error:
             if "no such column" in str(error) or "ambiguous column" in str(error):
-                raise ColumnProblem(f"its query is refused: {error}") from error
+                raise ColumnProblem(f"the database refuses its query: {error}") from error
             # An error of Python's module has no name of SQLite's.
             unreachable = getattr(error, "sqlite_errorname", "").startswith(_UNREACHABLE)
             raise (SourceUnreachable if unreachable else SourceDown)(str(error)) from error
@@ -196,7 +198,7 @@ class SqliteSource(QueriedSource[SqliteDatabase]):
             return (await self._database.fetch(text, values)).columns
         except sqlite3.Error as error:
             raise StartError(
-                f"{self._group.where}: {setting} is refused by the database: {error}", hint="correct the query"
+                f"{self._group.where}: the database refuses {setting}: {error}", hint="correct the query"
             ) from error
 
 
