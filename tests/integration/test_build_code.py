@@ -105,6 +105,6 @@ def test_code_that_changes_during_the_build_ends_it(tmp_path: Path) -> None:
     for name, text in (("layers.py", "N = 8\n"), ("table.txt", "2")):
         before = (tmp_path / name).read_text()
         site.write(name, text)
-        with pytest.raises(ArtifactError, match=f"{name} changed while the model was built"):
+        with pytest.raises(ArtifactError, match=f"{name} changed during the build"):
             check_unchanged(written, site.manifest)
         site.write(name, before)

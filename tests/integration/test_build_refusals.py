@@ -261,7 +261,7 @@ def test_a_source_that_changes_meanwhile_is_not_kept(folder: Path, restored: Pat
         if event.step == "load" and event.state == "done":
             graphs.linear(restored, seed=1)
 
-    with pytest.raises(ArtifactError, match=r"model\.onnx changed while the model was built from it") as error:
+    with pytest.raises(ArtifactError, match=r"model\.onnx changed during the build") as error:
         build(load(folder / "tailcut.toml", overrides=["holdout.selection=0.4"]), progress=change)
     assert "the registry is unchanged" in error.value.hint
     after = listing(folder)

@@ -184,7 +184,7 @@ def test_what_cannot_be_asked_is_refused_before_it_is_sent(ask: Callable[[Any], 
 
 @pytest.mark.parametrize("wrong", ["127.0.0.1:8700", "ftp://h", "http://", "http://h:port", "http://h/?q"])
 def test_what_is_no_url(wrong: str) -> None:
-    with pytest.raises(BadRequest, match="is no server's URL"):
+    with pytest.raises(BadRequest, match="is not the URL of a server"):
         tailcut.Client(wrong, model="m")
 
 
@@ -400,7 +400,7 @@ def test_an_error_of_a_newer_server_keeps_its_code(kind: Kind) -> None:
         with pytest.raises(TailcutError) as caught:
             client.metadata()
         assert (caught.value.code, caught.value.status) == ("teapot", 418)
-        assert caught.value.hint == "coffee; the server's log has incident ab12"
+        assert caught.value.hint == "coffee; find incident ab12 in the server's log"
 
 
 def test_token_and_headers_are_sent(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_tls_towards_a_plain_server_is_told_from_nobody_listening(server: Served
     where = url(server.port).replace("http://", "https://")
     with kind(where, model="m", retries=0) as client, pytest.raises(ConnectionFailed) as caught:
         client.infer({"x": ROWS})
-    assert "plain HTTP is http://" in caught.value.hint
+    assert "for plain HTTP write http://" in caught.value.hint
 
 
 @both

@@ -55,7 +55,7 @@ def test_a_target_that_is_not_there_exits_3_with_a_hint() -> None:
     assert done.returncode == 3
     assert done.stdout == ""
     assert "error: cannot connect" in done.stderr
-    assert "hint: is the server running" in done.stderr
+    assert "hint: check that the server runs" in done.stderr
 
 
 def test_a_capacity_search_shows_every_step(url: str) -> None:
@@ -125,4 +125,4 @@ def test_failures_are_judged_also_where_the_slo_does_not_name_them(url: str) -> 
 def test_without_an_slo_failures_are_a_warning(url: str) -> None:
     done = tailcut(f"{url}/status/500")
     assert done.returncode == 0
-    assert "warning: 100.0% of the requests failed, and nothing is judged" in done.stdout
+    assert "warning: 100.0% of the requests failed, but nothing is judged" in done.stdout

@@ -275,7 +275,7 @@ def test_a_pilot_that_answers_at_random_is_said_to(folder: Path, pilot: str, dep
 
 
 def test_nothing_compared_is_an_error_and_not_equality(folder: Path, pilot: str, deployment: str) -> None:
-    with pytest.raises(StartError, match=r"the pilot answers none .* it says 404"):
+    with pytest.raises(StartError, match=r"the pilot answered none .* its reply is 404"):
         compared(folder, of_urls(folder, pilot, deployment, "/nowhere"))
 
 
@@ -285,7 +285,7 @@ def test_fields_that_no_reply_has_are_refused(folder: Path, pilot: str, deployme
         with pytest.raises(ManifestError, match=f"no reply of the {who} has"):
             compared(folder, of_urls(folder, pilot, deployment, PLAIN, requests=5, pairs=(parse_pair(text),)))
     tolerances = dict([parse_tolerance("scorn=0.1")])
-    with pytest.raises(ManifestError, match=r"scorn=.*: no output of that name"):
+    with pytest.raises(ManifestError, match=r"scorn=.*: no compared output"):
         compared(folder, of_urls(folder, pilot, deployment, PLAIN, requests=5, tolerances=tolerances))
 
 

@@ -110,7 +110,7 @@ def test_another_manifests_tensors_are_refused(tmp_path: Path, linear: Path) -> 
 
 
 def test_nothing_promoted_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="nothing of model 'm' is promoted"):
+    with pytest.raises(ArtifactError, match="model 'm' has no promoted version"):
         source.fetch(fetched(tmp_path), manifest(tmp_path, model()))
 
 

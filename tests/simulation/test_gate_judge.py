@@ -89,7 +89,7 @@ def test_slices_at_their_limit_are_refused_as_rarely_as_promised(metric: str) ->
 def test_small_slices_are_reported_and_not_judged() -> None:
     one = rows_of(CLOSE, 3000)
     found = judge_one(one, slices={"id": np.arange(3000), "half": np.arange(3000) < 5})
-    few = [each for each in found.slices if each.note == "too few rows for any decision"]
+    few = [each for each in found.slices if each.note == "too few rows for a decision"]
     assert [(each.slice, each.value, each.rows) for each in few] == [
         ("id", "3000 values of fewer than 10 rows", 3000),
         ("half", "1 values of fewer than 10 rows", 5),
@@ -191,7 +191,7 @@ def test_a_verdict_does_not_hang_on_its_neighbours_draws() -> None:
         ({"slices": {"s": np.zeros(9)}}, "slice 's' have 9 rows"),
         ({"source": np.zeros((50, 3))}, "those of the source model"),
         ({"candidates": {"v": np.full(50, np.nan)}}, "NaN or infinity"),
-        ({"labels": np.full(50, 2)}, "needs labels of 0 and 1"),
+        ({"labels": np.full(50, 2)}, "needs labels 0 and 1"),
         ({"confidence": 1.0}, "confidence is 1"),
         ({"budget": {"mine": 0.1}, "own_metrics": {"mine": OwnRows(np.zeros(50))}}, "no values for v"),
         ({"source": np.zeros(0), "candidates": {}}, "no confirmation rows"),

@@ -77,6 +77,6 @@ def check_unchanged(found: WrittenCode, manifest: Manifest) -> None:
     """
     if changed := on_disk.changed(manifest, found.code):
         raise ArtifactError(
-            f"{few(changed)} changed while the model was built with it",
+            f"{few(changed)} changed during the build",
             hint="the registry is unchanged; run `tailcut build` again and leave the files alone meanwhile",
         )

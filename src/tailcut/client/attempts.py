@@ -78,30 +78,30 @@ class Attempts:
 def too_late(phase: str) -> DeadlineExceeded:
     """Return the error of a deadline that passed here, before the server said so."""
     return DeadlineExceeded(
-        f"the deadline passed while the client was {phase}", hint="send a longer timeout_s, or ask for fewer rows"
+        f"the deadline passed while the client was {phase}", hint="pass a longer timeout_s, or send fewer rows"
     )
 
 
 def unreachable(address: Address, error: Exception, attempts: Attempts) -> ConnectionFailed:
     """Return the error for a server that no connection could be made to."""
     untrusted = isinstance(error, ssl.SSLCertVerificationError)
-    hint = "is the server running there?"
+    hint = "check that the server runs at this address"
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = certificate_hint(error.verify_code, "tls=ssl.create_default_context(cafile=...)")
     elif isinstance(error, ssl.SSLError):
-        hint = "does the server speak TLS there? plain HTTP is http://"
+        hint = "check that the server uses TLS; for plain HTTP write http://"
     return ConnectionFailed(f"cannot connect to {address}: {error}", hint=hint, sent=attempts.sent, lasting=untrusted)
 
 
 def closed() -> ConnectionFailed:
     """Return the error for a client that was closed."""
-    return ConnectionFailed("the client is closed", hint="make another one", sent=False, lasting=True)
+    return ConnectionFailed("the client is closed", hint="create another client", sent=False, lasting=True)
 
 
 def broken(address: Address, phase: str, error: Exception) -> ConnectionFailed:
     """Return the error for a connection that broke."""
     return ConnectionFailed(
         f"the connection to {address} broke while the client was {phase}: {error}",
-        hint="the request may have been answered; send it again if that does no harm",
+        hint="the server may have run the request; send it again if that does no harm",
         sent=True,
     )

@@ -60,11 +60,13 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> TailcutErr
     except (msgspec.DecodeError, UnicodeDecodeError):
         start = body[:_SHOWN].decode("utf-8", "replace")
         return UnexpectedReply(
-            f"the server answered {status} with {start!r}", hint="is this tailcut's address?", status=status
+            f"the server answered {status} with {start!r}",
+            hint="check that this is the address of a tailcut server",
+            status=status,
         )
     hint = said.hint
     if said.incident:
-        hint = f"{hint}; the server's log has incident {said.incident}".removeprefix("; ")
+        hint = f"{hint}; find incident {said.incident} in the server's log".removeprefix("; ")
     kind = _by_code(TailcutError).get(said.code)
     if kind is not None and issubclass(kind, Shed | NotReady):
         return kind(said.error, hint=hint, retry_after_s=_seconds(headers.get("retry-after")))

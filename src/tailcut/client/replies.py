@@ -97,7 +97,9 @@ def _check(received: Received) -> None:
 
 def _unexpected(received: Received, error: Exception) -> UnexpectedReply:
     return UnexpectedReply(
-        f"the answer cannot be read: {error}", hint="is this tailcut's address?", status=received.status
+        f"the answer cannot be read: {error}",
+        hint="check that this is the address of a tailcut server",
+        status=received.status,
     )
 
 

@@ -52,7 +52,7 @@ class Settings:
         """Return the request of ``predict``."""
         if (rows is None) is (entities is None):
             raise BadRequest(
-                "predict takes either rows or entities", hint="predict(rows=[{...}]) or predict(entities=[...])"
+                "predict takes either rows or entities", hint="call predict(rows=[{...}]) or predict(entities=[...])"
             )
         form = {"rows": list(rows)} if rows is not None else {"entities": list(entities or ())}
         try:
@@ -85,5 +85,5 @@ class Settings:
 
 def _checked_timeout(timeout_s: float | None) -> float | None:
     if timeout_s is not None and not 0 < timeout_s < 1e6:
-        raise BadRequest(f"timeout_s is {timeout_s}", hint="seconds above 0, or None for the server's own")
+        raise BadRequest(f"timeout_s is {timeout_s}", hint="pass seconds above 0, or None for the server's default")
     return timeout_s

@@ -73,15 +73,15 @@ def _raw(name: str, array: Array) -> tuple[str, bytes]:
     if not isinstance(array, np.ndarray) or not array.ndim:
         raise BadRequest(
             f"input {name!r} is a {type(array).__name__}, expected an array with rows as its first dimension",
-            hint="such as np.asarray(rows, dtype=np.float32)",
+            hint="pass an array, for example np.asarray(rows, dtype=np.float32)",
         )
     if array.dtype.kind in "OSU":
         return "BYTES", b"".join([_element(name, value) for value in array.ravel().tolist()])
     datatype = DATATYPE_OF.get(array.dtype.newbyteorder("="))
     if datatype is None:
         raise BadRequest(
-            f"input {name!r} is an array of {array.dtype}, which the protocol has no datatype for",
-            hint="convert it to the datatype that metadata() says, with array.astype(...)",
+            f"input {name!r} is an array of {array.dtype}, for which the protocol has no datatype",
+            hint="convert it with array.astype(...) to the datatype in metadata()",
         )
     return datatype, array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
@@ -92,11 +92,12 @@ def _element(name: str, value: object) -> bytes:
             value = value.encode()
         except UnicodeEncodeError as error:
             raise BadRequest(
-                f"input {name!r} holds text that is no Unicode: {error.reason}", hint="send text without surrogates"
+                f"input {name!r} holds text that is not valid Unicode: {error.reason}",
+                hint="send text without surrogates",
             ) from error
     if not isinstance(value, bytes):
         raise BadRequest(
-            f"input {name!r} holds a {type(value).__name__}", hint="an array of objects holds text or bytes"
+            f"input {name!r} holds a {type(value).__name__}", hint="put only text or bytes into an array of objects"
         )
     return len(value).to_bytes(_LENGTH_BYTES, "little") + value
 

@@ -51,7 +51,7 @@ def address_of(url: str, tls: ssl.SSLContext | None) -> Address:
     except ValueError:
         port = -1
     if parts.scheme not in _PORTS or not parts.hostname or port == -1 or parts.query or parts.fragment:
-        raise BadRequest(f"{url!r} is no server's URL", hint="such as http://127.0.0.1:8700")
+        raise BadRequest(f"{url!r} is not the URL of a server", hint="pass a URL such as http://127.0.0.1:8700")
     if parts.scheme == "http":
         tls = None
     elif tls is None:
@@ -90,9 +90,9 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name) or any(char in value for char in "\r\n\0") or _width(value) > 1:
-            raise BadRequest(f"header {name!r} cannot be sent", hint="one line of Latin-1 characters")
+            raise BadRequest(f"header {name!r} cannot be sent", hint="use one line of Latin-1 characters")
         if name.lower() in _OWN:
-            raise BadRequest(f"header {name!r} is the client's own", hint="leave it out")
+            raise BadRequest(f"header {name!r} is set by the client", hint="leave it out")
     return {name.lower(): value for name, value in headers.items()}
 
 
@@ -133,7 +133,7 @@ class Received:
         """
         if not data:
             if not self.status or {"content-length", "transfer-encoding"} & self.headers.keys():
-                raise ConnectionFailed("the server closed the connection before its answer was whole", sent=True)
+                raise ConnectionFailed("the server closed the connection before its answer was complete", sent=True)
             self.done = True
             return
         self.begun = True
@@ -144,7 +144,7 @@ class Received:
                 self.reusable = False
                 return
             raise ConnectionFailed(
-                f"the answer is no HTTP: {error}", hint="is this the port of HTTP?", sent=True
+                f"the answer is not HTTP: {error}", hint="check that this is the HTTP port", sent=True
             ) from error
 
     # -- httptools -----------------------------------------------------------------------------------------------------

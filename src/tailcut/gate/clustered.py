@@ -174,7 +174,7 @@ def _groups(clusters: Clusters) -> int:
 
 
 def _of(groups: int) -> str:
-    return f"the rows are of {groups} group{'' if groups == 1 else 's'}"
+    return f"the rows belong to {groups} group{'' if groups == 1 else 's'}"
 
 
 def _freedom(added: Floats) -> float:

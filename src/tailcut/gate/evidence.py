@@ -120,7 +120,7 @@ class Comparison:
         """
         clusters = None if self.clusters is None else number(self.clusters[chosen])
         if clusters is not None and (found := int(clusters.max(initial=-1)) + 1) < LEAST_GROUPS:
-            raise ValueError(f"its rows are of {found} groups, {LEAST_GROUPS} are the least that is judged")
+            raise ValueError(f"its rows belong to {found} groups; at least {LEAST_GROUPS} are needed")
         if parts is None or self.metric in ("f1", "spearman"):
             labels = None if self.labels is None else self.labels[chosen]
             part = Comparison(self.metric, labels, self.source[chosen], self.variant[chosen], self.own, clusters)

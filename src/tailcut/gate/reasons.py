@@ -69,8 +69,8 @@ def reuse_warning(uses: int, confidence: float, alpha: float) -> str:
         return ""
     times = "once" if uses == 1 else f"{uses} times"
     return (
-        f"these confirmation rows gave a verdict {times} before: this one is held to {1 - alpha:.4%} confidence "
-        f"instead of {confidence:.0%}; fresh rows would need no such correction"
+        f"these confirmation rows already gave a verdict {times}: this one needs {1 - alpha:.4%} confidence "
+        f"instead of {confidence:.0%}; new rows need no such correction"
     )
 
 
@@ -103,7 +103,7 @@ def _opened(metrics: Sequence[MetricVerdict], groups: int | None) -> str:
     if known and all(one.rows_needed is not None for one in known):
         parts.append(f"{seen}: {_plan(known)} would decide it")
     elif known:
-        parts.append(f"{seen}: a drop so near the budget is decided by no number of rows")
+        parts.append(f"{seen}: a drop this near the budget cannot be decided with more rows")
     return "; ".join(parts)
 
 

@@ -106,7 +106,7 @@ def _column(comparison: Comparison, name: str, groups: Groups, limit: float) -> 
     small = sizes < MIN_ROWS
     if small.any():
         few = f"{int(small.sum())} values of fewer than {MIN_ROWS} rows"
-        yield _undecided(comparison, name, few, int(sizes[small].sum()), limit, "too few rows for any decision")
+        yield _undecided(comparison, name, few, int(sizes[small].sum()), limit, "too few rows for a decision")
 
 
 def _undecided(comparison: Comparison, name: str, value: str, rows: int, limit: float, note: str) -> _Found:

@@ -74,10 +74,10 @@ def check(candidates: Mapping[str, Array], rows: Rows, terms: Terms) -> None:
     """
     count = len(rows.source)
     if not count:
-        raise BuildError("there are no confirmation rows", hint="a few thousand labelled rows judge well")
+        raise BuildError("there are no confirmation rows", hint="add labelled rows; a few thousand judge well")
     if not 0.5 < terms.confidence < 1.0:
         raise BuildError(
-            f"the confidence is {terms.confidence}, it must lie between 0.5 and 1", hint="0.95 is the default"
+            f"the confidence is {terms.confidence}, it must be between 0.5 and 1", hint="use 0.95, the default"
         )
     sized = [
         ("labels", rows.labels),
@@ -89,11 +89,13 @@ def check(candidates: Mapping[str, Array], rows: Rows, terms: Terms) -> None:
         sized += [(f"values of {name!r} for {who!r}", values) for who, values in own.variants.items()]
     for what, values in sized:
         if values is not None and len(values) != count:
-            raise BuildError(f"the {what} have {len(values)} rows, the scores have {count}", hint="give one per row")
+            raise BuildError(
+                f"the {what} have {len(values)} rows, the scores have {count}", hint="give one value per row"
+            )
     if rows.clusters is not None and not rows.clusters.any():
         raise BuildError(
-            f"all {count} confirmation rows are of one group: there is no spread between groups",
-            hint="name a column of holdout.group that tells patients, sessions or the like apart",
+            f"all {count} confirmation rows belong to one group: there is no spread between groups",
+            hint="set holdout.group to a column that distinguishes patients, sessions or the like",
         )
     for name, scores in (("the source model", rows.source), *candidates.items()):
         _check_scores(name, scores, rows.source)
@@ -108,20 +110,22 @@ def _check_scores(name: str, scores: Array, source: Array) -> None:
             hint="both must be the model's first output on the same rows",
         )
     if not np.isfinite(scores.astype(np.float64)).all():
-        raise BuildError(f"scores of {name} hold NaN or infinity", hint="a variant with such answers must not serve")
+        raise BuildError(f"scores of {name} hold NaN or infinity", hint="a variant with such answers cannot be served")
 
 
 def _check_metric(metric: str, limit: float, candidates: Mapping[str, Array], rows: Rows) -> None:
     if not limit > 0.0:
         raise BuildError(
-            f"the budget of {metric} is {limit}; that a drop is not above 0 can never be shown on any number of rows",
+            f"the budget of {metric} is {limit}; no number of rows can prove a drop of 0",
             hint="allow a small drop, such as 0.004",
         )
     own = rows.own.get(metric)
     if own is not None:
         missing = sorted(set(candidates) - set(own.variants))
         if missing:
-            raise BuildError(f"{metric} has no values for {', '.join(missing)}", hint="give one per row and variant")
+            raise BuildError(
+                f"{metric} has no values for {', '.join(missing)}", hint="give one value per row and variant"
+            )
         for values in (own.source, *own.variants.values()):
             if values.ndim != 1 or not np.isfinite(values.astype(np.float64)).all():
                 raise BuildError(
@@ -129,7 +133,7 @@ def _check_metric(metric: str, limit: float, candidates: Mapping[str, Array], ro
                     hint="return one finite number per row",
                 )
     elif metric not in METRICS:
-        raise BuildError(f"there is no metric {metric!r}", hint=f"take one of {', '.join(sorted(METRICS))}")
+        raise BuildError(f"there is no metric {metric!r}", hint=f"use one of {', '.join(sorted(METRICS))}")
     elif metric in BINARY and metric != "log_loss" and rows.labels is not None:
         _check_binary(metric, rows.source, rows.labels)
 
@@ -138,6 +142,6 @@ def _check_binary(metric: str, source: Array, labels: Array) -> None:
     flat = source.ndim == 1 or (source.ndim == 2 and source.shape[1] == 2)
     if not flat or not np.isin(labels, (0, 1)).all():
         raise BuildError(
-            f"{metric} needs labels of 0 and 1 and one score a row, scores are {list(source.shape)}",
+            f"{metric} needs labels 0 and 1 and one score per row, scores are {list(source.shape)}",
             hint="give accuracy or log_loss a budget instead",
         )

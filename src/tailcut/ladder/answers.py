@@ -57,7 +57,7 @@ def describe(found: RungParity) -> str:
         most = "" if found.max_difference is None else f", by {found.max_difference:.3g} at most in {found.output}"
         parts.append(f"{found.differing} of {found.requests} answers differ from the pilot's{most}")
     if found.status_differences:
-        parts.append(f"{found.status_differences} of {found.requests} requests are answered by one side only")
+        parts.append(f"{found.status_differences} of {found.requests} requests were answered by one side only")
     return "; ".join(parts)
 
 

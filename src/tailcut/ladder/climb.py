@@ -183,9 +183,9 @@ def _check(deployment: Deployment, options: LadderOptions) -> None:
     if not ladder.traffic:
         raise ManifestError("ladder.traffic is empty", hint="name 'package.module:callable' of (seed) -> bodies")
     if not ladder.pilot and options.comfortable_rate is None:
-        raise ManifestError("ladder.pilot is empty", hint="give the pilot's command, or --comfortable RATE")
+        raise ManifestError("ladder.pilot is empty", hint="set the pilot's command, or give --comfortable RATE")
     if options.rounds < 1:
-        raise ManifestError(f"--rounds is {options.rounds}", hint="climb at least once; three rounds show a spread")
+        raise ManifestError(f"--rounds is {options.rounds}", hint="give at least 1; three rounds show the spread")
     choose_rungs(plan_rungs(ladder.rungs, {}), options.only)  # before minutes of setting up
 
 

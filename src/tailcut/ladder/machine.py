@@ -30,11 +30,11 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True):
     def note(self) -> str:
         """How it was done, for the report."""
         if self.server is None:
-            return "One core for all: the server and the load share it, and the latencies hold the load's own work."
-        return (
-            f"Server pinned to core {self.server}, load to core {self.load}; databases not pinned:"
-            " they take time on both. CPU seconds are the server's processes only, without databases."
-        )
+            return (
+                "One core for all: server and load generator share it, so the latencies include the generator's work."
+            )
+        return f"Server pinned to core {self.server}, load to core {self.load}; databases are not pinned and use both. "
+        "CPU seconds count the server's processes only, without databases."
 
 
 def choose_cores() -> Cores:

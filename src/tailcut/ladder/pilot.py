@@ -51,7 +51,9 @@ def measure_pilot(plan: LoadPlan, slo: Objectives, limits: SearchLimits) -> Pilo
     start = max(4.0, 0.5 * 1e3 / unloaded.latency_ms.p50)
     found = find_capacity(plan, limit, start_rate=start, judge=queue_grows, limits=limits)
     if found.rate == 0:
-        raise LoadTestError(f"the pilot's queue grows at every rate tried: {found.limit}", hint="is the machine busy?")
+        raise LoadTestError(
+            f"the pilot's queue grows at every rate tried: {found.limit}", hint="check whether the machine is busy"
+        )
     met = all(finding.met for finding in unloaded.findings)
     return PilotFacts(
         unloaded_p95_ms=p95_ms,
@@ -78,9 +80,9 @@ def describe_pilot(found: CapacityResult, p95_ms: float, slo: Objectives, met: b
     at_least = "" if found.complete and found.limit and not found.generator_limited else "at least "
     doubts = {
         "the search ran out of time": not found.complete,
-        "no rate that was tried was too much": found.complete and not found.limit,
+        "no tried rate was too high": found.complete and not found.limit,
         "the load generator itself was late": found.generator_limited,
-        "it did not pass a second time": not found.confirmed,
+        "the repeat failed": not found.confirmed,
     }
     doubt = "; ".join(why for why, holds in doubts.items() if holds)
     own = (

@@ -90,7 +90,7 @@ def harder_than_errors(slo: Objectives) -> tuple[str, ...]:
         return ()
     harder = [one for one in slo.latency if slo.errors - (1 - one.share) > 1e-9]
     return tuple(
-        f"A request without an answer is later than any limit: {one.name} allows {100 * (1 - one.share):.3g} % of "
-        f"them, so that the {100 * slo.errors:.3g} % of the errors objective are never reached."
+        f"A request without an answer exceeds every limit: {one.name} allows {100 * (1 - one.share):.3g} % of them, so "
+        f"the {100 * slo.errors:.3g} % of the errors objective are never reached."
         for one in harder
     )

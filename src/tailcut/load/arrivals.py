@@ -67,17 +67,15 @@ def trace_ns(times_s: npt.NDArray[np.float64]) -> Offsets:
         LoadTestError: the trace is empty, not finite or goes back in time.
     """
     if times_s.size == 0:
-        raise LoadTestError("the trace holds no times", hint="write one time per line, in seconds")
+        raise LoadTestError("the trace is empty", hint="write one time per line, in seconds")
     if not np.isfinite(times_s).all():
         line = int(np.flatnonzero(~np.isfinite(times_s))[0]) + 1
-        raise LoadTestError(
-            f"time {line} of the trace is {times_s[line - 1]}", hint="every time must be a finite number"
-        )
+        raise LoadTestError(f"time {line} of the trace is {times_s[line - 1]}", hint="write finite numbers")
     steps = np.diff(times_s)
     if (steps < 0).any():
         at = int(np.flatnonzero(steps < 0)[0])
         raise LoadTestError(
-            f"the trace goes back in time: {times_s[at + 1]:g} s follows {times_s[at]:g} s (time {at + 2})",
+            f"the trace is not ascending: {times_s[at + 1]:g} s follows {times_s[at]:g} s (time {at + 2})",
             hint="sort the file",
         )
     offsets: Offsets = np.round((times_s - times_s[0]) * 1e9).astype(np.int64)

@@ -104,7 +104,7 @@ def find_capacity(
     """
     if not slo.latency and slo.errors is None and judge is None:
         raise LoadTestError(
-            "there is no objective to search for", hint="give --slo, such as --slo p95=25ms,errors=0.1%"
+            "the search for capacity needs an SLO", hint="give --slo, for example --slo p95=25ms,errors=0.1%"
         )
     search = CapacitySearch(start_rate, tolerance=limits.tolerance, max_rate=limits.max_rate, min_rate=_MIN_RATE)
     base = msgspec.structs.replace(plan, rate=None, ramp=None, trace="", slo=slo)

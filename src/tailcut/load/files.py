@@ -34,6 +34,6 @@ def prepare(path: Path, suffixes: Collection[str] = ()) -> None:
         if path.is_dir():
             reason = "it is a folder"
         elif not os.access(path if path.exists() else path.parent, os.W_OK):
-            reason = "no right to write there"
+            reason = "no write permission"
     if reason:
-        raise LoadTestError(f"cannot write {path}: {reason}", hint="choose a folder that is writable")
+        raise LoadTestError(f"cannot write {path}: {reason}", hint="choose a writable folder")

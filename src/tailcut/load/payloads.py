@@ -106,7 +106,7 @@ def _chain(first: Body, rest: Iterator[Body]) -> Iterator[Body]:
 def _lines(path: Path) -> Iterator[bytes]:
     if path.exists() and not path.is_file():
         raise LoadTestError(
-            f"the payloads {path} are no file that can be read twice, once to check them and once to send them",
+            f"the payloads {path} cannot be read twice, but they are read once to check and once to send them",
             hint="write them to a .jsonl file, or name module:callable",
         )
     try:

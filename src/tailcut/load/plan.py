@@ -99,11 +99,13 @@ def parse_url(url: str) -> Target:
         raise LoadTestError(f"the URL {shown} is not an http URL with a host", hint=hint)
     if parts.username is not None:
         raise LoadTestError(
-            f"the URL {shown} has a user or a password, which are not sent", hint="give --header 'Authorization: ...'"
+            f"the URL {shown} contains a user or a password, which would not be sent",
+            hint="give --header 'Authorization: ...'",
         )
     if not (url.isascii() and url.isprintable()) or " " in url:
         raise LoadTestError(
-            f"the URL {shown} has a space or a letter outside ASCII", hint="percent-encode it, such as %20 for a space"
+            f"the URL {shown} has a space or a non-ASCII character",
+            hint="percent-encode it, for example %20 for a space",
         )
     tls = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -118,22 +120,22 @@ def check_plan(plan: LoadPlan) -> None:
     """
     given = [name for name in ("rate", "ramp", "trace") if getattr(plan, name)]
     if len(given) > 1:
-        raise LoadTestError(f"{' and '.join(given)} are given together", hint="give one of --rate, --ramp and --trace")
+        raise LoadTestError(f"{' and '.join(given)} exclude each other", hint="give one of --rate, --ramp and --trace")
     if plan.rate is not None and not 0 < plan.rate < inf:
         raise LoadTestError(f"--rate is {plan.rate:g} requests/s", hint="give a finite rate above 0")
     if plan.seed < 0:
-        raise LoadTestError(f"--seed is {plan.seed}", hint="give 0 or a whole number above it")
+        raise LoadTestError(f"--seed is {plan.seed}", hint="give a whole number of at least 0")
     if plan.connections < 1:
         raise LoadTestError(f"--connections is {plan.connections}", hint="allow at least 1")
     if plan.timeout_s <= 0:
-        raise LoadTestError(f"--timeout is {plan.timeout_s:g} s", hint="give a time-out above 0, such as 1s")
+        raise LoadTestError(f"--timeout is {plan.timeout_s:g} s", hint="give a timeout above 0, such as 1s")
     if plan.http_method == "HEAD":
         raise LoadTestError("HEAD requests are not supported", hint="use GET or POST")
     for name, value in plan.headers:
         if any(char in name + value for char in "\r\n") or not name or name.lower() in _OWN_HEADERS:
             raise LoadTestError(
                 f"the header {name!r}: {value!r} cannot be sent",
-                hint=f"no line breaks, and not one of {', '.join(sorted(_OWN_HEADERS))}",
+                hint=f"remove line breaks; {', '.join(sorted(_OWN_HEADERS))} cannot be set",
             )
 
 

@@ -100,9 +100,7 @@ def save_result(result: msgspec.Struct, path: Path) -> None:
     try:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
     except OSError as error:
-        raise LoadTestError(
-            f"cannot write {path}: {error.strerror}", hint="choose a folder that is writable"
-        ) from error
+        raise LoadTestError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
 
 
 def load_result(path: Path) -> LoadResult:
@@ -114,4 +112,6 @@ def load_result(path: Path) -> LoadResult:
     try:
         return msgspec.json.decode(path.read_bytes(), type=LoadResult)
     except (OSError, msgspec.DecodeError) as error:
-        raise LoadTestError(f"cannot read a load result from {path}: {error}", hint="give a file of --json") from error
+        raise LoadTestError(
+            f"cannot read a load result from {path}: {error}", hint="give a file written by --json"
+        ) from error

@@ -220,8 +220,8 @@ class _Drive:
         if isinstance(error, ssl.SSLCertVerificationError):
             return certificate_hint(error.verify_code, "SSL_CERT_FILE=FILE")
         if self._plan.url.startswith("https:") and isinstance(error, _NO_HANDSHAKE):
-            return "does the server speak TLS there? plain HTTP is http://"
-        return "is the server running there?"
+            return "check that the server uses TLS; for plain HTTP write http://"
+        return "check that the server runs at this address"
 
 
 class _CpuWindow:

@@ -46,9 +46,7 @@ def save_samples(samples: Samples, path: Path) -> None:
         else:
             _save_csv(samples, path)
     except OSError as error:
-        raise LoadTestError(
-            f"cannot write {path}: {error.strerror}", hint="choose a folder that is writable"
-        ) from error
+        raise LoadTestError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
 
 
 def load_samples(path: Path) -> Samples:
@@ -72,7 +70,7 @@ def load_samples(path: Path) -> Samples:
             )
     except (OSError, KeyError, ValueError) as error:
         raise LoadTestError(
-            f"cannot read raw samples from {path}: {error}", hint="give a .npz file of --raw"
+            f"cannot read raw samples from {path}: {error}", hint="give a .npz file written by --raw"
         ) from error
 
 

@@ -161,13 +161,13 @@ def _about_failures(plan: LoadPlan, status: npt.NDArray[np.int16], answered: npt
     if answered.all():
         return ()
     if not plan.slo.latency and plan.slo.errors is None:
-        return (f"{1 - answered.mean():.1%} of the requests failed, and nothing is judged: give --slo",)
+        return (f"{1 - answered.mean():.1%} of the requests failed, but nothing is judged: give --slo",)
     wrong = np.isin(status, list(CLIENT_STATUSES)).mean()
     if not wrong:
         return ()
     return (
-        f"{wrong:.1%} of the requests were refused as wrong (400, 404, 413, 422): the client's errors count for no"
-        " objective; send bodies that the server takes, or less is measured than asked for",
+        f"{wrong:.1%} of the requests were refused as wrong (400, 404, 413, 422): client errors count for no "
+        "objective, and reduce the measured load; send valid bodies",
     )
 
 
@@ -178,21 +178,20 @@ def _warnings(
     if lag_ms is not None and latency_ms is not None and lag_ms.p99 > min(1.0, 0.1 * latency_ms.p50):
         limit = "1 ms" if lag_ms.p99 > 1.0 else "10 % of the median latency"
         found.append(
-            f"requests left late: p99 send lag {lag_ms.p99:.2f} ms is above {limit};"
-            " the latencies hold the generator's own lateness too (give it a core of its own)"
+            f"requests left late: p99 send lag {lag_ms.p99:.2f} ms is above {limit}; the latencies include this delay "
+            "of the generator (give it its own core)"
         )
     if facts.delayed_by_cap:
         found.append(
-            f"{facts.delayed_by_cap} requests waited at the cap of {plan.connections} connections (--connections)"
+            f"{facts.delayed_by_cap} requests waited for one of {plan.connections} connections (--connections)"
         )
     if facts.sent_again:
         found.append(
-            f"{facts.sent_again} requests were sent twice, because the server had closed their connection without a"
-            " word: it restarts or crashes, keeps connections for a short time only, or ends one after an exception"
-            " (uvicorn does)"
+            f"{facts.sent_again} requests were sent twice because the server closed their connection without a reply: "
+            "it restarts or crashes, closes idle connections early, or closes one after an exception (as uvicorn does)"
         )
     if plan.pid and facts.cpu_s is None:
-        found.append(f"process {plan.pid} ended before the run did, or the run before its warm-up: no CPU figure")
+        found.append(f"process {plan.pid} ended before the run, or the run ended in its warm-up: no CPU figure")
     if facts.generator_cpu_share > 0.9:
         found.append(
             f"the generator used {facts.generator_cpu_share:.0%} of a core: it may be the limit, not the server"
@@ -200,8 +199,6 @@ def _warnings(
     if latency_ms is not None:
         for share, name in ((0.95, "p95"), (0.99, "p99"), (0.999, "p99.9")):
             if latency_ms.count < samples_needed(share):
-                found.append(
-                    f"{name} and above rest on few samples: {latency_ms.count}, better {samples_needed(share)}"
-                )
+                found.append(f"{name} and above have few samples: {latency_ms.count}, better {samples_needed(share)}")
                 break
     return tuple(found)

@@ -55,18 +55,18 @@ def render_step(step: CapacityStep) -> str:
 def render_capacity(result: CapacityResult) -> str:
     """Lay the outcome of a capacity search out in lines."""
     if result.rate == 0:
-        lines = [f"no rate was found within {result.objectives}"]
+        lines = [f"no rate meets {result.objectives}"]
     else:
-        state = "passed twice" if result.confirmed else "passed once, its repeat is missing"
+        state = "passed twice" if result.confirmed else "passed once, not repeated"
         lines = [f"capacity within {result.objectives}: {result.rate:.1f} req/s ({state})"]
     if result.limit:
         lines.append(f"limited by {result.limit}")
     elif result.rate and result.complete:
-        lines.append("no rate that was tried missed: the server may do more")
+        lines.append("every tried rate passed: the server may do more")
     if not result.complete:
-        lines.append("the time for the search was up: a higher rate may pass (--max-search)")
+        lines.append("the search ran out of time (--max-search): a higher rate may pass")
     if result.generator_limited:
-        lines.append("the generator itself was at its limit in a step that missed: the server may do more")
+        lines.append("the generator was at its limit in a missed step: the server may do more")
     return "\n".join(lines)
 
 

@@ -24,10 +24,8 @@ from tailcut.report.parity.file import CauseParity, InputsParity, VariantParity
 _DIFFERING, _EQUAL = 40, 20
 """Requests that causes are looked for in."""
 _LEAST_KEPT = 0.5
-_MOVING = (
-    "answers change with time or at random: pin the clock and the seeds of both sides"
-    " (docs/how-to/parity.md says how), else differences of the moment are reported"
-)
+_MOVING = "answers change with time or at random: pin the clock and the seeds of both sides (see "
+"docs/how-to/parity.md), else random differences are reported"
 
 
 def diagnose(
@@ -89,7 +87,7 @@ def _causes(
         return causes, inputs, [], notes
     cases, left_out = make_cases(replica, sample, comparison)
     if left_out > _LEAST_KEPT * (left_out + len(cases)):
-        notes.append(f"{left_out} rows have another answer when the deployment is asked again: {_MOVING}")
+        notes.append(f"{left_out} rows get another answer when the request is repeated: {_MOVING}")
     same_inputs = inputs is not None and inputs.equal
     if not causes and not same_inputs and any(case.differs for case in cases):
         causes = [_cause(one, "answers") for one in explain_answers(replica, cases, comparison)]

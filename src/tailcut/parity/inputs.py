@@ -68,12 +68,12 @@ def see_inputs(pilot: Pilot, replica: Replica, exchanges: Sequence[Exchange]) ->
     take = pilot.inputs
     seen = SeenInputs()
     if take is None:
-        seen.problem = "the pilot is a URL or a command: give --pilot module:app to see what it hands to its model"
+        seen.problem = "the pilot is a URL or a command: give --pilot module:app to compare the inputs of its model"
         return seen
     size = 0
     for exchange in exchanges:
         if size > _MOST_VALUES:
-            seen.leave_out(exchange.number, f"the requests before have {size} values, enough to compare")
+            seen.leave_out(exchange.number, f"earlier requests have {size} values, enough to compare")
             continue
         take()
         pilot.asker.ask(encode(exchange.request), exchange.path)
@@ -82,7 +82,7 @@ def see_inputs(pilot: Pilot, replica: Replica, exchanges: Sequence[Exchange]) ->
             rows = replica.feature_rows(exchange.asked)
             ours = replica.columns(rows)
         except TailcutError as error:
-            seen.leave_out(exchange.number, f"the deployment's inputs could not be made here: {error.message}")
+            seen.leave_out(exchange.number, f"the deployment's inputs could not be computed here: {error.message}")
             continue
         call = joined([_call(one) for one in calls], exchange.rows)
         theirs = matched(call, ours) if call is not None else None
@@ -215,6 +215,6 @@ def _unmatched(calls: Sequence[ModelCall], ours: dict[str, Columns]) -> str:
     last = calls[-1]
     theirs = [*last.named, *(f"[{len(values)} rows]" for values in last.placed)]
     return (
-        f"what the pilot hands to {last.model} ({', '.join(theirs)}) does not have the form of the deployment's inputs"
+        f"the pilot's input of {last.model} ({', '.join(theirs)}) does not have the form of the deployment's inputs"
         f" ({', '.join(ours)})"
     )

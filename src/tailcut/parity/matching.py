@@ -39,7 +39,7 @@ def choose_form(payloads: Sequence[Payload], pilot: Asker, ours: Asker, takes: T
     """Take the first form of the pilot's requests that the deployment answers.
 
     Raises:
-        NothingCompared: the pilot answers none of the first requests, or the deployment none of their forms.
+        NothingCompared: the pilot answered none of the first requests, or the deployment none of their forms.
     """
     refused = Reply(0, None, "")
     understood: RequestForm | None = None
@@ -56,9 +56,9 @@ def choose_form(payloads: Sequence[Payload], pilot: Asker, ours: Asker, takes: T
     if understood is not None:
         return understood
     raise NothingCompared(
-        f"the deployment answers no form of the pilot's request; it says {refused.status}: {refused.text}",
+        f"the deployment accepts no form of the pilot's request; its reply is {refused.status}: {refused.text}",
         hint=_token_hint(refused)
-        or "say where its rows or entities are: --request entities=PATH, rows=PATH or rows.FIELD=PATH",
+        or "give the path of rows or entities: --request entities=PATH, rows=PATH or rows.FIELD=PATH",
     )
 
 
@@ -73,10 +73,10 @@ def choose_pairs(exchanges: Sequence[Exchange], given: Sequence[Pair] = ()) -> S
     if not answered:
         first = exchanges[0]
         raise NothingCompared(
-            f"no request was answered by both sides; of the first the pilot says {first.theirs.status}:"
-            f" {first.theirs.text}, the deployment {first.ours.status}: {first.ours.text}",
+            f"no request was answered by both sides; for the first the pilot replied {first.theirs.status}:"
+            f" {first.theirs.text}, and the deployment {first.ours.status}: {first.ours.text}",
             hint=_token_hint(first.ours)
-            or "are both asked of the same data? --request says how the deployment's request is made",
+            or "check that both sides have the same data; set the form of the deployment's request with --request",
         )
     if given:
         _check_given(given, exchanges, answered)
@@ -86,7 +86,7 @@ def choose_pairs(exchanges: Sequence[Exchange], given: Sequence[Pair] = ()) -> S
         theirs, ours = unmatched([], answered)
         raise NothingCompared(
             f"no field of the pilot ({', '.join(theirs)}) looks like one of the deployment ({', '.join(ours)})",
-            hint="say which belong together: --map PILOT.PATH=OUTPUT",
+            hint="map the fields: --map PILOT.PATH=OUTPUT",
         )
     return pairs
 
@@ -101,8 +101,8 @@ def check_tolerances(tolerances: Mapping[str, Tolerance], pairs: Sequence[Pair])
     for name in tolerances:
         if name and name not in names:
             raise ManifestError(
-                f"--tolerance {name}=...: no output of that name is compared",
-                hint=f"outputs that are compared: {', '.join(names)}",
+                f"--tolerance {name}=...: no compared output has this name",
+                hint=f"compared outputs: {', '.join(names)}",
             )
 
 
@@ -136,8 +136,8 @@ def _answered(payloads: Sequence[Payload], pilot: Asker) -> list[Payload]:
     found = [payload for payload, reply in zip(payloads, replies, strict=True) if reply.answered]
     if not found:
         raise NothingCompared(
-            f"the pilot answers none of the first {len(payloads)} requests at {without_secrets(pilot.url)};"
-            f" it says {replies[0].status}: {replies[0].text}",
-            hint="--path names its route, --header 'NAME: VALUE' what it asks for besides",
+            f"the pilot answered none of the first {len(payloads)} requests at {without_secrets(pilot.url)}; its reply "
+            f"is {replies[0].status}: {replies[0].text}",
+            hint="set its route with --path and its headers with --header 'NAME: VALUE'",
         )
     return found

@@ -72,5 +72,5 @@ def _payload(number: int, path: str, raw: bytes) -> Payload:
         return Payload(path, raw, decode(_JSON, raw))
     except UNREADABLE as error:
         raise LoadTestError(
-            f"the body of request {number} is not JSON: {error}", hint="the deployment takes JSON; send one body a line"
+            f"the body of request {number} is not JSON: {error}", hint="write one JSON body per line"
         ) from None

@@ -70,16 +70,16 @@ def check_plan(plan: ParityPlan) -> None:
     """
     if plan.requests < 1 or plan.concurrency < 1:
         raise ManifestError(
-            f"--requests is {plan.requests} and --concurrency {plan.concurrency}", hint="both are at least 1"
+            f"--requests is {plan.requests} and --concurrency {plan.concurrency}", hint="give at least 1 for both"
         )
     if plan.deployment and plan.variants:
         raise ManifestError(
-            "--variant with --deployment: a server that runs answers with the variant that it serves",
-            hint="leave one of the two out",
+            "--variant with --deployment: a running server answers with its own variant",
+            hint="leave one of them out",
         )
     if plan.deployment_headers and not plan.deployment:
         raise ManifestError(
-            "--deployment-header without --deployment: variants that are started here take requests without tokens",
+            "--deployment-header without --deployment: variants started here need no tokens",
             hint="leave it out, or give --deployment URL",
         )
     pilot = plan.pilot if is_url(plan.pilot) else ""

@@ -83,9 +83,9 @@ class _Runner:
     def run(self, chosen: Sequence[Chosen]) -> ParityRecord:
         variants = [self._variant(one) for one in chosen]
         if all(one.failed for one in variants):
-            raise StartError(f"no variant could be asked: {variants[0].failed}", hint="`tailcut check` tries the path")
+            raise StartError(f"no variant could be compared: {variants[0].failed}", hint="run `tailcut check`")
         if self.comparison is None or self.form is None:
-            raise NothingCompared("no variant answered", hint="see `tailcut check`")
+            raise NothingCompared("no variant answered", hint="run `tailcut check`")
         rest = unmatched(self.comparison.pairs, self.answered)
         return ParityRecord(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -124,7 +124,7 @@ class _Runner:
         except (NothingCompared, ManifestError):
             raise  # it would be the same with every variant
         except TailcutError as error:
-            self.tell(f"{chosen.name}: not asked: {error.message}")
+            self.tell(f"{chosen.name}: not compared: {error.message}")
             return VariantParity(
                 variant=chosen.name, version=chosen.version, exact=chosen.exact, judged=chosen.judged,
                 failed=error.explained,

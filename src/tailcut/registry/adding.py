@@ -83,7 +83,7 @@ def check_parts(records: Mapping[str, VariantRecord]) -> None:
                 kept = "is no variant with one artifact" if other is None or other.parts else f"has {other.sha256}"
                 raise ArtifactError(
                     f"variant {name!r} runs {part!r} with SHA-256 {sha}; in this version {part!r} {kept}",
-                    hint="add the variants that a pair was made from together with it",
+                    hint="add a pair together with the variants that it was made from",
                 )
 
 
@@ -96,10 +96,10 @@ def check_origins(origins: Mapping[Path, str]) -> None:
     for path, expected in origins.items():
         found = digest(path) if path.is_file() else ""
         if found != expected:
-            became = f"its SHA-256 was {expected} and is {found}" if found else "it is gone"
+            became = f"its SHA-256 was {expected} and is {found}" if found else "it no longer exists"
             raise ArtifactError(
-                f"{path} changed while the model was built from it: {became}",
-                hint="the registry is unchanged; run `tailcut build` again and leave the file alone meanwhile",
+                f"{path} changed during the build: {became}",
+                hint="the registry is unchanged; run `tailcut build` again and do not change the file meanwhile",
             )
 
 
@@ -108,7 +108,7 @@ def _copy(storage: Storage, batch: Batch, path: Path, kept: VariantRecord | Kept
     if storage.holds(blob, kept.sha256, kept.size_bytes):
         return
     if batch.copy(blob, path) != kept.sha256:
-        raise ArtifactError(f"artifact {path} changed while it was read", hint="build into a folder of its own")
+        raise ArtifactError(f"artifact {path} changed while it was read", hint="build into a separate folder")
 
 
 def _relative(origins: Mapping[str, str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from tailcut.registry.records import Variant, VariantRecord, Version
 Trial = Callable[[Version, str], str]
 """Opens a variant and runs rows on it; says what it ran. An ArtifactError where it cannot be served."""
 
-FROM_REGISTRY = "`tailcut build --from-registry` makes and judges the variants for this machine"
+FROM_REGISTRY = "`tailcut build --from-registry` builds and judges the variants for this machine"
 
 
 def bounds_of(version: Version) -> tuple[Bound, ...]:
@@ -32,7 +32,7 @@ def bounds_of(version: Version) -> tuple[Bound, ...]:
     except msgspec.ValidationError as error:
         raise ArtifactError(
             f"the bounds of model {version.model!r} version {version.id} cannot be read: {error}",
-            hint="run `tailcut build` again; the record may be of a later tailcut",
+            hint="run `tailcut build` again; a later tailcut may have written the record",
         ) from None
 
 
@@ -67,7 +67,7 @@ def built(record: Version, name: str) -> VariantRecord:
         there = ", ".join(each for each, other in record.variants.items() if other.sha256)
         raise ArtifactError(
             f"variant {name!r} of model {record.model!r} version {record.id} was not built: {found.refused}",
-            hint=f"mend that and run `tailcut build` again, or choose one of: {there}",
+            hint=f"fix the cause and run `tailcut build` again, or choose one of: {there}",
         )
     return found
 
@@ -92,7 +92,7 @@ def refuse(version: Version, name: str, check: Check, *, force: bool) -> None:
         more = f"; and {error.message}"
     raise ArtifactError(
         f"variant {name!r} of model {version.model!r} version {version.id} was refused: {reason}{more}",
-        hint="promote another variant, change what refused it and build again, or say --force",
+        hint="promote another variant, fix the cause and build again, or give --force",
     )
 
 
@@ -104,10 +104,10 @@ def refuse_untrusted(version: Version, name: str, found: Trust, *, unverified: b
     """
     what = f"variant {name!r} of model {version.model!r} version {version.id}"
     if found.level == "not openable":
-        raise NotServable(f"{what} is not opened here: {found.reason}", hint=_way_out(version, name))
+        raise NotServable(f"{what} cannot be opened here: {found.reason}", hint=_way_out(version, name))
     if found.level == "unverified" and not unverified:
         raise NotServable(
-            f"{what} is unverified here, its quality verdict holds for other kernels: {found.reason}",
+            f"{what} is unverified here, because its quality verdict holds for other kernels: {found.reason}",
             hint=f"{FROM_REGISTRY}; meanwhile serve one of its base: {', '.join(base_names(version)) or 'none'}",
         )
 
@@ -116,7 +116,7 @@ def _way_out(version: Version, name: str) -> str:
     """Say how a variant that its runtime's package keeps from being opened can be, beside building anew."""
     keys = version.variants[name].keys
     if keys is not None and spec_of(keys.load.runtime).error:
-        return f"mend or uninstall the package that registers it; {FROM_REGISTRY}"
+        return f"fix or uninstall the package that registers it; {FROM_REGISTRY}"
     if keys is None or keys.load.binding != "version":
         return FROM_REGISTRY
     return f"pip install '{packages_of(keys.load.runtime)[0]}=={keys.load.version}'; {FROM_REGISTRY}"
@@ -146,8 +146,8 @@ def refuse_pickle(variant: Variant) -> None:
     if bad is not None:
         raise NotServable(
             f"artifact {bad} (variant {variant.name!r} of model {variant.model!r}) is a pickle, "
-            "and loading a pickle runs whatever code is in it",
-            hint="use another form of the model (ONNX, a state dict); where you made the file yourself, say --trust",
+            "and loading a pickle runs the code in it",
+            hint="use another format (ONNX, a state dict); if you made the file yourself, give --trust",
         )
 
 

@@ -33,7 +33,7 @@ def code_of(version: Version) -> Code | None:
     except msgspec.ValidationError as error:
         raise ArtifactError(
             f"the code of model {version.model!r} version {version.id} cannot be read: {error}",
-            hint="run `tailcut build` again; the record may be of a later tailcut",
+            hint="run `tailcut build` again; a later tailcut may have written the record",
         ) from None
 
 

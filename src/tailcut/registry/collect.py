@@ -63,16 +63,16 @@ def refuse_incomplete(storage: Storage, contents: Contents) -> None:
     Raises:
         ArtifactError: a promoted version has no record, or there are artifacts and no models.
     """
-    hint = "nothing was removed; was a part of the registry moved away, or is it not mounted?"
+    hint = "nothing was removed; check whether a part of the registry was moved or is not mounted."
     there = {(each.model, each.id) for each in contents.versions}
     for model, promotion in contents.promotions.items():
         if promotion is not None and (model, promotion.version) not in there:
             raise ArtifactError(
-                f"version {promotion.version} of model {model!r} is promoted in {storage.url} and has no record",
-                hint=f"{hint} If it is gone for good, promote another version",
+                f"version {promotion.version} of model {model!r} is promoted in {storage.url} but has no record",
+                hint=f"{hint} If the record is lost, promote another version",
             )
     if not contents.promotions and next(storage.files("blobs"), None) is not None:
-        raise ArtifactError(f"{storage.url} holds artifacts, but no model that could refer to them", hint=hint)
+        raise ArtifactError(f"{storage.url} holds artifacts, but no model that refers to them", hint=hint)
 
 
 def plan(storage: Storage, contents: Contents) -> Collected:

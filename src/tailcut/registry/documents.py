@@ -59,7 +59,7 @@ def model_path(model: str, name: str = "") -> str:
         NotInRegistry: the name could leave the folder.
     """
     if not is_model(model):
-        raise NotInRegistry(f"{model!r} cannot be a model's name", hint="letters, digits, '_', '.' and '-' only")
+        raise NotInRegistry(f"{model!r} cannot be a model's name", hint="use letters, digits, '_', '.' and '-' only")
     return f"models/{model}/{name}".rstrip("/")
 
 
@@ -114,13 +114,13 @@ def read_version(storage: Storage, model: str, version: str, *, evidence: bool) 
     found = decode(storage, path, Version)
     if found.schema > SCHEMA:
         raise ArtifactError(
-            f"{storage.url}/{path} has schema {found.schema}, this tailcut reads up to {SCHEMA}",
-            hint="upgrade tailcut, or build the model again with this one",
+            f"{storage.url}/{path} has schema {found.schema}, but this tailcut reads up to {SCHEMA}",
+            hint="upgrade tailcut, or build the model again with this version",
         )
     if found.model != model:
         raise ArtifactError(
             f"{storage.url}/{path} is of model {found.model!r}: its folder was renamed or copied",
-            hint=f"build {model!r} for itself; a model keeps the name that it was built with",
+            hint=f"build {model!r} itself; a built model cannot be renamed",
         )
     expected = version_id(found.model, found.inputs, found.outputs, found.variants, found.code)
     if not found.id == expected == version:
@@ -157,7 +157,7 @@ def decode_pointer(storage: Storage, model: str, content: bytes) -> Promotion:
         ArtifactError: it is corrupt.
     """
     where = f"{storage.url}/{model_path(model, POINTER)}"
-    return _decoded(content, where, Promotion, "promote a version: that writes it anew, its history is lost")
+    return _decoded(content, where, Promotion, "promote a version: this writes the file again, without its history")
 
 
 def encode(record: msgspec.Struct | Mapping[str, Any]) -> bytes:

@@ -41,19 +41,19 @@ def export(registry: Reader, version: Version, name: str, file: Path, *, force: 
     if found.parts:
         commands = [f"`tailcut registry export {version.id} {part} FILE`" for part in found.parts]
         raise ArtifactError(
-            f"{what} is a pair of {' and '.join(map(repr, found.parts))}, which no other program runs",
-            hint=f"export what it consists of: {', '.join(commands)}",
+            f"{what} is a pair of {' and '.join(map(repr, found.parts))}, which only tailcut can run",
+            hint=f"export its parts: {', '.join(commands)}",
         )
     if found.runtime == "sklearn":
         raise ArtifactError(
-            f"{what} was not stored: its artifact holds rows and answers, and no model",
+            f"{what} was not stored: its artifact holds rows and answers, but no model",
             hint=f"take the model from {', '.join(version.live_code(name))}, or export another variant",
         )
     variant = registry.artifact(version.model, name, version.id)
     content = msgspec.json.format(msgspec.json.encode(_described(version, variant)), indent=2) + b"\n"
     with Staging(file.parent, _WAY_OUT) as staging:
         if staging.copy(file, variant.artifact) != variant.sha256:
-            raise ArtifactError(f"{variant.artifact} changed while it was read", hint="try again")
+            raise ArtifactError(f"{variant.artifact} changed while it was read", hint="run the command again")
         staging.write(description, content)
         staging.commit()
     return file, description
@@ -62,12 +62,12 @@ def export(registry: Reader, version: Version, name: str, file: Path, *, force: 
 def _refuse_in_place(*files: Path, force: bool) -> None:
     folder = files[0].parent
     if not folder.is_dir():
-        raise ManifestError(f"{folder} is no folder", hint="make it first, or write to another one")
+        raise ManifestError(f"{folder} is not a folder", hint="create it first, or write to another folder")
     for file in files:
         if file.is_dir():
             raise ManifestError(f"{file} is a folder", hint="name a file")
         if file.exists() and not force:
-            raise ManifestError(f"{file} is there already", hint="name another file, or overwrite it with --force")
+            raise ManifestError(f"{file} already exists", hint="name another file, or overwrite it with --force")
 
 
 def _described(version: Version, variant: Variant) -> dict[str, Any]:

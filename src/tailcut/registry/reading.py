@@ -203,7 +203,7 @@ class Reader:
         promotion = self.promotion(model)
         if promotion is None:
             kind = ArtifactError if self._ids(model) else NotInRegistry
-            raise kind(f"nothing of model {model!r} is promoted in {self.url}", hint=self._here(model))
+            raise kind(f"model {model!r} has no promoted version in {self.url}", hint=self._here(model))
         return promotion
 
     def _checked(self, record: Version, name: str, trust: Trust | None = None) -> Variant:
@@ -235,8 +235,8 @@ class Reader:
         kept = record.variants.get(part)
         if kept is None or kept.sha256 != sha:
             raise ArtifactError(
-                f"{what} runs {part!r} with SHA-256 {sha}, which its version does not hold",
-                hint="the record was changed by hand: run `tailcut build` again",
+                f"{what} runs {part!r} with SHA-256 {sha}, which its version lacks",
+                hint="the record was edited: run `tailcut build` again",
             )
         return self._storage.fetch(blob_path(sha), sha, kept.size_bytes, f"part {part!r} of {what}")
 

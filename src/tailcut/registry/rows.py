@@ -83,8 +83,8 @@ class KeptRows:
                 raise ValueError(f"its inputs have {[len(array) for array in inputs.values()]} rows")
         except (OSError, EOFError, ValueError, TypeError, KeyError, BadZipFile) as error:
             raise ArtifactError(
-                f"the rows that are kept in {path} cannot be read: {error}",
-                hint="run `tailcut build` again; the file may be of a later tailcut",
+                f"the kept rows in {path} cannot be read: {error}",
+                hint="run `tailcut build` again; a later tailcut may have written the file",
             ) from error
         return KeptRows(inputs, str(found.get(_PADDING, "")))
 

@@ -21,11 +21,11 @@ from tailcut.errors import ArtifactError, BuildError, MissingExtra
 from tailcut.system.atomic_files import Staging, check, digest
 from tailcut.system.clock import now
 
-_AS_IT_WAS = "the registry is unchanged; check the rights and the space there, or set registry.path to another place"
+_AS_IT_WAS = "the registry is unchanged; check permissions and free space, or set registry.path to another place"
 
 _REPLACE = "remove that object and run `tailcut build` again, or promote another version"
 
-_CACHE = "free space or rights there, or set XDG_CACHE_HOME to a folder for artifacts that are fetched from a URL"
+_CACHE = "free space, give write permission, or set XDG_CACHE_HOME to a folder for artifacts fetched from a URL"
 
 
 class FsspecStorage:
@@ -119,15 +119,15 @@ class FsspecStorage:
     def adding(self) -> Iterator[None]:
         # First the own mark, then the look at the other's: of two that do so at once, at least one sees the other.
         with self._object(f"locks/adding-{secrets.token_hex(8)}", ""):
-            self._refuse_if("locks/collecting", "garbage is being collected by {holder}")
+            self._refuse_if("locks/collecting", "{holder} is removing unused artifacts")
             yield
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        with self._object("locks/collecting", "garbage is being collected by {holder}"):
+        with self._object("locks/collecting", "{holder} is removing unused artifacts"):
             for name in self.names("locks"):
                 if name.startswith("adding-"):
-                    self._refuse_if(f"locks/{name}", "artifacts are being added by {holder}")
+                    self._refuse_if(f"locks/{name}", "{holder} is adding artifacts")
             yield
 
     @contextmanager
@@ -152,7 +152,7 @@ class FsspecStorage:
             return
         raise BuildError(
             f"{held.format(holder=holder)}, which holds {self.url}/{path}",
-            hint="wait until that has ended; if its process is gone, remove that object",
+            hint="wait until it has ended; if its process no longer runs, remove that object",
         )
 
     def put(self, path: str, content: bytes | Path) -> None:
@@ -212,7 +212,7 @@ class FsspecStorage:
             raise
         except Exception as error:
             reason = str(error).partition("\n")[0] or "no reason given"
-            hint = _AS_IT_WAS if what == "write" else "check the address, the rights and the network"
+            hint = _AS_IT_WAS if what == "write" else "check the address, the permissions and the network"
             message = f"cannot {what} {self.url}/{path}: {type(error).__name__}: {reason}"
             raise ArtifactError(message, hint=hint) from error
 
@@ -243,7 +243,7 @@ def _open(url: str) -> tuple[Any, str]:
         import fsspec
     except ModuleNotFoundError as error:
         raise MissingExtra(
-            f"registry.path is the URL {url}, and fsspec is not installed", hint="pip install 'tailcut[remote]'"
+            f"registry.path is the URL {url}, but fsspec is not installed", hint="pip install 'tailcut[remote]'"
         ) from error
     try:
         files, base = fsspec.core.url_to_fs(url)
@@ -254,8 +254,8 @@ def _open(url: str) -> tuple[Any, str]:
         ) from error
     except ValueError as error:
         raise ArtifactError(
-            f"registry.path is the URL {url}, which fsspec does not understand: {error}",
-            hint="write a scheme that fsspec knows, such as s3://bucket/folder, or a folder",
+            f"registry.path is the URL {url}, which fsspec does not support: {error}",
+            hint="use a scheme that fsspec supports, such as s3://bucket/folder, or a folder",
         ) from error
     return files, base.rstrip("/")
 
@@ -275,5 +275,5 @@ def _cache_folder() -> Path:
         return (Path(given) if given else Path.home() / ".cache") / "tailcut" / "artifacts"
     except RuntimeError as error:
         raise ArtifactError(
-            f"no place for artifacts that are fetched: {error}", hint="set HOME, or XDG_CACHE_HOME to a folder"
+            f"no folder for fetched artifacts: {error}", hint="set HOME, or XDG_CACHE_HOME to a folder"
         ) from error

@@ -51,7 +51,7 @@ class LocalStorage:
         try:
             file.unlink(missing_ok=True)
         except OSError as error:
-            raise ArtifactError(f"cannot remove {file}: {error.strerror}", hint="check the rights on it") from error
+            raise ArtifactError(f"cannot remove {file}: {error.strerror}", hint="check its permissions") from error
         with suppress(OSError):
             file.parent.rmdir()
 
@@ -87,8 +87,8 @@ class LocalStorage:
                 yield
         except Held as error:
             raise BuildError(
-                f"artifacts are being added to {self.url}, so nothing can be removed",
-                hint="try again when that is done",
+                f"a build is adding artifacts to {self.url}, so nothing can be removed",
+                hint="run gc again when the build has ended",
             ) from error
 
 
@@ -117,4 +117,4 @@ def _reading(file: Path) -> Iterator[Path]:
     except NotADirectoryError as error:
         raise FileNotFoundError(error.errno, error.strerror, str(file)) from error
     except OSError as error:
-        raise ArtifactError(f"cannot read {file}: {error.strerror}", hint="check the rights on it") from error
+        raise ArtifactError(f"cannot read {file}: {error.strerror}", hint="check its permissions") from error

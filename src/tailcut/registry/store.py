@@ -187,12 +187,12 @@ class Registry(Verifier):
             if after is None:
                 ways_out = dict.fromkeys(error.hint for error in passed.values() if error.hint)
                 raise ArtifactError(
-                    "; ".join((f"model {model!r} has no earlier promotion to go back to in {self.url}", *said)),
-                    hint="; ".join((*ways_out, "`tailcut registry list` shows what can be promoted")),
+                    "; ".join((f"model {model!r} has no earlier promotion to roll back to in {self.url}", *said)),
+                    hint="; ".join((*ways_out, "`tailcut registry list` lists what can be promoted")),
                 )
             self._write(model_path(model, POINTER), encode(after))
         for each in said:
-            notice(f"passed over {each}")
+            notice(f"skipped {each}")
         return after
 
     # -- Clearing up -------------------------------------------------------------------------------------------------

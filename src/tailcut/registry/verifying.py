@@ -67,4 +67,4 @@ def _broken_promise(error: ArtifactError) -> ArtifactError:
     """Return the error of what is promoted: that it cannot be served is a fault of the registry then."""
     if not isinstance(error, NotServable):
         return error
-    return ArtifactError(f"{error.message}; and it is promoted", hint=error.hint, detail=error.detail)
+    return ArtifactError(f"{error.message}; it is promoted", hint=error.hint, detail=error.detail)

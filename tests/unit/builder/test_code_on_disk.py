@@ -44,7 +44,7 @@ def test_modules_in_an_archive_count_as_those_in_files(tmp_path: Path, change: d
         }
         check_unchanged(found, project.manifest)
         zipped(tmp_path / "lib.zip", **change)
-        with pytest.raises(ArtifactError, match=r"lib\.zip/from_archive_.*changed while the model was built"):
+        with pytest.raises(ArtifactError, match=r"lib\.zip/from_archive_.*changed during the build"):
             check_unchanged(found, project.manifest)
 
 
@@ -59,7 +59,7 @@ def test_what_a_build_writes_is_no_data_file(tmp_path: Path, registry: str) -> N
         check_unchanged(found, project.manifest)
         assert set(found.code.data) == {"words.json", "models/tables.json"}
         project.write("models/more.json", "{}")
-        with pytest.raises(ArtifactError, match=r"models/more\.json changed while"):
+        with pytest.raises(ArtifactError, match=r"models/more\.json changed during"):
             check_unchanged(found, project.manifest)
 
 
@@ -81,5 +81,5 @@ def test_a_file_that_is_gone_ends_the_build(tmp_path: Path) -> None:
     with imported():
         found = write_down(project.manifest, tmp_path, source=True)
         (tmp_path / "helper_x.py").unlink()
-        with pytest.raises(ArtifactError, match=r"helper_x\.py changed while"):
+        with pytest.raises(ArtifactError, match=r"helper_x\.py changed during"):
             check_unchanged(found, project.manifest)

@@ -127,8 +127,8 @@ def test_probabilities_that_rounding_took_below_zero_are_judged() -> None:
     [
         ([0, 1], [-3.0, 4.5], {"auc": 0.1}, r"needs probabilities in \[0, 1\].* lies in \[-3, 4.5\]"),
         ([1, 1], [0.3, 0.5], {"auc": 0.1}, "auc needs both classes, every one of the 2 holdout labels is 1"),
-        ([0.5, 2.0], [0.3, 0.5], {"auc": 0.1}, "auc needs labels of 0 and 1"),
-        ([0, 1], [[0.3, 0.2, 0.5], [0.5, 0.5, 0]], {"auc": 0.1}, r"auc needs .* one score a row.*\[2, 3\]"),
+        ([0.5, 2.0], [0.3, 0.5], {"auc": 0.1}, "auc needs labels 0 and 1"),
+        ([0, 1], [[0.3, 0.2, 0.5], [0.5, 0.5, 0]], {"auc": 0.1}, r"auc needs .* one score per row.*\[2, 3\]"),
         ([1, 3], [[0.3, 0.2, 0.5], [0.5, 0.5, 0]], {"accuracy": 0.1}, r"1 of 2 labels are 3, .*classes are 0 to 2"),
         ([1, 2], [0.3, 0.6], {"accuracy": 0.1}, r"1 of 2 labels are 2, and output 'p' has no class of that number"),
         ([-1, 1], [0.3, 0.6], {"accuracy": 0.1}, r"1 of 2 labels are -1, .* its classes are 0 to 1"),

@@ -57,7 +57,7 @@ def test_promote_roll_back_retire_and_clear_up(registry: Registry, tmp_path: Pat
     brief = json.loads(tailcut(registry, capsys, "list", "--json"))
     assert [(each["version"], each["states"]["onnx"]) for each in brief] == [(new.id, "promoted")]
     nothing = tailcut(registry, capsys, "rollback", "--model", "another", code=ExitCode.USAGE)
-    assert "nothing of model 'another' is promoted" in nothing
+    assert "model 'another' has no promoted version" in nothing
 
 
 def test_a_retired_way_back_stays_and_is_named(registry: Registry, tmp_path: Path, capsys: Capture) -> None:
@@ -201,7 +201,7 @@ def test_the_manifests_registry_need_not_be_there_yet_but_must_be_a_folder(tmp_p
         (["show", "--version", "deadbeef"], "has no version 'deadbeef'"),
         (["diff", "deadbeef", "latest"], "has no version 'deadbeef'"),
         (["retire", "deadbeef"], "has no version 'deadbeef'"),
-        (["rollback", "--model", "fligths"], "nothing of model 'fligths' is promoted"),
+        (["rollback", "--model", "fligths"], "model 'fligths' has no promoted version"),
     ],
 )
 def test_a_name_that_is_typed_wrong_is_a_wrong_command_line(

@@ -224,7 +224,7 @@ def test_rows_that_json_has_not_are_refused() -> None:
     for wrong in (b"\xff", "\ud800", object(), 1j, endless):
         with pytest.raises(BadRequest, match="cannot be written as JSON"):
             rows_of(wrong)
-    with pytest.raises(BadRequest, match="holds text that is no Unicode"):
+    with pytest.raises(BadRequest, match="holds text that is not valid Unicode"):
         encode({"x": np.array(["\ud800"], object)}, None)
 
 

@@ -80,7 +80,7 @@ def test_a_slice_of_few_patients_is_not_judged() -> None:
     slices = {"kind": np.where(patients < 5, "few", "many")}
     found = judge({"v": spoiled(np.arange(100))}, SOURCE, LABELS, slices, {"accuracy": 0.1}, groups=patients)["v"]
     few = next(one for one in found.slices if one.value == "few")
-    assert (few.outcome, few.note) == ("inconclusive", "its rows are of 5 groups, 10 are the least that is judged")
+    assert (few.outcome, few.note) == ("inconclusive", "its rows belong to 5 groups; at least 10 are needed")
     assert next(one for one in found.slices if one.value == "many").outcome == "pass"
 
 
@@ -124,7 +124,7 @@ def test_agreement_is_of_groups_too() -> None:
 
 
 def test_one_group_says_nothing_and_a_column_of_another_length_is_refused() -> None:
-    with pytest.raises(BuildError, match="all 4000 confirmation rows are of one group"):
+    with pytest.raises(BuildError, match="all 4000 confirmation rows belong to one group"):
         accuracy(SOURCE, np.zeros(4000))
     with pytest.raises(BuildError, match="the groups have 5 rows, the scores have 4000"):
         accuracy(SOURCE, np.arange(5))

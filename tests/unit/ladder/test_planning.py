@@ -129,9 +129,12 @@ def result_of_search(**values: object) -> CapacityResult:
         ({}, "capacity: 55 req/s without a growing queue (p95 within 4 times the unloaded 31.2 ms)."),
         ({"complete": False}, "capacity: at least 55 req/s"),
         ({"complete": False}, "31.2 ms; the search ran out of time)"),
-        ({"limit": ""}, "at least 55 req/s without a growing queue (p95 within 4 times the unloaded 31.2 ms; no rate"),
+        (
+            {"limit": ""},
+            "at least 55 req/s without a growing queue (p95 within 4 times the unloaded 31.2 ms; no tried rate",
+        ),
         ({"generator_limited": True}, "at least 55 req/s"),
-        ({"generator_limited": True, "confirmed": False}, "itself was late; it did not pass a second time)"),
+        ({"generator_limited": True, "confirmed": False}, "itself was late; the repeat failed)"),
     ],
 )
 def test_how_sure_the_pilots_capacity_is_stands_beside_it(values: dict[str, object], says: str) -> None:

@@ -56,7 +56,7 @@ def test_a_url_that_is_refused_is_shown_without_its_secrets(url: str) -> None:
 
 
 def test_a_user_in_a_url_is_refused_with_the_header_to_give() -> None:
-    with pytest.raises(LoadTestError, match="has a user or a password, which are not sent") as caught:
+    with pytest.raises(LoadTestError, match="contains a user or a password, which would not be sent") as caught:
         parse_url("http://bob:s3cret@h/predict")
     assert "--header 'Authorization: ...'" in caught.value.hint
 
@@ -64,7 +64,7 @@ def test_a_user_in_a_url_is_refused_with_the_header_to_give() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"rate": 1.0, "ramp": (1.0, 2.0)}, "rate and ramp are given together"),
+        ({"rate": 1.0, "ramp": (1.0, 2.0)}, "rate and ramp exclude each other"),
         ({"rate": 0.0}, "rate is 0"),
         ({"connections": 0}, "connections is 0"),
         ({"timeout_s": 0.0}, "timeout is 0"),
@@ -117,7 +117,7 @@ def test_bad_payload_files_are_refused(tmp_path: Path, text: str, says: str) -> 
 def test_payloads_from_a_pipe_are_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "bodies.jsonl"
     os.mkfifo(pipe)
-    with pytest.raises(LoadTestError, match=r"no file that can be read twice.*once to send them"):
+    with pytest.raises(LoadTestError, match=r"cannot be read twice.*once to send them"):
         build_requests(LoadPlan(url=URL, payloads=str(pipe)), parse_url(URL), 3)
 
 

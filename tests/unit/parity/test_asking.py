@@ -127,7 +127,7 @@ def test_a_deployment_with_tokens_is_asked_with_its_header_or_the_flag_is_named(
             form = choose_form([payload], pilot, ours, takes_of(deployment))
             assert form == AS_IT_IS
         with deployment_asker(site, deployment, 5.0) as ours:
-            with pytest.raises(NothingCompared, match="it says 401") as guessed:
+            with pytest.raises(NothingCompared, match="its reply is 401") as guessed:
                 choose_form([payload], pilot, ours, takes_of(deployment))
             with pytest.raises(NothingCompared, match="the deployment 401") as given:
                 choose_pairs([exchange(1, payload, pilot, ours, form)])

@@ -72,7 +72,7 @@ def test_where_the_inputs_of_requests_that_differ_were_not_seen_the_model_is_not
     assert (found.equal, found.left_out, found.left_out_differing, found.rows) == (False, 3, 2, 1)
     text = said(found, [1, 2, 3])
     assert FROM_THE_MODEL not in text
-    assert "the inputs of 3 requests (2 of them differ) were not compared: what the pilot hands to M.predict" in text
+    assert "the inputs of 3 requests (2 of them differ) were not compared: the pilot's input of M.predict" in text
 
 
 def test_where_all_inputs_of_requests_that_differ_are_equal_the_model_is_blamed() -> None:
@@ -87,7 +87,7 @@ def test_where_all_inputs_of_requests_that_differ_are_equal_the_model_is_blamed(
 def test_where_no_inputs_were_seen_only_the_reason_is_given() -> None:
     found = looked_at([-1, -2], differing=[1])
     assert not found.equal
-    assert said(found, [1]).startswith("inputs were not compared: what the pilot hands to M.predict")
+    assert said(found, [1]).startswith("inputs were not compared: the pilot's input of M.predict")
 
 
 def test_a_column_that_differs_is_listed_beside_what_was_left_out() -> None:

@@ -44,7 +44,7 @@ def test_a_pilot_that_does_not_answer_is_named_without_its_secrets(manifest: Man
     payload = Payload("", b"{}", {})
     with (
         open_pilot(ParityPlan(pilot=CLOSED), manifest, {}, lambda _: None) as pilot,
-        pytest.raises(NothingCompared, match="the pilot answers none") as caught,
+        pytest.raises(NothingCompared, match="the pilot answered none") as caught,
     ):
         choose_form([payload], pilot.asker, pilot.asker, Takes((), ()))
     assert "k3y" not in caught.value.message

@@ -35,10 +35,10 @@ def test_a_source_that_changed_while_it_was_built_is_refused(registry: Registry,
     assert set(first.origins) == {"weights.pt", "src/model.py"}, "not where they lay on the machine that built"
     before = everything(registry)
     weights.write_text("two")
-    with pytest.raises(ArtifactError, match=rf"{weights} changed while the model was built.*{origins[weights]} and is"):
+    with pytest.raises(ArtifactError, match=rf"{weights} changed during the build.*{origins[weights]} and is"):
         add(registry, tmp_path, b"other", origins=origins)
     weights.unlink()
-    with pytest.raises(ArtifactError, match="it is gone") as gone:
+    with pytest.raises(ArtifactError, match="it no longer exists") as gone:
         add(registry, tmp_path, b"other", origins=origins)
     assert "the registry is unchanged" in gone.value.hint
     assert everything(registry) == before

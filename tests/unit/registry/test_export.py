@@ -48,7 +48,7 @@ def test_a_file_that_is_there_stays_unless_forced(
     (tmp_path / there).write_text("mine")
     command = ("latest", "onnx", str(tmp_path / "model.onnx"))
     assert tailcut(registry, *command) == ExitCode.USAGE
-    assert f"{there} is there already" in capsys.readouterr().err
+    assert f"{there} already exists" in capsys.readouterr().err
     assert (tmp_path / there).read_text() == "mine"
     assert len(list(tmp_path.glob("model.onnx*"))) == 1, "nothing else was written"
     assert tailcut(registry, *command, "--force") == ExitCode.OK
@@ -58,7 +58,7 @@ def test_a_file_that_is_there_stays_unless_forced(
 def test_what_is_no_file_is_named(registry: Registry, tmp_path: Path, capsys: Capture) -> None:
     add(registry, tmp_path)
     for file, said in (
-        (tmp_path / "none" / "model.onnx", "is no folder"),
+        (tmp_path / "none" / "model.onnx", "is not a folder"),
         (tmp_path, "is a folder"),
     ):
         assert tailcut(registry, "latest", "onnx", str(file), "--force") == ExitCode.USAGE
@@ -102,6 +102,6 @@ def test_what_is_no_model_by_itself_is_refused_with_what_is(registry: Registry, 
     with pytest.raises(ArtifactError, match="is a pair of 'small' and 'large'") as refused:
         export(registry, version, "pair", tmp_path / "model")
     assert f"`tailcut registry export {version.id} small FILE`" in refused.value.hint
-    with pytest.raises(ArtifactError, match="holds rows and answers, and no model"):
+    with pytest.raises(ArtifactError, match="holds rows and answers, but no model"):
         export(registry, version, "sklearn", tmp_path / "model")
     assert not list(tmp_path.glob("model*"))

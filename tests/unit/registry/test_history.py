@@ -33,7 +33,7 @@ def test_a_rollback_goes_back_and_again_further_back(registry: Registry, tmp_pat
         registry.promote("flights", each, "onnx")
     assert registry.rollback("flights").version == ids[1]
     assert registry.rollback("flights").version == ids[0] == served(registry)[0]
-    with pytest.raises(ArtifactError, match="no earlier promotion to go back to"):
+    with pytest.raises(ArtifactError, match="no earlier promotion to roll back to"):
         registry.rollback("flights")
     assert served(registry) == (ids[0], "onnx")
     registry.promote("flights", ids[2], "torch")

@@ -54,7 +54,7 @@ def test_it_is_trusted_no_more_than_its_weaker_part(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"'pair' .* is unverified here.*its part 'int8': instruction sets: avx2"):
         on(tmp_path, VNNI).variant("m", "pair", version.id)
     arm = replace(AVX2, architecture="aarch64", flags=("asimd",))
-    with pytest.raises(ArtifactError, match=r"'pair' .* is not opened here: its part 'int8': architecture"):
+    with pytest.raises(ArtifactError, match=r"'pair' .* cannot be opened here: its part 'int8': architecture"):
         on(tmp_path, arm).variant("m", "pair", version.id)
     faster = on(tmp_path, replace(AVX2, processor="AMD EPYC 9754"))
     assert faster.variant("m", "pair", version.id).trust.level == "remeasure"

@@ -83,7 +83,7 @@ def test_a_refused_variant_is_promoted_by_force_only(registry: Registry) -> None
 
 
 def test_what_is_not_there_is_named_with_what_is(registry: Registry) -> None:
-    with pytest.raises(ArtifactError, match="nothing of model 'flights' is promoted") as nothing:
+    with pytest.raises(ArtifactError, match="model 'flights' has no promoted version") as nothing:
         registry.variant("flights")
     assert "models here: none" in nothing.value.hint
     version = add(registry)
@@ -154,7 +154,7 @@ def test_a_record_of_a_later_tailcut_is_refused(registry: Registry) -> None:
     version = add(registry)
     path = registry.root / "models" / "flights" / "versions" / version.id / "version.json"
     path.write_text(path.read_text().replace('"schema": 2', '"schema": 3'))
-    with pytest.raises(ArtifactError, match="has schema 3, this tailcut reads up to 2"):
+    with pytest.raises(ArtifactError, match="has schema 3, but this tailcut reads up to 2"):
         registry.version("flights", version.id)
 
 

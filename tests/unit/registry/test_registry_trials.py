@@ -48,7 +48,7 @@ def test_rollback_passes_over_what_cannot_be_opened_and_says_so(registry: Regist
     after = registry.rollback("flights", trial=trial, notice=said.append)
     assert (after.version, after.variant) == (first, "onnx")
     assert trial.asked == [(second, "onnx"), (first, "onnx")], "each is opened once, newest first"
-    assert said == [f"passed over onnx of {second}: it needs lightgbm"]
+    assert said == [f"skipped onnx of {second}: it needs lightgbm"]
 
 
 def test_rollback_goes_nowhere_rather_than_to_what_cannot_be_opened(registry: Registry, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_rollback_goes_nowhere_rather_than_to_what_cannot_be_opened(registry: Re
     trial = Trial(v1=ArtifactError("it crashes", hint="build again"), v2=MISSING)
     with pytest.raises(ArtifactError, match=f"onnx of {second}: it needs lightgbm; onnx of {first}: it crashes") as no:
         registry.rollback("flights", trial=trial)
-    assert no.value.hint == "pip install it; build again; `tailcut registry list` shows what can be promoted"
+    assert no.value.hint == "pip install it; build again; `tailcut registry list` lists what can be promoted"
     assert (now := registry.promotion("flights")) is not None
     assert now.version == third
     assert len(trial.asked) == 2
@@ -91,4 +91,4 @@ def test_what_is_promoted_and_cannot_be_served_is_bad(registry: Registry, tmp_pa
     versions(registry, tmp_path, 2)
     found = [error for _, error in registry.verify(Trial(onnx=MISSING)) if error is not None]
     assert [isinstance(error, NotServable) for error in found].count(False) == 1
-    assert sorted(error.message for error in found) == ["it needs lightgbm", "it needs lightgbm; and it is promoted"]
+    assert sorted(error.message for error in found) == ["it needs lightgbm", "it needs lightgbm; it is promoted"]

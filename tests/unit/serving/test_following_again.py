@@ -99,7 +99,7 @@ def test_a_registry_that_goes_and_comes_back(tmp_path: Path, caplog: pytest.LogC
             await bench.follower.look()
         assert (await bench.answer())[0] == 1.0
         assert (await state(bench))["state"] == "failed"
-        assert "nothing of model 'm' is promoted" in (await state(bench))["error"]
+        assert "model 'm' has no promoted version" in (await state(bench))["error"]
         away.rename(root)
         await bench.follower.look()
         assert await state(bench) == {}

@@ -282,7 +282,11 @@ def test_a_folder_of_a_text_model_brings_its_own_preprocess_and_its_tokenizer_co
 
 
 @pytest.mark.parametrize(
-    ("named", "says"), [("promoted", "nothing of"), ("onxx", "serve.variant = 'onxx': nothing of")]
+    ("named", "says"),
+    [
+        ("promoted", "has no promoted version"),
+        ("onxx", "serve.variant = 'onxx': model 'linear' has no promoted version"),
+    ],
 )
 def test_what_is_not_in_the_registry_is_named_as_the_manifest_has_it(tmp_path: Path, named: str, says: str) -> None:
     (tmp_path / "tailcut.toml").write_text(MANIFEST)

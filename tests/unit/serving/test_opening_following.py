@@ -173,7 +173,7 @@ def _gone(bench: Bench) -> None:
         (_corrupt, "bytes"),
         (_no_batches, "warm-up failed at 1 rows"),
         (_changed_hooks, "app_hooks.py changed since this server started"),
-        (_gone, "nothing of model 'm' is promoted"),
+        (_gone, "model 'm' has no promoted version"),
     ],
 )
 def test_what_cannot_be_served_leaves_the_old_one_in_place_and_is_told_once(

@@ -194,7 +194,7 @@ def _check(name: str, labels: Array, found: Array) -> None:
     two = found.ndim == 1 and bool(np.isin(labels, (0, 1)).all())
     if name in BINARY and not two and (name != "log_loss" or found.ndim != 2):
         raise BuildError(
-            f"{name} needs labels of 0 and 1 and one score a row; labels hold {_some(labels)}, scores are "
+            f"{name} needs labels 0 and 1 and one score per row; labels hold {_some(labels)}, scores are "
             f"{list(found.shape)}",
             hint="give accuracy, mae or cosine a budget instead",
         )
