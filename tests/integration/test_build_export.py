@@ -86,7 +86,7 @@ def test_an_onnx_source_with_a_fixed_batch_is_refused(tmp_path: Path) -> None:
 def test_a_source_that_is_no_model_is_refused(tmp_path: Path) -> None:
     model = Model(source="tests.models.tabular:not_a_module", inputs=INPUTS, outputs=OUTPUTS)
     manifest = Manifest(Deployment(name="m", model=model), Path(), {})
-    with pytest.raises(BuildError, match="gave a str, which tailcut cannot build from"):
+    with pytest.raises(BuildError, match="gave a str, from which tailcut cannot build"):
         sources.make(tmp_path, manifest, None)
 
 

@@ -109,5 +109,5 @@ def test_it_takes_two_whose_quality_holds(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.add("onnx")
     bench.add("int8-dynamic", shift=-0.4)
-    with pytest.raises(BuildError, match=r"it takes two variants, here there is onnx; int8-dynamic: accuracy fell"):
+    with pytest.raises(BuildError, match=r"it needs two variants, but here is onnx; int8-dynamic: accuracy fell"):
         bench.make_pair()

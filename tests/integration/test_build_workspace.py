@@ -61,7 +61,9 @@ def test_a_full_disk_is_found_before_the_load_rounds(tmp_path: Path) -> None:
 
     with small_disk(tmp_path / "disk", 5 << 20) as disk:
         manifest = load(tmp_path, environment={}, overrides=[f"registry.path={disk / 'registry'}"])
-        with pytest.raises(BuildError, match=r"has too little room: .* for the registry .* are needed, .* are free"):
+        with pytest.raises(
+            BuildError, match=r"has too little free space: .* for the registry .* are needed, .* are free"
+        ):
             build(manifest, progress=note)
         assert "source" in steps
         assert not {"tune", "race", "load"} & set(steps)

@@ -90,7 +90,7 @@ def test_a_build_that_is_told_to_stop_cleans_up(building, told: signal.Signals) 
     _, text = process.communicate(timeout=LONGEST_S)
     assert process.returncode == (130 if told is signal.SIGINT else -told)
     assert "Traceback" not in text
-    assert "stopped while at holdout: nothing was promoted, what is served stays" in text
+    assert "stopped while at holdout: nothing was promoted, the served variant stays" in text
     assert not is_alive(step)
     assert list(scratch.iterdir()) == []
 

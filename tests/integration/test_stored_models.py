@@ -171,7 +171,7 @@ def test_a_step_of_ones_own_needs_live_code(tmp_path: Path, kind: str) -> None:
     (first,) = add_versions(folder, 1)
     code, said = run_tailcut(folder, "registry", "show")
     assert "sklearn needs live code my_model:build: not stored" in said
-    assert f"it holds {own}; name what is yours in model.trusted" in said
+    assert f"it holds {own}; to store it, name your own types in model.trusted" in said
     assert run_tailcut(folder, "registry", "verify")[0] == 0
     add_versions(folder, 2)
     code, said = run_tailcut(folder, "registry", "rollback")

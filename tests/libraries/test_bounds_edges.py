@@ -260,8 +260,7 @@ def test_a_slow_model_leaves_values_untried_and_the_findings_say_so(monkeypatch:
     )
     assert len(tried) + untried.more >= whole
     assert untried.text == (
-        f"input 'shop' column 0 = {untried.value} and {untried.more} other values not tried: "
-        "the trials took longer than 60 s"
+        f"input 'shop' column 0 = {untried.value} and {untried.more} other values not tried: the trials exceeded 60 s"
     )
     assert refusal([{"kind": "untried", "text": untried.text}]) == ""
 

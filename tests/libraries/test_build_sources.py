@@ -132,7 +132,7 @@ def test_an_estimator_that_is_not_the_builds_is_refused(tmp_path: Path) -> None:
         (LogisticRegression(), "a LogisticRegression that is not fitted"),
         (lightgbm.LGBMClassifier(), "a LGBMClassifier that is not fitted"),
         (LinearSVC().fit(ROWS, BINARY), "LinearSVC has no predict_proba"),
-        ({"a": 1}, "gave a dict, which tailcut cannot build from"),
+        ({"a": 1}, "gave a dict, from which tailcut cannot build"),
     ],
 )
 def test_models_that_cannot_be_served_are_named(tmp_path: Path, model: Any, text: str) -> None:
@@ -144,7 +144,7 @@ def test_models_that_cannot_be_served_are_named(tmp_path: Path, model: Any, text
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("models/none", "there is no file or folder .*models/none"),
+        ("models/none", "nor an existing file or folder .*models/none"),
         (".", "is neither an .onnx file nor a Hugging Face folder"),
     ],
 )

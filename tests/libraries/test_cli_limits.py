@@ -155,7 +155,7 @@ def test_init_says_what_it_lacks(command: Command) -> None:
     name = module("limits_of_nothing", SHOPS)
     code, _, err = command("init", "--from-model", f"{name}:build")
     assert code == ExitCode.FAILED
-    assert "gave a Shops, which does not tell its input tensors by itself" in err
+    assert "gave a Shops, which does not describe its input tensors" in err
     assert "--holdout module:function" in err
     assert not Path("tailcut.toml").exists()
     assert command("init", "--holdout", "rows.csv")[0] == ExitCode.USAGE
@@ -179,7 +179,7 @@ def test_init_of_a_model_that_was_not_fitted_says_so(command: Command) -> None:
     [
         ("return 3", "gave a int, expected a tailcut.build.Holdout"),
         ("return Holdout(inputs={'shop': np.array([77]), 'packed': np.ones((1, 2))})", "IndexError"),
-        ("return Holdout(inputs={'shop': np.array([1j]), 'packed': np.ones((1, 2))})", "no datatype"),
+        ("return Holdout(inputs={'shop': np.array([1j]), 'packed': np.ones((1, 2))})", "not a datatype"),
     ],
 )
 def test_init_refuses_a_holdout_that_the_model_cannot_take(code: str, said: str, command: Command) -> None:

@@ -156,7 +156,7 @@ def test_kinds_of_tokens_are_an_input_where_the_library_gives_them_and_only_ther
     extra = refuse(
         copied(bases["labels"], tmp_path / "a"), "token_type_ids of", inputs=(IDS, MASK, KINDS), output=output
     )
-    assert extra.hint.startswith("take token_type_ids out of model.inputs")
+    assert extra.hint.startswith("remove token_type_ids from model.inputs")
     folder = copied(bases["labels"], tmp_path / "b")
     put(folder / "tokenizer_config.json", model_input_names=NAMES)
     missing = refuse(folder, r"token_type_ids of .* model\.inputs lack", output=output)

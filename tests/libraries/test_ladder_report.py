@@ -28,7 +28,7 @@ def test_a_file_that_is_no_ladder_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_another_schema_is_refused(tmp_path: Path) -> None:
     save_ladder(msgspec.structs.replace(sample(), schema=2), tmp_path / "ladder.json")
-    with pytest.raises(LoadTestError, match="schema 2, this tailcut reads 1"):
+    with pytest.raises(LoadTestError, match="schema 2, but this tailcut reads 1"):
         load_ladder(tmp_path / "ladder.json")
 
 

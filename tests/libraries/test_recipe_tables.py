@@ -536,7 +536,7 @@ def test_thresholds_rounded_to_float32_are_found_by_the_probes(tmp_path: Path, m
     monkeypatch.setattr(double_trees, "_node", rounded)
     model = lgbm().fit(AMOUNT[:, None], BINARY)
     work = table_work(tmp_path, model, {"amount": AMOUNT}, (TENSORS["amount"],), ONE, HERE)
-    with pytest.raises(BuildError, match="rows at the trees' thresholds are answered otherwise"):
+    with pytest.raises(BuildError, match="rows at the trees' thresholds get other answers"):
         recipe("onnx").make(work)
 
 
@@ -574,7 +574,7 @@ def test_every_step_without_an_exact_form_is_named_with_the_way_out(tmp_path: Pa
     assert "step 'prep' > 'own' (FunctionTransformer): its function '<lambda>' is Python code" in said
     assert "step 'clf' (LinearSVC): it has no predict_proba" in said
     assert refused.value.hint == (
-        "the 'sklearn' variant serves it as it is, or take that step into the preprocess hook"
+        "the 'sklearn' variant serves it unchanged; or move this step into the preprocess hook"
     )
 
 
@@ -596,7 +596,7 @@ def test_a_step_that_onnxruntime_does_not_open_is_named_with_its_reason(
     monkeypatch.setattr("onnxruntime.InferenceSession", refuse)
     with pytest.raises(BuildError) as refused:
         recipe("onnx").make(work)
-    reason = "onnxruntime cannot open what skl2onnx makes of it: Failed to construct locale with name:en_US.UTF-8"
+    reason = "onnxruntime cannot open the conversion by skl2onnx: Failed to construct locale with name:en_US.UTF-8"
     assert f"(KNNImputer): {reason}" in refused.value.message
 
 

@@ -128,7 +128,7 @@ def test_a_mismatch_at_thresholds_is_refused_with_the_count(tmp_path: Path, monk
 
     monkeypatch.setattr(writer, "down", lambda thresholds: np.asarray(thresholds, dtype=np.float64).astype(np.float32))
     _, work = made(tmp_path, live(lgb("binary", BINARY)), {"x": GAPS})
-    with pytest.raises(BuildError, match=r"\d+ of \d+ rows at the trees' thresholds are answered otherwise") as refused:
+    with pytest.raises(BuildError, match=r"\d+ of \d+ rows at the trees' thresholds get other answers") as refused:
         recipe("onnx").make(work)
     found = re.search(r"(\d+) of \d+ rows at the trees' thresholds", refused.value.message)
     assert found is not None

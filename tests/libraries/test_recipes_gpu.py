@@ -90,7 +90,7 @@ def test_with_a_device_the_missing_extra_is_named(name: str, package: str, extra
 def test_trees_other_sources_cpu_torch_and_free_shapes_are_refused_with_the_reason(tmp_path: Path) -> None:
     assert "row by row" in recipe("fp16").why_not(subject(tmp_path, "lightgbm", trees=True), here())
     assert "the source is onnx" in recipe("bf16").why_not(subject(tmp_path, "onnx"), here())
-    assert "the one for the CPU" in recipe("bf16").why_not(subject(tmp_path), here(torch="2.13.0+cpu"))
+    assert "the CPU build" in recipe("bf16").why_not(subject(tmp_path), here(torch="2.13.0+cpu"))
     free = subject(tmp_path, inputs=[{"name": "ids", "shape": [-1, -1], "datatype": "INT64"}])
     assert "'ids' has a free dimension" in recipe("torch-compile").why_not(free, here())
     assert recipe("bf16").why_not(free, here()) == ""

@@ -50,7 +50,7 @@ def test_it_is_made_only_where_it_is_asked_for_and_can_be_trained(tmp_path: Path
     train = "tests.models.qat:fine_tune"
     assert why_not(tmp_path) == int8_qat.NEEDS_TRAIN
     assert why_not(tmp_path, quantize=True) == int8_qat.NEEDS_TRAIN
-    assert why_not(tmp_path, train=train) == "not asked for: set build.quantize = true"
+    assert why_not(tmp_path, train=train) == "off by default: set build.quantize = true"
     assert why_not(tmp_path, train=train, quantize=True) == ""
     assert why_not(tmp_path, train=train, recipes=("int8-qat",)) == ""
     assert why_not(tmp_path, train=train, recipes=("onnx",)) == "not among build.recipes"

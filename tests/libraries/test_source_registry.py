@@ -91,7 +91,7 @@ def test_without_the_modules_code_its_export_is_the_reference(tmp_path: Path, li
 
 def test_a_base_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
     torch_version(tmp_path)
-    with pytest.raises(BuildError, match=r"nothing of the base of 'm' .* can be opened here: torch: .*not_here"):
+    with pytest.raises(BuildError, match=r"no base variant of 'm' .* can be opened here: torch: .*not_here"):
         source.fetch(fetched(tmp_path), manifest(tmp_path, model("not_here:model")), "latest")
 
 

@@ -114,8 +114,8 @@ def test_the_same_model_gives_the_same_bytes_in_every_process(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("step", "said"),
     [
-        (Own(), f"holds {__name__}:Own; name what is yours in model.trusted"),
-        (FunctionTransformer(double), f"holds {__name__}:double; name what is yours in model.trusted"),
+        (Own(), f"holds {__name__}:Own; to store it, name your own types in model.trusted"),
+        (FunctionTransformer(double), f"holds {__name__}:double; to store it, name your own types in model.trusted"),
         (FunctionTransformer(lambda x: x + 1), "lambda"),
         (FunctionTransformer(np.nan_to_num), "nan_to_num; name"),
     ],

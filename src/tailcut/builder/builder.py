@@ -143,7 +143,7 @@ def _check_exported(running: Building, left: Collection[Recipe]) -> None:
     why = failed[0].failure
     alone = f"the registry is unchanged; `tailcut build --recipes {running.source}` keeps the source model alone"
     raise BuildError(
-        f"nothing could be made of the source model {running.source!r}: {why.message}",
+        f"nothing could be built from the source model {running.source!r}: {why.message}",
         hint=f"{why.hint}; {alone}" if why.hint else alone,
     )
 

@@ -189,7 +189,7 @@ class Building:
         if not base:
             lacks = recipe.base[0]
             other = self.candidates.get(lacks)
-            why = (other.refused if other else "it was not asked for").partition("\n")[0]
+            why = (other.refused if other else "it was not requested").partition("\n")[0]
             self.refuse(candidate, f"is made from {lacks!r}, which was not built: {why}")
             return
         candidate.reference = base

@@ -32,7 +32,7 @@ def call(key: str, reference: str, manifest: Manifest) -> Any:
         module, _, name = reference.partition(":")
         raise BuildError(
             f"{key} {reference} raised {said(error)}{_brackets(place(error) or _defined(function))}",
-            hint=f"mend it, and try it by itself: python -c 'import {module}; {module}.{name}()'",
+            hint=f"fix it, and try it alone: python -c 'import {module}; {module}.{name}()'",
         ) from error
 
 

@@ -70,7 +70,7 @@ def run_step(spec: Spec, *, timeout_s: float, memory_bytes: int | None = None) -
             raise workspace.none_left(what, folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         raise BuildError(
             f"{what} crashed ({child_processes.describe_exit(code)}){_tail(log_file)}",
-            hint=f"its last output is above; mend that{spec.way_out}",
+            hint=f"its last output is above; fix the cause{spec.way_out}",
         )
     outcome = msgspec.json.decode(outcome_file.read_bytes(), type=Outcome)
     if outcome.error:

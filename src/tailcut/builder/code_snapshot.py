@@ -78,5 +78,5 @@ def check_unchanged(found: WrittenCode, manifest: Manifest) -> None:
     if changed := on_disk.changed(manifest, found.code):
         raise ArtifactError(
             f"{few(changed)} changed during the build",
-            hint="the registry is unchanged; run `tailcut build` again and leave the files alone meanwhile",
+            hint="the registry is unchanged; run `tailcut build` again and do not change the files meanwhile",
         )

@@ -70,9 +70,9 @@ def describe(source: str, holdout: str, folder: Path) -> Described:
     model = call("model.source", source, manifest)
     if not holdout:
         raise BuildError(
-            f"{source} gave a {type(model).__name__}, which does not tell its input tensors by itself",
-            hint="give rows as it takes them: --holdout module:function (returns a tailcut.build.Holdout), or a .npz, "
-            ".csv or .parquet file; an .onnx file needs none",
+            f"{source} gave a {type(model).__name__}, which does not describe its input tensors",
+            hint="give rows for the model: --holdout module:function (returns a tailcut.build.Holdout), or a .npz, "
+            ".csv or .parquet file; an .onnx file needs no rows",
         )
     rows = _read(holdout, manifest, names_of(model))
     # As wide as the mask: tokens, of which serving takes any number.
@@ -98,7 +98,7 @@ def _of_object(model: Any, section: Model, arrays: Arrays, width: int | None) ->
         shapes = ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in rows.items())
         raise BuildError(
             f"the {type(model).__name__} fails on rows of the holdout ({shapes}): {said(error)}",
-            hint="give the holdout's inputs as the model takes them, in the order of its arguments",
+            hint="give the holdout's inputs in the form and order of the model's arguments",
         ) from error
     name = "probability" if hasattr(model, "predict_proba") else "prediction" if hasattr(model, "predict") else "output"
     names = [name] if len(found) == 1 else [f"{name}_{place}" for place in range(len(found))]
@@ -110,7 +110,7 @@ def _of_object(model: Any, section: Model, arrays: Arrays, width: int | None) ->
 def _of_file(path: Path, holdout: str, manifest: Manifest) -> Described:
     if path.suffix != ".onnx" or not path.is_file():
         raise BuildError(
-            f"{path} is no .onnx file",
+            f"{path} is not an .onnx file",
             hint="--from-model takes an .onnx file or module:function; for a model in another file write a "
             "function that loads and returns it; of a Hugging Face folder the inputs are input_ids and attention_mask, "
             "INT64 [-1, -1]",
@@ -131,7 +131,7 @@ def _nodes(path: Path) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     try:
         opened = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise BuildError(f"cannot open {path}: {said(error)}", hint="try it with onnxruntime by itself") from error
+        raise BuildError(f"cannot open {path}: {said(error)}", hint="open it with onnxruntime alone") from error
     inputs, outputs = (
         tuple(_of_node(node, path) for node in nodes) for nodes in (opened.get_inputs(), opened.get_outputs())
     )
@@ -150,7 +150,7 @@ def _of_node(node: Any, path: Path) -> Tensor:
     datatype: Any = kinds.get(str(node.type).removeprefix("tensor(").removesuffix(")"))
     if datatype is None or not node.shape:
         raise BuildError(
-            f"{path}: {node.name!r} is {node.type} {node.shape}, which is no tensor with a row per example",
+            f"{path}: {node.name!r} is {node.type} {node.shape}, which is not a tensor with one row per example",
             hint="export the model with plain tensors whose first dimension is the batch",
         )
     shape = (-1, *(size if isinstance(size, int) and size > 0 else -1 for size in node.shape[1:]))
@@ -200,7 +200,7 @@ def _columns(path: Path, names: Sequence[str]) -> Arrays:
         what = f"no column {missing[0]!r}" if missing else "columns, of which the model does not say which it takes"
         raise BuildError(
             f"the holdout {path} has {what}; it has {', '.join(list(found)[:12])}",
-            hint="fit the model on a DataFrame, whose column names it keeps, or give a function that returns "
+            hint="fit the model on a DataFrame, so that it knows its column names, or give a function that returns "
             "Holdout(inputs={...}): --holdout module:function",
         )
     return {name: found[name] for name in names}
@@ -210,8 +210,8 @@ def _tensor(model: Any, name: str, array: Any, width: int | None) -> Tensor:
     datatype: Any = "BYTES" if array.dtype.kind in "OUS" else DATATYPE_OF.get(array.dtype)
     if datatype is None:
         raise BuildError(
-            f"the holdout's input {name!r} holds {array.dtype}, which is no datatype of the protocol",
-            hint="make it numbers or text with astype",
+            f"the holdout's input {name!r} holds {array.dtype}, which is not a datatype of the protocol",
+            hint="convert it to numbers or text with astype",
         )
     if datatype == "FP64" and is_module(model):
         # As the build does with a holdout's float64; a module computes in the datatype of its weights.

@@ -38,7 +38,7 @@ def _unwanted(recipe: Recipe, subject: Subject) -> str:
     if wanted:
         return "" if recipe.name in wanted else "not among build.recipes"
     if recipe.name in INT8 and not subject.deployment.build.quantize:
-        return "not asked for: set build.quantize = true"
+        return "off by default: set build.quantize = true"
     return ""
 
 

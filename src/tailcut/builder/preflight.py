@@ -33,7 +33,7 @@ def check_holdout(manifest: Manifest) -> None:
     reference = manifest.deployment.holdout.source
     if not reference:
         raise ManifestError(
-            "holdout.source is not set: no variant can be judged without rows that training did not see",
+            "holdout.source is not set: judging variants needs rows that training did not see",
             hint="write a function that returns tailcut.build.Holdout(inputs={...}, labels=...) and name it, "
             '[holdout] source = "my_model:holdout", or name a .parquet, .csv or .npz file; docs/how-to/build.md has '
             "a whole example",

@@ -187,7 +187,7 @@ class Log:
     def stopped(self) -> list[Line]:
         """Return what to write where the build is stopped from outside: what it was at, and what is left of it."""
         at = f"while at {self.current.what}" if self.current else "between two steps"
-        return [Line(text=f"stopped {at}: nothing was promoted, what is served stays", failure=True)]
+        return [Line(text=f"stopped {at}: nothing was promoted, the served variant stays", failure=True)]
 
     def close(self, error: str | None) -> list[Line]:
         """Return what is still to be written at the end: ``error`` is the message that the build ends with, or None."""
@@ -227,7 +227,7 @@ def _state(event: Event) -> str:
 
 def _rounds(event: Event) -> str:
     """Say where the rounds of load are, and what they go on for."""
-    opened = "all verdicts decided, still choosing what to promote"
+    opened = "all verdicts decided, choosing the variant to promote"
     if event.open:
         opened = f"speed of {', '.join(event.open)} open"
     return f"round {event.round} of at most {event.rounds}, at most {event.left_s:.0f} s more; {opened}"

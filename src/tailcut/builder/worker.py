@@ -48,7 +48,7 @@ def do(spec: Spec) -> Outcome:
         return Outcome(found=STEPS[spec.step](spec))
     except InferenceError as error:
         # Its own hint is for who sends requests.
-        return Outcome(error=error.explained, hint=f"mend the model, or the rows that it is given{spec.way_out}")
+        return Outcome(error=error.explained, hint=f"fix the model or its rows{spec.way_out}")
     except TailcutError as error:
         return Outcome(error=error.explained, hint=error.hint, code=error.code)
     except Exception as error:
@@ -69,7 +69,7 @@ def _unforeseen(spec: Spec, error: Exception) -> Outcome:
         return Outcome(error=refused.message, hint=refused.hint)
     return Outcome(
         error=f"{spec.title} raised {said(error)} ({where or innermost(error)})",
-        hint=f"mend that line{spec.way_out}",
+        hint=f"fix that line{spec.way_out}",
     )
 
 

@@ -41,7 +41,7 @@ def folder() -> Iterator[Path]:
         if "temporary directory" not in str(error):
             raise
         raise BuildError(
-            f"there is no folder for temporary files: {error.strerror}", hint="set TMPDIR to a folder with room"
+            f"there is no folder for temporary files: {error.strerror}", hint="set TMPDIR to a folder with free space"
         ) from error
 
 
@@ -73,9 +73,9 @@ def check(folder: Path, registry: Registry, artifacts: Sequence[Path], kept: Ite
         if free < needed:
             each = " and ".join(f"{_mib(size_bytes)} for {what}" for _, what, size_bytes in wanted)
             raise BuildError(
-                f"the disk of {wanted[0][0]} has too little room: {each} are needed, {_mib(free)} are free",
+                f"the disk of {wanted[0][0]} has too little free space: {each} are needed, {_mib(free)} are free",
                 hint=f"free {_mib(needed - free)} there, set TMPDIR or registry.path to a folder on another disk, or "
-                "make fewer variants with --recipes; the registry is unchanged",
+                "build fewer variants with --recipes; the registry is unchanged",
             )
 
 

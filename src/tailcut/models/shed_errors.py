@@ -53,7 +53,7 @@ def of(refusal: Refusal, request: Request, executors: Executors) -> Shed | TooLa
 def overloaded(limit_ns: float, retry_ns: float) -> Shed:
     """Return the error of a request that is shed unread: the queue holds all that can be answered within the SLO."""
     return Shed(
-        f"overload: the queue holds all that can be answered within the SLO's limit of {limit_ns / 1e6:g} ms",
+        f"overload: the queue is too long for the SLO's limit of {limit_ns / 1e6:g} ms",
         hint="retry after Retry-After seconds, lower the rate, add executors or cores, or set "
         "batching.order = 'deadline' for late answers",
         retry_after_s=max(retry_ns / 1e9, 0.001),

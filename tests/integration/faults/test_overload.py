@@ -29,7 +29,7 @@ CLIENTS = 128
 OVERLOAD_S = 30.0
 TIMES = 10
 BUSY, ROWS = "tailcut_batch_seconds_sum", "tailcut_batch_rows_sum"
-UNREAD = b"overload: the queue holds all that can be answered within the SLO's limit of 50 ms"
+UNREAD = b"overload: the queue is too long for the SLO's limit of 50 ms"
 REFUSALS = {"shed", "queue_timeout", "infer_timeout", "deadline_exceeded", "not_ready"}
 
 

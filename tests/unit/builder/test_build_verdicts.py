@@ -79,14 +79,14 @@ def judged(
         meets_slo=meets,
         errors=0.0,
         rounds=20,
-        stopped="300 s of load were over (build.load_limit)",
+        stopped="300 s of load were used (build.load_limit)",
     )
 
 
 def test_what_is_not_proven_says_what_it_seems_to_be_and_why_it_ended() -> None:
     assert speed_refusal(judged((0.75, 0.42, 1.33))) == (
         "perhaps faster (0.75), not proven: p95 10 ms under load, 0.75 of torch (95 % interval 0.42-1.33), "
-        "CPU time 1.00 (0.98-1.02) in 20 rounds; 300 s of load were over (build.load_limit)"
+        "CPU time 1.00 (0.98-1.02) in 20 rounds; 300 s of load were used (build.load_limit)"
     )
     assert speed_refusal(judged((1.05, 0.9, 1.2), (0.43, 0.4, 0.5))).startswith(
         "perhaps cheaper (CPU time 0.43), not proven: "

@@ -58,7 +58,7 @@ def test_without_classes_labels_are_numbers_already() -> None:
     for kept in ([2.5, 3.0], [1.0, 2.0**53], [1.0, 1e300]):
         assert numbered(np.array(kept), None).tolist() == kept
         assert numbered(np.array(kept), None).dtype == np.float64
-    with pytest.raises(BuildError, match=r"labels are text \('no', 'yes'\), and the model does not say") as refused:
+    with pytest.raises(BuildError, match=r"labels are text \('no', 'yes'\), but the model does not name") as refused:
         numbered(np.array(["yes", "no"]), None)
     assert 'classes = ["no", "yes"]' in refused.value.hint
 
@@ -73,7 +73,7 @@ def test_text_that_looks_like_a_number_is_no_number(given_labels: np.ndarray) ->
 
 def test_strata_tell_label_objects_apart_by_value_and_order_them_by_text() -> None:
     assert labels.strata(np.array(["b", "a\0", "a", b"b"], dtype=object)).tolist() == [2, 1, 0, 2]
-    with pytest.raises(BuildError, match=r"2 labels is b: nothing"):
+    with pytest.raises(BuildError, match=r"2 labels is b, so quality"):
         labels.strata(np.array(["b", b"b"], dtype=object))
 
 
@@ -88,7 +88,7 @@ def test_strata_tell_label_objects_apart_by_value_and_order_them_by_text() -> No
             [1, 3],
             r"labels 3 \(1 rows\) are none of the classes 1, 2 \(holdout.classes\)",
         ),
-        (None, Section(positive="x"), ["a", "b"], r"holdout\.positive is 'x', and no label is"),
+        (None, Section(positive="x"), ["a", "b"], r"holdout\.positive is 'x', but no label is"),
         (["a", "b"], Section(classes=("b", "a")), ["a"], r"classes are 'b', 'a', the model's classes_ are 'a', 'b'"),
         (["a", "b"], Section(positive="a"), ["a"], r"holdout\.positive is 'a'; the classes are 'a', 'b'"),
         ([1, 2, 3], Section(positive=3), [1], r"probability of the second of two"),

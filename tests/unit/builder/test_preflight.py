@@ -86,7 +86,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "model.source model.onnx: there is no file .*model.onnx",
             "the folder has other.onnx",
         ),
-        ({"source": "./bert"}, "there is no file or folder .*bert", "Hugging Face folder"),
+        ({"source": "./bert"}, "nor an existing file or folder .*bert", "Hugging Face folder"),
         ({"source": "./"}, "is neither an .onnx file nor a Hugging Face folder", "relative paths"),
         ({"recipes": ("onxn",)}, "build.recipes: there is no recipe 'onxn'", "did you mean 'onnx'"),
     ],
@@ -312,4 +312,4 @@ def test_the_list_says_what_it_cannot_know_of_a_callable_and_what_a_path_tells(
     (tmp_path / "model.onnx").write_bytes(b"")
     of_file = listed(tmp_path, "model.onnx", capsys)
     assert of_file["int8-dynamic"] == "applies"
-    assert of_file["onnx"] == "the source is an ONNX file already"
+    assert of_file["onnx"] == "the source is already an ONNX file"

@@ -75,12 +75,12 @@ def test_recipes_that_are_not_made_say_why_and_keep_the_order() -> None:
         done("score", "torch"),
         Event(state="waiting", variant="onnx"),
         Event(state="absent", variant="fp16", reason="not here: no CUDA device"),
-        Event(state="absent", variant="int8-static", reason="not asked for: set build.quantize = true"),
+        Event(state="absent", variant="int8-static", reason="off by default: set build.quantize = true"),
     )
     assert states(board) == {"torch": "scored", "onnx": "waiting", "fp16": "not here", "int8-static": "not made"}
     assert [row.why for row in board.rows(0.0)][2:] == [
         "not here: no CUDA device",
-        "not asked for: set build.quantize = true",
+        "off by default: set build.quantize = true",
     ]
 
 
@@ -139,7 +139,7 @@ def test_a_line_whenever_a_verdict_under_load_is_decided() -> None:
     assert written == [
         "load: round 1 of at most 48, at most 210 s more; speed of onnx, pair open",
         "load: round 7 of at most 48, at most 150 s more; speed of pair open",
-        "load: round 7 of at most 48, at most 150 s more; all verdicts decided, still choosing what to promote",
+        "load: round 7 of at most 48, at most 150 s more; all verdicts decided, choosing the variant to promote",
     ]
 
 

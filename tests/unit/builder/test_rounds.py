@@ -151,7 +151,7 @@ def test_what_can_no_longer_win_is_measured_no_longer() -> None:
     verdict = rounds.verdict("openvino")
     assert verdict is not None
     assert (verdict.outcome, verdict.stopped) == (
-        "open", "left out of further rounds, because int8 surely costs less and meets the SLO",
+        "open", "left out of further rounds, because int8 costs less and meets the SLO",
     )  # fmt: skip
     choice = rounds.choice({})
     assert choice is not None

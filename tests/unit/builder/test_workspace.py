@@ -74,7 +74,7 @@ def test_a_build_is_refused_exactly_where_its_files_do_not_fit(
     if spare >= 0:
         workspace.check(tmp_path, registry, artifacts, others)
         return
-    with pytest.raises(BuildError, match="has too little room") as refused:
+    with pytest.raises(BuildError, match="has too little free space") as refused:
         workspace.check(tmp_path, registry, artifacts, others)
     assert f"{(needed + spare) / MIB:.1f} MiB are free" in refused.value.message
     assert registry.url in refused.value.message

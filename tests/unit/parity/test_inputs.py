@@ -64,7 +64,7 @@ def said(found: InputsParity, differing: Sequence[int]) -> str:
     return "\n".join(reasons(VariantParity(variant="v", differing_requests=len(differing), inputs=found)))
 
 
-EQUAL, FROM_THE_MODEL = "the model's inputs are equal", "comes from the model"
+EQUAL, FROM_THE_MODEL = "the model's inputs are equal", "come from the model"
 
 
 def test_where_the_inputs_of_requests_that_differ_were_not_seen_the_model_is_not_blamed() -> None:

@@ -103,7 +103,7 @@ def test_levers_stand_in_their_order_with_what_they_rest_on(made: ProfileReport)
     assert any(row[:4] == ["INT8", "28.4", "27.0", "-"] and "no: the model is 6 %" in " ".join(row) for row in rows)
     assert "feature cache: 62 % hits, as the payloads repeat" in text
     assert "somewhere else" not in text  # what is left alone needs no ground
-    assert "a p95 of 29.0 ms where 28.6 ms were measured, less what profiling cost (+1.4 %)" in text
+    assert "a p95 of 29.0 ms where 28.6 ms were measured, less the overhead of profiling (+1.4 %)" in text
     assert "two queries and the code around them go" in render_profile_html(made)
 
 

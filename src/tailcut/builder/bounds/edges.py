@@ -70,7 +70,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         at = f"{where} = {self.value!r}" if self.column is not None else f"{where} of length {self.value}"
         if self.kind == "untried":
             more = f" and {self.more} other values" if self.more else ""
-            return f"{at}{more} not tried: the trials took longer than {PATIENCE_S:g} s"
+            return f"{at}{more} not tried: the trials exceeded {PATIENCE_S:g} s"
         if self.kind == "answers":
             return f"the source refuses {at} ({self.source}), this variant answers"
         if self.kind == "raises":

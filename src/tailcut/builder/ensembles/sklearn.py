@@ -65,7 +65,7 @@ def _forest(model: Any, estimators: list[Any]) -> Ensemble:
 def _boosted(model: Any) -> Ensemble:
     if type(model.init_).__name__ not in {"DummyClassifier", "DummyRegressor", "str"}:
         raise BuildError(
-            f"the {type(model).__name__} starts from a {type(model.init_).__name__} (init=...), which is no constant",
+            f"the {type(model).__name__} starts from a {type(model.init_).__name__} (init=...), which is not constant",
             hint="train with init=None",
         )
     rows = np.zeros((1, int(model.n_features_in_)), dtype=np.float32)
@@ -103,7 +103,7 @@ def _histogram(model: Any) -> Ensemble:
             nodes = predictor.nodes
             if nodes["is_categorical"].any():
                 raise BuildError(
-                    f"the {type(model).__name__} has splits on categories, which are not written as ONNX trees",
+                    f"the {type(model).__name__} has splits on categories, which ONNX trees do not support",
                     hint="encode categories as numbers (OrdinalEncoder) without categorical_features",
                 )
             leaf = nodes["is_leaf"].astype(bool)

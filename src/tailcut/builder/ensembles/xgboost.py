@@ -63,7 +63,7 @@ def booster_of(model: Any) -> Any:
     learner = json.loads(copy.save_config())["learner"]
     if learner["gradient_booster"]["name"] == "gblinear":
         raise BuildError(
-            "the XGBoost model is linear (booster='gblinear'), which predicts no plain arrays",
+            "the XGBoost model is linear (booster='gblinear'), which cannot predict plain arrays",
             hint="train scikit-learn's LogisticRegression or Ridge instead, or trees (booster='gbtree')",
         )
     if learner["objective"]["name"] == "multi:softmax":

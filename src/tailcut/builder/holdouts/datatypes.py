@@ -59,8 +59,9 @@ def _texts(array: Array, spec: InputSpec) -> Array:
     texts = [MISSING_TEXT if gone else value for value, gone in zip(values, missing, strict=True)]
     if any(missing) and texts.count(MISSING_TEXT) > sum(missing):
         raise BuildError(
-            f"the holdout's input {spec.name!r} has both missing texts and empty ones, which are sent alike",
-            hint="give the empty texts a word of their own, in training and in requests",
+            f"the holdout's input {spec.name!r} has both missing texts and empty ones, which requests cannot "
+            "distinguish",
+            hint="replace empty texts by a separate word, in training and in requests",
         )
     found = np.empty(len(values), np.object_)
     found[:] = texts
@@ -74,5 +75,5 @@ def _converted(array: Array, spec: InputSpec) -> Array:
         said = error.message if isinstance(error, TailcutError) else f"input {spec.name!r}: {error}"
         raise BuildError(
             f"the holdout's {said} (it is {array.dtype} {list(array.shape)})",
-            hint="give numbers that the datatype holds, as production does, or correct model.inputs",
+            hint="give numbers that fit the datatype, as in production, or correct model.inputs",
         ) from error

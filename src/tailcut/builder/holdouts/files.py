@@ -54,7 +54,7 @@ def load(manifest: Manifest) -> Holdout:
     columns = _read(path)
     rows = len(next(iter(columns.values()))) if columns else 0
     if not rows:
-        raise BuildError(f"the holdout {path} has no rows", hint="a few thousand labelled rows judge well")
+        raise BuildError(f"the holdout {path} has no rows", hint="add labelled rows; a few thousand judge well")
     inputs, padding = _inputs(manifest, columns, path)
     labels = np.asarray(_column(columns, settings.labels, "holdout.labels", path)) if settings.labels else None
     named = {
@@ -82,7 +82,7 @@ def _read(path: Path) -> dict[str, Any]:
         said = str(error).strip().partition("\n")[0]
         raise BuildError(
             f"cannot read the holdout {path}: {type(error).__name__}: {said}",
-            hint=f"it must be a {path.suffix[1:]} file; arrays in an .npz are of numbers or text, not of objects",
+            hint=f"it must be a {path.suffix[1:]} file; arrays in an .npz hold numbers or text, not objects",
         ) from error
 
 
@@ -139,7 +139,7 @@ def _values(tensor: Tensor, values: Any, name: str) -> Array:
     if array.dtype.kind not in "biuf":
         raise BuildError(
             f"column {name!r} of the holdout holds {array.dtype}, {tensor.name!r} is {tensor.datatype}",
-            hint="turn it into numbers as production does, or make the holdout with a callable",
+            hint="convert it to numbers as in production, or build the holdout with a callable",
         )
     if wanted.kind in "iu" and array.dtype.kind == "f":
         bad = np.flatnonzero(~(np.isfinite(array) & (np.rint(array) == array)).reshape(len(array), -1).all(axis=1))
@@ -147,7 +147,7 @@ def _values(tensor: Tensor, values: Any, name: str) -> Array:
             raise BuildError(
                 f"column {name!r} of the holdout holds {array[bad[0]]} in row {bad[0]}, {tensor.name!r} is "
                 f"{tensor.datatype} ({bad.size} such rows)",
-                hint="fill the gaps as production does, or make the tensor FP32",
+                hint="fill the gaps as in production, or declare the tensor FP32",
             )
     if wanted.kind == "f" and array.dtype.kind in "iuf":
         return array  # ``datatypes`` rounds it, and keeps what it was
@@ -167,6 +167,6 @@ def _plain(array: Array, name: str) -> Array:
         made = np.stack([np.asarray(value) for value in array.tolist()])
     except ValueError as error:
         raise BuildError(
-            f"column {name!r} of the holdout holds lists of different lengths", hint="pad them, as production does"
+            f"column {name!r} of the holdout holds lists of different lengths", hint="pad them as in production"
         ) from error
     return made

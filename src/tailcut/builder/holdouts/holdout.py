@@ -26,7 +26,7 @@ Bools = npt.NDArray[np.bool_]
 LEAST_ROWS = 10
 """A holdout of fewer rows is not split: neither part could say anything."""
 
-_SLICE_HINT = "give a label and every slice one value per input row"
+_SLICE_HINT = "give labels and slices one value per input row"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Holdout:
             if not isinstance(array, np.ndarray) or array.ndim == 0:
                 raise BuildError(
                     f"the holdout's {what} is a {type(array).__name__}, expected an array with a row per example",
-                    hint="numpy.asarray(...) makes one",
+                    hint="make one with numpy.asarray(...)",
                 )
             first, rows = (first, rows) if first else (what, len(array))
             if len(array) != rows:
@@ -78,7 +78,7 @@ class Holdout:
                     f"the holdout's {what} has {len(array)} rows, its {first} {have} {rows}", hint=_SLICE_HINT
                 )
         if not rows:
-            raise BuildError("the holdout has no rows", hint="a few thousand labelled rows judge well")
+            raise BuildError("the holdout has no rows", hint="add labelled rows; a few thousand judge well")
         if self.labels is not None:
             object.__setattr__(self, "labels", checked(self.labels))  # the dataclass is frozen
 
@@ -97,7 +97,7 @@ class Holdout:
         if self.labels is None:
             raise BuildError(
                 "the holdout has no labels, so variants can only be compared with the source model",
-                hint="name their column in holdout.labels, or take quality budgets off that need labels",
+                hint="name their column in holdout.labels, or remove quality budgets that need labels",
             )
         return self.labels
 
@@ -122,7 +122,7 @@ class Holdout:
         if set(names) != set(self.inputs):
             raise BuildError(
                 f"the holdout's inputs are {sorted(self.inputs)}, the manifest's model.inputs are {sorted(names)}",
-                hint="make holdout.source give exactly the tensors of model.inputs",
+                hint="make holdout.source return exactly the tensors of model.inputs",
             )
         for tensor in tensors:
             array = self.inputs[tensor.name]
@@ -201,7 +201,7 @@ class Holdout:
         if self.rows < LEAST_ROWS:
             raise BuildError(
                 f"the holdout has {self.rows} rows, the minimum is {LEAST_ROWS}",
-                hint="a few thousand labelled rows judge well",
+                hint="add labelled rows; a few thousand judge well",
             )
         classes = np.zeros(self.rows, dtype=np.int64) if self.labels is None else strata(self.labels)
         digest = hashlib.sha256(f"{self.digest()} {seed}".encode()).digest()
@@ -220,8 +220,8 @@ class Holdout:
         names, places, sizes = np.unique(self.slices[group].astype("U"), return_inverse=True, return_counts=True)
         if names.size < 2:
             raise BuildError(
-                f"every row of the holdout has {group} {names[0]}: there are no groups to tell apart",
-                hint="leave holdout.group empty, or take a holdout of many groups",
+                f"every row of the holdout has {group} {names[0]}: there is only one group",
+                hint="leave holdout.group empty, or use a holdout with several groups",
             )
         order = rng.permutation(names.size)
         before = np.cumsum(sizes[order]) - sizes[order]
@@ -292,7 +292,7 @@ def _not_finite(array: Array, name: str, number: Callable[[int], int]) -> BuildE
     return BuildError(
         f"the holdout's input {name!r} holds {values[~np.isfinite(values)][0]} in row {number(int(bad[0]))} "
         f"({bad.size} of {len(array)} rows have NaN or infinity), which the manifest does not allow",
-        hint="fill the gaps as production does, or set allow_nan = true on that tensor",
+        hint="fill the gaps as in production, or set allow_nan = true on that tensor",
     )
 
 

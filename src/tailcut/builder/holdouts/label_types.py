@@ -62,7 +62,7 @@ def _refuse_missing(missing: Array) -> None:
     if rows.size:
         raise BuildError(
             f"{rows.size} of {len(missing)} labels are NaN, infinite or missing, the first in row {rows[0]}",
-            hint="leave out the rows whose outcome is not known",
+            hint="leave out rows without a known outcome",
         )
 
 
@@ -76,7 +76,7 @@ def _typed(labels: Sequence[Any]) -> Array:
         found = "; ".join(f"{name} in {rows}, such as {labels[types.index(name)]!r}" for name, rows in counts.items())
         raise BuildError(
             f"the holdout's {len(labels)} labels are of several types: {found}",
-            hint="give all labels as text, all as numbers or all as booleans, typed as the classes are",
+            hint="give all labels as text, all as numbers or all as booleans, of the same type as the classes",
         )
     return _text(labels) if "text" in counts else _numeric(labels)
 

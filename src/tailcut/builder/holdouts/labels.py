@@ -25,7 +25,7 @@ _MOST_CLASSES = 100
 _MOST_WHOLE = 2.0**53
 """Doubles below it are whole numbers exactly."""
 
-_WAY_OUT = 'say what the outputs stand for: [holdout] classes = ["no", "yes"], in the order of the output\'s columns'
+_WAY_OUT = 'name the classes of the outputs: [holdout] classes = ["no", "yes"], in the order of the output\'s columns'
 
 
 class Coding(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ def coding_of(model: Sequence[Scalar] | None, section: Section) -> Coding | None
     if model is not None and declared and declared != known:
         raise BuildError(
             f"holdout.classes are {_listed(declared)}, the model's classes_ are {_listed(known)}",
-            hint="leave holdout.classes out: the model says what its columns stand for",
+            hint="leave holdout.classes out: the model names its own classes",
         )
     positive = None if section.positive is None else scalar_of(section.positive)
     if positive is None:
@@ -70,7 +70,7 @@ def coding_of(model: Sequence[Scalar] | None, section: Section) -> Coding | None
         raise BuildError(
             f"holdout.positive is {positive!r}; the classes are {_listed(known)}, and a single score is the "
             "probability of the second of two",
-            hint="leave holdout.positive out, or give the output the shape [-1, 2] to have the probabilities of both",
+            hint="leave holdout.positive out, or give the output the shape [-1, 2] for the probabilities of both",
         )
     return Coding(classes=known, positive=positive, origin="the model's classes_" if model else "holdout.classes")
 
@@ -162,8 +162,8 @@ def strata(labels: Array) -> Array:
     distinct, places = _distinct(labels)
     if len(distinct) == 1:
         raise BuildError(
-            f"every one of the holdout's {len(labels)} labels is {labels[0]}: nothing can be told apart",
-            hint="take a holdout with every outcome in it",
+            f"every one of the holdout's {len(labels)} labels is {labels[0]}, so quality cannot be judged",
+            hint="use a holdout with every outcome",
         )
     return places if whole(labels) and len(distinct) <= _MOST_CLASSES else np.zeros(len(labels), dtype=np.int64)
 
@@ -188,8 +188,8 @@ def _uncoded(labels: Array) -> Array:
         return labels.astype(np.int64)
     if labels.dtype.kind in "USO":
         raise BuildError(
-            f"the holdout's labels are text ({_listed(sorted({str(each) for each in labels.tolist()}))}), and the "
-            "model does not say which output is which",
+            f"the holdout's labels are text ({_listed(sorted({str(each) for each in labels.tolist()}))}), but the "
+            "model does not name the classes of its outputs",
             hint=_WAY_OUT,
         )
     if labels.dtype.kind == "f" and whole(labels) and bool((np.abs(labels) < _MOST_WHOLE).all()):
@@ -212,8 +212,8 @@ def _numbers(labels: Sequence[Scalar], rows: Counter[int], coding: Coding) -> li
     if not coding.classes:
         if coding.positive not in labels:
             raise BuildError(
-                f"holdout.positive is {coding.positive!r}, and no label is: they are {_listed(labels)}",
-                hint="name one of the labels, spelled and typed as they are",
+                f"holdout.positive is {coding.positive!r}, but no label is: they are {_listed(labels)}",
+                hint="name one of the labels, with the same spelling and type",
             )
         return [int(label == coding.positive) for label in labels]
     numbers = {label: number for number, label in enumerate(coding.classes)}
@@ -222,7 +222,7 @@ def _numbers(labels: Sequence[Scalar], rows: Counter[int], coding: Coding) -> li
         raise BuildError(
             f"labels {_listed([labels[place] for place in unknown])} ({sum(rows[place] for place in unknown)} rows) "
             f"are none of the classes {_listed(coding.classes)} ({coding.origin})",
-            hint="give labels spelled and typed as the classes are, and no rows of other classes",
+            hint="give labels with the spelling and type of the classes, and no rows of other classes",
         )
     return [numbers[label] for label in labels]
 

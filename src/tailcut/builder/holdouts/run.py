@@ -38,7 +38,7 @@ def _refused(
     if not alone:
         return BuildError(
             f"{error.message}; each of these {len(places)} rows by itself works",
-            hint="the model must take any number of rows at once: derive shapes from the inputs, not from one example",
+            hint="the model must accept any number of rows: derive shapes from the inputs, not from one example",
         )
     place, said = alone[0]
     many = f"row {holdout.number(place)} of the holdout" if len(alone) < len(places) else "every row of the holdout"
@@ -46,7 +46,7 @@ def _refused(
     values = {name: array[0] for name, array in holdout.at(np.array([place])).items()}
     return BuildError(
         f"{many} is refused{others}: {said}; its values are {_text(values)}",
-        hint="mend the model, or give it rows as it was trained on: check their order, categories and gaps",
+        hint="fix the model, or give it rows like its training rows: check order, categories and gaps",
     )
 
 

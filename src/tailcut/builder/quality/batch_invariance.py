@@ -105,7 +105,7 @@ def _alone(runtime: Runtime, holdout: Holdout, names: Sequence[str], clock_s: Ca
         if wrong:
             raise BuildError(
                 f"output {wrong[0]!r} has shape {list(row[wrong[0]].shape)} for a single row",
-                hint="every output's first dimension must be the batch, also where it is 1: look for squeeze()",
+                hint="the first dimension of every output must be the batch, even if it is 1: look for squeeze()",
             )
         found.append(row)
     return found

@@ -94,7 +94,7 @@ def compare(expected: Array, given: Array, tensor: Tensor, where: str) -> dict[s
         raise BuildError(
             f"{where}: differs from the source model by {worst:.3g} absolute, {relative:.3g} relative, "
             f"allowed is {ABSOLUTE:g} + {RELATIVE:g} * |value|",
-            hint="an operator was exported wrongly, or the model is random: call eval() and fix every seed",
+            hint="an operator was exported incorrectly, or the model is random: call eval() and fix every seed",
         )
     return {"max_abs": worst, "max_rel": relative}
 

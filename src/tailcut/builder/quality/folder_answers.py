@@ -100,7 +100,7 @@ def check(path: Path, runtime: Runtime, manifest: Manifest) -> dict[str, Any]:
     if not places:
         raise BuildError(
             f"{own.name} answers none of {len(given)} texts with {path}",
-            hint="open the folder with it once by hand; it says what is wrong",
+            hint="open the folder with it by hand to see the error",
         )
     mine = runtime.run({name: array[places] for name, array in arrays.items()}, [output.name])[output.name]
     worst = _compare(own, [tried[row] for row in places], mine.reshape(len(places), -1))
@@ -248,8 +248,8 @@ def _compare_tokens(own: Own, asked: LibraryAnswer, mine: Arrays) -> None:
         raise BuildError(
             f"tokens of {_short(given)} differ: {own.name} makes {_short(theirs[_IDS].tolist())} of it "
             f"({len(theirs[_IDS])}), the folder's tokenizer.json and settings {_short(ids.tolist())} ({size})",
-            hint="transformers builds this tokenizer otherwise than tokenizer.json says. Save it once more with the "
-            "transformers that you use: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
+            hint="transformers builds another tokenizer than tokenizer.json describes. Save it again with your version "
+            "of transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
         )
     none = np.zeros(size, dtype=np.int64)
     wanted, kinds = theirs.get(_KINDS, none), mine[_KINDS][:size] if _KINDS in mine else none
@@ -257,7 +257,7 @@ def _compare_tokens(own: Own, asked: LibraryAnswer, mine: Arrays) -> None:
         raise BuildError(
             f"token_type_ids of {_short(given)} differ: {own.name} gives the model {_short(wanted.tolist())}, "
             f"model.inputs {'have' if _KINDS in mine else 'lack'} token_type_ids",
-            hint="take token_type_ids out of model.inputs: this tokenizer gives none"
+            hint="remove token_type_ids from model.inputs: this tokenizer gives none"
             if _KINDS in mine
             else 'add [[model.inputs]] name = "token_type_ids", datatype = "INT64", shape = [-1, -1]',
         )
@@ -274,7 +274,7 @@ def _compare(own: Own, asked: Sequence[LibraryAnswer], mine: Array) -> float:
     if sizes != {mine.shape[1]}:
         raise BuildError(
             f"{own.name} gives {sorted(sizes)} numbers per text, the source variant {mine.shape[1]}",
-            hint="make the shape of model.outputs agree with what the library answers",
+            hint="make the shape of model.outputs agree with the library's answers",
         )
     wrong, worst = reference.differs(np.stack(theirs), mine, scale=SCALE)
     if wrong.any():
@@ -283,8 +283,8 @@ def _compare(own: Own, asked: Sequence[LibraryAnswer], mine: Array) -> float:
             f"the source variant answers {int(wrong.sum())} of {len(asked)} texts otherwise than {own.name}, by up to "
             f"{worst:.3g}; the first is {_short(asked[row].text)}: {own.name} {_short(theirs[row].tolist())}, the "
             f"variant {_short(mine[row].tolist())}",
-            hint="its answers depend on padding (FNet, ConvBERT), or the folder says something that is not honoured: "
-            "export the model to ONNX yourself, and set model.source to the .onnx file",
+            hint="its answers depend on padding (FNet, ConvBERT), or tailcut ignores a setting of the folder: export "
+            "the model to ONNX yourself, and set model.source to the .onnx file",
         )
     return worst
 

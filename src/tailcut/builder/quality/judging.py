@@ -44,8 +44,8 @@ def budget_of(manifest: Manifest, holdout: Holdout, source: Array) -> dict[str, 
     others = ", ".join(tensor.name for tensor in outputs if tensor.name != judged)
     another = f"; if the labels belong to another output ({others}), name it in holdout.output" if others else ""
     raise BuildError(
-        f"quality.budget is empty, and the judged output {judged!r} holds values, of which no drop is small by itself",
-        hint=f"say how much may be lost, in the label's unit: [quality] budget = {{ mae = 0.1 }}{another}",
+        f"quality.budget is empty, and the judged output {judged!r} holds values, for which no default budget exists",
+        hint=f"set the maximum loss in the label's unit: [quality] budget = {{ mae = 0.1 }}{another}",
     )
 
 
@@ -119,7 +119,7 @@ def _own(name: str, manifest: Manifest, holdout: Holdout, scores: Mapping[str, A
             raise BuildError(
                 f"quality.metrics.{name}: {reference} returned an array of shape {list(rows.shape)} "
                 f"for {holdout.rows} rows",
-                hint="return one value per row, more being better",
+                hint="return one value per row; higher is better",
             )
         values[variant] = rows
     return OwnRows(values[source], {variant: rows for variant, rows in values.items() if variant != source})

@@ -145,7 +145,7 @@ def _answers(call: Call, holdout: Holdout, count: int, section: Model, raw: bool
             raise BuildError(
                 f"the object that model.source returns fails on rows {holdout.number(int(places[0]))} to "
                 f"{holdout.number(int(places[-1]))} of the holdout: {said(error)}",
-                hint="give it rows as it was trained on: check their order, categories and gaps",
+                hint="give it rows like its training rows: check order, categories and gaps",
             ) from error
         if set(names) - set(found):
             raise BuildError(
@@ -192,7 +192,7 @@ def _check_rounding(call: Call, own: Arrays, holdout: Holdout, count: int, secti
         raise BuildError(
             f"the manifest's datatypes round the holdout's values, and {int(wrong.sum())} of {count} answers change, "
             f"by up to {worst:.3g}; the first in row {holdout.number(row)}: {'; '.join(filter(None, narrow))}",
-            hint="declare the datatype that the values need (FP64, INT64) in model.inputs",
+            hint="declare a datatype that holds the values (FP64, INT64) in model.inputs",
         )
     return {"rows": int(wrong.sum()), "max_abs": worst}
 

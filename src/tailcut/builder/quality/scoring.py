@@ -80,7 +80,7 @@ def _in_order(name: str, parts: list[Array], places: Array, holdout: Holdout, na
             raise BuildError(
                 f"output {name!r} is NaN or infinite in {bad.size} of {holdout.rows} holdout rows, "
                 f"first in row {holdout.number(int(bad[0]))}",
-                hint="look at that row's inputs; mend the model or the preprocessing",
+                hint="check the inputs of this row; fix the model or the preprocessing",
             )
     return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
 
@@ -201,7 +201,7 @@ def _check(name: str, labels: Array, found: Array) -> None:
     if name == "auc" and np.unique(labels).size < 2:
         raise BuildError(
             f"auc needs both classes, every one of the {len(labels)} holdout labels is {labels[0]}",
-            hint="take a holdout with both outcomes in it",
+            hint="use a holdout with both outcomes",
         )
     if name == "mae" and labels.shape != found.shape:
         raise BuildError(
@@ -209,7 +209,7 @@ def _check(name: str, labels: Array, found: Array) -> None:
             hint="name the output that the labels belong to in holdout.output",
         )
     if name == "cosine" and found.ndim < 2:
-        raise BuildError("cosine needs vectors, the model gives one score a row", hint="use auc, accuracy or mae")
+        raise BuildError("cosine needs vectors, but the model gives one score per row", hint="use auc, accuracy or mae")
     if name in PROBABILITIES and not are_probabilities(found):
         raise BuildError(
             f"{name} needs probabilities in [0, 1], the judged output lies in [{found.min():.4g}, {found.max():.4g}]",

@@ -47,7 +47,7 @@ def why_not_torch(subject: Subject, here: HostCapabilities) -> str:
     if why := missing(here, "torch", extra="torch"):
         return why
     if here.packages["torch"].endswith("+cpu"):
-        return f"torch {here.packages['torch']} here is the one for the CPU: install torch for CUDA"
+        return f"torch {here.packages['torch']} here is the CPU build: install torch for CUDA"
     return ""
 
 

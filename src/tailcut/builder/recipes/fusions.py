@@ -74,7 +74,7 @@ def improve(work: Work, module: Any, answers: Callable[[Runtime], export_check.R
         "status": "unfused" if kept in {"plain", f"plain{_APART}"} else "fused",
         "layers": layers,
         "kept": kept,
-        **({} if heads else {"reason": "no part of the module says how many heads it has"}),
+        **({} if heads else {"reason": "no part of the module gives its number of attention heads"}),
         "candidates": [
             {name: value for name, value in each.items() if name != "file"} for each in (*candidates, *undone)
         ],
@@ -199,5 +199,5 @@ def _scripted(work: Work, module: Any) -> Path:
             opset_version=OPSET,
         )
     if path.stat().st_size > onnx_export.LARGEST_BYTES:
-        raise BuildError(f"the model has {path.stat().st_size} bytes", hint="it is served unfused")
+        raise BuildError(f"the model has {path.stat().st_size} bytes", hint="the variant is served unfused")
     return path

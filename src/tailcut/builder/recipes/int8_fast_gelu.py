@@ -31,6 +31,6 @@ class Int8FastGelu(OnnxInt8):
         if not gelus:
             raise DoesNotApply(
                 "there is nothing to approximate: the model has no exact GELU",
-                hint="nothing is lost: int8-dynamic does all the rest of it",
+                hint="use int8-dynamic, which is otherwise the same",
             )
         return Result({"approximated": {"gelu by tanh": gelus}, **make(work, approximated)})

@@ -27,7 +27,7 @@ class Onnx:
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """An ONNX source is this variant already."""
         if subject.kind == "onnx":
-            return "the source is an ONNX file already"
+            return "the source is already an ONNX file"
         if subject.kind in trees.KINDS:
             return trees.why_not(subject, here)
         torch = missing(here, "torch", "onnx", "onnxscript", extra="build")

@@ -187,7 +187,7 @@ def _check_batch(graph: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, 
             if size == -1 and dimensions[place].HasField("dim_value"):
                 raise BuildError(
                     f"dimension {place} of {value.name!r} is fixed to {dimensions[place].dim_value} in the ONNX model, "
-                    "the manifest says that it is free",
+                    "but free in the manifest",
                     hint=_SHAPE_HINT,
                 )
 
@@ -230,7 +230,7 @@ def _refused(error: Exception, program: Any, inputs: tuple[Tensor, ...]) -> Buil
     what = f"operator {operators[0]}" if operators else "its Python code"
     return BuildError(
         f"the model cannot be exported to ONNX: {what}{f' at {where}' if where else ''}: {reason}",
-        hint="write that part with other torch operators (torch.where for an `if` on a value), "
+        hint="write this part with other torch operators (torch.where for an `if` on a value), "
         "or serve the torch variant",
     )
 

@@ -43,7 +43,7 @@ _SAMPLES = 8
 _LEAST_CALLS = 3
 _BLOCK_S = 0.05
 _SCREENED = 1000
-_HINT = "nothing is lost: the single variants stand for themselves"
+_HINT = "the single variants are still built and judged"
 
 
 class Pair:
@@ -119,7 +119,7 @@ def lengths(selection: Holdout, name: str, dimension: int) -> dict[int, float]:
     if len(common) < 2:
         raise DoesNotApply(
             f"no pair: every row of the holdout is {max(counts)} long, padding included",
-            hint="where the rows are padded, name their mask in the holdout's padding",
+            hint="if the rows are padded, name their mask in the holdout's padding",
         )
     return {length: counts[length] / rows for length in common}
 
@@ -158,12 +158,12 @@ def _candidates(work: Work) -> tuple[dict[str, Made], dict[str, str]]:
     """
     source = next(iter(work.made.values()))
     able = {name: made for name, made in work.made.items() if made.runtime not in LIVE and not made.parts}
-    dropped = {name: "it needs the model's code beside its artifact" for name in work.made if name not in able}
+    dropped = {name: "it needs the model's code in addition to its artifact" for name in work.made if name not in able}
     worse = _too_bad(work, source, [made for made in able.values() if made.name != source.name])
     kept = {name: made for name, made in able.items() if name not in worse}
     if len(kept) < 2:
         raise DoesNotApply(
-            f"no pair: it takes two variants, here there is {', '.join(kept) or 'none'}"
+            f"no pair: it needs two variants, but here is {', '.join(kept) or 'none'}"
             + "".join(f"; {name}: {why}" for name, why in {**dropped, **worse}.items()),
             hint=_HINT,
         )

@@ -75,7 +75,7 @@ def make(work: Work) -> Result:
 def _refused(work: Work, failures: tuple[str, ...]) -> BuildError:
     return BuildError(
         f"the model has no exact ONNX form: {'; '.join(failures)}",
-        hint=f"the {work.base.name!r} variant serves it as it is, or take that step into the preprocess hook",
+        hint=f"the {work.base.name!r} variant serves it unchanged; or move this step into the preprocess hook",
     )
 
 
@@ -128,7 +128,7 @@ def _on_holdout(inputs: Arrays, source: Array, given: Run, single: bool) -> dict
     other = given(inputs)
     if source.shape != other.shape:
         raise BuildError(
-            f"the ONNX model gives {list(other.shape)}, the source model {list(source.shape)}",
+            f"the ONNX model gives {list(other.shape)}, but the source model {list(source.shape)}",
             hint="serve the source variant; and please report the model",
         )
     from tailcut.builder.tables.comparing import wrong_rows
@@ -136,7 +136,7 @@ def _on_holdout(inputs: Arrays, source: Array, given: Run, single: bool) -> dict
     wrong, worst = wrong_rows(source, other, single=single)
     if wrong.any():
         raise BuildError(
-            f"{int(wrong.sum())} of {len(source)} holdout rows are answered otherwise than by the source model, the "
+            f"{int(wrong.sum())} of {len(source)} holdout rows get other answers than from the source model, the "
             f"first is row {int(np.flatnonzero(wrong)[0])}, by up to {worst:.3g}",
             hint="serve the source variant; and please report the model",
         )

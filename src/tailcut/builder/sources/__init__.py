@@ -73,7 +73,7 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
             )
             return _compared(found, model, path, manifest, selection)
     raise BuildError(
-        f"model.source {reference} gave a {type(model).__name__}, which tailcut cannot build from",
+        f"model.source {reference} gave a {type(model).__name__}, from which tailcut cannot build",
         hint="return a torch.nn.Module, or a fitted scikit-learn, LightGBM or XGBoost model",
     )
 
@@ -128,7 +128,7 @@ def check_path(manifest: Manifest) -> None:
     elif path.suffix == ".onnx":
         what = f"there is no file {path}"
     else:
-        what = f"it is no 'module:callable', and there is no file or folder {path}"
+        what = f"it is neither 'module:callable' nor an existing file or folder ({path})"
     near = [each.name for each in sorted(path.parent.glob("*.onnx"))[:5]] if path.suffix == ".onnx" else []
     raise ManifestError(
         f"model.source {reference}: {what}",

@@ -53,15 +53,15 @@ def store(model: Any, probes: Arrays, answers: Answers, artifact: Path, own: Own
         return [], f"skops cannot write it: {said(error)}"
     if unknown := unknown_types(names, own):
         listed = ", ".join(map(reference_of, unknown))
-        return [], f"it holds {listed}; name what is yours in model.trusted to store it"
+        return [], f"it holds {listed}; to store it, name your own types in model.trusted"
     expected = answers(model)
     artifact.write_bytes(_numbered(content, {PROBES: _probes(probes, expected)}))
     try:
         given = answers(load(artifact, own))
     except Exception as error:
-        return [], f"what skops wrote cannot be used: {said(error)}"
+        return [], f"the file written by skops cannot be used: {said(error)}"
     if given.shape != expected.shape or not np.array_equal(given, expected, equal_nan=given.dtype.kind == "f"):
-        return [], "what skops wrote gives other answers than the estimator on rows of the holdout"
+        return [], "the file written by skops gives other answers than the estimator on holdout rows"
     return [reference_of(name) for name in names if name in own], ""
 
 

@@ -115,7 +115,7 @@ def classes(model: Any) -> list[Scalar] | None:
         )
     if len(found) < 2:
         raise BuildError(
-            f"the {type(model).__name__} knows one class only, {found[0]!r}: its answer is always the same",
+            f"the {type(model).__name__} knows only one class, {found[0]!r}: its answer is always the same",
             hint="fit it on rows of every class",
         )
     return [scalar_of(each) for each in found]

@@ -79,7 +79,7 @@ def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> Base:
     if not found:
         said = "; ".join(f"{name}: {reason}" for name, reason in why.items())
         raise BuildError(
-            f"nothing of the base of {record.model!r} version {record.id} can be opened here: {said}",
+            f"no base variant of {record.model!r} version {record.id} can be opened here: {said}",
             hint="install what is missing, or run `tailcut build` from model.source",
         )
     recipe = record.variants[record.source].evidence.get("recipe", {})
@@ -100,7 +100,7 @@ def _check_tensors(record: Version, side: str, kept: tuple[Tensor, ...], wanted:
         raise BuildError(
             f"the {side} of {record.model!r} version {record.id} are {plain(kept)}, "
             f"the manifest's model.{side} are {plain(wanted)}",
-            hint="build with the manifest that belongs to the version: `tailcut registry show --json` has it",
+            hint="build with the manifest of this version: `tailcut registry show --json` prints it",
         )
 
 
@@ -141,7 +141,7 @@ def _source(name: str, runtime: str, manifest: Manifest) -> Source:
     able = [each for each in SOURCES if (each.variant, each.runtime) == (name, _usual(runtime))]
     if not able:
         raise BuildError(
-            f"variant {name!r} ({runtime}) is no source that this tailcut knows",
+            f"variant {name!r} ({runtime}) is not a source that this tailcut supports",
             hint="upgrade tailcut, or run `tailcut build` from model.source",
         )
     path = source_file(manifest)

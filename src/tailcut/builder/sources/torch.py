@@ -39,8 +39,8 @@ class TorchSource:
         odd = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
         if odd:
             raise BuildError(
-                f"the state dict of {work.manifest.deployment.model.source} holds {odd[0]!r}, which is no tensor",
-                hint="keep such state in the constructor's arguments (get_extra_state is not supported)",
+                f"the state dict of {work.manifest.deployment.model.source} holds {odd[0]!r}, which is not a tensor",
+                hint="pass such state as constructor arguments (get_extra_state is not supported)",
             )
         torch.save({name: value.detach().cpu().contiguous() for name, value in state.items()}, artifact)
         return Result({"parameters": sum(value.numel() for value in state.values())})

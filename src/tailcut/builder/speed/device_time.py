@@ -40,5 +40,5 @@ def held_seconds(text: str) -> float:
             return float(line.rpartition(" ")[2])
     raise BuildError(
         f"the server's /metrics has no {COUNTER}_total: the time on the device was not measured",
-        hint="its variant does not run on a device, though the build takes it for one that does",
+        hint="the variant does not run on a device, although the build expected it to",
     )

@@ -124,15 +124,13 @@ class Rounds:
         self._look(self._contenders())
         for name in self.open():
             if cheaper := self._beaten_by(name):
-                self._stopped[name] = (
-                    f"left out of further rounds, because {cheaper} surely costs less and meets the SLO"
-                )
+                self._stopped[name] = f"left out of further rounds, because {cheaper} costs less and meets the SLO"
             elif self._is_hopeless(name, min(affordable, self.terms.rounds)):
                 standing = self._standing(name, self._references[name])
                 if standing.latency.middle > verdicts.target(standing.cpu):
                     self._decided[name] = "no", standing
                 else:
-                    self._stopped[name] = "the rounds left would not show it (build.rounds, build.load_limit)"
+                    self._stopped[name] = "the remaining rounds would not prove it (build.rounds, build.load_limit)"
 
     def close(self, why: str) -> None:
         """Judge what is open with the rounds that there are.
@@ -328,12 +326,12 @@ def play(rounds: Rounds, measure: Callable[[str, int], Round], *, limit_s: float
         clock_s: seconds that only go up.
     """
     ends_s = clock_s() + limit_s
-    why = f"all {rounds.terms.rounds} rounds were over (build.rounds): allow more, or longer ones (build.round)"
+    why = f"all {rounds.terms.rounds} rounds were used (build.rounds): allow more, or longer rounds (build.round)"
     while names := rounds.due():
         begun_s = clock_s()
         rounds.left_s = max(0.0, ends_s - begun_s)
         if rounds.played >= LEAST and not rounds.left_s:
-            why = f"{limit_s:g} s of load were over (build.load_limit): allow more, or longer rounds (build.round)"
+            why = f"{limit_s:g} s of load were used (build.load_limit): allow more, or longer rounds (build.round)"
             break
         for name in turn(names, rounds.played):
             try:

@@ -223,7 +223,7 @@ def _measure(deployment: Deployment, server: ServerProcess, payloads: Path, numb
         said = "; ".join(f"{status}: {body}" for status, body in result.bodies.items()) or "no answers"
         raise BuildError(f"under load no request of {result.requests} was answered ({said[:300]})")
     if result.cpu_s_per_1000 is None:
-        raise BuildError("the server's CPU time could not be read, so that its cost is not known")
+        raise BuildError("the server's CPU time could not be read, so its cost is unknown")
     took_ms, errors = _latencies(samples, float(deployment.slo.timeout_s) * 1e3)
 
     def at(share: float) -> float:

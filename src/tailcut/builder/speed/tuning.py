@@ -83,7 +83,7 @@ def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budg
     if made.runtime not in TUNED:
         return _nothing(f"runtime {made.runtime!r} takes no settings")
     if uses_gpu(made.runtime, made.settings):
-        return _nothing("it runs on the GPU: threads and executors of the processor change nothing")
+        return _nothing("it runs on the GPU: CPU threads and executors have no effect")
     deployment = manifest.deployment
     source = source_of(manifest, made.runtime)
     kept = without_tuned(made.runtime, made.settings)

@@ -119,7 +119,7 @@ def speed_refusal(verdict: SpeedVerdict) -> str:
         return ""
     if verdict.fails:
         return (
-            f"{verdict.errors:.2%} of its requests failed under load, more than slo.errors allows and than "
+            f"{verdict.errors:.2%} of its requests failed under load, more than slo.errors allows and more than "
             f"{verdict.reference}'s: `tailcut serve --variant` with it shows the errors"
         )
     (ratio, low, high), cpu = verdict.ratio, verdict.cpu_ratio

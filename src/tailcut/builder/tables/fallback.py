@@ -73,7 +73,7 @@ def _check_opens(made: Any) -> None:
         onnxruntime.InferenceSession(made.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own classes share no public base
         said = _PLACE.sub("", " ".join(str(error).split()))
-        raise Unconvertible(f"onnxruntime cannot open what skl2onnx makes of it: {said[:200]}") from error
+        raise Unconvertible(f"onnxruntime cannot open the conversion by skl2onnx: {said[:200]}") from error
 
 
 def _computes_float(made: Any) -> bool:
@@ -97,6 +97,6 @@ def _dtype(made: Any) -> np.dtype[Any]:
 
 def _texts(graph: Graph, table: Table) -> str:
     if any(block.dtype != TEXT for block in table.blocks):
-        raise Unconvertible("tailcut has no form for it, and skl2onnx takes no mixture of numbers and text")
+        raise Unconvertible("tailcut has no form for it, and skl2onnx does not accept numbers mixed with text")
     parts = [block.name for block in table.blocks]
     return parts[0] if len(parts) == 1 else graph.add("Concat", parts, axis=1)

@@ -133,7 +133,7 @@ def _said(made: Probes, wrong: Bools, worst: float, trees: Ensemble) -> str:
     tree, node = int(made.tree[first]), int(made.node[first])
     value, threshold = float(made.rows[first, made.feature[first]]), float(trees.trees[tree].threshold[node])
     return (
-        f"{int(wrong.sum())} of {len(wrong)} rows at the trees' thresholds are answered otherwise than by the source "
+        f"{int(wrong.sum())} of {len(wrong)} rows at the trees' thresholds get other answers than from the source "
         f"model, by up to {worst:.3g}; the first: column {int(made.feature[first])} = "
         f"{value!r} at threshold {threshold!r} (tree {tree})"
     )

@@ -52,7 +52,7 @@ def rows(version: Version, promotion: Promotion | None) -> list[Row]:
 def rows_alone(version: Version) -> list[str]:
     """One line per variant whose rows run alone: why, and the largest change that was seen, measured by its limit."""
     return [
-        f"{name}: each row runs alone, because other rows in its batch change its answer{_change(each.evidence)}"
+        f"{name}: each row runs alone, because other rows in its batch would change its answer{_change(each.evidence)}"
         for name, each in version.variants.items()
         if each.evidence.get("rows_alone", not each.evidence.get("merge", True))
     ]
@@ -122,8 +122,10 @@ def load(version: Version) -> str:
         for name, each in version.variants.items()
         if each.evidence.get("speed", {}).get("left_out")
     ]
-    repeated = f"; rounds that others disturbed and that do not count: {', '.join(left_out)}" if left_out else ""
-    return f"{text} in {found['took_s']:.0f} s; other processes had {found['others']:.2f} cores in the median{repeated}"
+    repeated = f"; disturbed rounds, not counted: {', '.join(left_out)}" if left_out else ""
+    return (
+        f"{text} in {found['took_s']:.0f} s; other processes used {found['others']:.2f} cores in the median{repeated}"
+    )
 
 
 def limit_ms(version: Version) -> float | None:

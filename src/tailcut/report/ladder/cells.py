@@ -124,7 +124,8 @@ def key_lines(ladder: LadderRecord) -> list[str]:
         lines.append(f"Comfortable rate: {ladder.pilot.comfortable_rate:.3g} req/s. {ladder.pilot.note}")
     if _compared(ladder):
         lines.append(
-            "Parity: answers that differ from the pilot's beyond float32's rounding (`tailcut parity` says why), of one"
+            "Parity: answers that differ from the pilot's beyond float32's rounding (`tailcut parity` finds causes), "
+            "of one"
             " sample of the traffic; caches as the rung has them."
         )
     lines += [f"{rate_title(ladder, name)}." for name in ladder.rate_names if name != COMFORTABLE and not ladder.pilot]

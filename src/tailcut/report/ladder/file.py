@@ -176,5 +176,7 @@ def load_ladder(path: Path) -> LadderRecord:
     except (OSError, msgspec.DecodeError) as error:
         raise LoadTestError(f"cannot read a ladder from {path}: {error}", hint="give a ladder.json") from error
     if record.schema != SCHEMA:
-        raise LoadTestError(f"{path} has schema {record.schema}, this tailcut reads {SCHEMA}", hint="climb it again")
+        raise LoadTestError(
+            f"{path} has schema {record.schema}, but this tailcut reads {SCHEMA}", hint="run `tailcut ladder` again"
+        )
     return record

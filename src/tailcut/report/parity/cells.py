@@ -16,7 +16,7 @@ Table = list[list[str]]
 def verdict(record: ParityRecord) -> str:
     """Say in a line whether the deployment gives the pilot's answers."""
     if record.equal:
-        return "equal: every variant that is judged gives the pilot's answers"
+        return "equal: every judged variant gives the pilot's answers"
     wrong = [one.variant for one in record.variants if not one.equal]
     return f"differs: {', '.join(wrong)}"
 
@@ -42,16 +42,16 @@ def facts(record: ParityRecord) -> list[tuple[str, str]]:
 def headline(variant: VariantParity) -> str:
     """Sum a variant up."""
     if variant.failed:
-        return f"not asked: {variant.failed}"
+        return f"not compared: {variant.failed}"
     parts = [f"{variant.differing_requests} of {variant.both_answered} requests differ"]
     if variant.status_differences:
         parts.append(f"{variant.status_differences} answered by one side only")
     if variant.uncompared:
-        parts.append(f"{variant.uncompared} not compared: neither answer has a field that is compared")
+        parts.append(f"{variant.uncompared} not compared: neither answer has a compared field")
     if variant.both_refused:
         parts.append(f"{variant.both_refused} refused by both")
     if not variant.judged:
-        parts.append("not judged by values: the build made it smaller, within the quality budget")
+        parts.append("not judged by values: it is a smaller variant within the quality budget")
     return "; ".join(parts)
 
 
@@ -133,7 +133,7 @@ def _inputs(inputs: InputsParity, differing_requests: int) -> list[str]:
         return [f"inputs were not compared: {inputs.problem}"]
     found = []
     if not inputs.differing:
-        end = "; what differs in these requests comes from the model or from what follows it"
+        end = "; the differences come from the model or from later steps"
         found.append(
             f"the model's inputs are equal: {inputs.columns} columns of {inputs.rows} rows, {inputs.model}"
             f"{end if differing_requests and inputs.equal else ''}"

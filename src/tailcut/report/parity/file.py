@@ -224,8 +224,10 @@ def load_parity(path: Path) -> ParityRecord:
         record = msgspec.json.decode(path.read_bytes(), type=ParityRecord)
     except (OSError, msgspec.DecodeError) as error:
         raise LoadTestError(
-            f"cannot read a comparison from {path}: {error}", hint="give a file that `tailcut parity --json` wrote"
+            f"cannot read a comparison from {path}: {error}", hint="give a file written by `tailcut parity --json`"
         ) from error
     if record.schema != SCHEMA:
-        raise LoadTestError(f"{path} has schema {record.schema}, this tailcut reads {SCHEMA}", hint="run it again")
+        raise LoadTestError(
+            f"{path} has schema {record.schema}, but this tailcut reads {SCHEMA}", hint="run `tailcut parity` again"
+        )
     return record

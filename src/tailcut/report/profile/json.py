@@ -173,7 +173,7 @@ def write_file(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     except OSError as error:
-        raise ProfileError(f"cannot write {path}: {error.strerror}", hint="choose a folder that is writable") from error
+        raise ProfileError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
 
 
 def load_report(path: Path) -> ProfileReport:
@@ -182,7 +182,7 @@ def load_report(path: Path) -> ProfileReport:
     Raises:
         ProfileError: the file is missing, holds something else, or is another version's.
     """
-    hint = "give a file that `tailcut profile --json` wrote"
+    hint = "give a file written by `tailcut profile --json`"
     try:
         content = path.read_bytes()
         version = msgspec.json.decode(content, type=_Version).format

@@ -57,7 +57,7 @@ def verdict(one: LeverAdvice) -> str:
 def trust(advice: Advice, overhead: Overhead | None) -> str:
     """Say how well the simulation repeats what was measured."""
     found = advice.calibration
-    less = ", less what profiling cost" if overhead is not None else ""
+    less = ", less the overhead of profiling" if overhead is not None else ""
     cut = (
         f" Of what requests waited for fetches beyond the median one, {found.spread_kept:.0%} are kept in what follows."
         if found.spread_kept < 1.0

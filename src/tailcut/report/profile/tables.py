@@ -99,7 +99,8 @@ def background_table(found: Sequence[LeftBehind], *, longest: int = _LONGER) -> 
     )
     return Table(
         head=("CPU ms a request", "ms a request", "of requests", "of one core", "on", "what"), rows=rows, left=(4, 5),
-        note="no request waits for its own, but all wait for what holds the event loop or takes the cores meanwhile",
+        note="requests do not wait for their own background work, but all wait while it holds the event loop or the "
+        "cores",
     )  # fmt: skip
 
 
@@ -167,7 +168,7 @@ def diversity_table(diversity: Diversity) -> Table:
     )
     notes = [f"{diversity.requests} payloads over {diversity.span_s:.3g} s"]
     if not diversity.timed:
-        notes.append("laid out at the rate of the run: they have no times of their own")
+        notes.append("spread at the rate of the run: they have no times")
     if not all(one.exact for one in shown):
         notes.append("estimated from one key in sixteen")
     constant = [one.name for one in diversity.streams if one.constant]
@@ -195,7 +196,7 @@ def sizes_table(diversity: Diversity) -> Table:
     return Table(
         head=("asked for", *(f"{size:,} entries" for size in sizes), "all"),
         rows=rows if sizes else (),
-        note="the least recently used goes first; entries live for ever",
+        note="least recently used entries are evicted; entries do not expire",
     )
 
 

@@ -26,9 +26,9 @@ STAGE_WORDS: dict[Stage, str] = {
     Stage.ENCODE: "encoding the reply",
     Stage.WAIT: "waiting",
     Stage.LOCK: "waiting for a lock",
-    Stage.LOOP: "waiting for an event loop that something else blocks",
+    Stage.LOOP: "waiting for an event loop that other work blocks",
     Stage.GC: "garbage collection",
-    Stage.UNATTRIBUTED: "unattributed: nobody can say from here what it is",
+    Stage.UNATTRIBUTED: "unattributed: the cause is not visible from here",
 }
 """A stage within a sentence: "62 % of it is ..."."""
 
@@ -40,7 +40,7 @@ _WHOLE = 0.8
 """A name that takes this much of its stage stands for all of it."""
 _MOST = 0.5
 _LABEL = 90
-_THRESHOLDS = "up to 100 ms seems instant, 300 ms is noticed, after 1 s people lose their focus"
+_THRESHOLDS = "up to 100 ms seems instant, 300 ms is noticed, after 1 s people lose focus"
 
 
 def bottleneck(budget: Budget) -> str:
@@ -127,9 +127,11 @@ def near_words(budget: Budget) -> str:
 def overhead_words(overhead: Overhead | None, kind: str) -> str:
     """Say what profiling cost."""
     if kind != "pilot":
-        return "Profiling cost the server nothing: it is what the client saw and what the server tells anyway."
+        return (
+            "Profiling cost the server nothing: it used the client's measurements and the server's own Server-Timing."
+        )
     if overhead is None:
-        return "What profiling cost was not measured (--thorough does)."
+        return "The overhead of profiling was not measured (use --thorough)."
     note = f" ({overhead.note})" if overhead.note else ""
     traced = _near(overhead.p95_share, overhead.p95_range, overhead.p50_share, overhead.p50_range)
     everyone = overhead.everyone
@@ -171,7 +173,7 @@ def layers_words(model: ModelLayers) -> list[str]:
         f" {percent(model.addressed('fusion'))}",
     ]
     if model.dispatch:
-        lines[-1] += f"; {percent(model.dispatch)} is Python and dispatch, which an exported graph is rid of"
+        lines[-1] += f"; {percent(model.dispatch)} is Python and dispatch, which an exported graph avoids"
     if model.device is not None:
         used = model.device
         lines.append(
