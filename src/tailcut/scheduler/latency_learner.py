@@ -6,24 +6,21 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from math import log2
 
-from tailcut.scheduler.latency_filter import LatencyFilter, nearest
 from tailcut.scheduler.latency_model import FREE, Cost
+from tailcut.scheduler.latency_table import LatencyTable, nearest
 from tailcut.scheduler.tail_quantile import TailQuantile
 
 _OUTLIER = 3.0
-"""A batch counts as at most this many times what was expected: one hiccup must not close the door to all others."""
-
-_IN_A_ROW = 3
-"""From so many batches in a row on that are far off the expectation was wrong, and is given up quickly."""
+"""A batch of a known size that takes more than this many times the expected time is a hiccup."""
 
 _OUTLIER_FLOOR_NS = 1_000_000.0
-"""No batch up to this long is an outlier."""
+"""No batch up to this long is a hiccup."""
 
 _KNOWN_TIMES = 2
 """From so many batches of a size on the next may be called late."""
 
 _KNOWN_BATCHES = 5
-"""From this many batches on there is an expectation that an outlier can be measured by."""
+"""From this many batches on there is an expectation that a hiccup can be measured by."""
 
 _FINE = 8
 """Batches of which less is expected than this part of the largest are late by a measure of their own: a lone row that
@@ -40,8 +37,8 @@ _ERA = 2000
 class CostModel:
     """Learns what the batches of one kind take.
 
-    What is expected of each size is ``scheduler.latency_filter``'s to say; what is known beside it, how much longer
-    than expected one in twenty takes and how long hiccups are, is learned here. Robust: see ``_OUTLIER``.
+    ``scheduler.latency_table`` predicts the time of each size. This class learns how much longer than that one in
+    twenty takes, and how long hiccups are.
 
     Args:
         steps: see ``Cost``.
@@ -52,14 +49,12 @@ class CostModel:
     __slots__ = (
         "_batches",
         "_cost",
-        "_curve",
         "_era",
         "_late",
         "_run_rows",
         "_short",
-        "_shown",
         "_steps",
-        "_strange",
+        "_table",
         "_worst",
     )
 
@@ -67,11 +62,9 @@ class CostModel:
         self._steps = steps
         self._run_rows = run_rows
         self._batches = 0
-        self._curve = LatencyFilter()
-        self._shown: list[int] = []
+        self._table = LatencyTable()
         self._late = TailQuantile()
         self._short = TailQuantile()
-        self._strange = 0
         self._era = 0
         self._worst = [[0.0, 0.0], [0.0, 0.0]]
         self._cost: Cost | None = FREE
@@ -83,11 +76,9 @@ class CostModel:
             octaves: of rows of another kind, so many times twice as long, or half; 0 for those of its own.
         """
         for rows in sorted(points):
-            self._learn(rows, points[rows], shows=not octaves)
-            self._strange = 0  # what was measured at several times may differ: that gives up neither of them
-        self._curve.settle()
+            self._learn(rows, points[rows])
         if octaves:
-            self._curve.distrust(octaves)
+            self._table.distrust(octaves)
         self._batches = max(self._batches, min(len(points), _KNOWN_BATCHES))
         self._cost = None
 
@@ -98,7 +89,8 @@ class CostModel:
         if before >= _KNOWN_TIMES:
             # That the first of its size took longer than was guessed says nothing of the next.
             expected_ns = max(duration_ns, 1.0) / ratio
-            (self._late if expected_ns >= self._curve.largest_ns / _FINE else self._short).add(ratio)
+            largest_ns = self._table.expected_ns(1 << max(self._table.sizes))
+            (self._late if expected_ns >= largest_ns / _FINE else self._short).add(ratio)
         self._cost = None
 
     @property
@@ -107,47 +99,40 @@ class CostModel:
         cost = self._cost
         return cost if cost is not None else self._fit()
 
-    def _learn(self, rows: int, duration_ns: float, *, shows: bool = True) -> tuple[float, int]:
-        """Take a batch in; return how many times longer than expected it took, and how many showed its size before."""
+    def _learn(self, rows: int, duration_ns: float) -> tuple[float, int]:
+        """Learn from a batch; return how many times longer than expected it took, and how many of its size had run."""
         duration_ns = max(duration_ns, 1.0)
         if self._steps:
             rows = int(Cost(0.0, 0.0, steps=self._steps).padded(rows))
-        curve, shown = self._curve, self._shown
-        curve.reach(rows, duration_ns / rows)
-        while len(shown) < len(curve):
-            shown.append(0)
-        expected_ns = curve.expected_ns(rows)
-        ratio = duration_ns / expected_ns
-        self._strange = self._strange + 1 if not 1.0 / _OUTLIER <= ratio <= _OUTLIER else 0
-        at = nearest(rows)
-        before = shown[at]
-        tempered = self._tempered(ratio, duration_ns, expected_ns, known=before > 0)
-        curve.learn(rows, tempered, known=before > 0, odd=self._strange > 0, wrong=self._strange >= _IN_A_ROW)
-        shown[at] += shows
+        before = self._count(nearest(rows))
+        ratio = self._table.learn(rows, duration_ns)
+        if before and ratio > _OUTLIER and duration_ns > _OUTLIER_FLOOR_NS and self._batches > _KNOWN_BATCHES:
+            self._remember_hiccup(duration_ns * (1.0 - 1.0 / ratio))
         return ratio, before
 
-    def _tempered(self, ratio: float, duration_ns: float, expected_ns: float, *, known: bool) -> float:
-        """Cut outliers, and remember how long they were, but for those of a size that was only guessed."""
-        if ratio <= _OUTLIER or duration_ns <= _OUTLIER_FLOOR_NS or self._batches <= _KNOWN_BATCHES:
-            return ratio
+    def _count(self, power: int) -> int:
+        """Return how many batches have run of a size, given as a power of two."""
+        size = self._table.sizes.get(power)
+        return size.count if size is not None else 0
+
+    def _remember_hiccup(self, longer_ns: float) -> None:
+        """Keep the two longest hiccups of this era and of the one before."""
         if self._batches - self._era > _ERA:
             self._era = self._batches
             self._worst = [[0.0, 0.0], self._worst[0]]
-        if known:
-            self._worst[0] = sorted([*self._worst[0], duration_ns - expected_ns])[1:]
-        limit = _OUTLIER * 2.0 ** max(self._strange - _IN_A_ROW + 1, 0)
-        return min(ratio, max(limit, _OUTLIER_FLOOR_NS / expected_ns))
+        self._worst[0] = sorted([*self._worst[0], longer_ns])[1:]
 
     def _fit(self) -> Cost:
-        points = self._curve.points
-        variances = self._curve.variances
+        points = self._table.points
+        variances = self._table.variances
+        counts = [self._count(power) for power in range(len(points))]
         for at in range(len(points) - 2, -1, -1):
             # Of two that contradict each other the one that less is known of is wrong.
             known = [points[more] for more in range(at + 1, len(points)) if variances[more] < variances[at]]
-            points[at] = min([points[at], *known, *([] if self._shown[at] else points[at + 1 : at + 2])])
+            points[at] = min([points[at], *known, *([] if counts[at] else points[at + 1 : at + 2])])
         for at in range(1, len(points)):
             points[at] = max(points[at], points[at - 1])
-            if 0 < self._run_rows < 1 << at and not self._shown[at]:
+            if 0 < self._run_rows < 1 << at and not counts[at]:
                 points[at] = min(points[at], 2 * points[at - 1])
         if self._batches - self._era > 2 * _ERA:
             self._worst = [[0.0, 0.0], [0.0, 0.0]]
@@ -157,10 +142,9 @@ class CostModel:
             # Machines have hiccups: until it is known how long they are here, the first should not break a promise.
             hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * self._run_ns(points))
         base_ns = max(2 * points[0] - points[1], 0.0) if len(points) > 1 else 0.0
-        shaped = len(points) > 1 and self._curve.knows_lone_rows
-        doubts = tuple(self._curve.doubts)
-        fears = tuple([0.0 if shown else _FEAR for shown in self._shown])
-        sizes = (self._steps, shaped, doubts, fears)
+        shaped = len(points) > 1 and 0 in self._table.sizes
+        fears = tuple([0.0 if count else _FEAR for count in counts])
+        sizes = (self._steps, shaped, tuple(self._table.doubts), fears)
         lates = (self._short.late, points[-1] / _FINE)
         row_ns = points[0] - base_ns
         cost = self._cost = Cost(base_ns, row_ns, tuple(points), self._late.late, hiccup_ns, *sizes, *lates)

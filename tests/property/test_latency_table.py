@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.scheduler.latency_filter import LatencyFilter
 from tailcut.scheduler.latency_learner import CostModel
+from tailcut.scheduler.latency_table import LatencyTable
 
 MS = 1e6
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -75,48 +75,43 @@ def test_how_wrong_a_guess_was_is_not_how_late_batches_are() -> None:
     assert model.cost.late < 1.15
 
 
-BATCHES = st.lists(
-    st.tuples(st.integers(1, 64), st.floats(1e-6, 1e6), st.booleans(), st.booleans()), min_size=1, max_size=80
-)
+BATCHES = st.lists(st.tuples(st.integers(1, 64), st.floats(1e-6, 1e6)), min_size=1, max_size=80)
 
 
 @given(BATCHES)
 def test_what_is_known_stays_possible(batches: list[tuple[int, float, bool, bool]]) -> None:
-    """Whatever comes: times are positive, and no variance is less than none."""
-    curve = LatencyFilter()
-    for rows, ratio, odd, wrong in batches:
-        curve.reach(rows, 7.0 * MS)
-        assert curve.expected_ns(rows) > 0.0
-        curve.learn(rows, ratio, known=True, odd=odd, wrong=wrong)
-        assert all(math.isfinite(point) and point > 0.0 for point in curve.points)
-        assert all(math.isfinite(doubt) and doubt < 1.0 for doubt in curve.doubts)
-        assert all(variance > -1e-9 for variance in curve.variances)
+    """Whatever comes: times are positive, no variance is negative, and doubts stay below one."""
+    table = LatencyTable()
+    for rows, ratio in batches:
+        table.learn(rows, ratio * rows * 7.0 * MS)
+        assert table.expected_ns(rows) > 0.0
+        assert all(math.isfinite(point) and point > 0.0 for point in table.points)
+        assert all(math.isfinite(doubt) and doubt < 1.0 for doubt in table.doubts)
+        assert all(variance > -1e-9 for variance in table.variances)
 
 
 @given(st.sampled_from(SIZES), st.floats(0.5, 2.0))
 def test_a_machine_that_changes_its_speed_changes_it_for_all_sizes(runs: int, speed: float) -> None:
-    curve = LatencyFilter()
+    table = LatencyTable()
     for _ in range(30):
         for rows in SIZES:
-            curve.reach(rows, 7.0 * MS)
-            curve.learn(rows, 7.0 * MS * rows / curve.expected_ns(rows), known=True)
+            table.learn(rows, 7.0 * MS * rows)
     for _ in range(40):
-        curve.learn(runs, speed * 7.0 * MS * runs / curve.expected_ns(runs), known=True)
+        table.learn(runs, speed * 7.0 * MS * runs)
     for rows in SIZES:
-        assert curve.expected_ns(rows) == pytest.approx(speed * 7.0 * MS * rows, rel=0.15)
+        assert table.expected_ns(rows) == pytest.approx(speed * 7.0 * MS * rows, rel=0.15)
 
 
 def test_of_a_size_that_has_just_run_nothing_is_doubted_and_of_the_others_the_more_the_longer_ago() -> None:
-    curve = LatencyFilter()
+    table = LatencyTable()
     for rows in SIZES:
-        curve.reach(rows, 7.0 * MS)
         for _ in range(20):
-            curve.learn(rows, 7.0 * MS * rows / curve.expected_ns(rows), known=True)
-    before = curve.doubts
+            table.learn(rows, 7.0 * MS * rows)
+    before = table.doubts
     assert before[-1] == 0.0 < before[0]
     for _ in range(5000):
-        curve.learn(32, 1.0, known=True)
-    assert curve.doubts[0] > before[0] + 0.05
+        table.learn(32, 32 * 7.0 * MS)
+    assert table.doubts[0] > before[0] + 0.05
 
 
 class Machine:
