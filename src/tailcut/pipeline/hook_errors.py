@@ -56,7 +56,8 @@ def preprocess_failed(error: BaseException, rows: Sequence[Mapping[str, Any]], *
     if isinstance(error, KeyError | ValueError):
         return BadRequest(
             f"preprocess refuses the rows ({kind})",
-            hint="correct the rows; find the reason in the server's log by this incident",
+            hint="correct the rows; the server's log has the reason under this incident; a hook that raises "
+            "tailcut.errors.BadRequest shows it here",
             detail=said(error),
         )
     return HookError(

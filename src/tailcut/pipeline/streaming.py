@@ -133,7 +133,8 @@ async def _next(context: RequestContext, stream: _Stream) -> Arrays | None:
         missing = [name for name in stream.outputs if name not in part]
         if missing:
             raise InferenceError(
-                f"a part of the stream has no output {missing[0]!r}", hint="yield every requested output"
+                f"the model yielded a part without the output {missing[0]!r}, which the request asks for",
+                hint="let the model's stream yield every requested output in each part, or request fewer outputs",
             )
     return part
 

@@ -140,8 +140,9 @@ def _round(sides: Sides, number: int) -> _Compared:
     traced = both & is_traced(np.arange(len(both)), sides.one_in)
     if not traced.any():
         raise ProfileError(
-            f"no request of round {number + 1} got a good answer with profiling and without it",
-            hint="do its answers depend on what it was asked before? without --thorough these rounds are left out",
+            f"in round {number + 1} no request was answered well in both runs, with profiling and without it",
+            hint="leave out --thorough, which needs these rounds; or reset the application's state between two runs, if its "
+            "answers depend on earlier requests",
         )
     plain_ms, seen_ms = (_took_ms(runs[side][0]) for side in (0, 1))
     told = (_latencies(plain_ms[traced], *runs[0]), _latencies(seen_ms[traced], *runs[1]))

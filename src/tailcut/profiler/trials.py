@@ -63,12 +63,13 @@ def check_answered(load: LoadPlan, samples: Samples) -> None:
         raise ProfileError(
             f"{silent} of {requests} requests got no answer {profiled}, {silent - late} of them because their"
             " connections ended without one, at a rate that was fine before",
-            hint="does a process of the application die, or its server end connections? see what it printed",
+            hint="see what it printed: a process of the application may have died, or its server may end connections",
         )
     raise ProfileError(
         f"{silent} of {requests} requests got no answer within {load.timeout_s:g} s {profiled}, at a rate that was fine"
         " before",
-        hint="the application hangs now and then: a deadlock, or a database that locks?",
+        hint="the application hangs at times: look at its threads while it does (py-spy dump --pid), at its locks and "
+        "its database; if it is only slow, allow more with --timeout",
     )
 
 

@@ -56,8 +56,8 @@ def export(
     size_bytes = sum(value.numel() * value.element_size() for value in module.state_dict().values())
     if size_bytes > LARGEST_BYTES:
         raise BuildError(
-            f"the model has {size_bytes} bytes of weights, one ONNX file holds up to {LARGEST_BYTES}",
-            hint="serve the torch variant (serve.variant = 'torch'), or a smaller model",
+            f"the model has {size_bytes / 2**30:.1f} GiB of weights, one ONNX file holds up to 2 GiB",
+            hint="the torch variant is built and served without it; a smaller model can be exported",
         )
     rows = holdout.take(EXAMPLE_ROWS)
     example = tuple(torch.from_numpy(rows[tensor.name]) for tensor in inputs)

@@ -97,7 +97,8 @@ def read(kind: type[Message], message: bytes) -> Any:
         return kind.FromString(message)
     except DecodeError as error:
         raise BadRequest(
-            f"the message is not a {kind.DESCRIPTOR.name}: {clipped(error)}", hint="see docs/reference/grpc.md"
+            f"the bytes are not a {kind.DESCRIPTOR.name}: {clipped(error)}",
+            hint=f"send a serialised {kind.DESCRIPTOR.name}; server reflection has the server's .proto file",
         ) from error
 
 

@@ -72,7 +72,8 @@ def parse(message: bytes) -> ModelInferRequest:
         return ModelInferRequest.FromString(message)
     except DecodeError as error:
         raise BadRequest(
-            f"the message is not a ModelInferRequest: {clipped(error)}", hint="see docs/reference/grpc.md"
+            f"the bytes are not a ModelInferRequest: {clipped(error)}",
+            hint="send a serialised ModelInferRequest; server reflection has the server's .proto file",
         ) from error
 
 
