@@ -141,8 +141,8 @@ def _round(sides: Sides, number: int) -> _Compared:
     if not traced.any():
         raise ProfileError(
             f"in round {number + 1} no request was answered well in both runs, with profiling and without it",
-            hint="leave out --thorough, which needs these rounds; or reset the application's state between two runs, if its "
-            "answers depend on earlier requests",
+            hint="leave out --thorough, which needs these rounds; or reset the application's state between two runs, "
+            "if its answers depend on earlier requests",
         )
     plain_ms, seen_ms = (_took_ms(runs[side][0]) for side in (0, 1))
     told = (_latencies(plain_ms[traced], *runs[0]), _latencies(seen_ms[traced], *runs[1]))

@@ -27,8 +27,8 @@ def feature_problems(deployment: Deployment) -> Iterator[ManifestError]:
     if deployment.cache.entity.enabled and not features.groups:
         yield ManifestError(
             "cache.entity.enabled: true, but without feature groups no request names an entity",
-            hint="set cache.entity.enabled = false (cache.tensor.enabled = true caches by the model's inputs), or define "
-            "feature groups under [features]",
+            hint="set cache.entity.enabled = false (cache.tensor.enabled = true caches by the model's inputs), or "
+            "define feature groups under [features]",
         )
     for group in features.groups:
         yield from _group(group, features)
