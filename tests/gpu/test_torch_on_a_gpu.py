@@ -175,7 +175,7 @@ def test_what_the_gpu_computes_is_the_models_and_not_whose_line_reads_the_answer
     (layers,) = report["layers"]
     assert layers["device"]["name"] == torch.cuda.get_device_name()
     assert layers["device"]["kernel_ms"] == pytest.approx(computed_ms, rel=0.2)
-    assert any("on a GPU ends when the GPU is done" in note for note in report["notes"])
+    assert any("on a GPU ends when the GPU has finished" in note for note in report["notes"])
 
 
 def test_graphs_answer_as_the_module_does_from_any_thread_and_for_any_number_of_rows(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_it_is_measured_whatever_is_set_for_another_deployment(monkeypatch: pyte
     ways_ns = found.pilot.path_waits_ns
     assert list(ways_ns) == sorted(ways_ns)
     assert 0 <= ways_ns[0] < ways_ns[len(ways_ns) // 2] < 50_000_000, "on one machine, with nothing to send"
-    assert steps == ["measuring what tailcut's own path takes here"]
+    assert steps == ["measuring the cost of tailcut's own path here"]
     assert children() == before
 
 
@@ -39,4 +39,4 @@ def test_what_was_recorded_is_whole_where_it_cannot_be_measured(monkeypatch: pyt
     assert found.pilot == RECORDING.pilot
     assert found.notes == (steps[-1],)
     assert "could not be measured (cannot run" in steps[-1]
-    assert "it is estimated from elsewhere" in steps[-1]
+    assert "it is estimated from other machines" in steps[-1]

@@ -191,7 +191,7 @@ def refused(folder: Path, target: str, says: str, way_out: str) -> None:
         (
             "looped:at_start",
             "looped:at_start failed at start-up",
-            "make tasks, futures, locks and clients in its lifespan",
+            "create tasks, futures, locks and clients in its lifespan",
         ),
         ("bad:dying", "bad:dying ended with exit code 7 before it was ready", "printed last"),
     ],
@@ -221,7 +221,7 @@ def test_an_import_that_runs_a_loop_of_its_own_is_named(folder: Path) -> None:
         "the module looping runs an event loop or a server of its own when the application is made,"
         f" at {folder}/looping.py:{line}: that had not ended after 8 s"
     )
-    assert caught.value.hint.startswith('put what serves below `if __name__ == "__main__":`')
+    assert caught.value.hint.startswith('move serving code below `if __name__ == "__main__":`')
     assert not left_running(folder)
 
 
@@ -242,8 +242,8 @@ def test_an_application_for_trio_is_to_be_profiled_from_outside(folder: Path, tm
         ("bad:unroutable", "(POST /predict) were answered 404", "check the path and the method"),
         ("bad:unprocessable", "(POST /predict) were answered 422", "do not have the form"),
         ("bad:raising", "were answered 500", "ValueError: the model has no column 'age'"),
-        ("looped:app", "were answered 500", "make tasks, futures, locks and clients in its lifespan"),
-        ("looped:within", "were answered 500", "await what it runs there"),
+        ("looped:app", "were answered 500", "create tasks, futures, locks and clients in its lifespan"),
+        ("looped:within", "were answered 500", "use await instead"),
     ],
 )
 def test_what_does_not_answer_is_refused(folder: Path, target: str, says: str, way_out: str) -> None:
@@ -281,8 +281,8 @@ def test_a_rate_that_is_too_much_is_said_with_the_one_that_is_not(
     monkeypatch.setattr("tailcut.profiler.trials._SEARCH_S", 3.0)
     with pytest.raises(ProfileError) as caught:
         record(plan(folder, "bad:slow", rate=60.0, timeout_s=1.0))
-    assert "bad:slow cannot bear 60 requests/s" in caught.value.message
-    bears = float(caught.value.message.rpartition("bears about ")[2].split()[0])
+    assert "bad:slow cannot sustain 60 requests/s" in caught.value.message
+    bears = float(caught.value.message.rpartition("sustains about ")[2].split()[0])
     assert 4.0 <= bears <= 26.0  # 25 a second is what 40 ms each allow
     assert "give a rate of at most" in caught.value.hint
     assert not left_running(folder)

@@ -104,7 +104,7 @@ def test_slow_preprocessing_is_the_lever_by_name_and_line(
     assert lever.worth
     function, line = line_of("def add_ratios"), line_of("predict_proba(rows)")
     assert lever.reason.startswith(f"ratios: add_ratios() ({function}) at {line} takes")
-    assert "vectorise it: it has no exact form in a graph; what is then left of it only trying it tells" in lever.reason
+    assert "vectorise it: it has no exact form in a graph; measure the rest by trying it" in lever.reason
     # The rest of the Pipeline has one, and was timed there.
     (tried,) = [one for one in recorded.conversions if one.last == "forest: RandomForestClassifier.predict_proba"]
     assert tried.graph_ms is None

@@ -33,8 +33,10 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True):
             return (
                 "One core for all: server and load generator share it, so the latencies include the generator's work."
             )
-        return f"Server pinned to core {self.server}, load to core {self.load}; databases are not pinned and use both. "
-        "CPU seconds count the server's processes only, without databases."
+        return (
+            f"Server pinned to core {self.server}, load to core {self.load}; databases are not pinned and use both. "
+            "CPU seconds count the server's processes only, without databases."
+        )
 
 
 def choose_cores() -> Cores:

@@ -24,8 +24,10 @@ from tailcut.report.parity.file import CauseParity, InputsParity, VariantParity
 _DIFFERING, _EQUAL = 40, 20
 """Requests that causes are looked for in."""
 _LEAST_KEPT = 0.5
-_MOVING = "answers change with time or at random: pin the clock and the seeds of both sides (see "
-"docs/how-to/parity.md), else random differences are reported"
+_MOVING = (
+    "answers change with time or at random: pin the clock and the seeds of both sides (see "
+    "docs/how-to/parity.md), else random differences are reported"
+)
 
 
 def diagnose(

@@ -102,10 +102,7 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
 def _notes(run: Run) -> Iterator[str]:
     ready = run.ready
     if run.one_in > 1:
-        yield (
-            f"one request in {run.one_in} was traced, by chance, and stands for the others: tracing all of them would"
-            " make each slower"
-        )
+        yield (f"one request in {run.one_in} was traced, chosen at random: tracing all requests would slow each down")
     same = [name.lower() for name, _ in run.load.headers if name.lower() not in _SAYS_NOTHING]
     if same:
         yield (

@@ -53,7 +53,7 @@ def of_estimator(owner: Any, method: str, rows: Any, name: str) -> Conversion:
             return _try(owner, method, rows, name)
     except Exception as error:  # whatever a model raises that is called once more
         raise ProfileError(
-            f"{name} was not tried as ONNX: {first_line(error)}", hint="`tailcut build` says more"
+            f"{name} was not tried as ONNX: {first_line(error)}", hint="`tailcut build` gives details"
         ) from error
 
 

@@ -37,7 +37,7 @@ def check_target(target: str) -> None:
     names = [*module.split("."), *attribute.removesuffix("()").split(".")]
     if colon and not module.endswith(".py") and all(name.isidentifier() for name in names):
         return
-    meant = "give module:attribute, as to uvicorn, such as app:app (or module:function() for one that makes it)"
+    meant = "give module:attribute, as to uvicorn, such as app:app (or module:function() for a function that makes it)"
     if module.endswith(".py"):
         guess = module.removesuffix(".py").strip("./").replace("/", ".")
         meant = f"give a module's name, not a file's: {guess}:{attribute or 'app'}"
@@ -61,7 +61,7 @@ def explain_failure(
         what = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
         way = f"see why: {_by_hand(target, directory)}"
         if code == -signal.SIGKILL:
-            way = "is there enough memory for the model?"
+            way = "check that the model fits into memory"
         return ProfileError(f"{target} {what} before it was ready", hint=f"{way}; {printed}")
     if said.phase == "import":
         return _import_failed(target, said, directory)
@@ -72,8 +72,8 @@ def explain_failure(
         return ProfileError(f"{target} raised {said.error}", hint=_with("it is called without arguments", said))
     if said.phase == "server":
         way = 'put what starts the server below `if __name__ == "__main__":`'
-        return ProfileError(f"{said.error}; the profile has to serve it itself", hint=_with(way, said))
-    way = way_out(log) or "does it have what its environment needs"
+        return ProfileError(f"{said.error}; the profile must serve it itself", hint=_with(way, said))
+    way = way_out(log) or "check its environment (variables, files, databases)"
     return ProfileError(f"{target} failed at start-up", hint=f"{way}; {printed}")
 
 
@@ -87,7 +87,7 @@ def not_again(error: ProfileError) -> ProfileError:
     why = f" ({raised(error.hint)})" if 'File "' in error.hint else ""
     return ProfileError(
         f"another process of it does not start{why}",
-        hint="what only one may have makes that so: a port, a lock file, a GPU; without --thorough it is not tried",
+        hint="the cause is a resource for one process only: a port, a lock file, a GPU; leave out --thorough",
         detail=f"{error.explained}\n\n{error.hint}",
     )
 
@@ -167,14 +167,15 @@ def explain_silence(target: str, timeout_s: float, log: str) -> ProfileError:
         place = f", at {stuck.place}" if stuck.place else ""
         return ProfileError(
             f"the module {target.partition(':')[0]} runs an event loop or a server of its own when the application is"
-            f" made{place}: that had not ended after {timeout_s:g} s; the profile has to serve it itself",
-            hint='put what serves below `if __name__ == "__main__":`; what only prepares it, into its lifespan, or'
-            f" allow it more time, such as --ready {2 * timeout_s:g}s\n\n{log}",
+            f" made{place}: that had not ended after {timeout_s:g} s; the profile must serve it itself",
+            hint='move serving code below `if __name__ == "__main__":` and preparation into its lifespan; or allow '
+            "more "
+            f"time, such as --ready {2 * timeout_s:g}s\n\n{log}",
         )
     return ProfileError(
         f"{target} was not ready after {timeout_s:g} s",
-        hint=f"allow it more time, such as --ready {2 * timeout_s:g}s, or look at where it waits (innermost call"
-        f" first):\n{log or '(nothing)'}",
+        hint=f"allow more time, such as --ready {2 * timeout_s:g}s, or see where it waits (innermost call "
+        f"first):\n{log or '(nothing)'}",
     )
 
 
@@ -219,9 +220,9 @@ def explain_answers(
     ways = {
         401: "send what it asks for: --header 'Authorization: Bearer TOKEN'",
         403: "send what it asks for: --header 'Authorization: Bearer TOKEN'",
-        415: "say what the bodies are: --header 'Content-Type: application/json'",
+        415: "set the type of the bodies: --header 'Content-Type: application/json'",
         422: _unprocessable(body),
-        429: "the application limits the rate: switch that off for the profile, or lower --rate",
+        429: "the application limits the rate: switch its limit off for the profile, or lower --rate",
     }
     return ProfileError(said, hint=ways.get(status, "send bodies that it answers: --payloads bodies.jsonl"))
 

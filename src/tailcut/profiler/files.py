@@ -18,7 +18,7 @@ def save_recording(recording: Recording, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode_recording(recording))
     except OSError as error:
-        raise ProfileError(f"cannot write {path}: {error.strerror}", hint="choose a folder that is writable") from error
+        raise ProfileError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
 
 
 def load_recording(path: Path) -> Recording:
@@ -31,5 +31,5 @@ def load_recording(path: Path) -> Recording:
         return decode_recording(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ProfileError(
-            f"cannot read a recording from {path}: {error}", hint="give a file that tailcut profile wrote"
+            f"cannot read a recording from {path}: {error}", hint="give a file written by tailcut profile"
         ) from error

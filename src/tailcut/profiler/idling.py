@@ -52,7 +52,7 @@ def measure_slope(load: LoadPlan, say: OnStep) -> float:
     # Half as long, warm-up included: then they are the same requests.
     half = msgspec.structs.replace(load, rate=rate / 2, duration_s=half_s, warmup_s=2 * _WARM_S, seed=load.seed + 4)
     whole = msgspec.structs.replace(half, rate=rate, duration_s=half_s / 2, warmup_s=_WARM_S)
-    say(f"at {rate / 2:g} and {rate:g} requests/s, in turns: does a request take more of a core that idles?")
+    say(f"at {rate / 2:g} and {rate:g} requests/s, in turns: comparing CPU time per request")
     try:
         idle_share = _idle_share(load.pid)
         took = [_each_s(one, idle_share) for one in (half, whole, whole, half)]
@@ -60,7 +60,7 @@ def measure_slope(load: LoadPlan, say: OnStep) -> float:
         say(f"that is not known: {'it was interrupted' if isinstance(error, KeyboardInterrupt) else error}")
         return 0.0
     if min(took) <= 0:
-        say("that is not known: nobody says what the process takes of a core")
+        say("that is not known: the CPU time of the process is not available")
         return 0.0
     return min(fit_slope((rate / 2, each), (rate, other)) for each, other in ((took[0], took[1]), (took[3], took[2])))
 

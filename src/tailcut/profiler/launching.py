@@ -48,7 +48,7 @@ class PilotProcess:
 
     def __init__(self, options: Options, *, directory: Path, environment: Mapping[str, str] | None = None) -> None:
         if not directory.is_dir():
-            raise ProfileError(f"there is no folder {directory}", hint="--app-dir names the application's")
+            raise ProfileError(f"there is no folder {directory}", hint="give the application's folder with --app-dir")
         self.target = options.target
         self._directory = directory
         self.port = 0

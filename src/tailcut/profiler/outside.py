@@ -96,9 +96,9 @@ def too_fast(result: LoadResult, target: str) -> ProfileError | None:
     digits = 0 if borne_rps >= 15 else 1
     refused = f" and refused {result.sheds} requests" if result.sheds else ""
     return ProfileError(
-        f"{target} cannot bear {result.offered_rps:.4g} requests/s: it answered {borne_rps:.4g}/s{refused},"
-        " and the profile would show its queue only",
-        hint=f"profile it at what it bears, such as --rate {max(_COMFORTABLE * borne_rps, 0.5):.{digits}f}",
+        f"{target} cannot sustain {result.offered_rps:.4g} requests/s: it answered {borne_rps:.4g}/s{refused},"
+        " and the profile would show only its queue",
+        hint=f"profile it at a rate that it sustains, such as --rate {max(_COMFORTABLE * borne_rps, 0.5):.{digits}f}",
     )
 
 
@@ -116,12 +116,12 @@ def unanswered(result: LoadResult, target: str) -> ProfileError:
     first = next(iter(result.bodies.items()), None)
     said = f"; the first {first[0]} says: {first[1]}" if first else ""
     hints = {
-        "404": "is the path right? --path, or the path of the URL",
-        "405": "is the method right? --method",
-        "415": "say what the bodies are: --header 'Content-Type: ...'",
-        "422": "do the payloads fit? --payloads",
+        "404": "check the path: --path, or the path of the URL",
+        "405": "check the method: --method",
+        "415": "set the type of the bodies: --header 'Content-Type: ...'",
+        "422": "check the payloads: --payloads",
         "401": "send what it asks for: --header 'Authorization: Bearer ...'",
-        "429": "a lower --rate may do",
+        "429": "try a lower --rate",
     }
     hint = next((hints[status] for status in result.statuses if status in hints), "try one request by hand, with curl")
     return ProfileError(f"{target} answered none of {result.requests} requests ({kinds}){said}", hint=hint)

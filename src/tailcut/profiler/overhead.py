@@ -185,7 +185,7 @@ def _note(kept: list[list[Round]], rounds: int) -> str:
     left, requests = sum(map(len, kept)), sum(len(one.plain_ms) for had in kept for one in had)
     notes = []
     if left < rounds:
-        notes.append(f"{rounds - left} of them left out, in which something else had the machine")
+        notes.append(f"{rounds - left} of them left out because other processes disturbed them")
     if requests < samples_needed(0.95):
-        notes.append(f"these rest on {requests} requests, better {samples_needed(0.95)}")
+        notes.append(f"these rest on {requests} requests, at least {samples_needed(0.95)} are needed")
     return "; ".join(notes)

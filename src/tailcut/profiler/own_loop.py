@@ -23,8 +23,8 @@ _LOOPS = (
 _WAYS = (
     (
         re.compile(r"(attached|belongs|bound) to a different (event )?loop|different event loop|Event loop is closed"),
-        "it keeps what belongs to an event loop that it made itself, and is served on another, here as in production:"
-        " make tasks, futures, locks and clients in its lifespan or in the request",
+        "it uses objects of its own event loop, but is served on another, here as in production: create tasks, "
+        "futures, locks and clients in its lifespan or in the request",
     ),
     (
         # As trio and asyncio say it.
@@ -37,8 +37,8 @@ _WAYS = (
             r"cannot be called from a running event loop|event loop is already running"
             r"|Cannot run the event loop while another loop is running"
         ),
-        "it starts an event loop inside the one that serves it: await what it runs there, or do it in a synchronous"
-        " handler, which gets a thread",
+        "it starts an event loop inside the serving one: use await instead, or a synchronous handler, which runs in a "
+        "thread",
     ),
 )
 """What exceptions of applications say that do not get the loop that they need, and the way out."""

@@ -78,7 +78,7 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
     # only one process may have.
     if recording is not None:
         return _with_overhead(plan, load, recording, start_s, say)
-    say("the queue grows: looking for the rate that the application bears")
+    say("the queue grows: searching for a rate that the application sustains")
     with _start(plan, profiled=False) as plain:
         plain.wait_ready(plan.ready_s, say)
         raise too_fast(plan.target, _on(load, plain))
@@ -176,7 +176,7 @@ def _with_overhead(plan: PilotPlan, load: LoadPlan, recording: Recording, start_
     except (ProfileError, LoadTestError, KeyboardInterrupt) as error:
         why = "it was interrupted" if isinstance(error, KeyboardInterrupt) else error.message
         say(str(error) or why)
-        note = f"what profiling itself costs could not be measured: {why}"
+        note = f"the overhead of profiling could not be measured: {why}"
         return msgspec.structs.replace(recording, notes=(*recording.notes, note))
     return msgspec.structs.replace(recording, overhead=overhead)
 

@@ -98,7 +98,7 @@ class Spy:
             # Without the interpreter's lock ever held, it writes nothing, and says so.
             lines = (self._folder / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
             if not any("No stack counts" in line for line in lines):
-                self.problem = f"py-spy could not read the process ({lines[-1] if lines else 'it said nothing'})"
+                self.problem = f"py-spy could not read the process ({lines[-1] if lines else 'no output'})"
 
     def samples(self, requests: Iterable[Request], places: Places) -> tuple[Sample, ...]:
         """Hand out what it saw of code that works on requests, a sample per stack, after ``stop``.

@@ -91,7 +91,7 @@ def _trial(load: LoadPlan) -> LoadPlan:
 
 def _grows(result: LoadResult) -> str:
     lost = result.errors.get("timeout", 0)
-    return f"{lost} requests were given up" if lost else queue_grows(result)
+    return f"{lost} requests were abandoned" if lost else queue_grows(result)
 
 
 def too_fast(target: str, load: LoadPlan) -> ProfileError:
@@ -108,17 +108,17 @@ def too_fast(target: str, load: LoadPlan) -> ProfileError:
     found = find_capacity(base, Objectives(errors=0.5), start_rate=start_rate, limits=limits, judge=_grows).rate
     if found >= asked * 0.95:
         return ProfileError(
-            f"{target} bears {asked:g} requests/s, but not while it is profiled",
+            f"{target} sustains {asked:g} requests/s, but not while it is profiled",
             hint=f"profile it at half of that: --rate {_rounded(asked / 2):g}",
         )
-    bearable = f"it bears about {found:.3g} requests/s" if found else "it bears not even 2 requests/s"
-    way = "give payloads that ask for less: --payloads"
+    bearable = f"it sustains about {found:.3g} requests/s" if found else "it does not sustain 2 requests/s"
+    way = "give cheaper payloads: --payloads"
     if found:
         way = f"give a rate of at most {_rounded(found * _COMFORT):g}, such as --rate {_rounded(found / 2):g}"
     return ProfileError(
-        f"{target} cannot bear {asked:g} requests/s: its queue grows, and the profile would show that queue only;"
-        f" {bearable}",
-        hint=f"{way}; half of what it bears shows the stages best",
+        f"{target} cannot sustain {asked:g} requests/s: its queue grows, and the profile would show only that queue; "
+        f"{bearable}",
+        hint=f"{way}; half of its capacity shows the stages best",
     )
 
 

@@ -11,12 +11,12 @@ from tailcut.profiler.outside import record_load, round_trip, with_notes
 from tailcut.profiler.records import Recording, Stage
 
 _SILENT = (
-    "the server sends no Server-Timing, so what it does with its time cannot be seen from here: profile the"
+    "the server sends no Server-Timing, so its stages cannot be seen from here: profile the"
     " application itself (tailcut profile module:app), or let it send Server-Timing"
 )
 _NO_TOTAL = (
-    "the server's Server-Timing names no total: what no part of it covers may be the server's or the network's, and"
-    " is shown as unattributed"
+    "the server's Server-Timing has no total: time outside its parts may belong to the server or the network, "
+    "and is shown as unattributed"
 )
 
 

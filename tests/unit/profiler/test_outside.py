@@ -111,7 +111,7 @@ def _result(answered: int, *, status: int = 200, late: int = 0, body: str = "") 
 def test_a_rate_that_is_too_much_is_refused_with_one_that_is_not() -> None:
     error = too_fast(_result(100, late=40), "http://here")
     assert error is not None
-    assert "cannot bear 100 requests/s: it answered 60/s" in error.message
+    assert "cannot sustain 100 requests/s: it answered 60/s" in error.message
     assert "--rate 42" in error.hint
     assert too_fast(_result(100), "http://here") is None
 

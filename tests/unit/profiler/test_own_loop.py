@@ -70,12 +70,12 @@ def raised(failing: Callable[[], Awaitable[None]]) -> str:
 @pytest.mark.parametrize(
     ("failing", "says"),
     [
-        (of_another_loop, "make tasks, futures, locks and clients in its lifespan"),
-        (ensured_in_another, "make tasks, futures, locks and clients in its lifespan"),
-        (closed, "make tasks, futures, locks and clients in its lifespan"),
-        (run_within, "await what it runs there"),
-        (another_within, "await what it runs there"),
-        (in_a_group, "await what it runs there"),
+        (of_another_loop, "create tasks, futures, locks and clients in its lifespan"),
+        (ensured_in_another, "create tasks, futures, locks and clients in its lifespan"),
+        (closed, "create tasks, futures, locks and clients in its lifespan"),
+        (run_within, "use await instead"),
+        (another_within, "use await instead"),
+        (in_a_group, "use await instead"),
     ],
 )
 def test_the_exception_says_the_way_out(failing: Callable[[], Awaitable[None]], says: str) -> None:

@@ -325,7 +325,7 @@ def test_an_application_that_starts_only_once_is_profiled_without_overhead(
     said: list[str] = []
     found = record(PLAN, on_step=said.append)
     assert found.overhead is None
-    note = kept_without(found, "what profiling itself costs could not be measured")
+    note = kept_without(found, "the overhead of profiling could not be measured")
     assert note.endswith("another process of it does not start (OSError in start_metrics (shop.py:7))")
     assert "Address already in use" in said[-1]
     assert "--thorough" in said[-1]

@@ -10,8 +10,10 @@ from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.models.runtimes.base import Openable, OpenOptions
 
-_HINT = "make model.inputs and model.outputs in the manifest agree with the model, or build again: a version keeps "
-"those of its build"
+_HINT = (
+    "make model.inputs and model.outputs in the manifest agree with the model, or build again: a version keeps "
+    "those of its build"
+)
 
 Described = tuple[str, tuple[int, ...] | None]
 """Datatype, and dimensions with -1 for a free one; None where the model does not tell its rank."""

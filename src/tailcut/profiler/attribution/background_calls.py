@@ -39,8 +39,8 @@ def background_words(background_calls: Sequence[BackgroundCall], window_s: float
 def background_notes(background_calls: Sequence[BackgroundCall], window_s: float) -> tuple[str, ...]:
     """Say what ran, and what that means for the stages."""
     return tuple(
-        f"{_words(one)} for no request in particular, in a worker behind a queue or a task in the background: what a"
-        " request waits for that is in the stage around it"
+        f"{_words(one)} for no request in particular, in a worker behind a queue or in a background task: a request's "
+        "wait for it counts in the surrounding stage"
         for one in notable(background_calls, window_s)[:_MOST]
     )
 

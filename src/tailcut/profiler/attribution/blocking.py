@@ -41,9 +41,11 @@ def blocking_code(recording: Recording, flat: Flat) -> tuple[str, ...]:
         share = whole_ns / (recording.duration_s * 1e9)
         if share >= _MUCH and mean_ns >= _LONG_NS:
             line = (
-                f"{label} ({place}) holds the event loop for {mean_ns / 1e6:.3g} ms at a time, {share:.0%} of all time,"
-                " and every other request waits meanwhile: await what it waits for, or hand it to a thread (a handler"
-                " without async runs in one), what computes in Python to another process; this is none of the levers"
+                f"{label} ({place}) holds the event loop for {mean_ns / 1e6:.3g} ms at a time, {share:.0%} of all "
+                "time, while all other requests wait: use await for its waits, run it in a thread (a handler without "
+                "async "
+                "runs in "
+                "one), or move Python computation to another process; no lever does this"
             )
             lines.append((share, line))
     return tuple(line for _, line in sorted(lines, reverse=True)[:_MOST])

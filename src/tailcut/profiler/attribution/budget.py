@@ -35,7 +35,7 @@ _UNNAMED = {
     Stage.WAIT: "a free core",
     Stage.LOOP: "others' work on the event loop",
     Stage.GC: "collection of garbage",
-    Stage.UNATTRIBUTED: "nobody knows",
+    Stage.UNATTRIBUTED: "unknown",
 }
 """Labels of what belongs to no span."""
 
@@ -284,7 +284,9 @@ def _notes(answered: int, near: int, failed: int) -> tuple[str, ...]:
     if failed:
         notes.append(f"{failed} of {answered + failed} requests failed; the stages are those of the others")
     if near < LEAST_NEAR:
-        notes.append(f"the shares near the p95 rest on {near} requests only, better {LEAST_NEAR}: measure for longer")
+        notes.append(
+            f"the shares near the p95 rest on only {near} requests, at least {LEAST_NEAR} are needed: measure longer"
+        )
     return tuple(notes)
 
 
@@ -292,4 +294,4 @@ def _unseen(culprits: Iterable[Culprit]) -> Iterator[str]:
     """Name code of a tenth of the time and more of which stacks do not say which functions take it."""
     for one in culprits:
         if one.stage == Stage.CODE and one.near_share >= _LEAST_USERS and not one.functions and not one.awaits:
-            yield f"{one.label} ({one.place}): which functions take its time too few looks at the stacks could tell"
+            yield f"{one.label} ({one.place}): too few stack samples to tell which functions take its time"

@@ -37,5 +37,5 @@ def _noted(finding: Finding, p50: Added, p95: Added) -> Finding:
     cost = p95 if percentile >= _UPPER else p50
     if percentile > _LAST or finding.seen / (1.0 + cost.between[0]) > finding.limit:
         return finding
-    note = f"{finding.seen / (1.0 + cost.share):.4g} ms, and met, without what profiling cost"
+    note = f"{finding.seen / (1.0 + cost.share):.4g} ms, and met, without the overhead of profiling"
     return msgspec.structs.replace(finding, note=f"{finding.note}; {note}" if finding.note else note)

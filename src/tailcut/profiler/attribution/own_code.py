@@ -43,6 +43,6 @@ def own_code(recording: Recording, found: Attribution, near: Ints, hints: Sequen
     inside = f", mostly in {seen[0].function}" if seen and seen[0].share >= _MOST else ""
     return (
         f"{name.label} ({name.place}) is your own code and takes {code[name] / len(near) / 1e6:.3g} ms of a request"
-        f" near the percentile, {share:.0%} of it{inside}: make it quicker; no lever does, but that a feature cache"
-        " keeps what of it are features of things that repeat",
+        f" near the percentile, {share:.0%} of it{inside}: make it faster; no lever does this, except that a feature "
+        "cache keeps features of repeating entities",
     )

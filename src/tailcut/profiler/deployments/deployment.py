@@ -98,7 +98,7 @@ def started(
     payloads = plan.payloads or deployment.ladder.traffic
     if not payloads:
         raise ManifestError(
-            "nobody says what the deployment is asked", hint="give --payloads, or ladder.traffic in the manifest"
+            "there is no traffic for the deployment", hint="give --payloads, or ladder.traffic in the manifest"
         )
     if payloads == deployment.ladder.traffic:
         resolve(payloads, manifest)  # puts python_path on the import path, and says what is wrong with the reference

@@ -28,10 +28,7 @@ _SECONDS, _WARMUP_S = 4.0, 1.0
 _LEAST_SHARE = 0.002
 """A part that takes less of its hook counts as the hook's own code."""
 
-_NOTE = (
-    f"what the hooks call was seen in {_SECONDS:g} s more, as an application that is traced; their own time here is "
-    "divided by the shares there"
-)
+_NOTE = f"calls of the hooks were traced in another {_SECONDS:g} s; the hooks' time here is divided by those shares"
 HOOKS = ("preprocess", "postprocess")
 
 
@@ -86,7 +83,7 @@ def with_hook_steps(
             )
         )  # fmt: skip
     except (ProfileError, LoadTestError, MissingExtra) as error:
-        return with_notes(recording, f"what the hooks call could not be seen: {error.message}")
+        return with_notes(recording, f"calls of the hooks could not be traced: {error.message}")
     return with_notes(divided(recording, traced, labels), _NOTE)
 
 

@@ -84,12 +84,12 @@ def with_path(recording: Recording, *, on_step: Callable[[str], None]) -> Record
     Args:
         on_step: hears what is being done, and what went wrong.
     """
-    on_step("measuring what tailcut's own path takes here")
+    on_step("measuring the cost of tailcut's own path here")
     try:
         path = measure_path(recording.rate)
     except (TailcutError, OSError, KeyboardInterrupt) as error:
         why = "it was interrupted" if isinstance(error, KeyboardInterrupt) else getattr(error, "message", str(error))
-        note = f"what tailcut's own path takes here could not be measured ({why}): it is estimated from elsewhere"
+        note = f"the cost of tailcut's own path could not be measured here ({why}): it is estimated from other machines"
         on_step(note)
         return msgspec.structs.replace(recording, notes=(*recording.notes, note))
     pilot = msgspec.structs.replace(
@@ -166,7 +166,7 @@ def _ask(pid: int, plan: LoadPlan) -> PathSample:
     if not answered or answered < 0.9 * len(samples.status):
         raise LoadTestError(
             f"{answered} of {len(samples.status)} requests to tailcut's own path were answered at {plan.rate:g}/s",
-            hint="close what else runs on this machine, or profile at a lower --rate",
+            hint="stop other programs on this machine, or profile at a lower --rate",
         )
     if not took or max(took) <= 0:
         raise ProfileError(

@@ -11,8 +11,8 @@ from typing import Any
 from tailcut.profiler.recording.tracing import tracer
 
 _NOTE = (
-    "a traced call of a model on a GPU ends when the GPU is done with it, and not when its kernels are queued: else"
-    " the line that reads the answer would be charged for it"
+    "a traced call of a model on a GPU ends when the GPU has finished, not when its kernels are queued: otherwise "
+    "the line that reads the answer would be charged for it"
 )
 
 

@@ -263,7 +263,7 @@ def _of_database(recording: Recording, known: Known) -> list[str]:
     if known.database_beside and computed_ms:
         return [
             f"databases on this machine computed {computed_ms:.2f} ms a request, on cores that the application has too:"
-            " with theirs elsewhere it bears more"
+            " with theirs elsewhere it sustains more"
         ]
     queries = any(span.stage == Stage.SQL for one in recording.requests for span in one.spans)
     if known.database_cores or known.database_beside or not queries or not _DRIVERS & set(recording.pilot.hooks):

@@ -204,8 +204,8 @@ def _off(one: _Repeat) -> str:
         return ""
     return (
         f"as it is, the simulation has a {one.name} of {figure(one.simulated_ms)} ms where"
-        f" {figure(one.measured_ms)} ms were measured ({one.error:+.0%}): what it says of levers and capacities is as"
-        " far off"
+        f" {figure(one.measured_ms)} ms were measured ({one.error:+.0%}): its figures for levers and capacities have "
+        "the same error"
     )
 
 

@@ -93,7 +93,7 @@ def figure(value: float) -> str:
 def refusal_of(lever: LeverName, state: State, facts: Facts) -> str:
     """Say why a lever is not to be pulled; empty where trying decides."""
     if lever == "prediction cache" and facts.writes:
-        return f"not safe: requests write ({facts.writes}), and one that a cache answers would not"
+        return f"not safe: requests write ({facts.writes}), but a request answered by a cache would not"
     if lever == "no process pool" and facts.unseen_workers:
         return f"not known: {facts.unseen_workers}"
     check = _REFUSALS.get(lever)
@@ -118,7 +118,7 @@ def _unseen(lever: LeverName, facts: Facts) -> str:
     elif lever in ("feature cache", "concurrent I/O") and not facts.fetches:
         stages = (Stage.SQL, Stage.CACHE, Stage.HTTP)
     ran = next((facts.background_calls[stage] for stage in stages if stage in facts.background_calls), "")
-    return f"{ran} for no request in particular, so that nobody knows how long a request waits for it" if ran else ""
+    return f"{ran} for no request in particular, so the wait of a request for it is unknown" if ran else ""
 
 
 def _unknown(lever: LeverName, state: State, facts: Facts) -> str:
@@ -141,14 +141,14 @@ def weakness_of(lever: LeverName, facts: Facts) -> str:
     if lever in ("runtime", "INT8", "batching") and facts.model_share < LITTLE_MODEL:
         return f"the model is {facts.model_share:.1%} of the time"
     if lever == "feature cache" and facts.code_share >= LARGE_CODE and facts.code_share > facts.fetch_share:
-        return f"what is fetched is little; {_own_code(facts)}"
+        return f"fetches are a small part; {_own_code(facts)}"
     return ""
 
 
 def _own_code(facts: Facts) -> str:
     return (
-        f"your own code is {facts.code_share:.0%} of the time: where it computes features of what repeats, those are"
-        " cached too (see at best)"
+        f"your own code is {facts.code_share:.0%} of the time: features that it computes of repeating entities are "
+        "cached too (see at best)"
     )
 
 
@@ -161,7 +161,7 @@ def _fetching(lever: LeverName, state: State, facts: Facts) -> str:
         if facts.fetches < 2:
             return "no request fetches more than once"
         return (
-            "what requests fetch, they fetch at once already" if at_once_already(state.work, state.service.held) else ""
+            "each request's fetches already run concurrently" if at_once_already(state.work, state.service.held) else ""
         )
     return _repeating(lever, state, facts)
 
@@ -184,7 +184,7 @@ def _modelling(lever: LeverName, state: State, facts: Facts) -> str:
     if not facts.model_share:
         return "no model was seen"
     if lever == "batching":
-        return f"requests are batches already: {facts.rows:.0f} rows each" if facts.rows >= MANY_ROWS else ""
+        return f"requests are already batches: {facts.rows:.0f} rows each" if facts.rows >= MANY_ROWS else ""
     if factor(state, lever).mid > 1.0:
         return ""
     if state.known.family == TORCH_ON_GPU:
@@ -199,9 +199,9 @@ def _modelling(lever: LeverName, state: State, facts: Facts) -> str:
 def _no_quicker(lever: LeverName, state: State) -> str:
     found = of_longest(state, lever)
     if lever == "runtime":
-        return "the model runs on a runtime of its own already"
+        return "the model already runs on its own runtime"
     if found == priors.NO_INT8_OF_TREES or found.measured:
-        return f"INT8 makes products with large matrices quicker: {found.source.removeprefix('measured: ')}"
+        return f"INT8 speeds up products with large matrices: {found.source.removeprefix('measured: ')}"
     return "a model this small gains nothing from INT8"
 
 

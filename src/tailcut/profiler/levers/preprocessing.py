@@ -115,9 +115,9 @@ def _left(state: State, part: Part) -> float:
 def _way(state: State, step: SlowStep) -> str:
     if step.into_graph:
         return f"move it into the graph (`tailcut build`), where {step.left_ms:.2g} ms are left of it, measured here"
-    unknown = "what is then left of it only trying it tells"
+    unknown = "measure the rest by trying it"
     if step.label.endswith(_TEXTS):
-        return f"make it quicker (a fast tokenizer, shorter texts); {unknown}"
+        return f"make it faster (a fast tokenizer, shorter texts); {unknown}"
     path = step.label.partition(": ")[0].replace(" > ", "' > '")
     if not state.known.refused:
         return f"vectorise it, or move it into the graph if `tailcut build` converts it; {unknown}"

@@ -127,7 +127,7 @@ def read_diversity(payloads: Iterable[tuple[float, bytes]], *, timed: bool, samp
     streams += sorted((_stream(name, seen, span_s) for name, seen in fields.items()), key=_most_telling)
     notes = []
     if left_out:
-        notes.append(f"{left_out} values of fields beyond the first {MOST_FIELDS} were not looked at")
+        notes.append(f"{left_out} values of fields beyond the first {MOST_FIELDS} were not examined")
     if opaque:
         notes.append(f"{opaque} payloads are not JSON: only whole payloads are compared for them")
     return Diversity(requests=whole.lookups, span_s=span_s, timed=timed, streams=tuple(streams), notes=tuple(notes))

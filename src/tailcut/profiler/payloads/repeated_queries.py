@@ -55,8 +55,7 @@ def repeated_fetches(found: Attribution) -> tuple[str, ...]:
         way = "keep the answer" if _asks_again(flat, numbers) else "ask for all in one call, with a list,"
         line = (
             f"{text}{where} runs {times:.3g} times a request, one after the other, {share:.0%} of the time and"
-            f" {around:.0%} with what runs in between: to {way} wins the former and what is done for each, and is none"
-            " of the levers"
+            f" {around:.0%} with the code in between: {way} to save both; no lever does this"
         )
         lines.append((around, line))
     return tuple(line for _, line in sorted(lines, reverse=True)[:_MOST])

@@ -139,7 +139,7 @@ class Tracer:
         """Say what was more than is kept since it was last emptied."""
         notes = []
         if self.dropped:
-            notes.append(f"{self.dropped} requests were more than a recording holds; they are not in it")
+            notes.append(f"{self.dropped} requests exceeded the size of a recording and were dropped")
         full = sum(len(one.spans) >= _MAX_SPANS for one in list(self.traces))
         if full:
             notes.append(
@@ -147,10 +147,10 @@ class Tracer:
                 " as the code that called it"
             )
         if len(self.moments) >= _MAX_MOMENTS:
-            notes.append(f"the process was held up {_MAX_MOMENTS:,} times and more: what held it up later is not known")
+            notes.append(f"the process was held up {_MAX_MOMENTS:,} times and more; later causes are not recorded")
         if len(self.waits) >= _MAX_MOMENTS:
             notes.append(
-                f"untraced requests waited for locks {_MAX_MOMENTS:,} times and more: later ones are not known"
+                f"untraced requests waited for locks {_MAX_MOMENTS:,} times or more; later waits are not recorded"
             )
         return tuple(notes)
 

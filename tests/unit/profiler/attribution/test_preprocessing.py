@@ -146,7 +146,7 @@ def test_slow_preprocessing_that_has_a_form_in_the_graph_leaves_what_was_measure
 def test_preprocessing_that_was_not_converted_is_taken_to_go_and_the_lever_says_so() -> None:
     lever = levers_of(piped())["preprocessing"]
     assert "vectorise it, or move it into the graph if `tailcut build` converts it" in lever.reason
-    assert "what is then left of it only trying it tells" in lever.reason
+    assert "measure the rest by trying it" in lever.reason
     assert lever.basis == (f"{COLUMNS}: 4 ms measured, taken to go whole",)
 
 
@@ -181,7 +181,7 @@ def test_the_runtime_wins_of_each_step_what_was_measured_of_it() -> None:
 
 
 def test_int8_is_credited_to_no_trees_and_to_no_model_without_products() -> None:
-    assert levers_of(piped())["INT8"].reason.startswith("not worth it: INT8 makes products with large matrices quicker")
+    assert levers_of(piped())["INT8"].reason.startswith("not worth it: INT8 speeds up products with large matrices")
     recording = piped(last_ms=20.0)
     libraries = {**recording.pilot.libraries, LAST: "onnxruntime"}
     pilot = Pilot(loop="uvloop", libraries=libraries)

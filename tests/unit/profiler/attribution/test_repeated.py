@@ -48,7 +48,7 @@ def test_where_a_request_asks_for_the_same_again_its_answer_could_be_kept() -> N
         for one in recording.requests
     ]
     (line,) = repeated_fetches(attribute(msgspec.structs.replace(recording, requests=tuple(requests))))
-    assert "with what runs in between: to keep the answer wins the former" in line
+    assert "with the code in between: keep the answer to save both" in line
 
 
 def test_what_runs_between_them_is_told_too() -> None:
@@ -67,7 +67,7 @@ def test_what_runs_between_them_is_told_too() -> None:
         requests.append(msgspec.structs.replace(one, spans=tuple(spans)))
     found = attribute(msgspec.structs.replace(recording, requests=tuple(requests)))
     (line,) = repeated_fetches(found)
-    share, around = (float(part) for part in re.findall(r"([0-9]+)% (?:of the time and|with what)", line))
+    share, around = (float(part) for part in re.findall(r"([0-9]+)% (?:of the time and|with the code)", line))
     assert 5 < share < 12
     assert 25 < around < 40
 

@@ -134,7 +134,7 @@ def test_fetches_that_go_out_at_once_already_win_nothing_by_it() -> None:
     assert forecast(pull(state, "concurrent I/O", bound=True), 40.0).p95_ms > 8.0
     found = concurrent(fetching())
     assert found.order == 0
-    assert found.reason == "not worth it: what requests fetch, they fetch at once already"
+    assert found.reason == "not worth it: each request's fetches already run concurrently"
 
 
 @pytest.mark.parametrize(("places", "waits_ms"), [(1, 20.0), (2, 10.0)])

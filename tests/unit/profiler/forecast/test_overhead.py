@@ -174,7 +174,7 @@ def test_one_disturbed_round_does_not_move_the_share(monkeypatch: pytest.MonkeyP
         assert found.p95_share == pytest.approx(0.08, abs=0.01)
         assert found.p95_range is not None
         assert found.p95_range[0] <= found.p95_share <= found.p95_range[1] < 0.09
-    assert (plain.note, spoilt.note) == ("", "1 of them left out, in which something else had the machine")
+    assert (plain.note, spoilt.note) == ("", "1 of them left out because other processes disturbed them")
 
 
 def test_only_what_was_answered_on_both_sides_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,7 +247,7 @@ def test_what_is_more_than_is_kept_is_said(request_: Trace, monkeypatch: pytest.
     spans, moments, waits = tracer.lost()
     assert spans.startswith("1 requests made 4 calls or more that are timed")
     assert moments.startswith("the process was held up 2 times and more")
-    assert waits.startswith("untraced requests waited for locks 2 times and more")
+    assert waits.startswith("untraced requests waited for locks 2 times or more")
 
 
 def test_calls_for_nobody_are_counted_once_each() -> None:

@@ -147,9 +147,9 @@ def recorded(label: str, library: str) -> Recording:
 @pytest.mark.parametrize(
     ("label", "library", "reason"),
     [
-        ("CompiledModel", "openvino", "not worth it: the model runs on a runtime of its own already"),
-        ("model.ort", "onnxruntime", "not worth it: the model runs on a runtime of its own already"),
-        ("XGBClassifier.predict", "xgboost", "not worth it: the model runs on a runtime of its own already"),
+        ("CompiledModel", "openvino", "not worth it: the model already runs on its own runtime"),
+        ("model.ort", "onnxruntime", "not worth it: the model already runs on its own runtime"),
+        ("XGBClassifier.predict", "xgboost", "not worth it: the model already runs on its own runtime"),
         ("Functional", "keras", "not known: what leaving keras wins; `tailcut build` measures it"),
         ("Thing.predict", "", "not known: the runtime that the model runs on; `tailcut build` measures it"),
     ],

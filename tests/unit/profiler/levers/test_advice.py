@@ -122,7 +122,7 @@ def test_who_sleeps_on_the_event_loop_lets_nobody_else_through() -> None:
     asked = forecast(begin(read_work(busy, attribute(busy)), Known(cores=2)), 60.0).p95_ms
     assert asked == pytest.approx(38.2, rel=0.15)
     (line,) = blocking_code(recording, attribute(recording).flat)
-    assert line.startswith("slow (app.py:11) holds the event loop for 10 ms at a time, 30% of all time")
+    assert line.startswith("slow (app.py:11) holds the event loop for 10 ms at a time, 30% of all time, ")
     assert line in advice(recording, slo="p95=5ms").summary
 
 
@@ -371,8 +371,8 @@ def advice_without_payloads(recording: Recording):  # type: ignore[no-untyped-de
 @pytest.mark.parametrize(
     ("objective", "seen", "limit", "note"),
     [
-        ("p95", 10.5, 10.0, "9.545 ms, and met, without what profiling cost"),
-        ("p50", 10.5, 10.0, "10 ms, and met, without what profiling cost"),
+        ("p95", 10.5, 10.0, "9.545 ms, and met, without the overhead of profiling"),
+        ("p50", 10.5, 10.0, "10 ms, and met, without the overhead of profiling"),
         ("p95", 10.8, 10.0, ""),
         ("p99", 10.5, 10.0, ""),
         ("p95", 9.5, 10.0, ""),

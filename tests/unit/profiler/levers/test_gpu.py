@@ -165,7 +165,7 @@ def test_a_model_on_a_gpu_takes_until_the_gpu_is_done(cuda: Cuda) -> None:
         assert model_ms(kind(cuda)) < 1e3 * _BUSY_S / 2
     on_gpu = dict.fromkeys(("OnGpu", "OnAnother", "OfBuffers"), TORCH_ON_GPU)
     assert libraries.found() == {**on_gpu, "OnCpu": "torch", "Odd": "torch"}
-    assert [note for note in tracer.notes if "on a GPU ends when the GPU is done with it" in note]
+    assert [note for note in tracer.notes if "on a GPU ends when the GPU has finished" in note]
 
 
 def test_so_it_does_where_no_request_is_known_to_wait_for_it(cuda: Cuda) -> None:
