@@ -113,7 +113,7 @@ def test_torch_refuses_pickled_code(torch_variant: Variant) -> None:
 
 
 def test_torch_refuses_a_source_that_is_no_module(torch_variant: Variant) -> None:
-    with pytest.raises(ArtifactError, match=r"gave a str, expected a torch\.nn\.Module"):
+    with pytest.raises(ArtifactError, match=r"returned a str, expected a torch\.nn\.Module"):
         open_runtime(torch_variant, threads=1, source=tabular.not_a_module)
     with pytest.raises(ArtifactError, match="needs the module that it belongs to"):
         open_runtime(torch_variant, threads=1)

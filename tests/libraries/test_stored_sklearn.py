@@ -117,7 +117,7 @@ def test_the_same_model_gives_the_same_bytes_in_every_process(tmp_path: Path) ->
         (Own(), f"holds {__name__}:Own; to store it, name your own types in model.trusted"),
         (FunctionTransformer(double), f"holds {__name__}:double; to store it, name your own types in model.trusted"),
         (FunctionTransformer(lambda x: x + 1), "lambda"),
-        (FunctionTransformer(np.nan_to_num), "nan_to_num; name"),
+        (FunctionTransformer(np.nan_to_num), "nan_to_num; to store it, name"),
     ],
 )
 def test_unknown_types_are_named_and_not_stored(tmp_path: Path, step: Any, said: str) -> None:
