@@ -184,7 +184,10 @@ class Opener:
         try:
             await table.load()
         except SourceError as error:
-            raise StartError(f"{where}: the table could not be loaded: {error}", hint="correct the source") from error
+            raise StartError(
+                f"{where}: the table could not be loaded: {error}",
+                hint="check that the table or file exists, can be read and has the group's columns; or correct the group's source",
+            ) from error
         return table
 
     def _resolved(self, reference: str, where: str) -> Callable[..., Any]:

@@ -186,6 +186,7 @@ def read_trace(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
             times.append(float(text.split(",")[0]))
         except ValueError:
             raise LoadTestError(
-                f"line {number} of {path} is {line!r}", hint="write one time per line, in seconds"
+                f"line {number} of {path} is {line!r}, expected a number of seconds",
+                hint="write one arrival time per line, in seconds since the start, such as 0.25",
             ) from None
     return np.asarray(times, dtype=np.float64)

@@ -86,7 +86,8 @@ def choose_pairs(exchanges: Sequence[Exchange], given: Sequence[Pair] = ()) -> S
         theirs, ours = unmatched([], answered)
         raise NothingCompared(
             f"no field of the pilot ({', '.join(theirs)}) looks like one of the deployment ({', '.join(ours)})",
-            hint="map the fields: --map PILOT.PATH=OUTPUT",
+            hint="name two fields that belong together, the pilot's on the left: --map "
+            f"{next(iter(theirs), 'PILOT.PATH')}={next(iter(ours), 'OUTPUT')}",
         )
     return pairs
 

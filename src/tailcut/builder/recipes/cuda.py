@@ -82,8 +82,8 @@ def difference(expected: Array, given: Array) -> dict[str, float]:
     """
     if expected.shape != given.shape:
         raise BuildError(
-            f"the variant gives {list(given.shape)} where its base gives {list(expected.shape)}",
-            hint="leave the recipe out with build.recipes, and report the model's operators",
+            f"an output of the variant has the shape {list(given.shape)}, its base gives {list(expected.shape)}",
+            hint="leave this recipe out of build.recipes; it is a bug of tailcut or the runtime: please report it",
         )
     if not np.isfinite(given.astype(np.float64)).all():
         return {"max_abs": float("inf"), "mean_abs": float("inf")}

@@ -40,7 +40,8 @@ class TorchSource:
         if odd:
             raise BuildError(
                 f"the state dict of {work.manifest.deployment.model.source} holds {odd[0]!r}, which is not a tensor",
-                hint="pass such state as constructor arguments (get_extra_state is not supported)",
+                hint="leave get_extra_state out, and give such values to the module's __init__ in the function that "
+                "model.source names",
             )
         torch.save({name: value.detach().cpu().contiguous() for name, value in state.items()}, artifact)
         return Result({"parameters": sum(value.numel() for value in state.values())})

@@ -128,7 +128,8 @@ def _run(command: Sequence[str], log: Path, environment: Mapping[str, str] | Non
             return child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise ProfileError(
-                f"profiling {what} did not end within {timeout_s:g} s", hint="a smaller input may do: --shape"
+                f"profiling {what} did not end within {timeout_s:g} s",
+                hint="try a smaller input, such as --shape x=1x16",
             ) from None
         finally:
             if child.returncode is None:  # also at Ctrl-C, which does not reach the child's session
