@@ -186,7 +186,7 @@ class Opener:
         except SourceError as error:
             raise StartError(
                 f"{where}: the table could not be loaded: {error}",
-                hint="check that the table or file exists, can be read and has the group's columns; or correct the group's source",
+                hint="check that it exists, can be read and has the group's columns; or correct the group's source",
             ) from error
         return table
 
