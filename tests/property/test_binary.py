@@ -152,7 +152,7 @@ def test_no_copy_where_the_bytes_are_aligned() -> None:
 
 
 def test_outputs_that_are_no_bytes_are_an_error_of_the_model() -> None:
-    with pytest.raises(InferenceError, match="answered a int"):
+    with pytest.raises(InferenceError, match="the model returned a int"):
         raw_of(np.array([1, "a"], object))
 
 

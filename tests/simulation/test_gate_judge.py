@@ -113,7 +113,7 @@ def test_used_rows_need_more_and_say_so() -> None:
     assert (fresh.outcome, fresh.warning) == ("pass", "")
     assert used.outcome == "inconclusive"
     assert used.alpha == pytest.approx(0.05 / 20)
-    assert "3 times before" in used.warning
+    assert "already gave a verdict 3 times" in used.warning
     assert used.metrics[0].rows_needed is not None
     assert used.metrics[0].rows_needed > 760
 

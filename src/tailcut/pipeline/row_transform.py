@@ -173,7 +173,8 @@ class RowTransform:
         columns = self._columns[spec.name]
         if columns:
             values: Any = [[row[column] for column in columns] for row in rows]
-            return _in_shape(converted(values, spec), (len(rows), len(columns)), spec)
+            array = _in_shape(converted(values, spec), (len(rows), len(columns)), spec)
+            return array.reshape(len(rows), *spec.tail) if spec.fixed else array
         array = converted([row[spec.name] for row in rows], spec)
         return _in_shape(array, (len(rows), *spec.tail), spec) if spec.fixed else array
 

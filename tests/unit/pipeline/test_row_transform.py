@@ -211,6 +211,8 @@ def test_lists_of_the_inputs_shape_flat_ones_and_bare_numbers_pass() -> None:
     square = RowTransform(model(Tensor(name="x", shape=(-1, 2, 2))), None, None)
     for value in ([[1, 2], [3, 4]], [1, 2, 3, 4]):
         assert square.inputs([{"x": value}], from_client=True)["x"].tolist() == [[[1, 2], [3, 4]]]
+    column = Tensor(name="x", shape=(-1,), columns=("a",))
+    assert RowTransform(model(column), None, None).inputs([{"a": 5}] * 2, from_client=True)["x"].tolist() == [5, 5]
     assert RowTransform(model(Tensor(name="x", shape=(-1, 1))), None, None).inputs([{"x": 5}], from_client=True)[
         "x"
     ].tolist() == [[5]]
@@ -333,10 +335,10 @@ def test_a_bug_in_preprocess_is_not_the_clients_fault(hook: Callable[..., Any]) 
 def test_where_a_hook_raised_is_told_to_the_operator() -> None:
     with pytest.raises(HookError) as caught:
         with_hooks(raising(RuntimeError(SECRET))).inputs([{"a": 1}], from_client=True)
-    assert re.fullmatch(rf"RuntimeError: {SECRET} \(.*test_assembly\.py:\d+\)", caught.value.detail)
+    assert re.fullmatch(rf"RuntimeError: {SECRET} \(.*test_row_transform\.py:\d+\)", caught.value.detail)
     with pytest.raises(HookError, match="postprocess failed") as caught:
         with_hooks(post=lambda outputs: outputs["prob"]).answers({"y": np.zeros(1)}, 1)
-    assert re.fullmatch(r"KeyError: 'prob' \(.*test_assembly\.py:\d+\)", caught.value.detail)
+    assert re.fullmatch(r"KeyError: 'prob' \(.*test_row_transform\.py:\d+\)", caught.value.detail)
 
 
 def test_a_preprocess_says_to_clients_what_it_raises_as_a_bad_request() -> None:
