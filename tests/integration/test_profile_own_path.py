@@ -38,5 +38,5 @@ def test_what_was_recorded_is_whole_where_it_cannot_be_measured(monkeypatch: pyt
     found = with_path(RECORDING, on_step=steps.append)
     assert found.pilot == RECORDING.pilot
     assert found.notes == (steps[-1],)
-    assert "could not be measured (cannot run" in steps[-1]
+    assert "could not be measured here (cannot run" in steps[-1]
     assert "it is estimated from other machines" in steps[-1]
