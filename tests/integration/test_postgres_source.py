@@ -244,7 +244,7 @@ def test_a_wrong_query_stops_the_start(server, sql, text) -> None:
     async def main() -> None:
         with pytest.raises(StartError, match=text) as caught:
             await FeatureService.open(features(group(sql=sql), database=server.url), resolve=resolver({}))
-        assert 'features.groups "g": the database refuses sql' in str(caught.value)
+        assert str(caught.value).startswith('features.groups "g": ')
 
     asyncio.run(main())
 
