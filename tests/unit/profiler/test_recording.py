@@ -204,8 +204,7 @@ def test_a_note_names_an_exception_and_not_what_it_says() -> None:
     )  # fmt: skip
     notes = assemble("app:app", run, None).notes
     assert any(
-        re.fullmatch(r"the application raised: LookupError in user \(test_recording.py:\d+\)", note)
-        for note in notes
+        re.fullmatch(r"the application raised: LookupError in user \(test_recording.py:\d+\)", note) for note in notes
     )
     assert not any("alice" in note or "Bob" in note for note in notes)
 
