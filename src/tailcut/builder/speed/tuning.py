@@ -102,7 +102,10 @@ def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budg
         best = _vary(second)
     costs = bench.costs(best.setting, selection, 1 if made.rows_alone else deployment.batching.max_rows)
     settings = best.setting.plain
-    if deployment.batching.mode == "auto" and not kept.get("buckets") and (rows := best_run_rows(costs["costs"])):
+    # Batches of rows that differ in length are padded, more so the larger they are: that says nothing of slices.
+    padded = any(-1 in tensor.shape[1:] for tensor in deployment.model.inputs)
+    sliceable = deployment.batching.mode == "auto" and not padded and not kept.get("buckets")
+    if sliceable and (rows := best_run_rows(costs["costs"])):
         settings[RUN_ROWS], costs["costs"] = rows, sliced_costs(costs["costs"], rows)
     return {
         "settings": settings,
