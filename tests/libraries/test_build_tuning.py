@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tests.models import tokens
 
+from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.records import Made
+from tailcut.builder.speed import tuning
 from tailcut.builder.speed.interleaving import take_turns, turn
 from tailcut.builder.speed.tuning import measure, tune
-from tailcut.manifest import Deployment, Manifest, Model, Slo, Tensor
+from tailcut.common.tensors import Arrays
+from tailcut.manifest import Batching, Deployment, Manifest, Model, Slo, Tensor
+from tailcut.models.runtimes import Runtime
+from tailcut.models.runtimes.sliced import sliced
 from tailcut.models.runtimes.tuning import Setting, choose, grid, tuned_points
 
 INPUTS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
@@ -121,3 +130,51 @@ def test_where_there_is_nothing_to_choose_it_says_why(
     found = tune(manifest(tmp_path), made, tokens.holdout(rows=20), cores=2)
     assert (found["settings"], found["table"]) == ({}, [])
     assert why in found["why"]
+
+
+class Slow:
+    """Takes a time by the rows of each run, as a model does whose data leave the processor's cache."""
+
+    def __init__(self, row_ms: Callable[[int], float]) -> None:
+        self.rows: list[int] = []
+        self._row_ms = row_ms
+
+    def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        rows = len(inputs["x"])
+        self.rows.append(rows)
+        time.sleep(rows * self._row_ms(rows) / 1e3)
+        return {"y": inputs["x"][:, 0]}
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("row_ms", "mode", "chosen"),
+    [
+        (lambda rows: 0.4 if rows <= 4 else 0.8, "auto", 4),
+        (lambda rows: 0.4 if rows <= 4 else 0.8, "fixed", None),
+        (lambda rows: 0.4, "auto", None),
+    ],
+    ids=["small runs", "fixed sizes", "all alike"],
+)
+def test_large_batches_run_in_slices_where_that_is_faster_in_every_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row_ms: Callable[[int], float], mode: str, chosen: int | None
+) -> None:
+    opened: list[Slow] = []
+
+    def open_slow(variant: Any, *, threads: int, source: object) -> Runtime:
+        opened.append(Slow(row_ms))
+        return sliced(opened[-1], variant.settings)
+
+    monkeypatch.setattr(tuning, "open_runtime", open_slow)
+    tensors = (Tensor(name="x", shape=(-1, 2)),), (Tensor(name="y", shape=(-1,)),)
+    model = Model(source="m.onnx", inputs=tensors[0], outputs=tensors[1])
+    deployment = Deployment(name="m", model=model, slo=Slo(rate=1.0), batching=Batching(mode=mode, max_rows=16))
+    holdout = Holdout(inputs={"x": np.zeros((40, 2), np.float32)})
+    made = Made(name="v", runtime="onnxruntime", path="m.onnx", settings={})
+    found = tune(Manifest(deployment, tmp_path, {}), made, holdout, cores=1, budget_s=0.3)
+    assert found["settings"].get("run_rows") == chosen
+    if chosen:
+        assert max(opened[-1].rows) <= chosen, "the costs are those of slices"
+        (large,) = [cost["p50_ms"] for cost in found["costs"] if cost["rows"] == 16]
+        assert large < 0.75 * 16 * 0.8

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MANIFEST = Path("tailcut.toml")
 
+AppFolder = Annotated[
+    Path, typer.Option("--app-dir", metavar="FOLDER", help="Folder in which the application is imported and runs.")
+]
 ManifestPath = Annotated[
     Path,
     typer.Option(

@@ -11,7 +11,7 @@ import typer
 
 from tailcut.cli._load_flags import read_header, seconds
 from tailcut.cli.console import ExitCode, note, usage, write
-from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples
+from tailcut.cli.options import DEFAULT_MANIFEST, AppFolder, ManifestPath, Settings, examples
 
 if TYPE_CHECKING:
     from tailcut.parity.plan import ParityPlan
@@ -107,9 +107,7 @@ def parity(
         ),
     ] = None,
     timeout: Annotated[str, typer.Option(help="Time limit of one request.")] = "30s",
-    app_dir: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Folder in which the application is imported and runs.")
-    ] = Path("."),
+    app_dir: AppFolder = Path("."),
     ready: Annotated[str, typer.Option(help="Maximum start time of the pilot and of each variant.")] = "120s",
     causes: Annotated[bool, typer.Option("--causes/--no-causes", help="Look for the causes of differences.")] = True,
     json_path: Annotated[

@@ -10,7 +10,7 @@ import typer
 
 from tailcut.cli._load_flags import read_header, seconds
 from tailcut.cli.console import ExitCode, note, usage, write
-from tailcut.cli.options import Settings, examples
+from tailcut.cli.options import AppFolder, Settings, examples
 from tailcut.errors import ManifestError
 
 if TYPE_CHECKING:
@@ -99,9 +99,7 @@ def profile(
         list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Request header; repeatable.")
     ] = None,
     timeout: Annotated[str, typer.Option(help="A request fails this long after its intended send time.")] = "10s",
-    app_dir: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Folder in which the application is imported and runs.")
-    ] = Path("."),
+    app_dir: AppFolder = Path("."),
     ready: Annotated[str, typer.Option(help="Maximum start time of the application.")] = "60s",
     loop: Annotated[
         str,

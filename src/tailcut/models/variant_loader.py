@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from time import perf_counter, perf_counter_ns, thread_time_ns
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import Runtime
 from tailcut.models.runtimes.live import source_of
 from tailcut.models.runtimes.remote import RemoteRuntime
+from tailcut.models.runtimes.sliced import whole
 from tailcut.models.shared_runtime import lendable
 from tailcut.models.warm_up import (
     BRIEF,
@@ -228,6 +230,8 @@ def open_variant(
         TailcutError: it cannot be opened, or fails on a batch size.
     """
     deployment, variant = manifest.deployment, with_row_coupling(variant)
+    if deployment.batching.mode != "auto":  # the sizes of batches are the manifest's
+        variant = replace(variant, settings=whole(variant.settings))
     pool = deployment.pool
     asked = pool.executors_of(variant.settings)
     opener = _Opener(manifest, variant, code, must_answer=must_answer)

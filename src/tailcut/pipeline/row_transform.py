@@ -210,14 +210,15 @@ class RowTransform:
 
 
 def _in_shape(array: Array, shape: tuple[int, ...], spec: InputSpec) -> Array:
-    """Return an input's values in its shape; a row's may be flat, or be a bare number where the input takes one.
+    """Return an input's values in its shape; a row's may be flat, or a bare number where the input takes one value.
 
     Raises:
         BadRequest: they have another shape.
     """
     rows, *tail = shape
-    flat = (rows, prod(tail)) if len(tail) > 1 else (rows,) if tail == [1] else shape
-    if array.shape not in (shape, flat):
+    flat = (rows, prod(tail)) if len(tail) > 1 else shape
+    bare = (rows,) if prod(tail) == 1 else shape
+    if array.shape not in (shape, flat, bare):
         expected = f"a list of shape {tail}" if tail else "one value"
         seen = f"a list of shape {list(array.shape[1:])}" if array.ndim > 1 else "one value"
         raise BadRequest(f"input {spec.name!r} takes {expected} per row, got {seen}")

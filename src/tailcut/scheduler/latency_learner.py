@@ -75,6 +75,8 @@ class CostModel:
         Args:
             octaves: of rows of another kind, so many times twice as long, or half; 0 for those of its own.
         """
+        if not points:
+            return
         for rows in sorted(points):
             self._learn(rows, points[rows])
         if octaves:

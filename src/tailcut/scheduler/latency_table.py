@@ -66,12 +66,14 @@ class LatencyTable:
     @property
     def points(self) -> list[float]:
         """Expected times of 1, 2, 4, ... rows."""
-        return [self.expected_ns(1 << power) for power in range(max(self.sizes, default=-1) + 1)]
+        known = self._known()
+        return [_on_line(known, 1 << power) for power in range(max(self.sizes, default=-1) + 1)]
 
     @property
     def variances(self) -> list[float]:
         """Variance of the logarithm of each point, the speed aside."""
-        return [self.sizes[at].variance if at in self.sizes else _UNKNOWN for at in range(max(self.sizes) + 1)]
+        sizes = range(max(self.sizes, default=-1) + 1)
+        return [self.sizes[at].variance if at in self.sizes else _UNKNOWN for at in sizes]
 
     @property
     def doubts(self) -> list[float]:
@@ -80,10 +82,11 @@ class LatencyTable:
 
     def expected_ns(self, rows: int) -> float:
         """Return the time on a straight line between the nearest known sizes; beyond the largest, in proportion."""
-        known = [(0, 0.0), *sorted((1 << at, exp(size.log + self._speed)) for at, size in self.sizes.items())]
-        above = bisect(known, (rows, 0.0))
-        (less, less_ns), (more, more_ns) = known[above - 1 : above + 1] if above < len(known) else (known[0], known[-1])
-        return less_ns + (more_ns - less_ns) * (rows - less) / (more - less)
+        return _on_line(self._known(), rows)
+
+    def _known(self) -> list[tuple[int, float]]:
+        """Return rows and expected times of the known sizes, ascending, from (0, 0.0) on."""
+        return [(0, 0.0), *sorted((1 << at, exp(size.log + self._speed)) for at, size in self.sizes.items())]
 
     def learn(self, rows: int, duration_ns: float) -> float:
         """Learn from a batch; return how many times longer than expected it took."""
@@ -131,6 +134,12 @@ class LatencyTable:
         errors = self._errors[key] = [*self._errors.get(key, [0.0] * _RUN)[1:], error]
         least = max(min(errors), -max(errors))
         return least if least > max(_NEWS, sqrt(self._noise)) else 0.0
+
+
+def _on_line(known: list[tuple[int, float]], rows: int) -> float:
+    above = bisect(known, (rows, 0.0))
+    (less, less_ns), (more, more_ns) = known[above - 1 : above + 1] if above < len(known) else (known[0], known[-1])
+    return less_ns + (more_ns - less_ns) * (rows - less) / (more - less)
 
 
 def nearest(rows: int) -> int:

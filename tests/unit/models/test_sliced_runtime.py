@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError
-from tailcut.models.runtimes.sliced import SlicedRuntime, best_run_rows, sliced, sliced_costs
+from tailcut.models.runtimes.sliced import SlicedRuntime, best_run_rows, run_rows_of, sliced, whole
 from tailcut.testing.runtimes import StubRuntime
 
 
@@ -104,6 +104,12 @@ def test_the_size_of_a_run_is_the_largest_that_is_cheapest_by_the_row(
     assert best_run_rows(costs(row_ms)) == chosen
 
 
-def test_batches_that_run_in_slices_cost_what_their_slices_do() -> None:
-    found = {cost["rows"]: cost["mean_ms"] for cost in sliced_costs(costs({1: 8.0, 2: 6.0, 4: 7.0, 8: 9.0}), 2)}
-    assert found == pytest.approx({1: 8.8, 2: 13.2, 4: 26.4, 8: 52.8})
+@pytest.mark.parametrize("bad", [None, True, "4", 2.0, 0, -1])
+def test_a_setting_that_is_no_number_of_rows_slices_nothing(bad: object) -> None:
+    stub = StubRuntime()
+    assert run_rows_of({"run_rows": bad}) == 0
+    assert sliced(stub, {"run_rows": bad}) is stub
+
+
+def test_settings_without_slices_keep_all_else() -> None:
+    assert whole({"threads": 2, "run_rows": 4}) == {"threads": 2}

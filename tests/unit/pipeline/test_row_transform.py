@@ -211,11 +211,22 @@ def test_lists_of_the_inputs_shape_flat_ones_and_bare_numbers_pass() -> None:
     square = RowTransform(model(Tensor(name="x", shape=(-1, 2, 2))), None, None)
     for value in ([[1, 2], [3, 4]], [1, 2, 3, 4]):
         assert square.inputs([{"x": value}], from_client=True)["x"].tolist() == [[[1, 2], [3, 4]]]
+    deep = RowTransform(model(Tensor(name="x", shape=(-1, 1, 1))), None, None)
+    assert deep.inputs([{"x": 5}], from_client=True)["x"].tolist() == [[[5]]]
     column = Tensor(name="x", shape=(-1,), columns=("a",))
     assert RowTransform(model(column), None, None).inputs([{"a": 5}] * 2, from_client=True)["x"].tolist() == [5, 5]
     assert RowTransform(model(Tensor(name="x", shape=(-1, 1))), None, None).inputs([{"x": 5}], from_client=True)[
         "x"
     ].tolist() == [[5]]
+
+
+def test_the_wrong_row_is_looked_for_among_the_first_only() -> None:
+    """To try each field alone takes far longer than to read the request, and holds other requests up."""
+    rows: list[dict[str, object]] = [{"a": 1.0, "b": 2.0} for _ in range(1_000)]
+    rows[-1]["b"] = "a"
+    with pytest.raises(BadRequest, match="holds 'a', which is no FP32") as caught:
+        transform().inputs(rows, from_client=True)
+    assert "row 999" not in caught.value.message
 
 
 @pytest.mark.parametrize(("bad", "says"), [("a", "holds 'a', which is no FP32"), (None, "missing")])

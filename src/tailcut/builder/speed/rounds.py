@@ -171,9 +171,9 @@ class Rounds:
 
     def verdict(self, name: str) -> SpeedVerdict | None:
         """Return what the rounds say of one variant; None where it or its reference could not be measured."""
-        if self._is_failed(name) or not self._found[name]:
-            return None
         reference = self._references.get(name, name)
+        if self._is_failed(name) or not self._found[name] or not self._found[reference]:
+            return None
         decided, standing = self._decided.get(name, ("open", self._standing(name, reference)))
         beside = self._seen(name, reference, standing.latency) if reference != name else Interval(0.0, 0.0, 0.0)
         limit_ms = self.terms.slo.limit_s * 1e3
@@ -197,10 +197,11 @@ class Rounds:
         """Return the interval with a middle: of a variant that left before any look, the ratio of the medians."""
         if not math.isnan(latency.middle):
             return latency
-        mine = statistics.median(each.latency_ms for each in self._found[name].values())
-        rounds = self._found.get(other, {}).values()
-        theirs = statistics.median(each.latency_ms for each in rounds) if rounds else self.terms.slo.limit_s * 1e3
-        return latency._replace(middle=math.log(mine / theirs))
+        theirs_ms = self._median_ms(other) if other else self.terms.slo.limit_s * 1e3
+        return latency._replace(middle=math.log(self._median_ms(name) / theirs_ms))
+
+    def _median_ms(self, name: str) -> float:
+        return statistics.median(each.latency_ms for each in self._found[name].values())
 
     def price(self, name: str, prices: Prices | None = None) -> Cost:
         """Price a million requests of one variant; see ``verdicts.cost``."""

@@ -30,7 +30,7 @@ from tailcut.manifest import Manifest
 from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.runtimes.batch_buckets import powers
 from tailcut.models.runtimes.live import source_of
-from tailcut.models.runtimes.sliced import RUN_ROWS, best_run_rows, sliced_costs
+from tailcut.models.runtimes.sliced import CLEAR, RUN_ROWS, best_run_rows
 from tailcut.models.runtimes.tuning import Setting, Timing, choose, choose_variation, grid, variations, without_tuned
 
 TUNED = frozenset({"onnxruntime", "openvino", "torch", "lightgbm", "xgboost"})
@@ -51,6 +51,9 @@ _BLOCK_S = 0.1
 _WARM_UP_CALLS = 2
 _COST_CALLS = (3, 100)
 """Of each size at least, however long it takes, and at most."""
+
+_FASTER_ROUNDS = 7
+"""Slices are taken only if they win every one: by chance one pair of equals in 128 does."""
 
 Found = dict[str, Any]
 Open = Callable[[Setting], Runtime]
@@ -100,15 +103,17 @@ def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budg
     second = bench.measured([best.setting, *others], _vary) if others else []
     if second:
         best = _vary(second)
-    costs = bench.costs(best.setting, selection, 1 if made.rows_alone else deployment.batching.max_rows)
-    settings = best.setting.plain
+    max_rows = 1 if made.rows_alone else deployment.batching.max_rows
+    setting, costs = best.setting, bench.costs(best.setting, selection, max_rows)
     # Batches of rows that differ in length are padded, more so the larger they are: that says nothing of slices.
     padded = any(-1 in tensor.shape[1:] for tensor in deployment.model.inputs)
     sliceable = deployment.batching.mode == "auto" and not padded and not kept.get("buckets")
     if sliceable and (rows := best_run_rows(costs["costs"])):
-        settings[RUN_ROWS], costs["costs"] = rows, sliced_costs(costs["costs"], rows)
+        sliced = msgspec.structs.replace(setting, more={**setting.more, RUN_ROWS: rows})
+        if bench.is_faster(sliced, setting, selection.take(int(costs["costs"][-1]["rows"]))):
+            setting, costs = sliced, bench.costs(sliced, selection, max_rows)
     return {
-        "settings": settings,
+        "settings": setting.plain,
         "table": msgspec.to_builtins(first),
         "variations": msgspec.to_builtins(second),
         "rate": deployment.slo.rate,
@@ -133,6 +138,13 @@ class _Bench(NamedTuple):
         with ExitStack() as stack:
             opened = [stack.enter_context(closing(self.opened(setting))) for setting in settings]
             return measure(settings, [each.block for each in opened], decide, budget_s=self.budget_s)
+
+    def is_faster(self, one: Setting, other: Setting, batch: Arrays) -> bool:
+        """Tell whether one setting runs a batch in clearly less time in every round, the two in turns."""
+        with closing(self.opened(one)) as first, closing(self.opened(other)) as second:
+            blocks = {"one": lambda: first.batch_s(batch), "other": lambda: second.batch_s(batch)}
+            found = take_turns(blocks, least=_FASTER_ROUNDS, most=_FASTER_ROUNDS, budget_s=self.budget_s)
+        return all(mine * CLEAR < theirs for mine, theirs in zip(found["one"], found["other"], strict=True))
 
     def costs(self, setting: Setting, selection: Holdout, max_rows: int) -> Found:
         try:
@@ -238,6 +250,11 @@ class _Opened:
                 time.sleep(_PAUSE_S)
                 taken_s[rows] += self._all_at_once(selection.take(rows, int(draw.integers(selection.rows))))
         return [_cost(rows, taken) for rows, taken in taken_s.items()]
+
+    def batch_s(self, inputs: Arrays) -> float:
+        """Time one batch, every executor busy with it: the median of their seconds."""
+        self._select()
+        return statistics.median(self._all_at_once(inputs))
 
     def _all_at_once(self, inputs: Arrays) -> list[float]:
         """Run a batch in every executor; seconds of each."""

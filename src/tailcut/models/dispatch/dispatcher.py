@@ -146,19 +146,21 @@ class Dispatcher:
         if not self.single or self.running.usable <= 0:
             return None
         request = Request(1, now_ns + overload.target.timeout_ns, kind=self.kind)
-        executors = self.running.seen(now_ns, self.costs, self.coming)
-        refusal = self.admission.check(now_ns, request, executors, counted=True)
-        if refusal is None:
-            return None
-        self.admission.came(now_ns, request, executors)  # one that is read is judged again, and counts then
-        return shed_errors.of(refusal, request, executors)
+        executors, refusal = self._judge(request, now_ns, counted=True)
+        if refusal is not None:
+            self.admission.came(now_ns, request, executors)  # one that is read is judged again, and counts then
+        return refusal
 
     def _admit(self, request: Request, *, counted: bool) -> None:
-        now_ns = self._clock_ns()
+        _, refusal = self._judge(request, self._clock_ns(), counted=counted)
+        if refusal is not None:
+            raise refusal
+
+    def _judge(self, request: Request, now_ns: int, *, counted: bool) -> tuple[Executors, TailcutError | None]:
+        """Return what the executors are doing, and why the request is shed; None if it is accepted."""
         executors = self.running.seen(now_ns, self.costs, self.coming)
         refusal = self.admission.check(now_ns, request, executors, counted=counted)
-        if refusal is not None:
-            raise shed_errors.of(refusal, request, executors)
+        return executors, None if refusal is None else shed_errors.of(refusal, request, executors)
 
     def run_now(self, inputs: Arrays, rows: int, outputs: Sequence[str], deadline_ns: int) -> tuple[Arrays, int] | None:
         """Run rows at once and past the queue, where nothing waits and an inline executor is there to run them.
@@ -393,8 +395,8 @@ class Coming(NamedTuple):
     """What a pool says of its next executor while there is none.
 
     Attributes:
-        left_s: until it is expected to be ready; None where nobody knows, because the last could not be opened.
-        retry_s: after which it is worth asking again.
+        left_s: seconds until it is expected to be ready; None if unknown, because the last could not be opened.
+        retry_s: seconds after which clients should retry.
     """
 
     left_s: float | None
@@ -513,7 +515,7 @@ class ExecutorSet:
             coming: says when the next one is ready; None where none comes.
 
         Raises:
-            NotReady: there is none, and nobody knows when one comes.
+            NotReady: there is none, and it is unknown when the next one is ready.
         """
         if self.usable > 0:
             ends_ns = self.ends_ns(now_ns, costs)
@@ -545,7 +547,10 @@ class ExecutorSet:
         return found
 
     def moments_ns(self) -> list[int]:
-        """Return when what has not happened yet is due, even where that has passed: nobody may have looked since."""
+        """Return the deadlines of running items and the times at which batches count as stuck, past ones included.
+
+        A time that has passed since the last look has not been acted on yet.
+        """
         moments = [started.stuck_ns for executor, started in self._started.items() if self._may_stick(executor)]
         return moments + [item.deadline_ns for item, _ in self.items() if not item.future.done()]
 

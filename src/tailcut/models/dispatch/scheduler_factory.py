@@ -13,7 +13,7 @@ from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import BatchObserver, Dispatcher, ExecutorSet
 from tailcut.models.row_coupling import rows_alone
 from tailcut.models.runtimes.bucketed import buckets_of
-from tailcut.models.runtimes.sliced import RUN_ROWS
+from tailcut.models.runtimes.sliced import run_rows_of
 from tailcut.models.runtimes.tuning import tuned_median, tuned_points
 from tailcut.registry import Variant
 from tailcut.scheduler.admission import Admission
@@ -108,7 +108,7 @@ def make_target(settings: Batching, slo: Slo) -> Target | None:
 
 def make_costs(deployment: Deployment, variant: Variant, warm_up_ns: Mapping[int, float], kind: int) -> LatencyLearner:
     """Return what is known before the first batch: from the build where it was on such a machine, and from warm-up."""
-    costs = LatencyLearner(buckets_of(variant.settings, variant.name), run_rows=int(variant.settings.get(RUN_ROWS, 0)))
+    costs = LatencyLearner(buckets_of(variant.settings, variant.name), run_rows=run_rows_of(variant.settings))
     if _lengths(deployment):
         # The build's times are of texts of all lengths; warm-up's are of one.
         if warm_up_ns:

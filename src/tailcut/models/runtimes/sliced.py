@@ -57,21 +57,29 @@ class SlicedRuntime:
         parts: list[Arrays] = []
         for start, end in pairwise(edges):
             part = self._runtime.run({name: array[start:end] for name, array in inputs.items()}, outputs)
-            shapes = {name: array.shape[1:] for name, array in part.items()}
-            if any(not array.ndim or len(array) != end - start for array in part.values()) or (
-                parts and shapes != {name: array.shape[1:] for name, array in parts[0].items()}
-            ):
-                return None
+            # Every output has a row for each row of the slice, and is otherwise shaped as in the first slice.
+            for name, array in part.items():
+                if not array.ndim or array.shape != (end - start, *(parts[0] if parts else part)[name].shape[1:]):
+                    return None
             parts.append(part)
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def run_rows_of(settings: Mapping[str, Any]) -> int:
+    """Read the setting ``run_rows``; 0 where batches run whole."""
+    rows = settings.get(RUN_ROWS)
+    return rows if type(rows) is int and rows > 0 else 0
+
+
+def whole(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings without ``run_rows``: batches run whole."""
+    return {name: value for name, value in settings.items() if name != RUN_ROWS}
+
+
 def sliced(runtime: Runtime, settings: Mapping[str, Any]) -> Runtime:
     """Return a runtime that slices batches where the settings name ``run_rows``; one that streams stays as it is."""
-    rows = settings.get(RUN_ROWS)
-    if not isinstance(rows, int) or rows < 1 or isinstance(runtime, StreamingRuntime):
-        return runtime
-    return SlicedRuntime(runtime, rows)
+    rows = run_rows_of(settings)
+    return SlicedRuntime(runtime, rows) if rows and not isinstance(runtime, StreamingRuntime) else runtime
 
 
 def best_run_rows(costs: Sequence[Mapping[str, Any]]) -> int | None:
@@ -89,20 +97,7 @@ def best_run_rows(costs: Sequence[Mapping[str, Any]]) -> int | None:
     row_ms = {int(cost["rows"]): cost["p50_ms"] / cost["rows"] for cost in costs}
     best = max(rows for rows, each_ms in row_ms.items() if each_ms <= _ALIKE * min(row_ms.values()))
     largest = max(row_ms)
-    return best if row_ms[largest] > _CLEAR * row_ms[best] else None
-
-
-def sliced_costs(costs: Sequence[Mapping[str, Any]], run_rows: int) -> list[dict[str, Any]]:
-    """Return what batches cost once they run in slices of ``run_rows``: larger ones in proportion to that size."""
-    (run,) = [cost for cost in costs if cost["rows"] == run_rows]
-    found = []
-    for cost in costs:
-        factor = cost["rows"] / run_rows
-        if factor > 1:
-            found.append({**cost, **{name: run[name] * factor for name in ("mean_ms", "p50_ms", "p95_ms")}})
-        else:
-            found.append(dict(cost))
-    return found
+    return best if row_ms[largest] > CLEAR * row_ms[best] else None
 
 
 _SHORT_MS = 2.0
@@ -111,5 +106,5 @@ _SHORT_MS = 2.0
 _ALIKE = 1.01
 """Sizes whose rows cost no more than this times the cheapest count as equal."""
 
-_CLEAR = 1.03
+CLEAR = 1.03
 """The largest batch must cost more than this by the row, or else noise would choose."""

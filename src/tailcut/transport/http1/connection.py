@@ -421,8 +421,6 @@ class Incoming:
         self._transport.resume_reading()
 
 
-log = logging.getLogger("tailcut.server")
-
 _COPIED_BYTES = 64 * 1024
 """Of a body that is joined to its head, for one call less."""
 
@@ -538,9 +536,9 @@ class Replies:
         return True
 
     def give_up(self) -> bool:
-        """Cut off a client that took nothing of what was sent since the last look; whether that was so.
+        """Close the connection of a client that has read nothing since the last call; return whether it was closed.
 
-        While the server stops nobody is waited for.
+        While the server stops, a client with unread data is disconnected at once.
         """
         left_bytes = self._transport.get_write_buffer_size()
         if 0 < left_bytes < self._left_bytes and not self._site.is_stopping:
