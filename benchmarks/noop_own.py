@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import uvloop
 
-from tailcut.pipeline.request_context import InFlight
+from tailcut.pipeline.request_context import Arrivals
 from tailcut.protocol.http import JSON, Body, HeaderMap, Reply
 from tailcut.transport.http1.connection import Connection
 from tailcut.transport.http1.site import Site
@@ -22,7 +22,7 @@ async def _noop(method: str, path: str, headers: HeaderMap, body: Body) -> Reply
 
 async def _serve(port: int) -> None:
     loop = asyncio.get_running_loop()
-    site = Site(cast(Any, SimpleNamespace(handle=_noop, in_flight_count=InFlight(()), on_drain=None)), loop)
+    site = Site(cast(Any, SimpleNamespace(handle=_noop, arrivals=Arrivals(), on_drain=None)), loop)
     server = await loop.create_server(lambda: Connection(site), "127.0.0.1", port)
     await server.serve_forever()
 

@@ -18,9 +18,11 @@ from tailcut.models.runtimes import open_runtime
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
+from tailcut.protocol.bodies import Bodies
 from tailcut.protocol.inference_handler import InferenceHandler
 from tailcut.protocol.open_inference.codec import Inference, InferenceCodec
 from tailcut.serving.deployment import Engine
+from tailcut.serving.host import Host
 
 _NUMBER = 300
 _REPEAT = 11
@@ -44,9 +46,9 @@ def profile(model: Path) -> dict[str, float]:
 
 
 async def _profile(model: Path) -> dict[str, float]:
-    engine = Engine(load(model.parent))
-    await engine.start()
-    application = Application(engine)
+    host = Host.of(load(model.parent))
+    await host.start()
+    engine, application = host.only, Application(host)
     body = _Body()
     path = engine.pipeline
     codec = InferenceCodec("mlp", path.served[1], path.specs, path.outputs, max_rows=1024)
@@ -61,7 +63,7 @@ async def _profile(model: Path) -> dict[str, float]:
     parts["whole request without HTTP, alone"] = await _time_async(
         lambda: application.handle("POST", "/v2/models/mlp/infer", _HEADERS, body)
     )
-    await engine.stop(1.0)
+    await host.stop(1.0)
     return parts
 
 
@@ -72,7 +74,7 @@ def _alone(engine: Engine, codec: InferenceCodec, inference: Inference) -> dict[
     result = runtime.run(inference.inputs, outputs)
     array = inference.inputs["x"]
     data, spec = array.ravel().tolist(), engine.pipeline.specs[0]
-    answering = InferenceHandler(engine, Guard())
+    answering = InferenceHandler(engine, Guard(), Bodies(1 << 24))
     context = _answered(engine)
 
     def begin_end() -> None:

@@ -13,9 +13,10 @@ import grpc
 import pytest
 from tests.app_kit import deployment
 
+from tailcut.manifest.host import HostManifest
 from tailcut.models import variant_loader
 from tailcut.protocol.auth import Guard
-from tailcut.serving.deployment import Engine
+from tailcut.serving.host import Host
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest
 from tailcut.transport.grpc.server import SERVICE, GRPCServer
@@ -28,8 +29,10 @@ class InProcess:
     """An engine and its gRPC server on an event loop in a thread; everything else is called from the test's."""
 
     def __init__(self, directory: Path, more: str = "", overrides: tuple[str, ...] = ()) -> None:
-        self.engine = Engine(deployment(directory, more, overrides))
-        self.server = GRPCServer(self.engine, "127.0.0.1", 0, Guard.of(self.engine.manifest, address="127.0.0.1"))
+        manifest = HostManifest.of(deployment(directory, more, overrides))
+        self.host = Host(manifest)
+        self.engine = self.host.only
+        self.server = GRPCServer(self.host, "127.0.0.1", 0, Guard.of(manifest, address="127.0.0.1"))
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
@@ -63,7 +66,7 @@ class InProcess:
     def end(self) -> None:
         """Stop all of it."""
         self.call(self.server.stop(0.0))
-        self.call(self.engine.stop(timeout_s=1.0))
+        self.call(self.host.stop(timeout_s=1.0))
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(TIMEOUT_S)
         self.loop.close()
@@ -78,7 +81,7 @@ def in_process(
     try:
         running.call(running.server.start())
         if load:
-            running.call(running.engine.start())
+            running.call(running.host.start())
         yield running
     finally:
         running.end()

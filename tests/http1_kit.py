@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from tailcut.pipeline.request_context import InFlight
+from tailcut.pipeline.request_context import Arrivals
 from tailcut.protocol.http import Body, HeaderMap, Reply
 from tailcut.transport.http1.connection import Connection
 from tailcut.transport.http1.site import Site
@@ -125,7 +125,7 @@ class Link:
 
     def __init__(self, handle: Handle, high_bytes: int = 1 << 30, site: Site | None = None) -> None:
         self.clock = Clock()
-        self.worker = SimpleNamespace(handle=handle, in_flight_count=InFlight(()), on_drain=None)
+        self.worker = SimpleNamespace(handle=handle, arrivals=Arrivals(), on_drain=None)
         self.site = site or Site(self.worker, self.clock)  # type: ignore[arg-type]
         self.wire = Wire(high_bytes)
         self.connection = Connection(self.site)

@@ -18,15 +18,16 @@ __version__: str
 _CLIENTS = ("AsyncClient", "Client")
 
 
-def asgi(manifest: Manifest | Path | str, *, overrides: Sequence[str] = ()) -> ASGIApplication:
-    """Make an ASGI application of a deployment, to mount in a FastAPI or Starlette app or to serve by itself.
+def asgi(*manifests: Manifest | Path | str, overrides: Sequence[str] = ()) -> ASGIApplication:
+    """Make an ASGI application of one or more deployments, to mount in a FastAPI or Starlette app or to serve alone.
 
         model = tailcut.asgi("tailcut.toml")
         app = FastAPI(lifespan=model.lifespan)
         app.mount("/model", model)
 
     Args:
-        manifest: the deployment; or its file, or the folder that holds ``tailcut.toml``.
+        manifests: one deployment; or paths as ``tailcut serve`` takes them: manifests or their folders, or one
+            ``host.toml`` or folder of models; without any, ``./tailcut.toml``.
         overrides: settings in place of the file's, each "path=value".
 
     Raises:
@@ -35,7 +36,7 @@ def asgi(manifest: Manifest | Path | str, *, overrides: Sequence[str] = ()) -> A
     """
     from tailcut.transport.asgi import asgi as make
 
-    return make(manifest, overrides=overrides)
+    return make(*manifests, overrides=overrides)
 
 
 def __getattr__(name: str) -> Any:

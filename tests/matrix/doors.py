@@ -22,10 +22,11 @@ from tritonclient.utils import InferenceServerException
 from tailcut import Client
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
+from tailcut.manifest.host import HostManifest
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.middleware import Middleware
-from tailcut.serving.deployment import Engine
+from tailcut.serving.host import Host
 from tailcut.transport.grpc.server import GRPCServer
 from tailcut.transport.http1.listener import Listener
 from tailcut.transport.http1.site import Site
@@ -53,7 +54,7 @@ class Server:
     """What ``tailcut serve`` puts together in its worker, on an event loop in a thread of this process.
 
     Attributes:
-        handle, company, on_drain: what the HTTP listener takes of a worker.
+        handle, arrivals, on_drain: what the HTTP listener takes of a worker.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -61,7 +62,7 @@ class Server:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._engine: Any = None
+        self._host: Any = None
         self._grpc: Any = None
         self._listener: Any = None
 
@@ -77,19 +78,20 @@ class Server:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
 
     async def _begin(self) -> None:
-        self._engine = Engine(self._manifest)
-        guard = Guard.of(self._manifest, address=HOST)
-        front = Middleware(Application(self._engine, guard).handle, self._manifest)
-        self.handle, self.in_flight_count, self.on_drain = front.handle, self._engine.in_flight_count, lambda: None
+        manifest = HostManifest.of(self._manifest)
+        self._host = Host(manifest)
+        guard = Guard.of(manifest, address=HOST)
+        front = Middleware(Application(self._host, guard).handle, manifest)
+        self.handle, self.arrivals, self.on_drain = front.handle, self._host.arrivals, lambda: None
         listening = socket.create_server((HOST, 0))
         self.port = listening.getsockname()[1]
         site = Site(self, asyncio.get_running_loop())  # type: ignore[arg-type]  # what it takes of a worker is here
-        self._listener = Listener(site, self._manifest, listening, None)
+        self._listener = Listener(site, manifest.server, listening, None)
         self._listener.start()
-        self._grpc = GRPCServer(self._engine, HOST, 0, guard)
+        self._grpc = GRPCServer(self._host, HOST, 0, guard)
         await self._grpc.start()
         self.grpc_port = self._grpc.port
-        await self._engine.start()
+        await self._host.start()
 
     def end(self) -> None:
         """Stop what was started."""
@@ -97,8 +99,8 @@ class Server:
             self._call(self._listener.stop())
         if self._grpc is not None:
             self._call(self._grpc.stop(0.0))
-        if self._engine is not None:
-            self._call(self._engine.stop(timeout_s=1.0))
+        if self._host is not None:
+            self._call(self._host.stop(timeout_s=1.0))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(TIMEOUT_S)
         self._loop.close()

@@ -96,7 +96,7 @@ def test_whatever_comes_ends_in_replies_and_never_in_a_fault_of_the_server(raws:
         await settle()
         assert b"HTTP/1.1 5" not in link.wire.written
         assert "abort" not in link.wire.events
-        assert link.worker.in_flight_count.coming == 0
+        assert link.worker.arrivals.coming == 0
         await link.leave()
 
     asyncio.run(main())

@@ -24,6 +24,7 @@ from rich.markup import escape
 
 if TYPE_CHECKING:
     from tailcut.manifest import Manifest
+    from tailcut.manifest.host import HostManifest
 
 DEFAULT_MANIFEST = Path("tailcut.toml")
 
@@ -87,6 +88,17 @@ def load_manifest(path: Path, settings: Sequence[str] | None, *named: str | None
 
     overrides = [*(settings or ()), *(one for one in named if one is not None)]
     return load(path, overrides=overrides, keep_unset=keep_unset)
+
+
+def load_host(paths: Sequence[Path], settings: Sequence[str] | None, *named: str | None) -> HostManifest:
+    """Load what a server serves; see ``load_manifest``.
+
+    Raises:
+        ManifestError: see ``tailcut.manifest.host.load_host``.
+    """
+    from tailcut.manifest import host
+
+    return host.load_host(paths, overrides=[*(settings or ()), *(one for one in named if one is not None)])
 
 
 def examples(*pairs: tuple[str, str]) -> str:

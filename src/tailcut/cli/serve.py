@@ -1,14 +1,17 @@
-"""``tailcut serve``: serve the deployment."""
+"""``tailcut serve``: serve one model or several."""
 
 from __future__ import annotations
 
 import logging
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from tailcut.cli.console import exit_code
-from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest, manifest_option
+from tailcut.cli.options import DEFAULT_MANIFEST, Settings, examples, load_host, manifest_option
 from tailcut.errors import TailcutError
 
 
@@ -18,6 +21,8 @@ def register(app: typer.Typer) -> None:
         "serve",
         epilog=examples(
             ("tailcut serve", "serve ./tailcut.toml"),
+            ("tailcut serve models/", "every model in a subfolder of models/, or what models/host.toml names"),
+            ("tailcut serve -m a/tailcut.toml -m b/tailcut.toml", "two models in one server"),
             ("tailcut serve --port 0 --variant onnx", "a free port, one variant"),
             ("tailcut serve --set features.cache=off --set batching.mode=off", "with two levers off"),
         ),
@@ -25,7 +30,25 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="PATH",
+            help="A manifest or its folder, a host.toml, or a folder of models.",
+            show_default="./tailcut.toml",
+        ),
+    ] = None,
+    manifest: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--manifest",
+            "-m",
+            metavar="PATH",
+            show_default="./tailcut.toml",
+            help="The manifest, or the folder of its tailcut.toml; repeatable: several models in one server. "
+            + escape("[env: TAILCUT_MANIFEST]"),
+        ),
+    ] = None,
     settings: Settings = None,
     host: Annotated[str | None, manifest_option("server.host")] = None,
     port: Annotated[str | None, manifest_option("server.port")] = None,
@@ -35,17 +58,23 @@ def serve(
         typer.Option("--force", help="Serve the variant although the gate refused its answers: serve.force = true."),
     ] = False,
 ) -> None:
-    """Serve the deployment until SIGTERM or Ctrl-C.
+    """Serve one model or several until SIGTERM or Ctrl-C.
 
     Ready (GET /v2/health/ready answers 200) once every batch size has been warmed up. On SIGTERM the server drains.
+    Of several models each setting is set in all, but for those of [server], which belong to the server.
     """
-    loaded = load_manifest(manifest, settings, host, port, variant, "serve.force=true" if force else None)
+    if path is not None and manifest:
+        raise typer.BadParameter(f"give {path} or --manifest, not both; repeat --manifest for several models")
+    # Not typer's variable: it would take a path with a space for two.
+    usual = Path(os.environ.get("TAILCUT_MANIFEST") or DEFAULT_MANIFEST)
+    paths = [path] if path is not None else manifest or [usual]
+    loaded = load_host(paths, settings, host, port, variant, "serve.force=true" if force else None)
     from tailcut.transport.lifecycle import serve as run
 
     try:
         code = run(loaded)
     except TailcutError as error:
-        if loaded.deployment.server.log == "text":
+        if loaded.server.log == "text":
             raise
         logging.getLogger("tailcut.server").critical("%s", error, extra={"code": error.code})
         code = exit_code(error)

@@ -38,12 +38,41 @@ class Manifest:
     origins: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Shared:
+    """The section ``[server]`` of several models, as plain values.
+
+    Attributes:
+        where: what sets it: the path of a host.toml, or empty where only flags and variables do.
+    """
+
+    tree: Mapping[str, Any]
+    where: str = ""
+
+    def give(self, tree: dict[str, Any], file: Path) -> None:
+        """Put it into a model's tree.
+
+        Raises:
+            ManifestError: the model has such a section of its own.
+        """
+        if "server" in tree:
+            keys = ", ".join(f"server.{key}" for key in tree["server"]) if isinstance(tree["server"], dict) else ""
+            raise ManifestError(
+                f"{file}: [server] is set here ({keys or 'no keys'}), but this model is served together with others, "
+                + (f"and {self.where} sets the server" if self.where else "so it does not own the server"),
+                hint=f"move [server] to {self.where or 'a host.toml that names the models'}, or give its keys as flags "
+                "(--set server.port=8700)",
+            )
+        tree["server"] = copy.deepcopy(dict(self.tree))
+
+
 def load(
     path: Path,
     *,
     environment: Mapping[str, str] | None = None,
     overrides: Sequence[str] = (),
     keep_unset: bool = False,
+    server: Shared | None = None,
 ) -> Manifest:
     """Load a manifest; a flag wins over the environment, which wins over the file, which wins over the default.
 
@@ -53,13 +82,16 @@ def load(
         overrides: "dotted.path=value" texts from flags; a later one wins.
         keep_unset: leave ``${NAME}`` as it stands where the environment has no NAME, for commands that start the
             databases first and learn their addresses only then.
+        server: the settings of the server where it has several models; the manifest itself then has none.
 
     Raises:
         ManifestError: unreadable file, unknown key, variable or path, wrong value, or an impossible combination.
     """
     environment = os.environ if environment is None else environment
-    file = _file(path)
-    tree = _parse(file)
+    file = manifest_file(path)
+    tree = parse(file)
+    if server is not None:
+        server.give(tree, file)
     origins = {dotted(one): "file" for one in _paths(tree)}
     for override in (*over.from_environment(environment), *over.from_flags(overrides)):
         origins[dotted(over.put(tree, override))] = override.origin
@@ -85,7 +117,8 @@ def with_overrides(manifest: Manifest, overrides: Sequence[str]) -> Manifest:
     return replace(manifest, deployment=_deployment(tree, origins, os.environ, keep_unset=True), origins=origins)
 
 
-def _file(path: Path) -> Path:
+def manifest_file(path: Path) -> Path:
+    """Return the file of a manifest, absolute; raises ManifestError where there is none."""
     file = (path / FILE_NAME if path.is_dir() else path).absolute()
     if not file.is_file():
         raise ManifestError(
@@ -94,7 +127,8 @@ def _file(path: Path) -> Path:
     return file.parent.resolve() / file.name
 
 
-def _parse(file: Path) -> dict[str, Any]:
+def parse(file: Path) -> dict[str, Any]:
+    """Return a TOML file as plain values; raises ManifestError where it cannot be read."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:

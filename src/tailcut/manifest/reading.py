@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -16,6 +16,7 @@ from tailcut.manifest.section import Section
 from tailcut.manifest.suggestions import did_you_mean
 
 Path = tuple[str, ...]
+S = TypeVar("S", bound=Section)
 _PARSERS: dict[type, Any] = {Duration: parse_duration, Size: parse_size, Share: parse_share}
 _SHOWN_CHARACTERS = 120
 _REMOVED = {"server.http2": "leave it out: HTTP/2 needs a proxy in front of the server"}
@@ -23,18 +24,24 @@ _REMOVED = {"server.http2": "leave it out: HTTP/2 needs a proxy in front of the 
 
 
 def read(tree: Mapping[str, Any], origins: Mapping[str, str]) -> Deployment:
-    """Check every key and value of ``tree`` against the schema and make the deployment.
+    """Make the deployment of a manifest; see ``read_as``."""
+    return read_as(Deployment, tree, origins)
+
+
+def read_as(section: type[S], tree: Mapping[str, Any], origins: Mapping[str, str]) -> S:
+    """Check every key and value of ``tree`` against the schema and make the record.
 
     Args:
+        section: class of the record.
         tree: as TOML gives it, overrides applied.
         origins: dotted path -> "flag", "environment" or "file"; errors say where to mend the value.
 
     Raises:
         ManifestError: an unknown or missing key, a wrong type, or a value outside its limits.
     """
-    for path, key, value in _walk(Deployment, tree, (), origins):
+    for path, key, value in _walk(section, tree, (), origins):
         _check_value(path, key, value, origins)
-    return msgspec.convert(tree, Deployment, dec_hook=_parse_unit)
+    return msgspec.convert(tree, section, dec_hook=_parse_unit)
 
 
 def unknown_key(

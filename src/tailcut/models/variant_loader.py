@@ -250,7 +250,7 @@ def open_variant(
             runtime.close()
         raise
     most = 1 if inline else max(pool.max_executors, count)
-    took_ns, held = dict(opener.took_ns), _held(variant)
+    took_ns, held = dict(opener.took_ns), held_bytes(variant)
     return Warm(variant, runtimes, took_ns, opener.examples, choice, most, load_s, held, opener.open_later, code)
 
 
@@ -281,10 +281,16 @@ def _spares(manifest: Manifest, variant: Variant, machine: Machine) -> int:
     if uses_gpu(variant.runtime, variant.settings):
         return 1
     fit = int(machine.usable_cores // manifest.deployment.pool.threads_of(variant.settings))
-    if _held(variant) * _SPARE > _MEMORY_SHARE * machine.memory_bytes:
+    if held_bytes(variant) * _SPARE > _MEMORY_SHARE * machine.memory_bytes:
         return 1
     return max(min(_SPARE, fit), 1)
 
 
-def _held(variant: Variant) -> int:
-    return sum(path.stat().st_size for path in (variant.artifact, *variant.parts.values())) * _OVER_ARTIFACT
+def held_bytes(variant: Variant) -> int:
+    """Return what an opened executor of a variant is taken to hold in memory."""
+    return artifact_bytes(variant) * _OVER_ARTIFACT
+
+
+def artifact_bytes(variant: Variant) -> int:
+    """Return the size of a variant's files."""
+    return sum(path.stat().st_size for path in (variant.artifact, *variant.parts.values()))

@@ -32,16 +32,28 @@ class Sample(NamedTuple):
 Source = Callable[[], Iterable[Sample]]
 
 
+class ModelSeries(NamedTuple):
+    """What is shown of one model, under its name as the label ``model``."""
+
+    model: str
+    recorder: Recorder
+    source: Source
+
+
 class Exposition:
-    """Turns a recorder and further sources into the Prometheus text format.
+    """Turns recorders and further sources into the Prometheus text format.
 
     Args:
-        model: value of the ``model`` label on everything.
+        models: yields what there is to show of each model.
+        loop_lag: nanoseconds by which the event loop woke up late.
+        sources: of the process as a whole, without the label ``model``.
     """
 
-    def __init__(self, recorder: Recorder, model: str, sources: Iterable[Source] = ()) -> None:
-        self._recorder = recorder
-        self._model = model
+    def __init__(
+        self, models: Callable[[], Iterable[ModelSeries]], loop_lag: Histogram, sources: Iterable[Source] = ()
+    ) -> None:
+        self._models = models
+        self._loop_lag = loop_lag
         self._sources = list(sources)
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -49,7 +61,7 @@ class Exposition:
         ProcessCollector(registry=self._registry)
 
     def add(self, source: Source) -> None:
-        """Show what ``source`` yields, too."""
+        """Show what ``source`` yields, too: it is of the process as a whole."""
         self._sources.append(source)
 
     def render(self) -> bytes:
@@ -58,51 +70,49 @@ class Exposition:
 
     def collect(self) -> Iterator[Metric]:
         """Yield metric families (called by prometheus_client)."""
-        recorder = self._recorder
+        models = list(self._models())
         stage = HistogramMetricFamily(
             "tailcut_stage_seconds", "Request time by stage of the path.", labels=["model", "stage"]
         )
-        for name, histogram in zip(STAGE_NAMES, recorder.stages, strict=True):
-            if histogram.count:
-                _add(stage, [self._model, name], histogram, 1e-9)
-        yield stage
         total = HistogramMetricFamily(
             "tailcut_request_seconds",
             "Request time from parsed headers to encoded reply; outcome is ok, 4xx or 5xx.",
             labels=["model", "route", "outcome"],
         )
-        for (route, outcome), histogram in recorder.ended.items():
-            _add(total, [self._model, route, outcome], histogram, 1e-9)
-        yield total
         requests = CounterMetricFamily(
             "tailcut_requests",
             "Requests by route, variant, outcome (ok, 4xx, 5xx), code (ok or the error's) and cache (hit, miss, stale; "
             "off without a look-up and for errors).",
             labels=["model", "route", "variant", "outcome", "code", "cache"],
         )
-        for (route, variant, code, cache), count in recorder.requests.items():
-            requests.add_metric([self._model, route, variant, outcome_of(code), code, cache], count)
-        yield requests
-        yield self._single("tailcut_batch_rows", "Rows per batch.", recorder.batch_rows, 1)
-        yield self._single("tailcut_batch_seconds", "Batch duration.", recorder.batch_ns, 1e-9)
-        yield self._single("tailcut_loop_lag_seconds", "Event loop lag.", recorder.loop_lag, 1e-9)
-        yield from self._collect_sources()
+        rows = HistogramMetricFamily("tailcut_batch_rows", "Rows per batch.", labels=["model"])
+        seconds = HistogramMetricFamily("tailcut_batch_seconds", "Batch duration.", labels=["model"])
+        for model, recorder, _ in models:
+            for name, histogram in zip(STAGE_NAMES, recorder.stages, strict=True):
+                if histogram.count:
+                    _add(stage, [model, name], histogram, 1e-9)
+            for (route, outcome), histogram in recorder.ended.items():
+                _add(total, [model, route, outcome], histogram, 1e-9)
+            for (route, variant, code, cache), count in recorder.requests.items():
+                requests.add_metric([model, route, variant, outcome_of(code), code, cache], count)
+            _add(rows, [model], recorder.batch_rows, 1)
+            _add(seconds, [model], recorder.batch_ns, 1e-9)
+        lag = HistogramMetricFamily("tailcut_loop_lag_seconds", "Event loop lag.", labels=[])
+        _add(lag, [], self._loop_lag, 1e-9)
+        yield from (stage, total, requests, rows, seconds, lag)
+        yield from self._collect_sources(models)
 
-    def _single(self, name: str, text: str, histogram: Histogram, scale: float) -> Metric:
-        family = HistogramMetricFamily(name, text, labels=["model"])
-        _add(family, [self._model], histogram, scale)
-        return family
-
-    def _collect_sources(self) -> Iterator[Metric]:
+    def _collect_sources(self, models: Iterable[ModelSeries]) -> Iterator[Metric]:
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-        for source in self._sources:
+        sources = [({"model": each.model}, each.source) for each in models]
+        for of_model, source in (*sources, *(({}, source) for source in self._sources)):
             for sample in source():
-                labels = ["model", *sample.labels]
+                labels = {**of_model, **sample.labels}
                 family = families.get(sample.name)
                 if family is None:
                     kind = CounterMetricFamily if sample.kind == "counter" else GaugeMetricFamily
-                    family = families[sample.name] = kind(sample.name, sample.help, labels=labels)
-                family.add_metric([self._model, *sample.labels.values()], sample.value)
+                    family = families[sample.name] = kind(sample.name, sample.help, labels=list(labels))
+                family.add_metric(list(labels.values()), sample.value)
         yield from families.values()
 
 

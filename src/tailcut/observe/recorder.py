@@ -35,7 +35,6 @@ class Recorder:
     def __init__(self) -> None:
         self.batch_rows = Histogram(ROW_BOUNDS)
         self.batch_ns = Histogram()
-        self.loop_lag = Histogram()
         self.by_rows: dict[int, list[int]] = {}
         self.last_ns = 0
         self._ended: dict[tuple[str, str], Histogram] = {}
@@ -130,10 +129,6 @@ class Recorder:
             counted = self.by_rows[rows] = [0, 0]
         counted[0] += 1
         counted[1] += duration_ns
-
-    def lag(self, lag_ns: int) -> None:
-        """Count how much later than asked the event loop woke up."""
-        self.loop_lag.add(max(lag_ns, 0))
 
 
 def _histogram(counts: list[int], total: int) -> Histogram:

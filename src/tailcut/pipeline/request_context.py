@@ -71,18 +71,27 @@ class RequestContext:
             self.waiting.cancel()
 
 
-class InFlight:
-    """As long as there are requests.
+class Arrivals:
+    """Requests that the HTTP server has read, whose handling begins within this turn of the event loop.
 
     Attributes:
-        coming: requests that the HTTP server has read, whose handling begins within this turn of the event loop.
+        coming: how many.
     """
 
-    __slots__ = ("_in_flight", "coming")
+    __slots__ = ("coming",)
 
-    def __init__(self, in_flight: Sized) -> None:
-        self._in_flight = in_flight
+    def __init__(self) -> None:
         self.coming = 0
 
+
+class InFlight:
+    """As long as there are requests of a model, those that arrive included, whosever they are."""
+
+    __slots__ = ("_arrivals", "_in_flight")
+
+    def __init__(self, in_flight: Sized, arrivals: Arrivals) -> None:
+        self._in_flight = in_flight
+        self._arrivals = arrivals
+
     def __len__(self) -> int:
-        return len(self._in_flight) + self.coming
+        return len(self._in_flight) + self._arrivals.coming

@@ -10,6 +10,7 @@ import logging
 import os
 import queue
 import random
+import re
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -20,13 +21,16 @@ from typing import Any, BinaryIO
 import msgspec
 
 from tailcut.errors import StartError
-from tailcut.manifest import Manifest
+from tailcut.manifest.host import HostManifest
 from tailcut.protocol.http import REQUEST_ID, Body, Chunks, HeaderMap, Reply, clipped, request_id, traceparent
 
 log = logging.getLogger("tailcut.server")
 
 _WAITING_LINES = 10_000
 _CLOSE_S = 2.0
+_MODEL = re.compile(r"/(?:v2(?:/repository)?/models|predict)/([^/]+)")
+_SLOW_NS = 1_000_000_000
+"""Where no model says what is slow."""
 _FROM_REPLY = {
     "x-tailcut-variant": "variant",
     "x-tailcut-version": "version",
@@ -49,16 +53,20 @@ class AccessLog:
     def __init__(
         self,
         handle: Callable[[str, str, HeaderMap, Body], Awaitable[Reply]],
-        manifest: Manifest,
+        manifest: HostManifest,
         sample: Callable[[], float] = random.random,
     ) -> None:
-        server, slo = manifest.deployment.server, manifest.deployment.slo
+        server = manifest.server
         self._handle = handle
-        self._model = manifest.deployment.name
+        self._only = manifest.name if manifest.is_single else ""
         self._sample = sample
         self._share = float(server.access_log_share)
-        slow_s = server.access_log_slow_s or slo.p99_s or slo.timeout_s
-        self._slow_ns = int(float(slow_s) * 1e9)
+        self._slow_ns = {
+            hosted.name: int(float(server.access_log_slow_s or slo.p99_s or slo.timeout_s) * 1e9)
+            for hosted in manifest.models
+            if hosted.manifest is not None and (slo := hosted.manifest.deployment.slo)
+        }
+        self._usual_slow_ns = max(self._slow_ns.values(), default=_SLOW_NS)
         self._encode = msgspec.json.Encoder().encode
         self._lines: queue.Queue[bytes | None] = queue.Queue(_WAITING_LINES)
         self._dropped = 0
@@ -76,20 +84,40 @@ class AccessLog:
 
             def ended(size_bytes: int, failure: Mapping[str, str] | None) -> None:
                 took_ns = perf_counter_ns() - started_ns
-                if self.wants(took_ns, failed=failure is not None):
-                    self.write(method, path, reply.status, took_ns, size_bytes, headers, reply.headers, failure)
+                model = self._model_of(path)
+                if self.wants(model, took_ns, failed=failure is not None):
+                    self.write(
+                        model,
+                        method,
+                        path,
+                        reply.status,
+                        took_ns,
+                        size_bytes,
+                        headers,
+                        reply.headers,
+                        failure,
+                    )
 
             reply.chunks = _Counted(reply.chunks, ended)
             return reply
         took_ns = perf_counter_ns() - started_ns
-        if self.wants(took_ns, failed=reply.status >= 400):
+        model = self._model_of(path)
+        if self.wants(model, took_ns, failed=reply.status >= 400):
             error = _error(reply.body) if reply.status >= 400 else None
-            self.write(method, path, reply.status, took_ns, len(reply.body), headers, reply.headers, error)
+            self.write(model, method, path, reply.status, took_ns, len(reply.body), headers, reply.headers, error)
         return reply
 
-    def wants(self, took_ns: int, *, failed: bool) -> bool:
+    def _model_of(self, path: str) -> str:
+        """Return whose request it is by its path; empty where it is no model's."""
+        if self._only:
+            return self._only
+        found = _MODEL.match(path)
+        return clipped(found[1]) if found is not None else ""
+
+    def wants(self, model: str, took_ns: int, *, failed: bool) -> bool:
         """Return whether a request is one of those that are logged."""
-        return failed or took_ns >= self._slow_ns or self._sample() < self._share
+        slow_ns = self._slow_ns.get(model, self._usual_slow_ns)
+        return failed or took_ns >= slow_ns or self._sample() < self._share
 
     def close(self) -> None:
         """Write what waits, for a bounded time."""
@@ -101,6 +129,7 @@ class AccessLog:
 
     def write(
         self,
+        model: str,
         method: str,
         path: str,
         status: int | str,
@@ -113,6 +142,7 @@ class AccessLog:
         """Hand a line to the thread that writes.
 
         Args:
+            model: whose request it is; empty where it is none's.
             size_bytes: of the reply's body.
             headers: of the request.
             said: headers of the reply.
@@ -123,7 +153,7 @@ class AccessLog:
             "level": "info" if error is None else "warning",
             "logger": "tailcut.access",
             "message": f"{clipped(method)} {clipped(path)} {status}",
-            "model": self._model,
+            "model": model,
             "method": clipped(method),
             "path": clipped(path),
             "status": status,
@@ -185,14 +215,14 @@ def _error(body: bytes) -> Any:
     return {name: said[name] for name in ("code", "incident") if name in said}
 
 
-def check_log(manifest: Manifest) -> None:
+def check_log(manifest: HostManifest) -> None:
     """Refuse an access log that cannot be written; raises StartError."""
-    where = manifest.deployment.server.access_log
+    where = manifest.server.access_log
     if where:
         _opened(manifest, where).close()
 
 
-def _opened(manifest: Manifest, where: str) -> BinaryIO:
+def _opened(manifest: HostManifest, where: str) -> BinaryIO:
     if where == "stderr":
         # A file of its own on the same descriptor: a buffered write of another thread cannot come between.
         return os.fdopen(os.dup(sys.stderr.fileno()), "wb", buffering=0)

@@ -10,43 +10,43 @@ GET  /metrics, /openapi.json, /docs
 
 from __future__ import annotations
 
-from reprlib import repr as shown
 from time import perf_counter_ns
 
 from tailcut.errors import MethodNotAllowed, NotFound, TailcutError
 from tailcut.protocol.auth import Guard
+from tailcut.protocol.bodies import Bodies
 from tailcut.protocol.generate import Generate
 from tailcut.protocol.http import REQUEST_ID, Body, HeaderMap, Reply, clipped, error_reply, new_request_id, request_id
 from tailcut.protocol.inference_handler import InferenceHandler
-from tailcut.protocol.model_routes import Models
+from tailcut.protocol.model_routes import Models, ServerRoutes
 from tailcut.protocol.pages import Pages
 from tailcut.protocol.predict import PredictRoutes
 from tailcut.protocol.repository_routes import Repository
 from tailcut.protocol.routing import Route
 from tailcut.serving.deployment import Engine
+from tailcut.serving.host import Host
 
 
 class Application:
-    """Answers requests of one engine. Every request that was begun ends exactly once, with a reply or an error.
+    """Answers requests to the models of a host. Each that was begun ends exactly once, with a reply or an error.
 
     Args:
         guard: decides who may do what; by default everybody may predict and nobody manage.
     """
 
-    def __init__(self, engine: Engine, guard: Guard | None = None) -> None:
-        guard = guard or Guard()
-        self.engine = engine
-        answering = InferenceHandler(engine, guard)
-        self._predictions = PredictRoutes(engine, answering)
-        self._generate = Generate(engine, answering)
-        self._models = Models(engine, guard)
+    def __init__(self, host: Host, guard: Guard | None = None) -> None:
+        self._guard = guard or Guard()
+        self.host = host
+        self._bodies = Bodies(int(host.server.max_body_bytes), int(host.server.max_arriving_bytes))
+        self._repository = Repository(host, self._guard)
+        self._models: dict[str, _ModelRoutes] = {}
         self._routes: dict[str, Route] = {
-            **self._predictions.routes(),
-            **self._generate.routes(),
-            **self._models.routes(),
-            **Repository(engine, guard, answering).routes(),
-            **Pages(engine).routes(),
+            **ServerRoutes(host, self._guard).routes(),
+            **self._repository.routes(),
+            **Pages(host).routes(),
         }
+        for name, engine in host.engines.items():
+            self._bind(name, engine)
 
     @property
     def routes(self) -> dict[str, str]:
@@ -58,7 +58,7 @@ class Application:
         route = self._routes.get(path)
         try:
             if route is None:
-                route = self._versioned(path)
+                route = self._find(path)
             if route[0] != method and not (method == "HEAD" and route[0] == "GET"):
                 allowed = "GET, HEAD" if route[0] == "GET" else route[0]
                 raise MethodNotAllowed(
@@ -74,26 +74,62 @@ class Application:
         if not isinstance(error, TailcutError):
             kind = type(error).__name__
             now_ns = perf_counter_ns()
-            incident = self.engine.failures.failed(kind, f"unexpected error on {what}", error, now_ns, named)
+            incident = self.host.failures.failed(kind, f"unexpected error on {what}", error, now_ns, named)
             error = TailcutError(f"unexpected {kind}", hint="a bug in tailcut: see the log and report it")
         reply = error_reply(error, incident)
         reply.headers.append((REQUEST_ID, named))
         return reply
 
-    def _versioned(self, path: str) -> Route:
-        """Find the route of a path that is in no table: a version of the model, or nothing."""
-        name = self.engine.deployment.name
+    def _bind(self, name: str, engine: Engine) -> None:
+        """Add the routes of a model."""
+        found = self._models[name] = _ModelRoutes(engine, self._guard, self._bodies)
+        self._routes |= found.routes() | self._repository.of_model(name)
+
+    def _find(self, path: str) -> Route:
+        """Find the route of a path that is in no table: of a version, of a model that came later, or none.
+
+        Raises:
+            NotFound: there is none.
+            NotReady: it is one of a model that could not be loaded.
+        """
         parts = path.split("/")
-        if len(parts) in {6, 7} and parts[1:3] == ["v2", "models"] and parts[4] == "versions" and parts[3] == name:
-            version, rest = parts[5], "/".join(parts[6:])
-            if rest == "infer":
-                return "POST", self._predictions.infer(version)
-            found = self._generate.versioned(version, rest) or self._models.versioned(version, rest)
+        if parts[1:4] == ["v2", "repository", "models"] and len(parts) > 4:
+            name = parts[4]
+            found = self._repository.of_model(name).get(path)  # of a folder that is looked at only then
             if found is not None:
                 return found
-        asked = parts[3:4] if parts[1:3] == ["v2", "models"] else parts[2:3] if parts[1:2] == ["predict"] else []
-        if parts[1:4] == ["v2", "repository", "models"]:
-            asked = parts[4:5]
-        if asked and asked != [name]:
-            raise NotFound(f"model {shown(asked[0])} is unknown", hint=f"this server has {name!r}")
+        elif parts[1:3] == ["v2", "models"] and len(parts) > 3:
+            name = parts[3]
+        else:
+            name = parts[2] if parts[1:2] == ["predict"] and len(parts) > 2 else ""
+        if name:
+            engine = self.host.engine(name)
+            if name not in self._models:
+                self._bind(name, engine)
+                if path in self._routes:
+                    return self._routes[path]
+            if len(parts) in {6, 7} and parts[1:3] == ["v2", "models"] and parts[4] == "versions":
+                route = self._models[name].versioned(parts[5], "/".join(parts[6:]))
+                if route is not None:
+                    return route
         raise NotFound(f"no such path: {clipped(path)}", hint="see /openapi.json for the paths")
+
+
+class _ModelRoutes:
+    """The routes of one model."""
+
+    def __init__(self, engine: Engine, guard: Guard, bodies: Bodies) -> None:
+        answering = InferenceHandler(engine, guard, bodies)
+        self._predictions = PredictRoutes(engine, answering)
+        self._generate = Generate(engine, answering)
+        self._models = Models(engine, guard)
+
+    def routes(self) -> dict[str, Route]:
+        """Routes by path, without those of named versions."""
+        return {**self._predictions.routes(), **self._generate.routes(), **self._models.routes()}
+
+    def versioned(self, version: str, rest: str) -> Route | None:
+        """Return the route of a version; ``rest`` is the path behind it."""
+        if rest == "infer":
+            return "POST", self._predictions.infer(version)
+        return self._generate.versioned(version, rest) or self._models.versioned(version, rest)

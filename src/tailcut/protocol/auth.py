@@ -9,7 +9,7 @@ from collections.abc import Collection
 from ipaddress import ip_address
 
 from tailcut.errors import Forbidden, Unauthorized
-from tailcut.manifest import Manifest
+from tailcut.manifest.host import HostManifest
 from tailcut.protocol.http import HeaderMap
 from tailcut.protocol.tokens import LONGEST_TOKEN, Tokens, read_tokens
 
@@ -47,8 +47,8 @@ class Guard:
         self.asks = inference is not None
 
     @classmethod
-    def of(cls, manifest: Manifest, *, address: str = "") -> Guard:
-        """Make the guard of a deployment.
+    def of(cls, manifest: HostManifest, *, address: str = "") -> Guard:
+        """Make the guard of a server.
 
         Args:
             address: IP address that the server listens on; empty where another application carries it, which may be
@@ -57,7 +57,7 @@ class Guard:
         Raises:
             StartError: a file of tokens cannot be read.
         """
-        server = manifest.deployment.server
+        server = manifest.server
         inference = Tokens(manifest.directory / server.tokens) if server.tokens else None
         management = Tokens(manifest.directory / server.management_tokens) if server.management_tokens else None
         local = bool(address) and ip_address(address).is_loopback
@@ -123,12 +123,12 @@ def _unknown(what: str) -> Unauthorized:
     return Unauthorized(f"the bearer token is not valid for {what}", hint="ask the operator for a token")
 
 
-def check_tokens(manifest: Manifest) -> None:
-    """Read a deployment's files of tokens and forget them again.
+def check_tokens(manifest: HostManifest) -> None:
+    """Read a server's files of tokens and forget them again.
 
     Raises:
         StartError: one cannot be read, or a line is wrong.
     """
-    server = manifest.deployment.server
+    server = manifest.server
     for name in filter(None, (server.tokens, server.management_tokens)):
         read_tokens(manifest.directory / name)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tailcut.errors import Shed, TooLarge
+import asyncio
+
+from tailcut.errors import RequestTimeout, Shed, TooLarge
+from tailcut.protocol.encodings import decoded
 from tailcut.protocol.http import Body, HeaderMap
 
 _LONGEST_LENGTH = 20
@@ -10,6 +13,7 @@ _SMALL_DIGITS = 4
 """Of the length of a body that is not counted: the HTTP layer has as much for each connection whatever it does."""
 
 _RETRY_S = 1.0
+_READ_S = 10.0
 
 
 class Bodies:
@@ -22,10 +26,13 @@ class Bodies:
     Args:
         limit_bytes: of one body.
         total_bytes: of all that are arriving; at least twice ``limit_bytes`` count.
+
+    Attributes:
+        limit_bytes: of one body.
     """
 
     def __init__(self, limit_bytes: int, total_bytes: int = 0) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._half_bytes = max(total_bytes // 2, limit_bytes)
         self._declared_bytes = 0
         self._received_bytes = 0
@@ -48,8 +55,8 @@ class Bodies:
         if declared is None or not declared.isdecimal():
             return await self._in_pieces(body)
         # Python refuses to read a number of thousands of digits.
-        if len(declared) > _LONGEST_LENGTH or (size := int(declared)) > self._limit_bytes:
-            raise _too_large(f"a body of {declared[:_LONGEST_LENGTH]} bytes", self._limit_bytes)
+        if len(declared) > _LONGEST_LENGTH or (size := int(declared)) > self.limit_bytes:
+            raise _too_large(f"a body of {declared[:_LONGEST_LENGTH]} bytes", self.limit_bytes)
         if self._declared_bytes + size > self._half_bytes:
             return await self._in_pieces(body)
         self._declared_bytes += size
@@ -65,8 +72,8 @@ class Bodies:
             async for piece in body:
                 size += len(piece)
                 self._received_bytes += len(piece)
-                if size > self._limit_bytes:
-                    raise _too_large(f"a body of more than {self._limit_bytes} bytes", self._limit_bytes)
+                if size > self.limit_bytes:
+                    raise _too_large(f"a body of more than {self.limit_bytes} bytes", self.limit_bytes)
                 if self._received_bytes > self._half_bytes:
                     raise Shed(
                         f"request bodies being received have {self._received_bytes} bytes, the limit is "
@@ -84,3 +91,23 @@ def _too_large(what: str, limit_bytes: int) -> TooLarge:
     return TooLarge(
         f"{what} is over the limit of {limit_bytes} bytes", hint="send fewer rows at once, or raise server.max_body"
     )
+
+
+async def read_small(headers: HeaderMap, body: Body, limit_bytes: int) -> bytes:
+    """Read the body of a request that is no prediction, for a bounded time.
+
+    It is not counted among those that are arriving: its limit is small, and what loads a model is not to wait for what
+    the model is asked.
+
+    Raises:
+        TooLarge: more than ``limit_bytes``.
+        RequestTimeout: it does not arrive.
+        ClientGone: the client left in its middle.
+    """
+    try:
+        async with asyncio.timeout(_READ_S):
+            return await decoded(await Bodies(limit_bytes).read(body, headers), headers, limit_bytes)
+    except TimeoutError as error:
+        raise RequestTimeout(
+            f"the request body was not complete after {_READ_S:g} s", hint="send the body at once"
+        ) from error

@@ -33,7 +33,6 @@ from tailcut.protocol.open_inference.codec import BinaryReply
 from tailcut.protocol.operator_log import note
 from tailcut.serving.deployment import Engine
 
-_READ_S = 10.0
 _MOST_TOLD = 64
 """Variants by cache outcome and version: their headers are the same for each request."""
 
@@ -46,17 +45,16 @@ class InferenceHandler:
 
     Args:
         guard: lets requests pass; the tenant of a token goes before the header's.
+        bodies: of all requests that are arriving, to any model.
     """
 
-    def __init__(self, engine: Engine, guard: Guard) -> None:
+    def __init__(self, engine: Engine, guard: Guard, bodies: Bodies) -> None:
         self.engine = engine
         self._guard = guard if guard.asks else None
-        deployment = engine.deployment
-        self._max_body_bytes = int(deployment.server.max_body_bytes)
-        self._bodies = Bodies(self._max_body_bytes, int(deployment.server.max_arriving_bytes))
-        self._timeout_ns = int(deployment.slo.timeout_s * 1e9)
-        self._max_timeout_ns = int(deployment.server.max_timeout_s * 1e9)
-        self._tenant_header = deployment.server.tenant_header.lower()
+        server = engine.deployment.server
+        self._bodies = bodies
+        self._max_timeout_ns = int(server.max_timeout_s * 1e9)
+        self._tenant_header = server.tenant_header.lower()
         self._alike = True
         self._known_told: dict[tuple[str, str, str | None], Headers] = {}
 
@@ -135,7 +133,7 @@ class InferenceHandler:
         if asked_ns:
             context.deadline_ns = self.deadline_ns(context, asked_ns)
         elif self._alike and not context.tenant and self.engine.is_loaded:
-            refusal = self.engine.running.pipeline.refused_unread(context.timings.start_ns)
+            refusal = self.engine.opened.pipeline.refused_unread(context.timings.start_ns)
             if refusal is not None:
                 raise refusal
         # The engine cancels the reading of a body that is late: no timer per request.
@@ -146,7 +144,7 @@ class InferenceHandler:
         # Only now: whoever waits for the end of the connection must not read the body away.
         context.disconnected = body.client_disconnect
         if raw[:1] != b"{":  # no encoding of RFC 9110 begins so, and looking a header up costs more than this
-            raw = await decoded(raw, headers, self._max_body_bytes)
+            raw = await decoded(raw, headers, bodies.limit_bytes)
         context.timings.lap(Stage.RECEIVE, perf_counter_ns())
         return raw
 
@@ -154,28 +152,9 @@ class InferenceHandler:
         """Note that requests bring deadlines or priorities in their bodies: from now on all are read."""
         self._alike = False
 
-    async def read(self, headers: HeaderMap, body: Body, limit_bytes: int) -> bytes:
-        """Read the body of a request that is no prediction, for a bounded time.
-
-        It is not counted among those that are arriving: its limit is small, and what loads a model is not to wait for
-        what the model is asked.
-
-        Raises:
-            TooLarge: more than ``limit_bytes``.
-            RequestTimeout: it does not arrive.
-            ClientGone: the client left in its middle.
-        """
-        try:
-            async with asyncio.timeout(_READ_S):
-                return await decoded(await Bodies(limit_bytes).read(body, headers), headers, limit_bytes)
-        except TimeoutError as error:
-            raise RequestTimeout(
-                f"the request body was not complete after {_READ_S:g} s", hint="send the body at once"
-            ) from error
-
     def deadline_ns(self, context: RequestContext, *asked_ns: int) -> int:
         """Return when a request must be answered; see ``http.deadline_ns``."""
-        return deadline_ns(context.timings.start_ns, self._timeout_ns, self._max_timeout_ns, *asked_ns)
+        return deadline_ns(context.timings.start_ns, self.engine.timeout_ns, self._max_timeout_ns, *asked_ns)
 
     def headers(self, context: RequestContext, headers: HeaderMap) -> Headers:
         """Return the headers of an answer in JSON: where the time went and what answered."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tailcut.manifest import Manifest
+from tailcut.manifest.host import HostManifest
 from tailcut.protocol.access_log import AccessLog
 from tailcut.protocol.cors import Cors
 from tailcut.protocol.encodings import compressed
@@ -23,8 +23,8 @@ class Middleware:
         StartError: the access log cannot be opened.
     """
 
-    def __init__(self, handle: Handle, manifest: Manifest) -> None:
-        server = manifest.deployment.server
+    def __init__(self, handle: Handle, manifest: HostManifest) -> None:
+        server = manifest.server
         self.log: AccessLog | None = None
         if server.compress_bytes:
             handle = _compressing(handle, int(server.compress_bytes))

@@ -1,4 +1,4 @@
-"""Routes about the server and its model: health, metadata, configuration, statistics.
+"""Routes about the server and its models: health, metadata, configuration, statistics.
 
 GET /v2, /v2/health/live, /v2/health/ready
 GET /v2/models/{model}[/versions/{version}][/ready|/config|/stats], /v2/models/stats
@@ -14,6 +14,7 @@ from tailcut.protocol.auth import Guard
 from tailcut.protocol.http import Body, HeaderMap, Reply, json_reply
 from tailcut.protocol.routing import Handler, Route, no_version, pipeline_of
 from tailcut.serving.deployment import Engine
+from tailcut.serving.host import Host
 from tailcut.version import version
 
 EXTENSIONS = (
@@ -27,8 +28,40 @@ EXTENSIONS = (
 """Triton's names of the extensions of the Open Inference Protocol that are spoken here."""
 
 
+class ServerRoutes:
+    """Answers questions about the server."""
+
+    def __init__(self, host: Host, guard: Guard) -> None:
+        self._host = host
+        self._guard = guard
+
+    def routes(self) -> dict[str, Route]:
+        """Routes by path."""
+        return {
+            "/v2": ("GET", self._server),
+            "/v2/health/live": ("GET", self._live),
+            "/v2/health/ready": ("GET", self._ready),
+            "/v2/models/stats": ("GET", self._statistics),
+        }
+
+    async def _server(self, headers: HeaderMap, body: Body) -> Reply:
+        return json_reply({"name": "tailcut", "version": version(), "extensions": EXTENSIONS})
+
+    async def _live(self, headers: HeaderMap, body: Body) -> Reply:
+        return json_reply({"live": True})
+
+    async def _ready(self, headers: HeaderMap, body: Body) -> Reply:
+        found = self._host.readiness()
+        return json_reply(found, 200 if found["ready"] else 503)
+
+    async def _statistics(self, headers: HeaderMap, body: Body) -> Reply:
+        self._guard.inference(headers)
+        engines = self._host.engines.values()
+        return json_reply({"model_stats": [each for engine in engines for each in engine.statistics.describe()]})
+
+
 class Models:
-    """Answers questions about one engine."""
+    """Answers questions about one model."""
 
     def __init__(self, engine: Engine, guard: Guard) -> None:
         self._engine = engine
@@ -38,10 +71,6 @@ class Models:
         """Routes by path."""
         name = self._engine.deployment.name
         return {
-            "/v2": ("GET", self._server),
-            "/v2/health/live": ("GET", self._live),
-            "/v2/health/ready": ("GET", self._ready),
-            "/v2/models/stats": ("GET", self._guarded(self._all_statistics)),
             f"/v2/models/{name}": ("GET", self._guarded(self._metadata)),
             f"/v2/models/{name}/ready": ("GET", self._model_ready),
             f"/v2/models/{name}/config": ("GET", self._guarded(self._config)),
@@ -75,18 +104,6 @@ class Models:
             return json_reply(describe())
 
         return answer
-
-    async def _server(self, headers: HeaderMap, body: Body) -> Reply:
-        return json_reply({"name": "tailcut", "version": version(), "extensions": EXTENSIONS})
-
-    async def _live(self, headers: HeaderMap, body: Body) -> Reply:
-        return json_reply({"live": True})
-
-    async def _ready(self, headers: HeaderMap, body: Body) -> Reply:
-        ready = self._engine.is_ready
-        return json_reply(
-            {"ready": ready, "state": self._engine.state, **self._engine.promotion}, 200 if ready else 503
-        )
 
     async def _model_ready(self, headers: HeaderMap, body: Body) -> Reply:
         ready = self._engine.is_ready

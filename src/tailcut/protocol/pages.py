@@ -12,7 +12,7 @@ from tailcut.protocol.http import Body, HeaderMap, Reply, json_reply
 from tailcut.protocol.openapi.docs_page import docs_page
 from tailcut.protocol.openapi.document import openapi
 from tailcut.protocol.routing import Route
-from tailcut.serving.deployment import Engine
+from tailcut.serving.host import Host
 
 _HTML = [
     ("content-type", "text/html; charset=utf-8"),
@@ -24,8 +24,8 @@ _HTML = [
 class Pages:
     """Answers with pages."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, host: Host) -> None:
+        self._host = host
 
     def routes(self) -> dict[str, Route]:
         """Routes by path."""
@@ -36,7 +36,7 @@ class Pages:
         }
 
     async def _metrics(self, headers: HeaderMap, body: Body) -> Reply:
-        return Reply(200, [("content-type", CONTENT_TYPE)], self._engine.exposition.render())
+        return Reply(200, [("content-type", CONTENT_TYPE)], self._host.exposition.render())
 
     async def _openapi(self, headers: HeaderMap, body: Body) -> Reply:
         return json_reply(self._document())
@@ -46,5 +46,11 @@ class Pages:
 
     def _document(self) -> dict[str, Any]:
         """Describe the interface, with the bounds of what is served where anything is."""
-        engine = self._engine
-        return openapi(engine.deployment, engine.running.variant.bounds if engine.is_loaded else ())
+        return openapi(
+            self._host.manifest.name,
+            self._host.server,
+            [
+                (engine.deployment, engine.opened.variant.bounds if engine.is_loaded else ())
+                for engine in self._host.engines.values()
+            ],
+        )

@@ -1,4 +1,4 @@
-"""Routes of the model repository extension: what is there, load, unload.
+"""Routes of the model repository extension: which models there are, load, unload.
 
 POST /v2/repository/index                       {"ready": false}
 POST /v2/repository/models/{model}/load         {"parameters": {"version": ..., "variant": ...}}
@@ -10,17 +10,18 @@ docs/protocol/extension_model_repository.md); ``version`` and ``variant`` are ta
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from tailcut.errors import BadRequest
 from tailcut.protocol.auth import Guard
+from tailcut.protocol.bodies import read_small
 from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, json_reply
-from tailcut.protocol.inference_handler import InferenceHandler
 from tailcut.protocol.open_inference.codec import UNREADABLE
 from tailcut.protocol.routing import Route
-from tailcut.serving.deployment import Engine
+from tailcut.serving.host import Host
 
 _MAX_BODY_BYTES = 64 * 1024
 _PARAMETERS = ("version", "variant")
@@ -35,41 +36,43 @@ class _Change(msgspec.Struct):
 
 
 class Repository:
-    """Answers for one engine's repository."""
+    """Answers for the models of a host."""
 
-    def __init__(self, engine: Engine, guard: Guard, answering: InferenceHandler) -> None:
-        self._engine = engine
-        self._answering = answering
+    def __init__(self, host: Host, guard: Guard) -> None:
+        self._host = host
         self._guard = guard
         self._index_decoder = msgspec.json.Decoder(_Index)
         self._change_decoder = msgspec.json.Decoder(_Change)
 
     def routes(self) -> dict[str, Route]:
-        """Routes by path."""
-        model = f"/v2/repository/models/{self._engine.deployment.name}"
+        """Routes by path that belong to no model."""
+        return {"/v2/repository/index": ("POST", self._index)}
+
+    def of_model(self, name: str) -> dict[str, Route]:
+        """Routes of a model by path; it need not exist yet."""
+        model = f"/v2/repository/models/{name}"
         return {
-            "/v2/repository/index": ("POST", self._index),
-            f"{model}/load": ("POST", self._load),
-            f"{model}/unload": ("POST", self._unload),
+            f"{model}/load": ("POST", partial(self._load, name)),
+            f"{model}/unload": ("POST", partial(self._unload, name)),
         }
 
     async def _index(self, headers: HeaderMap, body: Body) -> Reply:
         self._guard.inference(headers)
-        asked = _decoded(self._index_decoder, await self._answering.read(headers, body, _MAX_BODY_BYTES)) or _Index()
-        return json_reply(await self._engine.repository.index(ready_only=asked.ready))
+        asked = _decoded(self._index_decoder, await read_small(headers, body, _MAX_BODY_BYTES)) or _Index()
+        return json_reply(await self._host.index(ready_only=asked.ready))
 
-    async def _load(self, headers: HeaderMap, body: Body) -> Reply:
+    async def _load(self, name: str, headers: HeaderMap, body: Body) -> Reply:
         self._guard.management(headers)
-        asked = _decoded(self._change_decoder, await self._answering.read(headers, body, _MAX_BODY_BYTES)) or _Change()
+        asked = _decoded(self._change_decoder, await read_small(headers, body, _MAX_BODY_BYTES)) or _Change()
         version, variant = load_parameters(asked.parameters)
-        await self._engine.repository.load(version=version, variant=variant)
+        await self._host.load(name, version=version, variant=variant)
         return json_reply({})
 
-    async def _unload(self, headers: HeaderMap, body: Body) -> Reply:
+    async def _unload(self, name: str, headers: HeaderMap, body: Body) -> Reply:
         self._guard.management(headers)
         # Its one parameter, unload_dependents, is about models that are made of others; there are none here.
-        _decoded(self._change_decoder, await self._answering.read(headers, body, _MAX_BODY_BYTES))
-        self._engine.repository.unload()
+        _decoded(self._change_decoder, await read_small(headers, body, _MAX_BODY_BYTES))
+        self._host.unload(name)
         return json_reply({})
 
 

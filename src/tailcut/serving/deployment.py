@@ -1,4 +1,4 @@
-"""One deployment's life: loading, ready, draining, stopped; and the counting of every request's one end."""
+"""One deployment's life: loading, ready, unloaded, draining, stopped; and the counting of every request's one end."""
 
 from __future__ import annotations
 
@@ -10,29 +10,37 @@ from typing import Any, Literal
 
 from tailcut.errors import NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
-from tailcut.observe.exposition import Exposition, Sample
-from tailcut.observe.failures import FailureLog
+from tailcut.observe.exposition import Sample
 from tailcut.observe.recorder import Recorder
 from tailcut.pipeline.pipeline import Pipeline, RequestContext
 from tailcut.pipeline.request_context import InFlight
 from tailcut.pipeline.streaming import Streams
-from tailcut.serving.deployment_loader import Opened, open_deployment
+from tailcut.serving.deployment_loader import Choose, Opened, open_deployment
 from tailcut.serving.fallback import Fallbacks
+from tailcut.serving.host_state import HostState
 from tailcut.serving.metrics import pipeline_samples
 from tailcut.serving.notices import tell_code, tell_trust
 from tailcut.serving.promotion_watcher import Follower
 from tailcut.serving.repository import Repository
 from tailcut.serving.statistics import Statistics
+from tailcut.serving.variant_swap import retire
 
 log = logging.getLogger("tailcut.server")
 
 State = Literal["loading", "ready", "unloaded", "draining", "failed", "stopped"]
 
-_TICK_S = 0.1
+TICK_S = 0.1
+"""Between two calls of ``Engine.watch_clients``."""
+
+_LAST_S = 1.0
+"""For what is left of a model that was unloaded and whose requests have ended."""
 
 
 class Engine:
-    """What the protocols in front talk to. Owned by the event loop.
+    """What the protocols in front talk to: one model. Owned by the event loop.
+
+    Args:
+        host: state that it shares with the other models of the process.
 
     Attributes:
         state: "ready" only between a finished warm-up and the start of draining.
@@ -41,22 +49,19 @@ class Engine:
         say: tells the operator what happened, one line at a time.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-        self.deployment = manifest.deployment
+    def __init__(self, manifest: Manifest, host: HostState | None = None) -> None:
+        self.host = HostState() if host is None else host
+        self.adopt(manifest)
         self.recorder = Recorder()
-        self.exposition = Exposition(self.recorder, self.deployment.name, [self._samples])
         self.state: State = "loading"
         self.failure: TailcutError | None = None
-        self.failures = FailureLog()
+        self.failures = self.host.failures
         self.in_flight: dict[RequestContext, None] = {}
-        self.in_flight_count = InFlight(self.in_flight)
+        self._in_flight_count = InFlight(self.in_flight, self.host.arrivals)
         self._late: set[RequestContext] = set()
         self._watchers: dict[RequestContext, asyncio.Task[None]] = {}
         self._opened: Opened | None = None
-        self._parked: Opened | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timeout_ns = int(self.deployment.slo.timeout_s * 1e9)
+        self._retiring: set[asyncio.Task[None]] = set()
         self._variant = ""
         self.say: Callable[[str], None] = log.info
         self.follower: Follower | None = None
@@ -65,21 +70,44 @@ class Engine:
         self.repository = Repository(self)
         self.fallbacks = Fallbacks(self)
 
-    async def start(self) -> None:
-        """Load and warm up; the state is "ready" afterwards.
+    def adopt(self, manifest: Manifest) -> None:
+        """Take a manifest for the next start; it has the same name."""
+        self.manifest = manifest
+        self.deployment = manifest.deployment
+        self.timeout_ns = int(manifest.deployment.slo.timeout_s * 1e9)
+
+    async def start(self, choose: Choose | None = None) -> None:
+        """Load and warm up; the state is "ready" afterwards. Also after an unload, and where an earlier start failed.
+
+        Args:
+            choose: finds the variant to serve; by default that which the manifest says.
 
         Raises:
             TailcutError: what could not be loaded; the state is then "failed".
         """
-        self._tick(asyncio.get_running_loop())
+        self.state, self.failure = "loading", None
+        self.repository, self.fallbacks = Repository(self), Fallbacks(self)
         try:
             follower = await self._open_follower()
-            opened = await open_deployment(self.manifest, self.recorder, self.in_flight_count, self.fallbacks.stand_in)
+            opened = await open_deployment(
+                self.manifest,
+                self.recorder,
+                self._in_flight_count,
+                self.fallbacks.stand_in,
+                choose=choose,
+                host=self.host,
+            )
         except Exception as error:
             self.fallbacks.stop()
             unforeseen = StartError(f"unexpected {type(error).__name__}: {error}", hint="see the server's log")
             self.failure = error if isinstance(error, TailcutError) else unforeseen
-            self.state = "failed"
+            if self.state == "loading":
+                self.state = "failed"
+            raise
+        except asyncio.CancelledError:
+            self.fallbacks.stop()
+            if self.state == "loading":
+                self.state = "unloaded"
             raise
         self._put(opened)
         tell_trust(opened.variant)
@@ -103,7 +131,7 @@ class Engine:
         """Make what switches variants; it follows once it is started."""
         return Follower(
             self.manifest,
-            running=lambda: self.running,
+            running=lambda: self.opened,
             put=self._put,
             recorder=self.recorder,
             in_flight=self.in_flight,
@@ -112,52 +140,59 @@ class Engine:
 
     def _put(self, opened: Opened) -> None:
         """Serve this from now on. Requests that were admitted before end where they began."""
-        if self._parked is not None:
-            self._parked = opened
-        else:
-            self._opened = opened
+        self._opened = opened
         self._variant = opened.variant.name
         self.recorder.serve(self._variant)
         self.statistics.begin(opened.variant.version)
         self.fallbacks.attach(opened)
 
-    def park(self) -> None:
-        """Answer no more requests until ``unpark``; those that were admitted end.
+    def unload(self) -> None:
+        """Answer no more requests until the next ``start``; those that were admitted end, then all memory is freed.
 
         Raises:
             NotReady: the deployment is not loaded, or draining.
         """
-        if self._parked is not None:
+        if self.state in {"unloaded", "failed"}:
+            self.state = "unloaded"
             return
-        if self.state != "ready":
-            raise NotReady(f"the server is {self.state}", hint="unload the model when it is ready")
-        self._parked, self._opened = self._opened, None
-        self.state = "unloaded"
+        opened = self._opened
+        if self.state != "ready" or opened is None:
+            raise NotReady(f"the model is {self.state}", hint="unload it when it is ready")
+        self._opened, self.state = None, "unloaded"
+        self.fallbacks.stop()
+        switcher, self.follower = self.repository.used, None
+        if switcher is not None:
+            switcher.end()
+        task = asyncio.get_running_loop().create_task(self._retire(opened, switcher))
+        self._retiring.add(task)
+        task.add_done_callback(self._retired)
 
-    def unpark(self) -> None:
-        """Answer requests again."""
-        if self._parked is not None:
-            self._opened, self._parked = self._parked, None
-        if self.state == "unloaded":
-            self.state = "ready"
+    async def _retire(self, opened: Opened, switcher: Follower | None) -> None:
+        await retire(opened, self.in_flight, float(self.deployment.server.max_timeout_s))
+        if switcher is not None:
+            await switcher.retired()
+        await _close_stores(opened.pipeline, _LAST_S)
+
+    def _retired(self, task: asyncio.Task[None]) -> None:
+        self._retiring.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("model %s was unloaded but did not close", self.deployment.name, exc_info=error)
+
+    async def gone(self) -> None:
+        """Return when all that was unloaded has freed its memory."""
+        while self._retiring:
+            await asyncio.wait(self._retiring)
 
     async def stop(self, timeout_s: float) -> None:
         """Fail what waits, let running batches end for at most ``timeout_s``, close everything."""
         self.state = "stopped"
-        if self._timer is not None:
-            self._timer.cancel()
         self.fallbacks.stop()
-        if self.is_loaded:
+        opened, switcher = self._opened, self.repository.used
+        if opened is not None:
             await asyncio.sleep(0)  # let answered requests leave first
-            give_up_s = perf_counter() + timeout_s
-            if self.follower is not None:
-                await self.follower.stop(timeout_s)
-            await self.repository.stop(timeout_s)
-            pipeline = self.running.pipeline
-            await self.running.stop(max(give_up_s - perf_counter(), 0.0))
-            if pipeline.hooks is not None:
-                await pipeline.hooks.stop(max(give_up_s - perf_counter(), 0.0))
-            await pipeline.close()
+            await _close(opened, switcher, timeout_s)
+        if self._retiring:
+            await asyncio.wait(self._retiring, timeout=timeout_s)
 
     def drain(self) -> None:
         """Stop being ready, and following; requests are still answered."""
@@ -174,24 +209,18 @@ class Engine:
             NotReady: it is not loaded (yet).
         """
         if self._opened is None:
-            if self._parked is not None:
-                raise NotReady(
-                    "the model was unloaded", hint=f"load it: POST /v2/repository/models/{self.deployment.name}/load"
-                )
+            name = self.deployment.name
+            if self.state == "unloaded":
+                raise NotReady(f"model {name!r} is unloaded", hint=f"load it: POST /v2/repository/models/{name}/load")
             if self.failure is not None:
-                raise NotReady(f"the model failed to load: {self.failure.message}", hint=self.failure.hint)
-            raise NotReady("the model is loading and warming up", hint="poll /v2/health/ready and retry")
+                raise NotReady(f"model {name!r} failed to load: {self.failure.message}", hint=self.failure.hint)
+            raise NotReady(f"model {name!r} is loading and warming up", hint="poll /v2/health/ready and retry")
         return self._opened
-
-    @property
-    def running(self) -> Opened:
-        """The loaded deployment, also while it is unloaded for clients; raises NotReady as ``opened`` does."""
-        return self._parked if self._parked is not None else self.opened
 
     @property
     def is_loaded(self) -> bool:
         """Whether there is a loaded deployment."""
-        return self._opened is not None or self._parked is not None
+        return self._opened is not None
 
     @property
     def pipeline(self) -> Pipeline:
@@ -225,7 +254,7 @@ class Engine:
         Args:
             timeout_ns: the client's own; 0 for the SLO's.
         """
-        context = RequestContext(route, start_ns, start_ns + (timeout_ns or self._timeout_ns), tenant, self._variant)
+        context = RequestContext(route, start_ns, start_ns + (timeout_ns or self.timeout_ns), tenant, self._variant)
         self.in_flight[context] = None
         return context
 
@@ -244,14 +273,14 @@ class Engine:
         """Whether the reading of the request's body was cancelled here because its deadline had passed."""
         return context in self._late
 
-    def _watch_clients(self, loop: asyncio.AbstractEventLoop) -> None:
+    def watch_clients(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look after requests that take long: is the client still there, is its body late?
 
-        A watcher or a timer per request would cost more than most requests; one look every tick costs nothing when all
-        is fast.
+        A watcher or a timer per request would cost more than most requests; one look every ``TICK_S`` costs nothing
+        when all is fast.
         """
         now_ns = perf_counter_ns()
-        old_ns = now_ns - int(_TICK_S * 1e9)
+        old_ns = now_ns - int(TICK_S * 1e9)
         for context in self.in_flight:
             if context.timings.start_ns > old_ns:
                 break  # in order of arrival: all others are younger
@@ -264,19 +293,8 @@ class Engine:
                 context.disconnected = None
                 self._watchers[context] = watcher
 
-    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        due_ns = perf_counter_ns() + int(_TICK_S * 1e9)
-
-        def tick() -> None:
-            self.recorder.lag(perf_counter_ns() - due_ns)
-            self._watch_clients(loop)
-            self.failures.flush(perf_counter_ns())
-            if self.state != "stopped":
-                self._tick(loop)
-
-        self._timer = loop.call_later(_TICK_S, tick)
-
-    def _samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[Sample]:
+        """Yield what /metrics shows of the model besides the recorder's counts."""
         yield Sample("tailcut_ready", "1 while requests should be sent here.", "gauge", {}, float(self.is_ready))
         yield Sample("tailcut_in_flight", "Requests that are being answered.", "gauge", {}, len(self.in_flight))
         if self._opened is None:
@@ -291,6 +309,22 @@ class Engine:
             yield self._opened.device.sample(labels)
         if (switcher := self.repository.used) is not None:
             yield from switcher.samples()
+
+
+async def _close(opened: Opened, switcher: Follower | None, timeout_s: float) -> None:
+    """Close what was opened for a deployment; running batches have at most ``timeout_s``."""
+    give_up_s = perf_counter() + timeout_s
+    if switcher is not None:
+        await switcher.stop(timeout_s)
+    await opened.stop(max(give_up_s - perf_counter(), 0.0))
+    await _close_stores(opened.pipeline, max(give_up_s - perf_counter(), 0.0))
+
+
+async def _close_stores(pipeline: Pipeline, timeout_s: float) -> None:
+    """Close the hooks' threads, the caches and the sources of features."""
+    if pipeline.hooks is not None:
+        await pipeline.hooks.stop(timeout_s)
+    await pipeline.close()
 
 
 async def _abandon_when_gone(context: RequestContext, disconnected: Callable[[], Awaitable[None]]) -> None:

@@ -23,7 +23,7 @@ from tailcut.models.row_coupling import rows_alone
 from tailcut.models.runtimes.base import StreamingRuntime
 from tailcut.models.shed_errors import unavailable
 from tailcut.models.value_limits import PathLimits
-from tailcut.models.variant_loader import Warm, open_variant
+from tailcut.models.variant_loader import Warm, artifact_bytes, held_bytes, open_variant
 from tailcut.models.warm_up import BRIEF, warm_up
 from tailcut.observe.recorder import Recorder
 from tailcut.pipeline.cache_stores import Caches, open_caches
@@ -34,10 +34,14 @@ from tailcut.pipeline.row_transform import RowTransform
 from tailcut.pipeline.streaming import streaming_of
 from tailcut.registry import Registry, Variant
 from tailcut.scheduler.pool_scaling import Limits, Wear
+from tailcut.serving.host_state import HostState
 from tailcut.serving.unproven import refuse_unproven
 
 __all__ = ["Opened", "Warm", "find_variant", "open_deployment", "open_variant", "warm_up"]
 
+
+Choose = Callable[[Manifest], Variant]
+"""Finds the variant to serve; blocks."""
 
 StandIn = Callable[[Variant, LoadedCode], "asyncio.Future[Warm | None]"]
 """Begins to open a variant that stands in for another one; None where there is none."""
@@ -163,26 +167,52 @@ class Opened:
 
 
 async def open_deployment(
-    manifest: Manifest, recorder: Recorder, in_flight: Sized = (), stand_in: StandIn | None = None
+    manifest: Manifest,
+    recorder: Recorder,
+    in_flight: Sized = (),
+    stand_in: StandIn | None = None,
+    *,
+    choose: Choose | None = None,
+    host: HostState | None = None,
 ) -> Opened:
     """Load, warm up and connect everything; blocking work runs off the event loop.
 
     Args:
         stand_in: begins to open a variant that answers until the one to serve is warm, where it is warm before. Who
             gave it closes that where this fails.
+        choose: finds the variant to serve; by default that which the manifest says.
+        host: of the other models; None where there are none.
 
     Raises:
         TailcutError: whatever is missing or broken, by name.
     """
     loop = asyncio.get_running_loop()
     deployment = manifest.deployment
-    variant = await loop.run_in_executor(None, find_variant, manifest)
+    variant = await loop.run_in_executor(None, choose or find_variant, manifest)
     await loop.run_in_executor(None, refuse_unproven, manifest, variant)
+    if host is None or not host.quiet:
+        return await _open(manifest, variant, recorder, in_flight, stand_in, quiet=False)
+    room = host.memory.room_for(f"model {deployment.name!r}", artifact_bytes(variant), held_bytes(variant))
+    async with room:
+        return await _open(manifest, variant, recorder, in_flight, stand_in, quiet=True)
+
+
+async def _open(
+    manifest: Manifest,
+    variant: Variant,
+    recorder: Recorder,
+    in_flight: Sized,
+    stand_in: StandIn | None,
+    *,
+    quiet: bool,
+) -> Opened:
+    loop = asyncio.get_running_loop()
+    deployment = manifest.deployment
     # The user's modules are imported here, off the event loop: what resolves them later finds them imported.
     code = await loop.run_in_executor(None, import_code, manifest, runs_source(manifest, variant))
     transform = RowTransform(deployment.model, code.preprocess, code.postprocess, fields=code.fields)
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
-    warm, loading = await _first_warm(manifest, variant, code.files, stand_in)
+    warm, loading = await _first_warm(manifest, variant, code.files, stand_in, quiet=quiet)
     variant = warm.variant
     try:
         hooks = await place_hooks(deployment, code, transform, warm, outputs)
@@ -223,11 +253,13 @@ async def _open_stores(manifest: Manifest, code: HookCode) -> tuple[Caches, Feat
 
 
 async def _first_warm(
-    manifest: Manifest, variant: Variant, files: LoadedCode, stand_in: StandIn | None
+    manifest: Manifest, variant: Variant, files: LoadedCode, stand_in: StandIn | None, *, quiet: bool
 ) -> tuple[Warm, asyncio.Task[Warm] | None]:
     """Open a variant; return it, or what stands in for it and the loading that goes on."""
     loop = asyncio.get_running_loop()
     code = await loop.run_in_executor(None, partial(files.snapshot, live=is_live(variant)))
+    if stand_in is None and quiet:
+        return await in_background(partial(open_variant, manifest, variant, BRIEF, code=code), Warm.close), None
     if stand_in is None:
         return await loop.run_in_executor(None, partial(open_variant, manifest, variant, code=code)), None
     other = stand_in(variant, files)

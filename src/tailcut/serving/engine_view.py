@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from tailcut.errors import TailcutError
 from tailcut.manifest import Deployment, Manifest
 from tailcut.observe.recorder import Recorder
 from tailcut.serving.deployment_loader import Opened, Warm
@@ -43,6 +44,9 @@ class EngineView(Protocol):
     def state(self) -> str: ...
 
     @property
+    def failure(self) -> TailcutError | None: ...
+
+    @property
     def fallbacks(self) -> FallbackView: ...
 
     @property
@@ -55,10 +59,6 @@ class EngineView(Protocol):
     def is_ready(self) -> bool: ...
 
     @property
-    def running(self) -> Opened: ...
+    def opened(self) -> Opened: ...
 
     def make_follower(self) -> Follower: ...
-
-    def park(self) -> None: ...
-
-    def unpark(self) -> None: ...

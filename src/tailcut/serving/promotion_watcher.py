@@ -122,6 +122,10 @@ class Follower:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(old.stop(timeout_s) for old in retiring))
 
+    async def retired(self) -> None:
+        """Return when all that is on its way out has closed."""
+        await asyncio.gather(*self._retiring.values(), return_exceptions=True)
+
     async def look(self) -> None:
         """Look once, and follow where the promotion has changed; what fails is told, not raised."""
         stamp = await self._look()

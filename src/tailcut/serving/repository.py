@@ -12,13 +12,14 @@ from functools import partial
 from typing import Any
 
 from tailcut.errors import BadRequest, NotFound, NotInRegistry, NotReady, TailcutError
+from tailcut.manifest import Manifest
 from tailcut.models.background_loading import in_background
 from tailcut.models.deployment_version import is_live
 from tailcut.models.variant_loader import close_warm
 from tailcut.models.warm_up import BRIEF
 from tailcut.registry import Registry, Variant, Version, quality_refusal, state_of
 from tailcut.registry.records import VariantRecord
-from tailcut.serving.deployment_loader import Opened, Warm, find_variant, open_variant
+from tailcut.serving.deployment_loader import Choose, Opened, Warm, find_variant, open_variant
 from tailcut.serving.engine_view import EngineView
 from tailcut.serving.promotion_watcher import Follower
 from tailcut.serving.unproven import FORCED, refuse_unproven
@@ -60,7 +61,7 @@ class Repository:
         Raises:
             NotFound: the registry has no such version or variant.
             BadRequest: the gate has refused the variant's answers.
-            NotReady: the deployment is loading, draining or failed.
+            NotReady: the deployment is not loaded, or draining.
             ArtifactError: the variant cannot be opened here, or is of another model.
         """
         engine = self._engine
@@ -70,22 +71,27 @@ class Repository:
             await engine.fallbacks.loaded()  # which would be opened a second time
         async with switcher.switching:
             self._check_state()  # again: it has waited, and another variant may have been put in place
-            running = engine.running
-            chosen = partial(self._named, running, version, variant) if version or variant else self._configured
+            running = engine.opened
+            chosen = self.choose(version, variant)
             if engine.follower is not None and not (version or variant):
                 await switcher.note()  # what is promoted from here on is followed
             warm = await in_background(partial(self._open, running, chosen), close_warm)
+            if not engine.is_loaded:  # unloaded meanwhile
+                await asyncio.to_thread(close_warm, warm)
+                self._check_state()
             await switcher.switch(warm)
             switcher.loading = False  # what is being loaded still will not be put in place
-        engine.unpark()
 
-    def unload(self) -> None:
-        """Answer no more requests until the next load. The model stays in memory, warm, so that load is immediate.
+    def choose(self, version: str = "", variant: str = "") -> Choose:
+        """Return what finds the variant to serve: the manifest's where none is named. It blocks; raises as ``load``.
 
-        Raises:
-            NotReady: the deployment is loading, draining or failed.
+        Args:
+            version, variant: see ``load``; where nothing is served, the promoted version.
         """
-        self._engine.park()
+        if not (version or variant):
+            return self._configured
+        served = self._engine.opened.variant if self._engine.is_loaded else None
+        return partial(self._named, served, version, variant)
 
     def opened_again(self, running: Opened) -> Coroutine[Any, Any, Warm | None]:
         """Open what the manifest says, in the background; None where that is ``running``."""
@@ -113,14 +119,14 @@ class Repository:
 
     def _check_state(self) -> None:
         state = self._engine.state
-        if state not in {"ready", "unloaded"}:
-            raise NotReady(f"the server is {state}", hint="load the model when it is ready")
+        if state != "ready":
+            raise NotReady(f"the model is {state}", hint="load it when it is ready, unloaded or failed")
 
     def _entries(self) -> list[dict[str, str]]:
         """Read the registry; blocks."""
         engine = self._engine
         model = engine.deployment.name
-        served = engine.running.variant if engine.is_loaded else None
+        served = engine.opened.variant if engine.is_loaded else None
         is_ready = engine.is_ready
         registry = Registry.of(engine.manifest)
         promotion = registry.promotion(model)
@@ -135,22 +141,26 @@ class Repository:
                 status = state_of(version, name, promotion)
                 is_served = served is not None and (served.version, served.name) == (version.id, name)
                 seen = seen or is_served
-                entries.append(
-                    _entry(model, version.id, name, status, self._state(is_served, is_ready, _why_not(variant)))
-                )
+                why_not = _why_not(variant) or ("not served" if served is not None else self._unloaded())
+                entries.append(_entry(model, version.id, name, status, self._state(is_served, is_ready, why_not)))
         if served is not None and not seen:
             entries.insert(0, _entry(model, served.version, served.name, "source", self._state(True, is_ready)))
         return entries
 
-    def _state(self, is_served: bool, is_ready: bool, why_not: str = "not served") -> tuple[str, str]:
+    def _unloaded(self) -> str:
+        """Say why nothing is served."""
+        failure = self._engine.failure
+        return self._engine.state if failure is None else f"failed: {failure.message}"
+
+    def _state(self, is_served: bool, is_ready: bool, why_not: str = "") -> tuple[str, str]:
         if not is_served:
             return "UNAVAILABLE", why_not
         return ("READY", "") if is_ready else ("UNAVAILABLE", self._engine.state)
 
-    def _open(self, running: Opened, choose: partial[Variant] | Any) -> Warm | None:
+    def _open(self, running: Opened, choose: Choose) -> Warm | None:
         """Open and warm up what is wanted; None where it is served already. Runs in the background."""
         engine = self._engine
-        variant: Variant = choose()
+        variant = choose(engine.manifest)
         served = running.variant
         if (variant.version, variant.name, variant.sha256) == (served.version, served.name, served.sha256):
             return None
@@ -158,22 +168,22 @@ class Repository:
         code = running.code.files.snapshot(live=is_live(variant))
         return open_variant(engine.manifest, variant, BRIEF, code=code, must_answer=running.answers_invented)
 
-    def _configured(self) -> Variant:
-        found = find_variant(self._engine.manifest)
-        refuse_unproven(self._engine.manifest, found)
+    @staticmethod
+    def _configured(manifest: Manifest) -> Variant:
+        found = find_variant(manifest)
+        refuse_unproven(manifest, found)
         return found
 
-    def _named(self, running: Opened, version: str, variant: str) -> Variant:
+    def _named(self, served: Variant | None, version: str, variant: str, manifest: Manifest) -> Variant:
         engine = self._engine
-        model = engine.deployment.name
-        served = running.variant
-        registry = Registry.of(engine.manifest)
-        version = version or served.version
+        model = manifest.deployment.name
+        registry = Registry.of(manifest)
+        version = version or (served.version if served is not None else "promoted")
         if version not in _NAMES and not (version.isascii() and version.isalnum() and len(version) <= _LONGEST_ID):
             raise NotFound(f"{version[:100]!r} is not a version", hint="POST /v2/repository/index lists the versions")
         try:
             record = registry.version(model, version)
-            found = registry.variant(model, variant or self._usual(registry, record, served.name), record.id)
+            found = registry.variant(model, variant or self._usual(registry, record, served), record.id)
         except NotInRegistry as error:
             raise NotFound(error.message, hint=error.hint) from error
         promotion = registry.promotion(model)
@@ -185,16 +195,18 @@ class Repository:
             )
         return found
 
-    def _usual(self, registry: Registry, record: Version, served: str) -> str:
+    def _usual(self, registry: Registry, record: Version, served: Variant | None) -> str:
         """Name the variant of a version that is meant where none is named."""
         promotion = registry.promotion(record.model)
-        return promotion.variant if promotion is not None and promotion.version == record.id else served
+        if promotion is not None and (promotion.version == record.id or served is None):
+            return promotion.variant
+        return served.name if served is not None else next(iter(record.variants))
 
 
 def _why_not(variant: VariantRecord) -> str:
-    """Say why a variant is not served."""
+    """Say why a variant can not be served; empty where it can."""
     if not variant.refused:
-        return "not served"
+        return ""
     return f"{'refused' if variant.sha256 else 'not built'}: {variant.refused}"
 
 

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from tailcut.errors import ClientGone
-from tailcut.manifest import Manifest, load
+from tailcut.manifest import Manifest
+from tailcut.manifest.host import HostManifest, load_host
+from tailcut.manifest.loading import FILE_NAME
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.http import Chunks, Reply
 from tailcut.protocol.middleware import Middleware
 from tailcut.protocol.repeated_headers import by_name
 from tailcut.serving.deployment import Engine
+from tailcut.serving.host import Host
 
 log = logging.getLogger("tailcut.server")
 
@@ -37,20 +40,26 @@ class ASGIApplication:
     The process belongs to the mounting app, so its floating point mode is left as it is: `tailcut serve` flushes
     subnormals to zero, this does not.
 
-    The engine starts with the lifespan, which a server sends to an application that stands alone. Frameworks send none
-    to what is mounted in them: give ``lifespan`` to the mounting application. Where nobody starts it, the first request
-    does, and requests are told 503 until it is ready.
+    The models are loaded with the lifespan, which a server sends to an application that stands alone. Frameworks send
+    none to what is mounted in them: give ``lifespan`` to the mounting application. Where nobody starts it, the first
+    request does, and requests are told 503 until it is ready.
 
     Raises:
         StartError: a file of tokens cannot be read.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
-        self.engine = Engine(manifest)
-        self.application = Application(self.engine, guard=Guard.of(manifest))
-        self._manifest = manifest
+    def __init__(self, manifest: Manifest | HostManifest) -> None:
+        self._manifest = HostManifest.of(manifest) if isinstance(manifest, Manifest) else manifest
+        self.host = Host(self._manifest)
+        self.application = Application(self.host, guard=Guard.of(self._manifest))
         self._middleware: Middleware | None = None
+        self._failure: Exception | None = None
         self._loading: asyncio.Task[None] | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The only model."""
+        return self.host.only
 
     async def start(self) -> None:
         """Load and warm up.
@@ -61,11 +70,11 @@ class ASGIApplication:
         middleware = self._begin()
         if self._loading is not None:  # a request came before the lifespan
             await asyncio.shield(self._loading)
-            if self.engine.failure is not None:
-                raise self.engine.failure
+            if self._failure is not None:
+                raise self._failure
             return
         try:
-            await self.engine.start()
+            await self.host.start()
         except BaseException:
             self._middleware = None
             middleware.close()
@@ -75,7 +84,7 @@ class ASGIApplication:
         """Stop the executors and close connections."""
         if self._loading is not None:
             self._loading.cancel()
-        await self.engine.stop(timeout_s=5.0)
+        await self.host.stop(timeout_s=5.0)
         if self._middleware is not None:
             self._middleware.close()
 
@@ -106,9 +115,10 @@ class ASGIApplication:
 
     async def _load(self) -> None:
         try:
-            await self.engine.start()
-        except Exception:
-            log.exception("the deployment could not be loaded")  # requests are told why
+            await self.host.start()
+        except Exception as error:
+            self._failure = error
+            log.exception("no model could be loaded")  # requests are told why
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -198,7 +208,11 @@ class _Body:
         self._ended = True
 
 
-def asgi(manifest: Manifest | Path | str, *, overrides: Sequence[str] = ()) -> ASGIApplication:
-    """Make the ASGI application of a deployment; see ``tailcut.asgi``."""
-    found = manifest if isinstance(manifest, Manifest) else load(Path(manifest), overrides=overrides)
-    return ASGIApplication(found)
+def asgi(*manifests: Manifest | Path | str, overrides: Sequence[str] = ()) -> ASGIApplication:
+    """Make the ASGI application of one deployment or several; see ``tailcut.asgi``."""
+    if len(manifests) == 1 and isinstance(manifests[0], Manifest):
+        return ASGIApplication(manifests[0])
+    paths = [Path(each) for each in manifests if not isinstance(each, Manifest)]
+    if len(paths) < len(manifests):
+        raise TypeError("several models are given as paths; a Manifest has a server of its own")
+    return ASGIApplication(load_host(paths or [Path(FILE_NAME)], overrides=overrides))

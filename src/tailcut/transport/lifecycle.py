@@ -9,7 +9,7 @@ import socket
 from functools import partial
 
 from tailcut import logs
-from tailcut.manifest import Manifest
+from tailcut.manifest.host import HostManifest
 from tailcut.protocol.access_log import check_log
 from tailcut.protocol.auth import check_tokens
 from tailcut.transport.http1.serving import serve_http1
@@ -24,18 +24,18 @@ log = logging.getLogger("tailcut.server")
 _EXIT_WORKER_DIED = 1
 
 
-def serve(manifest: Manifest) -> int:
+def serve(manifest: HostManifest) -> int:
     """Serve until a signal stops it.
 
     Returns:
-        the exit code: 0 after a signal, 3 where the deployment could not be loaded, 1 where the worker died.
+        the exit code: 0 after a signal, 3 where no model could be loaded, 1 where the worker died.
 
     Raises:
         StartError: the host is no address of this machine, the port is taken or may not be used, or a file of tokens,
             certificates or the access log cannot be used.
     """
-    server = manifest.deployment.server
-    logs.configure(server.log, manifest.deployment.name)
+    server = manifest.server
+    logs.configure(server.log, manifest.name)
     address = find_address(server.host)
     check_tokens(manifest)
     check_log(manifest)
@@ -45,7 +45,7 @@ def serve(manifest: Manifest) -> int:
     if server.grpc_port:
         check_grpc(address, server.grpc_port, port)
     allow_connections(server.max_connections)
-    with Outlet(server.log, manifest.deployment.name) as outlet:
+    with Outlet(server.log, manifest.name) as outlet:
 
         def on_started() -> None:
             listening.close()  # the worker's alone: when it stops listening, clients are to be refused
@@ -67,7 +67,7 @@ def serve(manifest: Manifest) -> int:
 
 
 def _work(
-    manifest: Manifest,
+    manifest: HostManifest,
     address: str,
     listening: socket.socket,
     tls: Tls | None,
@@ -76,7 +76,7 @@ def _work(
 ) -> None:
     """Serve, in the worker process."""
     outlet.leave()
-    host, port = manifest.deployment.server.host, listening.getsockname()[1]
+    host, port = manifest.server.host, listening.getsockname()[1]
     url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
     serve_http1(Worker(manifest, url, address, supervisor_pid), listening, tls)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tailcut.errors import StartError
-from tailcut.manifest import Manifest
+from tailcut.manifest.host import HostManifest
 
 
 class Tls(NamedTuple):
@@ -17,13 +17,13 @@ class Tls(NamedTuple):
     key: Path
 
 
-def find_tls(manifest: Manifest) -> Tls | None:
+def find_tls(manifest: HostManifest) -> Tls | None:
     """Return the certificate chain and its key; None where the server speaks plain HTTP.
 
     Raises:
         StartError: one of them cannot be read, or they do not belong together.
     """
-    server = manifest.deployment.server
+    server = manifest.server
     if not server.tls_cert:
         return None
     found = Tls(manifest.directory / server.tls_cert, manifest.directory / server.tls_key)

@@ -1,4 +1,4 @@
-"""A worker process: loads, drains and stops one deployment."""
+"""A worker process: loads, drains and stops the models of a host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn
 
 from tailcut.errors import TailcutError
-from tailcut.manifest import Manifest
+from tailcut.manifest.host import HostManifest
 from tailcut.models.runtimes.floats import confine_to_models
 from tailcut.models.runtimes.onnxruntime import flush_subnormals
 from tailcut.protocol.app import Application
@@ -20,6 +20,7 @@ from tailcut.protocol.auth import Guard
 from tailcut.protocol.middleware import Middleware
 from tailcut.serving.deployment import Engine
 from tailcut.serving.deployment_loader import Opened
+from tailcut.serving.host import Host
 from tailcut.transport.signals import STOP
 from tailcut.transport.thread_scheduling import run_as_batch
 
@@ -38,32 +39,31 @@ _PARENT_CHECK_S = 1.0
 
 
 class Worker:
-    """One deployment on one event loop. It loads in the background, so that health answers meanwhile.
+    """A host on an event loop. It loads in the background, so that health answers meanwhile.
 
     Args:
         url: that clients connect to, as people are told.
         address: the IP address of gRPC's port.
 
     Attributes:
+        server: the settings of the server.
         handle: answers one request.
-        in_flight_count: to be told of requests that are about to be handled.
+        arrivals: to be told of requests that are about to be handled.
         expose: takes a function that yields samples for /metrics.
         is_draining: whether clients are to be told to connect anew, elsewhere.
         on_drain: called when that begins.
     """
 
-    def __init__(self, manifest: Manifest, url: str, address: str, supervisor_pid: int) -> None:
-        self.manifest = manifest
+    def __init__(self, manifest: HostManifest, url: str, address: str, supervisor_pid: int) -> None:
+        self.server = manifest.server
         self._url = url
         self._address = address
-        server = manifest.deployment.server
-        self._engine = Engine(manifest)
+        self._host = Host(manifest)
         self._guard = Guard.of(manifest, address=address)
-        self._middleware = Middleware(Application(self._engine, self._guard).handle, manifest)
+        self._middleware = Middleware(Application(self._host, self._guard).handle, manifest)
         self.handle = self._middleware.handle
-        self.in_flight_count = self._engine.in_flight_count
-        self._scheduling = server.scheduling
-        self.expose = self._engine.exposition.add
+        self.arrivals = self._host.arrivals
+        self.expose = self._host.expose
         self.is_draining = False
         self.on_drain: Callable[[], None] = _ignore
         self._supervisor_pid = supervisor_pid
@@ -83,20 +83,19 @@ class Worker:
         confine_to_models()
         self._loading = loop.create_task(self._load())
         self._watch_parent(loop)
-        if self._scheduling == "batch":
+        if self.server.scheduling == "batch":
             run_as_batch()
 
     def end_streams(self) -> None:
         """End what would hold the stop up; before the requests that are open are waited for."""
-        self._engine.streams.stop()
+        self._host.end_streams()
 
     async def end(self) -> None:
         """Stop, once no request is open any more."""
-        server = self.manifest.deployment.server
         if self._grpc is not None:
             # Half of what is left until the kill: requests that were begun are answered, connections told to go.
-            await self._grpc.stop(max(float(server.kill_s) - float(server.drain_s), 0.2) / 2)
-        await self._engine.stop(timeout_s=1.0)
+            await self._grpc.stop(max(float(self.server.kill_s) - float(self.server.drain_s), 0.2) / 2)
+        await self._host.stop(timeout_s=1.0)
         self._middleware.close()
 
     def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -115,16 +114,16 @@ class Worker:
     def _drain(self) -> None:
         self.is_draining = True
         self.on_drain()
-        self._engine.drain()
+        self._host.drain()
 
     async def _listen_grpc(self) -> str:
-        """Listen for gRPC where that is wanted, from before the model is loaded; return its address."""
-        port = self.manifest.deployment.server.grpc_port
+        """Listen for gRPC where that is wanted, from before the models are loaded; return its address."""
+        port = self.server.grpc_port
         if not port:
             return ""
         from tailcut.transport.grpc.server import GRPCServer
 
-        self._grpc = GRPCServer(self._engine, self._address, port, self._guard, self._middleware.log)
+        self._grpc = GRPCServer(self._host, self._address, port, self._guard, self._middleware.log)
         await self._grpc.start()
         return f" and for gRPC on port {self._grpc.port}"
 
@@ -132,11 +131,11 @@ class Worker:
         started_s = perf_counter()
         try:
             grpc = await self._listen_grpc()
-            await self._engine.start()
+            await self._host.start()
         except TailcutError as error:
             fail(str(error))
         except Exception:
-            log.exception("the deployment could not be loaded")
+            log.exception("no model could be loaded")
             os._exit(EXIT_START_FAILED)
         # What loading left behind lives as long as the process: keep the collector from walking it again and again.
         gc.collect()
@@ -147,14 +146,18 @@ class Worker:
                 "server.tokens is set but server.management_tokens is not: every process on this machine may load and "
                 "unload models; set it to a file of tokens (docs/how-to/secure.md)"
             )
-        opened = self._engine.opened
+        for engine in self._host.engines.values():
+            if engine.is_loaded:
+                self._tell_ready(engine, f"{self._url}{grpc}", perf_counter() - started_s)
+
+    def _tell_ready(self, engine: Engine, where: str, took_s: float) -> None:
+        opened = engine.opened
         batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm_up_ns.items()}
         log.info(
-            "%s is ready on %s%s after %.1f s: variant %s (%s, version %s), %s executor (%s), %s%s%s",
-            self.manifest.deployment.name,
-            self._url,
-            grpc,
-            perf_counter() - started_s,
+            "%s is ready on %s after %.1f s: variant %s (%s, version %s), %s executor (%s), %s%s%s",
+            engine.deployment.name,
+            where,
+            took_s,
             opened.variant.name,
             opened.variant.runtime,
             opened.variant.version,

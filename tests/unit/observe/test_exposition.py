@@ -6,10 +6,14 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tailcut.common.histogram import LATENCY_BOUNDS_NS
+from tailcut.common.histogram import LATENCY_BOUNDS_NS, Histogram
 from tailcut.common.timings import Stage, Timings
-from tailcut.observe.exposition import Exposition, Sample
+from tailcut.observe.exposition import Exposition, ModelSeries, Sample, Source
 from tailcut.observe.recorder import Recorder
+
+
+def exposition_of(recorder: Recorder, source: Source = tuple) -> Exposition:
+    return Exposition(lambda: [ModelSeries("m", recorder, source)], Histogram())
 
 
 def scraped(exposition: Exposition) -> dict[str, Metric]:
@@ -23,18 +27,17 @@ def one_request() -> Recorder:
     timings.lap(Stage.INFER, 20_000_003_000)
     recorder.request(timings, "infer", "onnx", "ok", "miss")
     recorder.batch(3, 2_000_000)
-    recorder.lag(1_500)
     return recorder
 
 
 def test_an_empty_recorder_can_be_scraped() -> None:
-    families = scraped(Exposition(Recorder(), "m"))
+    families = scraped(exposition_of(Recorder()))
     assert families["tailcut_requests"].samples == []
     assert {"tailcut_stage_seconds", "tailcut_batch_rows", "tailcut_loop_lag_seconds"} <= set(families)
 
 
 def test_stages_are_histograms_in_seconds() -> None:
-    stage = scraped(Exposition(one_request(), "m"))["tailcut_stage_seconds"]
+    stage = scraped(exposition_of(one_request()))["tailcut_stage_seconds"]
     assert stage.type == "histogram"
     receive = {
         sample.labels["le"]: sample.value
@@ -51,7 +54,7 @@ def test_stages_are_histograms_in_seconds() -> None:
 
 
 def test_buckets_ascend_and_end_at_infinity() -> None:
-    for family in scraped(Exposition(one_request(), "m")).values():
+    for family in scraped(exposition_of(one_request())).values():
         if family.type != "histogram":
             continue
         series: dict[str, list[tuple[float, float]]] = {}
@@ -68,7 +71,7 @@ def test_buckets_ascend_and_end_at_infinity() -> None:
 def test_requests_are_counted_by_their_labels() -> None:
     found = [
         sample
-        for sample in scraped(Exposition(one_request(), "m"))["tailcut_requests"].samples
+        for sample in scraped(exposition_of(one_request()))["tailcut_requests"].samples
         if sample.name == "tailcut_requests_total"
     ]
     (sample,) = [each for each in found if each.value]
@@ -91,7 +94,7 @@ def test_further_sources_are_read_at_every_scrape() -> None:
             Sample("tailcut_things", "Things.", "counter", {"kind": kind}, value) for kind in ("a", 'quo"te\\and\nline')
         ] + [Sample("tailcut_level", "Level.", "gauge", {}, -value)]
 
-    exposition = Exposition(Recorder(), "m", [source])
+    exposition = exposition_of(Recorder(), source)
     for wanted in (1.0, 2.0):
         families = scraped(exposition)
         things = [sample for sample in families["tailcut_things"].samples if sample.name.endswith("_total")]

@@ -90,13 +90,6 @@ def test_the_class_of_a_code_is_that_of_its_status(code: str) -> None:
     assert outcome_of(code) == f"{CODES[code] // 100}xx"
 
 
-def test_a_loop_that_woke_early_counts_as_no_lag() -> None:
-    recorder = Recorder()
-    recorder.lag(-5)
-    recorder.lag(2_000_000)
-    assert (recorder.loop_lag.count, recorder.loop_lag.total) == (2, 2_000_000)
-
-
 def test_a_request_costs_no_histogram_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many are counted together (a call each would cost more than most stages), and all are there when one looks."""
     calls: list[int] = []

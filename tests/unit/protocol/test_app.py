@@ -291,7 +291,7 @@ def test_before_it_is_loaded_only_liveness_is_true(tmp_path: Path) -> None:
 
 def test_while_draining_requests_are_still_answered(serve: Serve) -> None:
     async def test(client: Client) -> None:
-        client.app.engine.drain()
+        client.app.host.drain()
         ready = await client.get("/v2/health/ready")
         assert (ready.status, ready.json["state"]) == (503, "draining")
         assert (await client.get("/v2/models/m/ready")).status == 503
@@ -351,7 +351,7 @@ def test_a_model_that_does_not_load_fails_the_lifespan_by_name(tmp_path: Path) -
 def test_an_unforeseen_error_while_loading_is_a_failed_deployment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(*_: object) -> None:
+    async def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("division by zero")
 
     async def main() -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, Client, deployment, running
 
 from tailcut.errors import Forbidden, ManifestError, StartError, Unauthorized
+from tailcut.manifest.host import HostManifest
 from tailcut.protocol import tokens
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.tokens import Tokens, read_tokens
@@ -149,7 +150,7 @@ def test_management_without_tokens_is_for_this_machine_only(
     tmp_path: Path, address: str, headers: dict[str, str], passes: bool
 ) -> None:
     manifest = deployment(tmp_path, overrides=['server.cors_origins=["https://ours.example"]'])
-    guard = Guard.of(manifest, address=address)
+    guard = Guard.of(HostManifest.of(manifest), address=address)
     if passes:
         guard.management(headers)
         return
@@ -172,7 +173,7 @@ def test_a_server_knows_that_tokens_do_not_keep_its_machine_from_managing_it(
     for each in settings:
         (tmp_path / each).write_text(f"{hashlib.sha256(each.encode()).hexdigest()}\n")
     manifest = deployment(tmp_path, overrides=[f'server.{each}="{each}"' for each in settings])
-    assert Guard.of(manifest, address=address).leaves_management_open == is_open
+    assert Guard.of(HostManifest.of(manifest), address=address).leaves_management_open == is_open
 
 
 def test_the_file_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +230,7 @@ def test_a_line_that_is_no_hash_is_refused_and_not_shown(tmp_path: Path, text: s
 
 def test_a_file_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="cannot be read"):
-        Guard.of(deployment(tmp_path, overrides=['server.tokens="nowhere"']), address="127.0.0.1")
+        Guard.of(HostManifest.of(deployment(tmp_path, overrides=['server.tokens="nowhere"'])), address="127.0.0.1")
 
 
 def test_a_token_that_is_no_text_is_unknown() -> None:

@@ -147,7 +147,7 @@ def test_an_undeclared_body_is_read_no_further_than_the_limit(tmp_path: Path) ->
 
 async def ticks(client: Client, count: int) -> None:
     """Wait until the engine has looked after its clients ``count`` times more."""
-    lag = client.app.engine.recorder.loop_lag
+    lag = client.app.host.loop_lag
     wanted = lag.count + count
     await until(lambda: lag.count >= wanted)
 

@@ -14,6 +14,7 @@ import pytest
 from tests.app_kit import GOOD, INFER, Client, deployment, running
 
 from tailcut.errors import StartError, TailcutError
+from tailcut.manifest.host import HostManifest
 from tailcut.protocol.access_log import check_log
 from tailcut.transport.asgi import ASGIApplication
 
@@ -149,7 +150,7 @@ def test_slow_requests_are_always_logged(tmp_path: Path) -> None:
 
 def test_a_log_that_cannot_be_written_ends_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="cannot be written"):
-        check_log(deployment(tmp_path, overrides=['server.access_log="no/folder/log"']))
+        check_log(HostManifest.of(deployment(tmp_path, overrides=['server.access_log="no/folder/log"'])))
 
 
 def test_the_page_shows_every_route_and_loads_nothing(tmp_path: Path) -> None:

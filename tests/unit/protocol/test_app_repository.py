@@ -15,7 +15,7 @@ from tests.promotion_kit import Promotions, deployment, save_model
 from tailcut.common.timings import Stage, Timings
 from tailcut.errors import BadRequest, NotFound, NotReady, TailcutError
 from tailcut.observe.recorder import Recorder
-from tailcut.protocol import inference_handler
+from tailcut.protocol import bodies
 from tailcut.registry import NewVariant, Registry, Version
 from tailcut.serving.statistics import Statistics
 
@@ -136,13 +136,13 @@ def test_loads_at_once_come_one_after_the_other(tmp_path: Path) -> None:
 def test_an_unloaded_model_answers_nothing_until_it_is_loaded(tmp_path: Path) -> None:
     async def test(client: Client, promotions: Promotions) -> None:
         engine = client.app.engine
-        engine.repository.unload()
-        engine.repository.unload()
+        client.app.host.unload("m")
+        client.app.host.unload("m")
         assert not engine.is_ready
         for path, body in ((INFER, GOOD), ("/predict/m", {"rows": [{"id": 1, "value": 2}]})):
             refused = await client.post(path, body)
             assert (refused.status, refused.json["code"]) == (503, "not_ready")
-            assert "was unloaded" in refused.json["error"]
+            assert "is unloaded" in refused.json["error"]
         ready = await client.get("/v2/health/ready")
         assert (ready.status, ready.json["state"]) == (503, "unloaded")
         assert (await client.get("/v2/models/m/ready")).status == 503
@@ -151,10 +151,8 @@ def test_an_unloaded_model_answers_nothing_until_it_is_loaded(tmp_path: Path) ->
         assert (entry["state"], entry["reason"]) == ("UNAVAILABLE", "unloaded")
         assert (await client.get("/metrics")).status == 200
         promotions.promote(promotions.add(3.0))
-        assert engine.follower is not None
-        await engine.follower.look()
-        assert not engine.is_ready
-        await engine.repository.load()
+        assert engine.follower is None
+        await client.app.host.load("m")
         assert engine.is_ready
         assert await answer(client) == 3.0
 
@@ -164,11 +162,11 @@ def test_an_unloaded_model_answers_nothing_until_it_is_loaded(tmp_path: Path) ->
 def test_an_unloaded_model_is_stopped_and_drained(tmp_path: Path) -> None:
     async def test(client: Client, promotions: Promotions) -> None:
         engine = client.app.engine
-        engine.repository.unload()
-        engine.drain()
+        client.app.host.unload("m")
+        client.app.host.drain()
         assert engine.state == "draining"
         with pytest.raises(NotReady, match="draining"):
-            await engine.repository.load()
+            await client.app.host.load("m")
 
     serve(tmp_path, test)
 
@@ -199,8 +197,8 @@ def test_a_source_that_is_served_as_it_is_is_listed_and_loaded(tmp_path: Path) -
             (entry,) = await client.app.engine.repository.index()
             assert (entry["version"], entry["state"], entry["status"]) == ("source", "READY", "source")
             await client.app.engine.repository.load()
-            client.app.engine.repository.unload()
-            await client.app.engine.repository.load()
+            client.app.host.unload("m")
+            await client.app.host.load("m")
             assert await answer(client) == 1.0
             with pytest.raises(NotFound):
                 await client.app.engine.repository.load(variant="onnx")
@@ -212,7 +210,7 @@ def test_a_source_that_is_served_as_it_is_is_listed_and_loaded(tmp_path: Path) -
 def test_a_body_that_does_not_come_is_a_408_and_one_that_breaks_off_is_no_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inference_handler, "_READ_S", 0.01)
+    monkeypatch.setattr(bodies, "_READ_S", 0.01)
 
     async def test(client: Client, promotions: Promotions) -> None:
         slow = client.connect("POST", "/v2/repository/index")

@@ -32,9 +32,13 @@ def references(node: Any) -> set[str]:
     return set().union(*map(references, node)) if isinstance(node, list) else set()
 
 
+def openapi_of(deployment: Deployment) -> dict[str, Any]:
+    return openapi(deployment.name, deployment.server, [(deployment, ())])
+
+
 @pytest.mark.parametrize("deployment", [PLAIN, ONE_FIELD, TWO_FIELDS])
 def test_the_document_has_the_form_of_openapi_3_1(deployment: Deployment) -> None:
-    document = msgspec.json.decode(msgspec.json.encode(openapi(deployment)))
+    document = msgspec.json.decode(msgspec.json.encode(openapi_of(deployment)))
     assert re.fullmatch(r"3\.1\.\d+", document["openapi"])
     assert {"title", "version"} <= document["info"].keys()
     for path, operations in document["paths"].items():
@@ -54,14 +58,14 @@ def test_the_document_has_the_form_of_openapi_3_1(deployment: Deployment) -> Non
 
 
 def test_a_model_without_features_takes_no_entities() -> None:
-    plain = openapi(PLAIN)["components"]["schemas"]["PredictionRequest"]["properties"]
+    plain = openapi_of(PLAIN)["components"]["schemas"]["PredictionRequest"]["properties"]
     assert list(plain) == ["rows"]
-    fields = openapi(TWO_FIELDS)["components"]["schemas"]["PredictionRequest"]["properties"]["entities"]["items"]
+    fields = openapi_of(TWO_FIELDS)["components"]["schemas"]["PredictionRequest"]["properties"]["entities"]["items"]
     assert fields["required"] == ["id", "at"]
 
 
 def test_inputs_and_outputs_are_described_as_the_manifest_has_them() -> None:
-    schemas = openapi(PLAIN)["components"]["schemas"]
+    schemas = openapi_of(PLAIN)["components"]["schemas"]
     inputs = schemas["InferenceRequest"]["properties"]["inputs"]
     assert (inputs["minItems"], inputs["maxItems"]) == (2, 2)
     x = inputs["items"]["oneOf"][0]["properties"]
@@ -74,7 +78,7 @@ def test_inputs_and_outputs_are_described_as_the_manifest_has_them() -> None:
 def test_null_is_a_value_where_nan_is() -> None:
     takes = Model(source="m:m", inputs=(Tensor(name="x", shape=(-1, 2), allow_nan=True),), outputs=(Tensor(name="y"),))
     for model, kind in ((MODEL, "number"), (takes, ["number", "null"])):
-        found = msgspec.json.encode(openapi(Deployment(name="m", model=model)))
+        found = msgspec.json.encode(openapi_of(Deployment(name="m", model=model)))
         assert b'"items":' + msgspec.json.encode({"type": kind}) in found
         assert (b"null is NaN" in found) is (kind != "number")
 
@@ -110,7 +114,7 @@ def test_a_declared_field_may_be_null_in_a_row_but_not_in_an_entity() -> None:
         source="m:m", preprocess="m:p", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y"),), fields=(field,)
     )
     features = Features(entity=("id",), groups=(GROUP,))
-    found = openapi(Deployment(name="m", model=model, features=features))["components"]["schemas"]
+    found = openapi_of(Deployment(name="m", model=model, features=features))["components"]["schemas"]
     request = found["PredictionRequest"]["properties"]
     nullable = {"type": ["string", "null"], "enum": ["a", "b", None]}
     assert request["rows"]["items"]["properties"]["id"] == nullable

@@ -95,8 +95,8 @@ async def over_http(client: Client, name: str, inputs: Sequence[str], outputs: S
 
 
 async def over_grpc(client: Client, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    engine = client.app.engine
-    server = GRPCServer(engine, "127.0.0.1", 0, Guard.of(engine.manifest, address="127.0.0.1"))
+    host = client.app.host
+    server = GRPCServer(host, "127.0.0.1", 0, Guard.of(host.manifest, address="127.0.0.1"))
     await server.start()
     try:
         request = ModelInferRequest(

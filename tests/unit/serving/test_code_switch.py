@@ -361,17 +361,17 @@ def test_a_fallback_of_other_code_is_refused_in_a_switch_and_told_at_a_start(
 
     async def switched(server: Server) -> None:
         engine = server.client.app.engine
-        await until(lambda: engine.running.fallback)
+        await until(lambda: engine.opened.fallback)
         site.write("layers.py", "N = 7  # edited\n")
         site.promote(site.build(2.0))
         await server.look()
         assert await server.answer() == 6.0
         await until(lambda: "fallback own" in caplog.text and "cannot be served" in caplog.text)
         assert "other code than this server has loaded: layers.py" in caplog.text
-        assert engine.running.fallback is None
+        assert engine.opened.fallback is None
 
     async def started(server: Server) -> None:
-        await until(lambda: server.client.app.engine.running.fallback)
+        await until(lambda: server.client.app.engine.opened.fallback)
 
     serve(site, switched)
     caplog.clear()
@@ -400,7 +400,7 @@ def test_a_switch_reads_no_code_on_the_event_loop(site: Site, monkeypatch: pytes
         assert await server.answer() == 21.0
         assert threads
         assert threading.get_ident() not in threads
-        running = server.client.app.engine.running
+        running = server.client.app.engine.opened
         expected = version_of(site.manifest.deployment, running.variant, running.code.files.snapshot(live=True).digest)
         assert running.pipeline.version == expected
 

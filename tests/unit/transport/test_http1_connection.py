@@ -417,7 +417,7 @@ def test_who_leaves_is_noticed_by_who_reads_and_by_who_asks() -> None:
         assert seen == ["asked", "read"]
         assert link.wire.written == other.wire.written == b""
         assert not link.site.connections
-        assert link.worker.in_flight_count.coming == 0
+        assert link.worker.arrivals.coming == 0
 
     run(test, wait)
 
@@ -595,7 +595,7 @@ def test_requests_that_came_together_know_of_each_other() -> None:
     links: list[Link] = []
 
     async def look(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
-        seen.append(links[0].site.in_flight_count.coming)
+        seen.append(links[0].site.arrivals.coming)
         return Reply(200, [], b"")
 
     async def test(first: Link) -> None:
@@ -604,7 +604,7 @@ def test_requests_that_came_together_know_of_each_other() -> None:
         for _ in range(2):
             seen.clear()
             for link in others:
-                link.site.in_flight_count = first.site.in_flight_count
+                link.site.arrivals = first.site.arrivals
                 link.connection.data_received(get())
             first.connection.data_received(get())
             await settle()

@@ -17,7 +17,7 @@ from tests.app_kit import deployment
 from tests.integration.test_serve_secure import make_certificate
 from tests.wait_kit import until
 
-from tailcut.pipeline.request_context import InFlight
+from tailcut.pipeline.request_context import Arrivals
 from tailcut.protocol.http import Body, HeaderMap, Reply
 from tailcut.transport.http1 import listener
 from tailcut.transport.http1.listener import Listener
@@ -43,11 +43,13 @@ class Server:
             await self.gate.wait()
             return Reply(200, [], b"ok" if path == "/" else b"z" * 20_000_000)
 
-        worker: Any = SimpleNamespace(handle=handle, in_flight_count=InFlight(()), on_drain=None)
+        worker: Any = SimpleNamespace(handle=handle, arrivals=Arrivals(), on_drain=None)
         self.site = Site(worker, asyncio.get_running_loop())
         listening = socket.create_server(("127.0.0.1", 0))
         self.port = listening.getsockname()[1]
-        self.listener = Listener(self.site, deployment(directory, overrides=settings), listening, context)
+        self.listener = Listener(
+            self.site, deployment(directory, overrides=settings).deployment.server, listening, context
+        )
         self.listener.start()
 
     async def connect(self, **how: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -1,4 +1,4 @@
-"""/openapi.json: the HTTP interface of one deployment, made from its manifest."""
+"""/openapi.json: the HTTP interface of a server, made from the manifests of its models."""
 
 from __future__ import annotations
 
@@ -6,30 +6,42 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tailcut.common.bounds import Bound
-from tailcut.manifest import Deployment, Tensor
+from tailcut.manifest import Deployment, Server, Tensor
 from tailcut.protocol.openapi.limits import data_schema, field_schemas, row_value, sizes, type_of
-from tailcut.protocol.openapi.paths import INFERENCE, MANAGEMENT, SCHEMAS, paths
+from tailcut.protocol.openapi.paths import INFERENCE, MANAGEMENT, SCHEMAS, model_paths, server_paths
 from tailcut.version import version
 
+Described = tuple[Deployment, Sequence[Bound]]
+"""A model, and the bounds of its inputs beside the manifest's own: those of the version that is served."""
 
-def openapi(deployment: Deployment, bounds: Sequence[Bound] = ()) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 description of a deployment's HTTP interface.
+
+def openapi(name: str, server: Server, models: Sequence[Described]) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 description of a server's HTTP interface.
+
+    Where it has several models, the name of each stands before those of its schemas.
 
     Args:
-        bounds: of the inputs, beside the manifest's own: those of the version that is served.
+        name: of the only model, or of the host.
     """
-    server = deployment.server
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
-            "title": f"tailcut: {deployment.name}",
+            "title": f"tailcut: {name}",
             "version": version(),
             "description": "Open Inference Protocol v2 with the extensions listed by GET /v2. Every prediction "
             "reports the time of its stages in Server-Timing. Every error has a code and a hint.",
         },
-        "paths": paths(deployment),
-        "components": {"schemas": _schemas(deployment, bounds)},
+        "paths": {},
+        "components": {"schemas": dict(_SHARED)},
     }
+    for deployment, bounds in models:
+        own = _schemas(deployment, bounds)
+        prefix = f"{deployment.name}." if len(models) > 1 else ""
+        document["paths"] |= _renamed(model_paths(deployment), own, prefix)
+        document["components"]["schemas"] |= {
+            f"{prefix}{name}": _renamed(schema, own, prefix) for name, schema in own.items()
+        }
+    document["paths"] |= server_paths(server)
     schemes = {}
     if server.tokens:
         schemes[INFERENCE] = {"type": "http", "scheme": "bearer", "description": "a token of server.tokens"}
@@ -62,16 +74,34 @@ def _schemas(deployment: Deployment, bounds: Sequence[Bound]) -> dict[str, Any]:
         },
         "GenerateRequest": _generate_request(model.inputs, bounds),
         "GenerateReply": _generate_reply(deployment),
-        **SCHEMAS,
-        "Error": {
-            "type": "object",
-            "required": ["error", "code", "hint"],
-            "properties": {
-                **{key: {"type": "string"} for key in ("error", "code", "hint")},
-                "incident": {"type": "string", "description": "key of this error in the server's log"},
-            },
-        },
     }
+
+
+def _renamed(value: Any, own: Mapping[str, Any], prefix: str) -> Any:
+    """Return a tree whose references to ``own`` schemas have the prefix."""
+    if isinstance(value, list):
+        return [_renamed(each, own, prefix) for each in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _renamed(each, own, prefix) for key, each in value.items()}
+    name = str(value.get("$ref", "")).removeprefix(_REF)
+    if name in own:
+        found["$ref"] = f"{_REF}{prefix}{name}"
+    return found
+
+
+_REF = "#/components/schemas/"
+_SHARED = {
+    **SCHEMAS,
+    "Error": {
+        "type": "object",
+        "required": ["error", "code", "hint"],
+        "properties": {
+            **{key: {"type": "string"} for key in ("error", "code", "hint")},
+            "incident": {"type": "string", "description": "key of this error in the server's log"},
+        },
+    },
+}
 
 
 def _prediction_request(deployment: Deployment, bounds: Sequence[Bound]) -> dict[str, Any]:

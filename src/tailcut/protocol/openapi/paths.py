@@ -59,8 +59,8 @@ SCHEMAS: dict[str, Any] = {
 }
 
 
-def paths(deployment: Deployment) -> dict[str, Any]:
-    """Return every path of a deployment's HTTP interface."""
+def model_paths(deployment: Deployment) -> dict[str, Any]:
+    """Return the paths of one model."""
     name, server = deployment.name, deployment.server
     model = f"/v2/models/{name}"
     versioned = {f"{model}/versions/{{version}}": True, model: False}
@@ -68,10 +68,18 @@ def paths(deployment: Deployment) -> dict[str, Any]:
     for base, has_version in sorted(versioned.items(), key=lambda one: one[1]):
         for path, operation in _of_model(base, server).items():
             found[path] = _with_version(operation) if has_version else operation
+    return found | _of_repository(name, server)
+
+
+def server_paths(server: Server) -> dict[str, Any]:
+    """Return the paths that belong to no model."""
+    index = _manage(
+        "List of models, versions and variants", "IndexRequest", ("400", "413"), INFERENCE if server.tokens else ""
+    )
+    index["responses"]["200"]["content"] = _content("IndexReply")
     return {
-        **found,
         "/v2/models/stats": {"get": _guarded(server, _get("Statistics of every model", "Statistics"))},
-        **_of_repository(name, server),
+        "/v2/repository/index": {"post": index},
         "/v2": {"get": _get("Server metadata")},
         "/v2/health/live": {"get": _get("Liveness of the process")},
         "/v2/health/ready": {"get": _get("Readiness of the server", not_ready=True)},
@@ -102,17 +110,9 @@ def _of_model(base: str, server: Server) -> dict[str, Any]:
 
 def _of_repository(name: str, server: Server) -> dict[str, Any]:
     model = f"/v2/repository/models/{name}"
-    index = _manage(
-        "List of versions and variants in the registry",
-        "IndexRequest",
-        ("400", "413"),
-        INFERENCE if server.tokens else "",
-    )
-    index["responses"]["200"]["content"] = _content("IndexReply")
     management = MANAGEMENT if server.management_tokens else ""
     refused = ("400", "403", "404", "413", "500", "503")
     return {
-        "/v2/repository/index": {"post": index},
         f"{model}/load": {
             "post": _manage(
                 "Load the promoted variant, or a given version and variant", "LoadRequest", refused, management

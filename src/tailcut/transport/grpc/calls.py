@@ -11,9 +11,9 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from tailcut.errors import BadRequest, NotReady, Shed, TailcutError
+from tailcut.observe.failures import FailureLog
 from tailcut.protocol.http import clipped
 from tailcut.protocol.repeated_headers import by_name
-from tailcut.serving.deployment import Engine
 
 Metadata = tuple[tuple[str, str], ...]
 Context = Any
@@ -75,14 +75,14 @@ async def abort(context: Context, error: TailcutError, metadata: Metadata = (), 
     raise AssertionError("abort raises")
 
 
-def unforeseen(engine: Engine, method: str, error: Exception, named: str = "") -> tuple[TailcutError, str]:
+def unforeseen(failures: FailureLog, method: str, error: Exception, named: str = "") -> tuple[TailcutError, str]:
     """Log an error that should not be; return what the client hears of it, and the incident.
 
     Args:
         named: the request's id, for the log.
     """
     what = f"unexpected error in {method}"
-    incident = engine.failures.failed(type(error).__name__, what, error, perf_counter_ns(), named)
+    incident = failures.failed(type(error).__name__, what, error, perf_counter_ns(), named)
     hint = "a bug in tailcut: see the log and report it"
     return TailcutError(f"unexpected {type(error).__name__}", hint=hint), incident
 
@@ -102,7 +102,7 @@ def read(kind: type[Message], message: bytes) -> Any:
         ) from error
 
 
-def answering(engine: Engine, kind: type[Message], answer: Callable[[Any, Mapping[str, str]], Any]) -> Method:
+def answering(failures: FailureLog, kind: type[Message], answer: Callable[[Any, Mapping[str, str]], Any]) -> Method:
     """Return a method that reads a request of ``kind`` and answers it with the message that ``answer`` makes.
 
     Args:
@@ -119,7 +119,7 @@ def answering(engine: Engine, kind: type[Message], answer: Callable[[Any, Mappin
         except TailcutError as error:
             await abort(context, error)
         except Exception as error:
-            bug, incident = unforeseen(engine, kind.DESCRIPTOR.name.removesuffix("Request"), error)
+            bug, incident = unforeseen(failures, kind.DESCRIPTOR.name.removesuffix("Request"), error)
             await abort(context, bug, incident=incident)
 
     return method

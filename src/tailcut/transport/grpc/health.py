@@ -11,7 +11,7 @@ from contextlib import suppress
 from reprlib import repr as shown
 
 from tailcut.errors import BadRequest, NotFound
-from tailcut.serving.deployment import Engine
+from tailcut.serving.host import Host
 from tailcut.transport.grpc.calls import Context, Method, abort, answering, read
 from tailcut.transport.grpc.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
@@ -25,19 +25,19 @@ class Health:
     """Answers for the server as a whole (no service named) and for each service by name.
 
     Args:
-        services: names of the services that are as ready as the engine.
+        services: names of the services that are as ready as the host.
     """
 
     NAME = "grpc.health.v1.Health"
 
-    def __init__(self, engine: Engine, services: frozenset[str]) -> None:
-        self._engine = engine
+    def __init__(self, host: Host, services: frozenset[str]) -> None:
+        self._host = host
         self._services = services | {""}
         self._stopping = asyncio.Event()
 
     def check(self) -> Method:
         """Return the method ``Check``."""
-        return answering(self._engine, HealthCheckRequest, self._check)
+        return answering(self._host.failures, HealthCheckRequest, self._check)
 
     def stop(self) -> None:
         """End every ``Watch`` after a last word: it would hold the stop up."""
@@ -72,4 +72,4 @@ class Health:
     def _status(self, service: str) -> HealthCheckResponse.ServingStatus:
         if service not in self._services:
             return _UNKNOWN
-        return _SERVING if self._engine.is_ready else _NOT_SERVING
+        return _SERVING if self._host.is_ready else _NOT_SERVING

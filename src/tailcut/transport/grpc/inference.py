@@ -22,6 +22,7 @@ from tailcut.protocol.open_inference.parameters import timeout_ns as asked_timeo
 from tailcut.protocol.operator_log import note
 from tailcut.protocol.routing import codec_for
 from tailcut.serving.deployment import Engine
+from tailcut.serving.host import Host
 from tailcut.transport.grpc.calls import SERVICE, Context, Metadata, abort, headers_of, remaining_ns, unforeseen
 from tailcut.transport.grpc.codec import FINAL, WANTS_FINAL, Inference, MessageCodec, parse
 from tailcut.transport.grpc.models import pipeline_of
@@ -41,29 +42,81 @@ class Failed(Exception):
 
 
 class Inferences:
-    """Answers inference requests of one engine.
+    """Answers inference requests to the models of a host.
 
     Args:
         guard: lets requests pass; the tenant of a token goes before the header's.
         log: the access log; None where there is none.
     """
 
+    def __init__(self, host: Host, guard: Guard, log: AccessLog | None = None) -> None:
+        self._host = host
+        self._guard = guard
+        self._log = log
+        self._models = {name: _ModelInferences(engine, guard, log) for name, engine in host.engines.items()}
+
+    async def unary(self, message: bytes, context: Context) -> bytes:
+        """Answer ModelInfer."""
+        start_ns = perf_counter_ns()
+        headers = headers_of(context)
+        try:
+            model, request = self._of(message, headers)
+        except TailcutError as error:
+            await abort(context, error, ((REQUEST_ID, request_id(headers) or new_request_id()),))
+        return await model.unary(start_ns, headers, request, context)
+
+    async def in_stream(self, headers: Mapping[str, str], message: bytes, left_ns: int, emit: Emit) -> None:
+        """Answer one request of ModelStreamInfer with one response, or with several where the model streams.
+
+        Raises:
+            Failed: any error; responses may have been emitted before it.
+        """
+        start_ns = perf_counter_ns()
+        try:
+            model, request = self._of(message, headers)
+        except TailcutError as error:
+            raise Failed(error, "") from None
+        await model.in_stream(start_ns, headers, request, left_ns, emit)
+
+    def _of(self, message: bytes, headers: Mapping[str, str]) -> tuple[_ModelInferences, bytes | ModelInferRequest]:
+        """Return whose request it is, and the request: not read yet where there is only one model.
+
+        Raises:
+            TailcutError: the model is unknown or could not be loaded, or the message is none. That is no end of a
+                request to a model, and is not counted.
+        """
+        if self._host.manifest.is_single:
+            (only,) = self._models.values()
+            return only, message
+        self._guard.inference(headers)
+        request = parse(message)
+        name = request.model_name
+        engine = self._host.engine(name)
+        found = self._models.get(name)
+        if found is None:
+            found = self._models[name] = _ModelInferences(engine, self._guard, self._log)
+        return found, request
+
+
+class _ModelInferences:
+    """Answers inference requests to one model."""
+
     def __init__(self, engine: Engine, guard: Guard, log: AccessLog | None = None) -> None:
         self._engine = engine
         self._log = log
         self._guard = guard if guard.asks else None
-        deployment = engine.deployment
-        self._timeout_ns = int(deployment.slo.timeout_s * 1e9)
-        self._max_timeout_ns = int(deployment.server.max_timeout_s * 1e9)
-        self._tenant_header = deployment.server.tenant_header.lower()
+        server = engine.deployment.server
+        self._max_timeout_ns = int(server.max_timeout_s * 1e9)
+        self._tenant_header = server.tenant_header.lower()
         self._codec: tuple[Pipeline, MessageCodec] | None = None
         for route in ("grpc_infer", "grpc_stream"):
             engine.recorder.expect(route)
 
-    async def unary(self, message: bytes, context: Context) -> bytes:
+    async def unary(
+        self, start_ns: int, headers: Mapping[str, str], message: bytes | ModelInferRequest, context: Context
+    ) -> bytes:
         """Answer ModelInfer."""
-        call = self._engine.begin("grpc_infer", perf_counter_ns())
-        headers = headers_of(context)
+        call = self._engine.begin("grpc_infer", start_ns)
         call.request_id = request_id(headers)
         try:
             reply = await self._counted(call, self._whole(call, headers, message, remaining_ns(context)))
@@ -77,13 +130,11 @@ class Inferences:
         context.set_trailing_metadata(metadata)
         return reply
 
-    async def in_stream(self, headers: Mapping[str, str], message: bytes, left_ns: int, emit: Emit) -> None:
-        """Answer one request of ModelStreamInfer with one response, or with several where the model streams.
-
-        Raises:
-            Failed: any error; responses may have been emitted before it.
-        """
-        call = self._engine.begin("grpc_stream", perf_counter_ns())
+    async def in_stream(
+        self, start_ns: int, headers: Mapping[str, str], message: bytes | ModelInferRequest, left_ns: int, emit: Emit
+    ) -> None:
+        """Answer one request of ModelStreamInfer; raises Failed."""
+        call = self._engine.begin("grpc_stream", start_ns)
         call.request_id = request_id(headers)
         try:
             await self._counted(call, self._parts(call, headers, message, left_ns, emit))
@@ -115,11 +166,13 @@ class Inferences:
             outcome = DeadlineExceeded.code if late else ClientGone.code
             raise
         except Exception as error:
-            raise Failed(*unforeseen(engine, call.route, error, call.request_id)) from error
+            raise Failed(*unforeseen(engine.failures, call.route, error, call.request_id)) from error
         finally:
             engine.end(call, outcome)
 
-    async def _whole(self, call: RequestContext, headers: Mapping[str, str], message: bytes, left_ns: int) -> bytes:
+    async def _whole(
+        self, call: RequestContext, headers: Mapping[str, str], message: bytes | ModelInferRequest, left_ns: int
+    ) -> bytes:
         pipeline, codec, inference = self._admitted(call, headers, message, left_ns)
         outputs = await pipeline.infer(call, inference.inputs, inference.rows, inference.outputs)
         reply = codec.encode(inference, outputs).SerializeToString()
@@ -127,7 +180,12 @@ class Inferences:
         return reply
 
     async def _parts(
-        self, call: RequestContext, headers: Mapping[str, str], message: bytes, left_ns: int, emit: Emit
+        self,
+        call: RequestContext,
+        headers: Mapping[str, str],
+        message: bytes | ModelInferRequest,
+        left_ns: int,
+        emit: Emit,
     ) -> None:
         pipeline, codec, inference = self._admitted(call, headers, message, left_ns)
         wants_final = flag(inference.parameters, WANTS_FINAL, default=False)
@@ -156,7 +214,7 @@ class Inferences:
                 await emit(_marked(codec.encode(inference, part), is_final=False))
 
     def _admitted(
-        self, call: RequestContext, headers: Mapping[str, str], message: bytes, left_ns: int
+        self, call: RequestContext, headers: Mapping[str, str], message: bytes | ModelInferRequest, left_ns: int
     ) -> tuple[Pipeline, MessageCodec, Inference]:
         """Read, check and admit a request.
 
@@ -170,13 +228,13 @@ class Inferences:
             call.tenant = tenant(headers, self._tenant_header)
         header_ns = timeout_ns(headers)
         call.timings.lap(Stage.RECEIVE, perf_counter_ns())
-        request = parse(message)
+        request = parse(message) if isinstance(message, bytes) else message
         pipeline, codec = self._opened(request)
         inference = codec.decode(request)
         call.priority = priority(inference.parameters)
         asked_ns = asked_timeout_ns(inference.parameters)
         if left_ns or header_ns or asked_ns:
-            limits = (self._timeout_ns, self._max_timeout_ns, left_ns, header_ns, asked_ns)
+            limits = (self._engine.timeout_ns, self._max_timeout_ns, left_ns, header_ns, asked_ns)
             call.deadline_ns = deadline_ns(call.timings.start_ns, *limits)
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
         # A stream is not cached: what would recall its answer is not on its way.
@@ -203,15 +261,15 @@ class Inferences:
         size_bytes: int = 0,
     ) -> None:
         """Write a request's line to the access log, if it is one of those."""
-        took_ns = call.timings.total_ns
-        if self._log is None or not self._log.wants(took_ns, failed=failed is not None):
+        model, took_ns = self._engine.deployment.name, call.timings.total_ns
+        if self._log is None or not self._log.wants(model, took_ns, failed=failed is not None):
             return
         status, error = "OK", None
         if failed is not None:
             status, error = failed.error.grpc_status, {"code": failed.error.code}
             if failed.incident:
                 error["incident"] = failed.incident
-        self._log.write("GRPC", f"/{SERVICE}/{method}", status, took_ns, size_bytes, headers, metadata, error)
+        self._log.write(model, "GRPC", f"/{SERVICE}/{method}", status, took_ns, size_bytes, headers, metadata, error)
 
     def _failed(self, call: RequestContext, error: TailcutError) -> Failed:
         now_ns = perf_counter_ns()

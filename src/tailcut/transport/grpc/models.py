@@ -1,4 +1,4 @@
-"""RPCs about the server and its model: readiness, metadata, configuration, statistics, repository."""
+"""RPCs about the server and its models: readiness, metadata, configuration, statistics, repository."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tailcut.protocol.repository_routes import load_parameters
 from tailcut.protocol.routing import no_version
 from tailcut.protocol.routing import pipeline_of as pipeline_of_version
 from tailcut.serving.deployment import Engine
+from tailcut.serving.host import Host
 from tailcut.transport.grpc import open_inference_pb2 as messages
 from tailcut.transport.grpc.calls import Method, answering
 from tailcut.transport.grpc.codec import parameters_of
@@ -30,16 +31,6 @@ _Headers = Mapping[str, str]
 M = TypeVar("M", bound=Message)
 
 
-def check_name(engine: Engine, name: str) -> None:
-    """Refuse a model that this server does not have.
-
-    Raises:
-        NotFound: it has another.
-    """
-    if name != engine.deployment.name:
-        raise NotFound(f"model {shown(name)} is unknown", hint=f"this server has {engine.deployment.name!r}")
-
-
 def pipeline_of(engine: Engine, name: str, version: str) -> Pipeline:
     """Return the pipeline that answers a model; an empty version means the one that is served.
 
@@ -47,71 +38,77 @@ def pipeline_of(engine: Engine, name: str, version: str) -> Pipeline:
         NotFound: no such model or version here.
         NotReady: it is not loaded (yet).
     """
-    check_name(engine, name)
+    if name != engine.deployment.name:
+        raise NotFound(f"model {shown(name)} is unknown", hint=f"this server has {engine.deployment.name!r}")
     return pipeline_of_version(engine, version)
 
 
 class Models:
-    """Answers questions about one engine's server and model, and loads and unloads it.
+    """Answers questions about a host and its models, and loads and unloads them.
 
     Args:
         guard: decides who may ask, and who may load.
     """
 
-    def __init__(self, engine: Engine, guard: Guard) -> None:
-        self._engine = engine
+    def __init__(self, host: Host, guard: Guard) -> None:
+        self._host = host
         self._guard = guard
 
     def methods(self) -> dict[str, Method]:
         """The RPCs by name."""
-        engine = self._engine
+        log = self._host.failures
         return {
-            "ServerLive": answering(engine, messages.ServerLiveRequest, self._live),
-            "ServerReady": answering(engine, messages.ServerReadyRequest, self._ready),
-            "ModelReady": answering(engine, messages.ModelReadyRequest, self._model_ready),
-            "ServerMetadata": answering(engine, messages.ServerMetadataRequest, self._server),
-            "ModelMetadata": answering(engine, messages.ModelMetadataRequest, self._model),
-            "ModelConfig": answering(engine, messages.ModelConfigRequest, self._config),
-            "ModelStatistics": answering(engine, messages.ModelStatisticsRequest, self._statistics),
-            "RepositoryIndex": answering(engine, messages.RepositoryIndexRequest, self._index),
-            "RepositoryModelLoad": answering(engine, messages.RepositoryModelLoadRequest, self._load),
-            "RepositoryModelUnload": answering(engine, messages.RepositoryModelUnloadRequest, self._unload),
+            "ServerLive": answering(log, messages.ServerLiveRequest, self._live),
+            "ServerReady": answering(log, messages.ServerReadyRequest, self._ready),
+            "ModelReady": answering(log, messages.ModelReadyRequest, self._model_ready),
+            "ServerMetadata": answering(log, messages.ServerMetadataRequest, self._server),
+            "ModelMetadata": answering(log, messages.ModelMetadataRequest, self._model),
+            "ModelConfig": answering(log, messages.ModelConfigRequest, self._config),
+            "ModelStatistics": answering(log, messages.ModelStatisticsRequest, self._statistics),
+            "RepositoryIndex": answering(log, messages.RepositoryIndexRequest, self._index),
+            "RepositoryModelLoad": answering(log, messages.RepositoryModelLoadRequest, self._load),
+            "RepositoryModelUnload": answering(log, messages.RepositoryModelUnloadRequest, self._unload),
         }
 
     def _live(self, _: Any, headers: _Headers) -> messages.ServerLiveResponse:
         return messages.ServerLiveResponse(live=True)
 
     def _ready(self, _: Any, headers: _Headers) -> messages.ServerReadyResponse:
-        return messages.ServerReadyResponse(ready=self._engine.is_ready)
+        return messages.ServerReadyResponse(ready=self._host.is_ready)
 
     def _model_ready(self, request: messages.ModelReadyRequest, headers: _Headers) -> messages.ModelReadyResponse:
-        check_name(self._engine, request.name)
-        if request.version and self._engine.is_ready:
-            pipeline_of(self._engine, request.name, request.version)
-        return messages.ModelReadyResponse(ready=self._engine.is_ready)
+        if self._host.has_failed(request.name):
+            return messages.ModelReadyResponse(ready=False)
+        engine = self._host.engine(request.name)
+        if request.version and engine.is_ready:
+            pipeline_of_version(engine, request.version)
+        return messages.ModelReadyResponse(ready=engine.is_ready)
 
     def _server(self, _: Any, headers: _Headers) -> messages.ServerMetadataResponse:
         return messages.ServerMetadataResponse(name="tailcut", version=version(), extensions=EXTENSIONS)
 
     def _model(self, request: messages.ModelMetadataRequest, headers: _Headers) -> messages.ModelMetadataResponse:
-        self._guard.inference(headers)
-        pipeline_of(self._engine, request.name, request.version)
-        return _filled(messages.ModelMetadataResponse(), metadata_of(self._engine))
+        engine = self._loaded(request.name, request.version, headers)
+        return _filled(messages.ModelMetadataResponse(), metadata_of(engine))
 
     def _config(self, request: messages.ModelConfigRequest, headers: _Headers) -> messages.ModelConfigResponse:
+        engine = self._loaded(request.name, request.version, headers)
+        return messages.ModelConfigResponse(config=_filled(messages.ModelConfig(), config_of(engine)))
+
+    def _loaded(self, name: str, version: str, headers: _Headers) -> Engine:
         self._guard.inference(headers)
-        pipeline_of(self._engine, request.name, request.version)
-        return messages.ModelConfigResponse(config=_filled(messages.ModelConfig(), config_of(self._engine)))
+        engine = self._host.engine(name)
+        pipeline_of_version(engine, version)
+        return engine
 
     def _statistics(
         self, request: messages.ModelStatisticsRequest, headers: _Headers
     ) -> messages.ModelStatisticsResponse:
         self._guard.inference(headers)
-        if request.name:
-            check_name(self._engine, request.name)
-        found = self._engine.statistics.describe(request.version)
-        if request.version and not found:
-            raise no_version(self._engine, request.version)
+        engines = [self._host.engine(request.name)] if request.name else self._host.engines.values()
+        found = [each for engine in engines for each in engine.statistics.describe(request.version)]
+        if request.version and request.name and not found:
+            raise no_version(self._host.engine(request.name), request.version)
         return _filled(messages.ModelStatisticsResponse(), {"model_stats": found})
 
     async def _index(
@@ -119,7 +116,7 @@ class Models:
     ) -> messages.RepositoryIndexResponse:
         self._guard.inference(headers)
         _check_repository(request.repository_name)
-        entries = await self._engine.repository.index(ready_only=request.ready)
+        entries = await self._host.index(ready_only=request.ready)
         return _filled(messages.RepositoryIndexResponse(), {"models": entries})
 
     async def _load(
@@ -127,9 +124,8 @@ class Models:
     ) -> messages.RepositoryModelLoadResponse:
         self._guard.management(headers)
         _check_repository(request.repository_name)
-        check_name(self._engine, request.model_name)
         version, variant = load_parameters(parameters_of(request.parameters))
-        await self._engine.repository.load(version=version, variant=variant)
+        await self._host.load(request.model_name, version=version, variant=variant)
         return messages.RepositoryModelLoadResponse()
 
     def _unload(
@@ -137,15 +133,17 @@ class Models:
     ) -> messages.RepositoryModelUnloadResponse:
         self._guard.management(headers)
         _check_repository(request.repository_name)
-        check_name(self._engine, request.model_name)
         # Its one parameter, unload_dependents, is about models that are made of others; there are none here.
-        self._engine.repository.unload()
+        self._host.unload(request.model_name)
         return messages.RepositoryModelUnloadResponse()
 
 
 def _check_repository(name: str) -> None:
     if name:
-        raise NotFound(f"repository {shown(name)} is unknown", hint="leave the name out: a deployment has one registry")
+        raise NotFound(
+            f"repository {shown(name)} is unknown",
+            hint="leave the name out: each model has its own registry",
+        )
 
 
 def _filled(message: M, found: Mapping[str, Any]) -> M:

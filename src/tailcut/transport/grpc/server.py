@@ -10,7 +10,7 @@ import grpc.aio
 from tailcut.errors import StartError
 from tailcut.protocol.access_log import AccessLog
 from tailcut.protocol.auth import Guard
-from tailcut.serving.deployment import Engine
+from tailcut.serving.host import Host
 from tailcut.transport.grpc import health_pb2, open_inference_pb2, reflection_pb2
 from tailcut.transport.grpc.calls import SERVICE, Method
 from tailcut.transport.grpc.health import Health
@@ -34,7 +34,7 @@ _CONNECTIONS = (
 
 
 class GRPCServer:
-    """Answers gRPC for one engine, on the running event loop.
+    """Answers gRPC for the models of a host, on the running event loop.
 
     Args:
         address: an IP address of this machine.
@@ -43,15 +43,15 @@ class GRPCServer:
         log: the access log; None where there is none.
     """
 
-    def __init__(self, engine: Engine, address: str, port: int, guard: Guard, log: AccessLog | None = None) -> None:
-        self._engine = engine
-        self._host = f"[{address}]" if ":" in address else address
+    def __init__(self, host: Host, address: str, port: int, guard: Guard, log: AccessLog | None = None) -> None:
+        self._host = host
+        self._address = f"[{address}]" if ":" in address else address
         self.port = port
         self._server: grpc.aio.Server | None = None
         self._guard = guard
-        self._inferences = Inferences(engine, guard, log)
-        self._streams = InferenceStreams(engine, self._inferences)
-        self._health = Health(engine, frozenset({SERVICE}))
+        self._inferences = Inferences(host, guard, log)
+        self._streams = InferenceStreams(self._inferences)
+        self._health = Health(host, frozenset({SERVICE}))
 
     async def start(self) -> None:
         """Listen and answer; before the model is loaded inference is refused as not ready.
@@ -62,10 +62,10 @@ class GRPCServer:
         server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers(tuple(self._handlers()))
         try:
-            self.port = self._listen(server, f"{self._host}:{self.port}")
+            self.port = self._listen(server, f"{self._address}:{self.port}")
         except RuntimeError as error:
             raise StartError(
-                f"cannot listen on {self._host}:{self.port} for gRPC",
+                f"cannot listen on {self._address}:{self.port} for gRPC",
                 hint="choose another port with server.grpc_port; the log lines above may name the cause",
             ) from error
         await server.start()
@@ -80,7 +80,7 @@ class GRPCServer:
             await server.stop(timeout_s)
 
     def _options(self) -> list[tuple[str, int]]:
-        server = self._engine.deployment.server
+        server = self._host.server
         return [
             ("grpc.max_receive_message_length", int(server.max_body_bytes)),
             # The answer to a request that was accepted is sent whatever its size, as over HTTP.
@@ -92,7 +92,7 @@ class GRPCServer:
         ]
 
     def _listen(self, server: grpc.aio.Server, where: str) -> int:
-        tls = find_tls(self._engine.manifest)
+        tls = find_tls(self._host.manifest)
         if tls is None:
             return int(server.add_insecure_port(where))
         credentials = grpc.ssl_server_credentials([(tls.key.read_bytes(), tls.cert.read_bytes())])
@@ -100,7 +100,7 @@ class GRPCServer:
 
     def _handlers(self) -> list[Any]:
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-        methods: dict[str, Method] = Models(self._engine, self._guard).methods()
+        methods: dict[str, Method] = Models(self._host, self._guard).methods()
         rpcs: dict[str, Any] = {name: unary(method) for name, method in methods.items()}
         # Messages are handed over as bytes: gRPC answers one that it cannot read itself with INTERNAL.
         rpcs["ModelInfer"] = unary(self._inferences.unary)

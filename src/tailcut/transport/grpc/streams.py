@@ -8,7 +8,6 @@ from typing import Any
 
 from tailcut.errors import NotReady, TailcutError
 from tailcut.protocol.http import clipped
-from tailcut.serving.deployment import Engine
 from tailcut.transport.grpc.calls import EOF, Context, abort, headers_of, remaining_ns
 from tailcut.transport.grpc.codec import FINAL, parse
 from tailcut.transport.grpc.inference import Failed, Inferences
@@ -19,10 +18,9 @@ _AHEAD = 256
 
 
 class InferenceStreams:
-    """The streams of one engine's clients."""
+    """The streams of a host's clients."""
 
-    def __init__(self, engine: Engine, inferences: Inferences) -> None:
-        self._engine = engine
+    def __init__(self, inferences: Inferences) -> None:
         self._inferences = inferences
         self._stopping = asyncio.Event()
 

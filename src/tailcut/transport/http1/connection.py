@@ -176,10 +176,10 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         """Have the current request answered, in the next turn of the loop."""
         if self._next is None:
-            self._site.in_flight_count.coming += 1
+            self._site.arrivals.coming += 1
             self._task = self._site.loop.create_task(self._serve())
         elif not self._next.done():  # else the client has gone
-            self._site.in_flight_count.coming += 1
+            self._site.arrivals.coming += 1
             self._next.set_result(True)
 
     async def _serve(self) -> None:
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
         site = self._site
         is_more = True
         while is_more:
-            site.in_flight_count.coming -= 1
+            site.arrivals.coming -= 1
             keep = await self._answer()
             if self._is_lost:
                 return

@@ -30,7 +30,7 @@ async def _serve(worker: Worker, listening: socket.socket, tls: Tls | None, loop
     loop.add_signal_handler(STOP, stopped.set)
     site = Site(worker, loop)
     worker.expose(site.samples)
-    listener = Listener(site, worker.manifest, listening, context_of(tls) if tls is not None else None)
+    listener = Listener(site, worker.server, listening, context_of(tls) if tls is not None else None)
     worker.begin(loop)
     listener.start()
     await stopped.wait()

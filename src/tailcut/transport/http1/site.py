@@ -50,7 +50,7 @@ class Site:
 
     Attributes:
         handle: answers one request.
-        in_flight_count: see ``Worker``.
+        arrivals: see ``Worker``.
         is_leaving: whether clients are told to connect anew, elsewhere.
         is_stopping: whether every reply is the last on its connection.
         on_left: called when a connection has ended.
@@ -59,7 +59,7 @@ class Site:
     def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.handle: Handle = worker.handle
-        self.in_flight_count = worker.in_flight_count
+        self.arrivals = worker.arrivals
         self.connections: set[OpenConnection] = set()
         self.is_leaving = self.is_stopping = False
         worker.on_drain = self.leave

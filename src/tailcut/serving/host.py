@@ -1,0 +1,328 @@
+"""The models of one server by name: their start, loading and unloading, and what the process is as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from reprlib import repr as shown
+from time import perf_counter_ns
+from typing import Any
+
+from tailcut.errors import NotFound, NotReady, StartError, TailcutError
+from tailcut.manifest import Manifest
+from tailcut.manifest.host import Hosted, HostManifest
+from tailcut.observe.exposition import Exposition, ModelSeries, Sample
+from tailcut.pipeline.request_context import Arrivals
+from tailcut.serving.deployment import TICK_S, Engine
+from tailcut.serving.deployment_loader import Choose
+from tailcut.serving.host_state import HostState
+
+log = logging.getLogger("tailcut.server")
+
+_SEVERITY = ("ready", "draining", "stopped", "unloaded", "loading", "failed")
+"""States of models; the host as a whole is in the last of those that its required models are in."""
+
+_LONGEST_NAMES = 10
+
+
+class Host:
+    """Everything that a server serves. Owned by the event loop.
+
+    Attributes:
+        manifest: which models those are, and the server's settings.
+        engines: models by name, loaded or not; those whose manifest could never be read are not among them.
+        failures: the log of failures.
+        loop_lag: nanoseconds by which the event loop woke up later than asked.
+        exposition: what /metrics shows.
+    """
+
+    def __init__(self, manifest: HostManifest) -> None:
+        self.manifest = manifest
+        self.server = manifest.server
+        self._state = HostState(quiet=not manifest.is_single)
+        self.failures = self._state.failures
+        self.loop_lag = self._state.loop_lag
+        self._hosted: dict[str, Hosted] = {hosted.name: hosted for hosted in manifest.models}
+        self.engines: dict[str, Engine] = {
+            name: Engine(hosted.manifest, self._state)
+            for name, hosted in self._hosted.items()
+            if hosted.manifest is not None
+        }
+        self.exposition = Exposition(self._series, self.loop_lag, [self._samples])
+        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._phase = ""
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Host:
+        """Return the host of one model."""
+        return cls(HostManifest.of(manifest))
+
+    # -- The process -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load all models side by side; returns when each is ready or has failed. Failures are in the log.
+
+        Raises:
+            TailcutError: of the only model, or the first one where all have failed.
+        """
+        self._tick(asyncio.get_running_loop())
+        for hosted in self._hosted.values():
+            if hosted.error is not None:
+                log.error("model %s cannot be loaded: %s", hosted.name, hosted.error)
+        for name, engine in self.engines.items():
+            self._begin(name, engine)
+        loading = list(self._loading.values())
+        await asyncio.gather(*loading, return_exceptions=True)
+        self._state.quiet = True  # from here on others may be serving
+        errors = [task.exception() for task in loading if not task.cancelled()]
+        if loading and len(errors) == len(loading) and all(errors) and (first := errors[0]) is not None:
+            raise first
+
+    def drain(self) -> None:
+        """Stop being ready; requests are still answered."""
+        self._phase = self._phase or "draining"
+        for engine in self.engines.values():
+            engine.drain()
+
+    def end_streams(self) -> None:
+        """End all streams."""
+        for engine in self.engines.values():
+            engine.streams.stop()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Fail what waits, let running batches end for at most ``timeout_s``, close everything."""
+        self._phase = "stopped"
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._loading.values():
+            task.cancel()
+        await asyncio.gather(*(engine.stop(timeout_s) for engine in self.engines.values()))
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """To be told of requests that are about to be handled."""
+        return self._state.arrivals
+
+    @property
+    def state(self) -> str:
+        """Of the whole: draining, stopped, or the worst state of its required models."""
+        if self._phase:
+            return self._phase
+        states = [self._state_of(name) for name, hosted in self._hosted.items() if hosted.required]
+        return max(states, key=_SEVERITY.index, default="ready")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests should be sent here: all required models are ready."""
+        required = (name for name, hosted in self._hosted.items() if hosted.required)
+        return not self._phase and all(name in self.engines and self.engines[name].is_ready for name in required)
+
+    def readiness(self) -> dict[str, Any]:
+        """Return what GET /v2/health/ready answers: of one model its own state, of several each one's."""
+        found: dict[str, Any] = {"ready": self.is_ready, "state": self.state}
+        if self.manifest.is_single:
+            return found | self.only.promotion
+        models = {}
+        for name, hosted in self._hosted.items():
+            engine = self.engines.get(name)
+            ready = engine is not None and engine.is_ready
+            models[name] = {"ready": ready, "state": self._state_of(name), "required": hosted.required}
+            if engine is not None and engine.promotion:
+                models[name] |= engine.promotion
+            if (why := self._why_not(name)) is not None:
+                models[name]["reason"] = why.message
+        return found | {"models": models}
+
+    # -- Models ------------------------------------------------------------------------------------------------------
+
+    @property
+    def only(self) -> Engine:
+        """The only model of a host of one."""
+        (engine,) = self.engines.values()
+        return engine
+
+    def engine(self, name: str) -> Engine:
+        """Return a model.
+
+        Raises:
+            NotFound: there is none of that name.
+            NotReady: its manifest could not be read.
+        """
+        found = self.engines.get(name)
+        if found is not None:
+            return found
+        if (hosted := self._hosted.get(name)) is not None and hosted.error is not None:
+            raise NotReady(f"model {name!r} failed to load: {hosted.error.message}", hint=hosted.error.hint)
+        raise NotFound(f"model {shown(name)} is unknown", hint=f"this server has {_names(self._hosted)}")
+
+    def has_failed(self, name: str) -> bool:
+        """Whether there is a model of that name whose manifest could not be read."""
+        return name in self._hosted and name not in self.engines
+
+    async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
+        """List every variant of every version of every model; see ``Repository.index``. New folders are found."""
+        await self._look()
+        entries: list[dict[str, str]] = []
+        for name in self._hosted:
+            engine = self.engines.get(name)
+            if engine is not None:
+                found = await engine.repository.index(ready_only=ready_only)
+                if found or ready_only:
+                    entries += found
+                    continue
+            if not ready_only:
+                why = self._why_not(name)
+                reason = why.message if why is not None else "the registry has no variant of it"
+                entries.append({"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason})
+        return entries
+
+    async def load(self, name: str, *, version: str = "", variant: str = "") -> None:
+        """Serve a model, or another variant of one that is served; returns when it is served.
+
+        A model that is not loaded is loaded with its manifest as it is by now.
+
+        Args:
+            version, variant: see ``Repository.load``.
+
+        Raises:
+            NotFound: there is no such model, version or variant.
+            NotReady: the server is draining, or the model is unloaded while it is loaded.
+            TailcutError: why it cannot be loaded.
+        """
+        await self._look()
+        if (task := self._loading.get(name)) is not None:
+            await asyncio.wait({task})
+        if self._phase:
+            raise NotReady(f"the server is {self._phase}", hint="load the model on another server")
+        hosted = self._hosted.get(name)
+        if hosted is None:
+            self.engine(name)
+            raise AssertionError("a model without a manifest")
+        engine = self.engines.get(name)
+        if engine is not None and engine.is_loaded:
+            await engine.repository.load(version=version, variant=variant)
+            return
+        hosted = await asyncio.to_thread(self.manifest.read_again, hosted)
+        if name in self._loading:  # somebody else was faster
+            return await self.load(name, version=version, variant=variant)
+        if hosted.manifest is None:
+            self._hosted[name] = replace(hosted, required=self._hosted[name].required)
+            assert hosted.error is not None
+            raise hosted.error
+        if hosted.manifest.deployment.name != name:
+            return await self._rename(name, hosted, version, variant)
+        self._hosted[name] = hosted
+        if engine is None:
+            engine = self.engines[name] = Engine(hosted.manifest, self._state)
+        else:
+            engine.adopt(hosted.manifest)
+            await engine.gone()
+        task = self._begin(name, engine, engine.repository.choose(version, variant))
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise NotReady(f"model {name!r} was unloaded while it was loading", hint="load it again") from None
+            raise  # whoever asked is gone; the model is loaded all the same
+
+    def unload(self, name: str) -> None:
+        """Answer no more requests to a model until the next load; its memory is freed when its requests have ended.
+
+        Raises:
+            NotFound: there is no such model.
+            NotReady: the server is draining.
+        """
+        engine = self.engine(name)
+        if self._phase:
+            raise NotReady(f"the server is {self._phase}", hint="it unloads everything when it stops")
+        if (task := self._loading.get(name)) is not None:
+            task.cancel()  # its state is "unloaded" then
+            return
+        engine.unload()
+
+    def _begin(self, name: str, engine: Engine, choose: Choose | None = None) -> asyncio.Task[None]:
+        """Load a model in a task of its own, so that it can be cancelled by an unload and by nothing else."""
+        task = self._loading[name] = asyncio.get_running_loop().create_task(engine.start(choose))
+        task.add_done_callback(lambda ended: self._loaded(name, ended))
+        return task
+
+    def _loaded(self, name: str, ended: asyncio.Task[None]) -> None:
+        if self._loading.get(name) is ended:
+            del self._loading[name]
+        if ended.cancelled() or (error := ended.exception()) is None or self.manifest.is_single:
+            return
+        cause = None if isinstance(error, TailcutError) else error
+        log.error("model %s could not be loaded: %s", name, error, exc_info=cause)
+
+    async def _rename(self, name: str, hosted: Hosted, version: str, variant: str) -> None:
+        """Load a model whose manifest has got another name; the first time that it could be read, that is its name."""
+        assert hosted.manifest is not None
+        new = hosted.manifest.deployment.name
+        if name in self.engines or new in self._hosted:
+            taken = f"which {self._hosted[new].file} has" if new in self._hosted else "but was started with another"
+            raise StartError(
+                f"{hosted.file} says name = {new!r}, {taken}", hint=f"write name = {name!r}, or restart the server"
+            )
+        del self._hosted[name]
+        self._hosted[new] = hosted
+        await self.load(new, version=version, variant=variant)
+
+    async def _look(self) -> None:
+        """Find models in new subfolders."""
+        known = {hosted.file for hosted in self._hosted.values()}
+        for hosted in await asyncio.to_thread(self.manifest.look):
+            if hosted.file in known:
+                continue
+            if hosted.name in self._hosted:
+                log.error("%s: its name is that of %s", hosted.file, self._hosted[hosted.name].file)
+                continue
+            self._hosted[hosted.name] = hosted
+            if hosted.manifest is not None:
+                engine = self.engines[hosted.name] = Engine(hosted.manifest, self._state)
+                engine.state = "unloaded"
+
+    def _state_of(self, name: str) -> str:
+        engine = self.engines.get(name)
+        return "failed" if engine is None else engine.state
+
+    def _why_not(self, name: str) -> TailcutError | None:
+        engine = self.engines.get(name)
+        return self._hosted[name].error if engine is None else engine.failure
+
+    # -- Metrics and the tick ----------------------------------------------------------------------------------------
+
+    def expose(self, source: Callable[[], Iterator[Sample]]) -> None:
+        """Have /metrics show what ``source`` yields, which belongs to no model."""
+        self.exposition.add(source)
+
+    def _series(self) -> Iterator[ModelSeries]:
+        for name, engine in self.engines.items():
+            yield ModelSeries(name, engine.recorder, engine.samples)
+
+    def _samples(self) -> Iterator[Sample]:
+        text = "1 while all required models are ready."
+        yield Sample("tailcut_host_ready", text, "gauge", {}, float(self.is_ready))
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        due_ns = perf_counter_ns() + int(TICK_S * 1e9)
+
+        def tick() -> None:
+            now_ns = perf_counter_ns()
+            self.loop_lag.add(max(now_ns - due_ns, 0))
+            for engine in self.engines.values():
+                if engine.in_flight:
+                    engine.watch_clients(loop)
+            self.failures.flush(now_ns)
+            if self._phase != "stopped":
+                self._tick(loop)
+
+        self._timer = loop.call_later(TICK_S, tick)
+
+
+def _names(models: dict[str, Hosted]) -> str:
+    listed = [repr(name) for name in models][:_LONGEST_NAMES]
+    more = len(models) - len(listed)
+    return ", ".join(listed) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,26 @@
+"""What all models of a process share: the log of failures, requests that are arriving, the event loop's lag."""
+
+from __future__ import annotations
+
+from tailcut.common.histogram import Histogram
+from tailcut.models.loading_memory import LoadingMemory
+from tailcut.observe.failures import FailureLog
+from tailcut.pipeline.request_context import Arrivals
+
+
+class HostState:
+    """State of the process, not of a model. Owned by the event loop.
+
+    Attributes:
+        arrivals: requests that were read and not begun yet; of which model, nobody knows by then.
+        loop_lag: nanoseconds by which the event loop woke up later than asked.
+        memory: lets models be loaded at once as far as there is memory for them.
+        quiet: whether models are loaded in the background, because others (may) serve meanwhile.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.failures = FailureLog()
+        self.arrivals = Arrivals()
+        self.loop_lag = Histogram()
+        self.memory = LoadingMemory()
+        self.quiet = quiet
