@@ -22,6 +22,9 @@ from typing import Any
 request_id: ContextVar[str] = ContextVar("tailcut_request_id", default="")
 """Of the request whose hook runs in this context; a record may also bring its own as an attribute of this name."""
 
+model: ContextVar[str] = ContextVar("tailcut_model", default="")
+"""Name of the model that is loaded or looked after in this context; likewise."""
+
 _ATTRIBUTES = ("request_id", "incident", "code")
 """Of a record, written where it has them (``extra=`` of the logging functions)."""
 
@@ -33,12 +36,15 @@ class _ModelFormatter(logging.Formatter):
     """What both forms of the log share.
 
     Args:
-        model: name of the deployment.
+        name: of the deployment, or of the host of several: where a record is of no model in particular.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
-        self._model = model
+        self._name = name
+
+    def _model_of(self, record: logging.LogRecord) -> str:
+        return str(getattr(record, "model", "")) or model.get() or self._name
 
     def _message(self, record: logging.LogRecord) -> str:
         """Return the message on one line, an error's hint included."""
@@ -55,7 +61,7 @@ class JsonFormatter(_ModelFormatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": self._message(record),
-            "model": self._model,
+            "model": self._model_of(record),
             **_known(record),
         }
         if record.exc_info and record.exc_info[0] is not None:
@@ -69,7 +75,7 @@ class TextFormatter(_ModelFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return time, level, model, logger and message; the request's id at the end."""
-        line = f"{_time(record)} {record.levelname:<7} {self._model} {record.name}: {self._message(record)}"
+        line = f"{_time(record)} {record.levelname:<7} {self._model_of(record)} {record.name}: {self._message(record)}"
         if found := _known(record).get("request_id"):
             line += f" [request {found}]"
         if record.exc_info and record.exc_info[0] is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -13,6 +13,9 @@ from rich.markup import escape
 from tailcut.cli.console import exit_code
 from tailcut.cli.options import DEFAULT_MANIFEST, Settings, examples, load_host, manifest_option
 from tailcut.errors import TailcutError
+
+if TYPE_CHECKING:
+    from tailcut.manifest.host import HostManifest
 
 
 def register(app: typer.Typer) -> None:
@@ -69,6 +72,11 @@ def serve(
     usual = Path(os.environ.get("TAILCUT_MANIFEST") or DEFAULT_MANIFEST)
     paths = [path] if path is not None else manifest or [usual]
     loaded = load_host(paths, settings, host, port, variant, "serve.force=true" if force else None)
+    raise typer.Exit(_run(loaded))
+
+
+def _run(loaded: HostManifest) -> int:
+    """Serve; return the exit code. A start that fails is told in the form of the server's log."""
     from tailcut.transport.lifecycle import serve as run
 
     try:
@@ -78,4 +86,4 @@ def serve(
             raise
         logging.getLogger("tailcut.server").critical("%s", error, extra={"code": error.code})
         code = exit_code(error)
-    raise typer.Exit(code)
+    return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -51,7 +52,8 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
             for each in result:
                 drop(each)
 
-    threading.Thread(target=run, name="tailcut-loader", daemon=True).start()
+    context = contextvars.copy_context()  # its log lines name the model
+    threading.Thread(target=context.run, args=(run,), name="tailcut-loader", daemon=True).start()
     try:
         return await future
     except asyncio.CancelledError:

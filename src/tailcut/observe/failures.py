@@ -18,6 +18,10 @@ def _new_id() -> str:
     return token_hex(4)
 
 
+_Key = tuple[str, str]
+"""Model and kind."""
+
+
 class FailureLog:
     """The first failure of a kind in full, then every few seconds how many more there were. Owned by the event loop.
 
@@ -28,11 +32,13 @@ class FailureLog:
     def __init__(self, interval_ns: int = _INTERVAL_NS, new_id: Callable[[], str] = _new_id) -> None:
         self._interval_ns = interval_ns
         self._new_id = new_id
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: dict[_Key, _Kind] = {}
         self._in_full = 0
         self._in_full_from_ns = 0
 
-    def failed(self, kind: str, text: str, cause: BaseException | None, now_ns: int, request_id: str = "") -> str:
+    def failed(
+        self, kind: str, text: str, cause: BaseException | None, now_ns: int, request_id: str = "", model: str = ""
+    ) -> str:
         """Note one failure.
 
         Args:
@@ -40,33 +46,35 @@ class FailureLog:
                 tells it from others with that.
             cause: its traceback goes to the log with the first failure.
             request_id: as the client named the request; empty where it did not.
+            model: whose failure it is; each model's are counted apart.
 
         Returns:
             the incident's id, under which the log has it: that of the first failure of this kind written in full.
         """
         may_write = self._may_write(now_ns)
-        if kind not in self._kinds and not (may_write and self._has_room(now_ns)):
-            kind = kind.partition(" ")[0]
-        known = self._kinds.get(kind)
+        key = model, kind
+        if key not in self._kinds and not (may_write and self._has_room(now_ns)):
+            key = model, kind.partition(" ")[0]
+        known = self._kinds.get(key)
         if known is not None and (known.more or not may_write or now_ns - known.written_ns < self._interval_ns):
             known.more += 1
             known.text = text
             known.request_id = request_id
             if now_ns - known.written_ns >= self._interval_ns:
-                self._write_count(kind, known, now_ns)
+                self._write_count(key, known, now_ns)
             return known.incident
         self._in_full += 1
         incident = self._new_id()
-        self._kinds[kind] = _Kind(now_ns, incident)
-        extra = {"incident": incident, "code": kind.partition(" ")[0], "request_id": request_id}
+        self._kinds[key] = _Kind(now_ns, incident)
+        extra = {"incident": incident, "code": kind.partition(" ")[0], "request_id": request_id, "model": model}
         log.error("[%s] %s", incident, text, exc_info=cause, extra=extra)
         return incident
 
     def flush(self, now_ns: int) -> None:
         """Write the counts that are due."""
-        for kind, known in self._kinds.items():
+        for key, known in self._kinds.items():
             if known.more and now_ns - known.written_ns >= self._interval_ns:
-                self._write_count(kind, known, now_ns)
+                self._write_count(key, known, now_ns)
 
     def _may_write(self, now_ns: int) -> bool:
         """Whether one more may be written in full now."""
@@ -79,12 +87,13 @@ class FailureLog:
         if len(self._kinds) < _MOST_KINDS:
             return True
         self.flush(now_ns)
-        quiet = [kind for kind, known in self._kinds.items() if now_ns - known.written_ns >= self._interval_ns]
-        for kind in quiet:
-            del self._kinds[kind]
+        quiet = [key for key, known in self._kinds.items() if now_ns - known.written_ns >= self._interval_ns]
+        for key in quiet:
+            del self._kinds[key]
         return bool(quiet)
 
-    def _write_count(self, kind: str, known: _Kind, now_ns: int) -> None:
+    def _write_count(self, key: _Key, known: _Kind, now_ns: int) -> None:
+        model, kind = key
         seconds = (now_ns - known.written_ns) / 1e9
         code = kind.partition(" ")[0]
         log.error(
@@ -94,10 +103,22 @@ class FailureLog:
             known.more,
             seconds,
             known.text,
-            extra={"incident": known.incident, "code": code, "request_id": known.request_id},
+            extra={"incident": known.incident, "code": code, "request_id": known.request_id, "model": model},
         )
         known.more = 0
         known.written_ns = now_ns
+
+
+class ModelFailures:
+    """The part of a log of failures that is of one model."""
+
+    def __init__(self, log: FailureLog, model: str) -> None:
+        self._log = log
+        self._model = model
+
+    def failed(self, kind: str, text: str, cause: BaseException | None, now_ns: int, request_id: str = "") -> str:
+        """Note one failure; see ``FailureLog.failed``."""
+        return self._log.failed(kind, text, cause, now_ns, request_id, self._model)
 
 
 class _Kind:

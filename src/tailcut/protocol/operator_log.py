@@ -6,7 +6,7 @@ import re
 
 from tailcut.common.user_frames import place
 from tailcut.errors import DeadlineExceeded, FeatureUnavailable, HookError, InferenceError, NotReady, TailcutError
-from tailcut.observe.failures import FailureLog
+from tailcut.observe.failures import ModelFailures
 from tailcut.pipeline.request_context import RequestContext
 
 _MOST_CAUSES = 8
@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"(?<![\w'\"])\d[\d.,]*")
 """A figure; not one that belongs to a name, as that of an input does."""
 
 
-def note(failures: FailureLog, context: RequestContext, error: TailcutError, now_ns: int) -> str:
+def note(failures: ModelFailures, context: RequestContext, error: TailcutError, now_ns: int) -> str:
     """Log an error that a request ended with, where it is the operator's business. Its tracebacks are gone afterwards.
 
     Returns:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from tailcut.errors import NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Sample
+from tailcut.observe.failures import ModelFailures
 from tailcut.observe.recorder import Recorder
 from tailcut.pipeline.pipeline import Pipeline, RequestContext
 from tailcut.pipeline.request_context import InFlight
@@ -55,7 +56,7 @@ class Engine:
         self.recorder = Recorder()
         self.state: State = "loading"
         self.failure: TailcutError | None = None
-        self.failures = self.host.failures
+        self.failures = ModelFailures(self.host.failures, self.deployment.name)
         self.in_flight: dict[RequestContext, None] = {}
         self._in_flight_count = InFlight(self.in_flight, self.host.arrivals)
         self._late: set[RequestContext] = set()

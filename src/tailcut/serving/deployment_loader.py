@@ -29,6 +29,7 @@ from tailcut.observe.recorder import Recorder
 from tailcut.pipeline.cache_stores import Caches, open_caches
 from tailcut.pipeline.feature_stage import open_features
 from tailcut.pipeline.hook_loading import HookCode, import_code, place_hooks
+from tailcut.pipeline.hooks import Hooks
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.row_transform import RowTransform
 from tailcut.pipeline.streaming import streaming_of
@@ -186,10 +187,9 @@ async def open_deployment(
     Raises:
         TailcutError: whatever is missing or broken, by name.
     """
-    loop = asyncio.get_running_loop()
     deployment = manifest.deployment
-    variant = await loop.run_in_executor(None, choose or find_variant, manifest)
-    await loop.run_in_executor(None, refuse_unproven, manifest, variant)
+    variant = await asyncio.to_thread(choose or find_variant, manifest)
+    await asyncio.to_thread(refuse_unproven, manifest, variant)
     if host is None or not host.quiet:
         return await _open(manifest, variant, recorder, in_flight, stand_in, quiet=False)
     room = host.memory.room_for(f"model {deployment.name!r}", artifact_bytes(variant), held_bytes(variant))
@@ -209,20 +209,12 @@ async def _open(
     loop = asyncio.get_running_loop()
     deployment = manifest.deployment
     # The user's modules are imported here, off the event loop: what resolves them later finds them imported.
-    code = await loop.run_in_executor(None, import_code, manifest, runs_source(manifest, variant))
+    code = await asyncio.to_thread(import_code, manifest, runs_source(manifest, variant))
     transform = RowTransform(deployment.model, code.preprocess, code.postprocess, fields=code.fields)
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
     warm, loading = await _first_warm(manifest, variant, code.files, stand_in, quiet=quiet)
     variant = warm.variant
-    try:
-        hooks = await place_hooks(deployment, code, transform, warm, outputs)
-        caches, features = await _open_stores(manifest, code)
-    except BaseException:
-        if loading is None:
-            warm.close()
-        else:
-            abandon(loading, Warm.close)
-        raise
+    hooks, caches, features = await _connect(manifest, code, transform, warm, loading)
     device = _device_time(warm, recorder)
     dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, device or recorder, loop)
     pipeline = Pipeline(
@@ -243,6 +235,22 @@ async def _open(
     return Opened(pipeline, _pool(deployment, dispatcher, warm, recorder), warm, code, device, loading)
 
 
+async def _connect(
+    manifest: Manifest, code: HookCode, transform: RowTransform, warm: Warm, loading: asyncio.Task[Warm] | None
+) -> tuple[Hooks | None, Caches, FeatureService | None]:
+    """Place the hooks and open caches and features; where that fails, what is warm is closed."""
+    outputs = tuple(tensor.name for tensor in manifest.deployment.model.outputs)
+    try:
+        hooks = await place_hooks(manifest.deployment, code, transform, warm, outputs)
+        return hooks, *await _open_stores(manifest, code)
+    except BaseException:
+        if loading is None:
+            warm.close()
+        else:
+            abandon(loading, Warm.close)
+        raise
+
+
 async def _open_stores(manifest: Manifest, code: HookCode) -> tuple[Caches, FeatureService | None]:
     caches = await open_caches(manifest.deployment)
     try:
@@ -256,12 +264,11 @@ async def _first_warm(
     manifest: Manifest, variant: Variant, files: LoadedCode, stand_in: StandIn | None, *, quiet: bool
 ) -> tuple[Warm, asyncio.Task[Warm] | None]:
     """Open a variant; return it, or what stands in for it and the loading that goes on."""
-    loop = asyncio.get_running_loop()
-    code = await loop.run_in_executor(None, partial(files.snapshot, live=is_live(variant)))
+    code = await asyncio.to_thread(files.snapshot, live=is_live(variant))
     if stand_in is None and quiet:
         return await in_background(partial(open_variant, manifest, variant, BRIEF, code=code), Warm.close), None
     if stand_in is None:
-        return await loop.run_in_executor(None, partial(open_variant, manifest, variant, code=code)), None
+        return await asyncio.to_thread(open_variant, manifest, variant, code=code), None
     other = stand_in(variant, files)
     # In the background, because what stands in may be serving before it is open.
     loading = asyncio.ensure_future(

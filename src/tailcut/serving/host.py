@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from reprlib import repr as shown
-from time import perf_counter_ns
+from time import perf_counter, perf_counter_ns
 from typing import Any
 
+from tailcut import logs
 from tailcut.errors import NotFound, NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import Hosted, HostManifest
@@ -18,6 +19,7 @@ from tailcut.pipeline.request_context import Arrivals
 from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.host_state import HostState
+from tailcut.serving.notices import tell_ready
 
 log = logging.getLogger("tailcut.server")
 
@@ -36,6 +38,7 @@ class Host:
         failures: the log of failures.
         loop_lag: nanoseconds by which the event loop woke up later than asked.
         exposition: what /metrics shows.
+        where: " on " and the addresses that it listens on, for the log; empty where it listens on none.
     """
 
     def __init__(self, manifest: HostManifest) -> None:
@@ -54,6 +57,7 @@ class Host:
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._phase = ""
+        self.where = ""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Host:
@@ -71,7 +75,7 @@ class Host:
         self._tick(asyncio.get_running_loop())
         for hosted in self._hosted.values():
             if hosted.error is not None:
-                log.error("model %s cannot be loaded: %s", hosted.name, hosted.error)
+                log.error("the model cannot be loaded: %s", hosted.error, extra={"model": hosted.name})
         for name, engine in self.engines.items():
             self._begin(name, engine)
         loading = list(self._loading.values())
@@ -242,12 +246,19 @@ class Host:
             task.cancel()  # its state is "unloaded" then
             return
         engine.unload()
+        log.info("the model is unloaded; its memory is freed when its requests have ended", extra={"model": name})
 
     def _begin(self, name: str, engine: Engine, choose: Choose | None = None) -> asyncio.Task[None]:
         """Load a model in a task of its own, so that it can be cancelled by an unload and by nothing else."""
-        task = self._loading[name] = asyncio.get_running_loop().create_task(engine.start(choose))
+        task = self._loading[name] = asyncio.get_running_loop().create_task(self._load(name, engine, choose))
         task.add_done_callback(lambda ended: self._loaded(name, ended))
         return task
+
+    async def _load(self, name: str, engine: Engine, choose: Choose | None) -> None:
+        logs.model.set(name)
+        started_s = perf_counter()
+        await engine.start(choose)
+        tell_ready(name, engine.opened, perf_counter() - started_s, self.where)
 
     def _loaded(self, name: str, ended: asyncio.Task[None]) -> None:
         if self._loading.get(name) is ended:
@@ -255,7 +266,7 @@ class Host:
         if ended.cancelled() or (error := ended.exception()) is None or self.manifest.is_single:
             return
         cause = None if isinstance(error, TailcutError) else error
-        log.error("model %s could not be loaded: %s", name, error, exc_info=cause)
+        log.error("the model could not be loaded: %s", error, exc_info=cause, extra={"model": name})
 
     async def _rename(self, name: str, hosted: Hosted, version: str, variant: str) -> None:
         """Load a model whose manifest has got another name; the first time that it could be read, that is its name."""

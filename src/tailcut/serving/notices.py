@@ -10,6 +10,7 @@ from tailcut.manifest import Deployment
 from tailcut.manifest.answer_settings import other_settings
 from tailcut.models.deployment_version import is_live
 from tailcut.registry import Variant
+from tailcut.serving.deployment_loader import Opened
 
 log = logging.getLogger("tailcut.server")
 
@@ -52,3 +53,32 @@ def tell_trust(variant: Variant) -> None:
             variant.version,
             variant.trust.reason,
         )
+
+
+def tell_ready(name: str, opened: Opened, took_s: float, where: str) -> None:
+    """Tell the operator what is served from now on, and how.
+
+    Args:
+        where: that it is reached at, to follow "is ready".
+    """
+    batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm_up_ns.items()}
+    log.info(
+        "%s is ready%s after %.1f s: variant %s (%s, version %s), %s executor (%s), %s%s%s",
+        name,
+        where,
+        took_s,
+        opened.variant.name,
+        opened.variant.runtime,
+        opened.variant.version,
+        opened.executor,
+        opened.executor_reason,
+        f"ms per batch of rows {batch_ms}" if batch_ms else "not warmed up: the first request warms it up",
+        _sharing(opened),
+        f"; refused by the gate: {opened.variant.refused}" if opened.variant.refused else "",
+    )
+
+
+def _sharing(opened: Opened) -> str:
+    if opened.rows_alone:
+        return ", each row runs alone: other rows in its batch would change its answer"
+    return "" if opened.merges else ", requests do not share batches"

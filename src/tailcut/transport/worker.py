@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn
 
 from tailcut.errors import TailcutError
@@ -18,8 +17,6 @@ from tailcut.models.runtimes.onnxruntime import flush_subnormals
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.middleware import Middleware
-from tailcut.serving.deployment import Engine
-from tailcut.serving.deployment_loader import Opened
 from tailcut.serving.host import Host
 from tailcut.transport.signals import STOP
 from tailcut.transport.thread_scheduling import run_as_batch
@@ -128,9 +125,8 @@ class Worker:
         return f" and for gRPC on port {self._grpc.port}"
 
     async def _load(self) -> None:
-        started_s = perf_counter()
         try:
-            grpc = await self._listen_grpc()
+            self._host.where = f" on {self._url}{await self._listen_grpc()}"
             await self._host.start()
         except TailcutError as error:
             fail(str(error))
@@ -146,33 +142,6 @@ class Worker:
                 "server.tokens is set but server.management_tokens is not: every process on this machine may load and "
                 "unload models; set it to a file of tokens (docs/how-to/secure.md)"
             )
-        for engine in self._host.engines.values():
-            if engine.is_loaded:
-                self._tell_ready(engine, f"{self._url}{grpc}", perf_counter() - started_s)
-
-    def _tell_ready(self, engine: Engine, where: str, took_s: float) -> None:
-        opened = engine.opened
-        batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm_up_ns.items()}
-        log.info(
-            "%s is ready on %s after %.1f s: variant %s (%s, version %s), %s executor (%s), %s%s%s",
-            engine.deployment.name,
-            where,
-            took_s,
-            opened.variant.name,
-            opened.variant.runtime,
-            opened.variant.version,
-            opened.executor,
-            opened.executor_reason,
-            f"ms per batch of rows {batch_ms}" if batch_ms else "not warmed up: the first request warms it up",
-            _sharing(opened),
-            f"; refused by the gate: {opened.variant.refused}" if opened.variant.refused else "",
-        )
-
-
-def _sharing(opened: Opened) -> str:
-    if opened.rows_alone:
-        return ", each row runs alone: other rows in its batch would change its answer"
-    return "" if opened.merges else ", requests do not share batches"
 
 
 def _ignore() -> None:

@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from tailcut.errors import BadRequest, NotReady, Shed, TailcutError
-from tailcut.observe.failures import FailureLog
+from tailcut.observe.failures import FailureLog, ModelFailures
 from tailcut.protocol.http import clipped
 from tailcut.protocol.repeated_headers import by_name
 
@@ -75,7 +75,9 @@ async def abort(context: Context, error: TailcutError, metadata: Metadata = (), 
     raise AssertionError("abort raises")
 
 
-def unforeseen(failures: FailureLog, method: str, error: Exception, named: str = "") -> tuple[TailcutError, str]:
+def unforeseen(
+    failures: FailureLog | ModelFailures, method: str, error: Exception, named: str = ""
+) -> tuple[TailcutError, str]:
     """Log an error that should not be; return what the client hears of it, and the incident.
 
     Args:
