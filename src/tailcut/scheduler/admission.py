@@ -145,7 +145,10 @@ class Admission(Generic[E]):
         overload, waiting, cost = self._scheduler.overload, self._waiting, self._costs.of(request.kind)
         assert overload is not None
         starts_ns = [0.0] * executors.idle + list(executors.ends_ns) or [executors.left_ns]
-        boarding = OverloadAdmission(cost, starts_ns, self._full_rows(request.kind), overload.gap_ns)
+        full = self._full_rows(request.kind)
+        # Between two batches of its own come those of the models that share its cores.
+        gap_ns = overload.gap_ns + cost.batch_ns(full) * (1.0 / executors.part - 1.0)
+        boarding = OverloadAdmission(cost, starts_ns, full, gap_ns)
         limit_ns = overload.edge.of(0, request.deadline_ns - now_ns)
         # Who can wait for longer than usual is behind those who cannot. A short deadline is no pass.
         before = waiting.rows_before(request.level, max(request.deadline_ns, now_ns + overload.target.timeout_ns))
@@ -195,7 +198,7 @@ class Admission(Generic[E]):
             if 1 < request.rows <= self._scheduler.max_rows:
                 size = max(size // request.rows, 1.0) * request.rows  # requests are not divided to fill a batch
             found += count * self._costs.of(kind).batch_ns(size) / size
-        return found / sum(kinds.values()) / max(executors.usable, 1)
+        return found / sum(kinds.values()) / executors.speed
 
     def _left_ns(self, left_ns: int, own_ns: float) -> int:
         """Return until when an answer must come, from now, of what is left until the deadline.
@@ -225,7 +228,7 @@ class Admission(Generic[E]):
         own_ns = cost.batch_ns(min(total, full))
         before_ns = max(self._drain_ns(total, full, cost) - own_ns, 0.0)
         spread_ns = cost.spread_ns(own_ns)
-        wait_ns = DRIFT * ((executors.left_ns + before_ns) / count + own_ns) + spread_ns
+        wait_ns = DRIFT * (executors.left_ns / count + before_ns / executors.speed + own_ns) + spread_ns
         if total <= full * count:
             return wait_ns  # it is in the next batch
         spare_ns = left_ns - 2 * cost.batch_ns(full)
@@ -267,7 +270,7 @@ class Admission(Generic[E]):
         """Refuse what would take the place of others that were promised theirs."""
         cost = self._costs.of(request.kind)
         full = max(self._scheduler.batch_rows, 1.0)
-        each_ns = DRIFT * cost.batch_ns(full) / full / max(executors.usable, 1)
+        each_ns = DRIFT * cost.batch_ns(full) / full / executors.speed
         added_ns = each_ns * request.rows
         at_ns = self.wait_ns(first, request._replace(rows=0), executors)
         for deadline_ns, rows in self._scheduler.waiting.later(request.level, request.deadline_ns):

@@ -38,12 +38,19 @@ class Executors(NamedTuple):
         idle: how many of them run nothing.
         left_ns: what the running batches are still expected to take, summed.
         ends_ns: the same of each, ascending.
+        part: of their time that the model can count on, where others share the cores.
     """
 
     usable: int
     idle: int
     left_ns: float
     ends_ns: Sequence[float] = ()
+    part: float = 1.0
+
+    @property
+    def speed(self) -> float:
+        """How many batches run at a time, on average."""
+        return max(self.usable, 1) * self.part
 
 
 class Request(NamedTuple):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable
 from heapq import heappop, heappush
+from math import inf
 from typing import Generic
 
 from tailcut.scheduler.batching_delay import Window
@@ -31,6 +33,7 @@ class BatchBuilder(Generic[E]):
         max_rows, merge, window, overload: see ``scheduler.scheduler.Scheduler``.
 
     Attributes:
+        cap_ns: how long a batch may take for the sake of other models on the same cores.
         busy_rows: that were taken since an executor was idle and nothing waited; who knows of that sets it to 0.
     """
 
@@ -48,6 +51,7 @@ class BatchBuilder(Generic[E]):
         self._window = window
         self._overload = overload
         self._delayed_level = _NO_LEVEL
+        self.cap_ns = inf
         self.busy_rows = 0
 
     def take(
@@ -165,6 +169,8 @@ class BatchBuilder(Generic[E]):
             worth = cost.worth_rows(rows, least, tried=has_time, busy_rows=self.busy_rows if has_time else 0)
         if self._window is not None:
             worth = min(worth, self._window.rows(rows))
+        if self.cap_ns < inf:
+            worth = min(worth, rows_within(cost, rows, self.cap_ns))
         if worth >= rows:
             return rows
         count, kept = 1, taken[0][3].rows
@@ -187,7 +193,8 @@ class BatchBuilder(Generic[E]):
             if entry.waiting:
                 together = rows + more + entry.rows
                 end_ns = now_ns + cost.batch_ns(together)
-                if together > self._max_rows or end_ns >= min(tightest_ns, heap[0][1]):
+                latest_ns = min(tightest_ns, heap[0][1], now_ns + self.cap_ns)
+                if together > self._max_rows or end_ns >= latest_ns:
                     break
                 found.append(heap[0])
                 more += entry.rows
@@ -229,6 +236,11 @@ def _needs_ns(item: Item[E], cost: Cost) -> float:
     late_ns = alone_ns + cost.spread_ns(alone_ns)
     can_wait = entry.deadline_ns - item[1] > _PATIENT * late_ns and item[1] - entry.arrived_ns > 2 * late_ns
     return late_ns if can_wait else alone_ns
+
+
+def rows_within(cost: Cost, most: int, limit_ns: float) -> int:
+    """Return how many rows a batch may have to take no longer than so; at least one, at most ``most``."""
+    return max(bisect_right(range(1, most + 1), limit_ns, key=cost.batch_ns), 1)
 
 
 def _put_back(heap: Heap[E], taken: list[Item[E]], count: int) -> None:

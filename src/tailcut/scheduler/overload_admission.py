@@ -10,10 +10,10 @@ time for the first request in it. Refusing the requests before that costs nothin
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tailcut.scheduler.batch_builder import rows_within
 from tailcut.scheduler.latency_model import DRIFT, Cost
 from tailcut.scheduler.overload_detector import OverloadDetector, Target
 from tailcut.scheduler.request_queue import E, RequestQueue
@@ -94,7 +94,7 @@ class OverloadAdmission(NamedTuple):
 
 def most_rows(cost: Cost, max_rows: int, target: Target) -> int:
     """Return how many rows a full batch may have so that it leaves those who come for it a fifth of the limit."""
-    return max(bisect_right(range(1, max_rows + 1), _BATCH / DRIFT * target.limit_ns, key=cost.batch_ns), 1)
+    return rows_within(cost, max_rows, _BATCH / DRIFT * target.limit_ns)
 
 
 def applies(overload: OverloadDetector | None, waiting: RequestQueue[E], level: int) -> bool:

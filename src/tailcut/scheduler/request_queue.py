@@ -198,6 +198,11 @@ class RequestQueue(Generic[E]):
                 if not heap:
                     del lanes[lane]
 
+    @property
+    def urgent_ns(self) -> int:
+        """When the first of what waits should be answered: by its target, or its deadline where it is late already."""
+        return min([heap[0][1] for heap in self._heaps()], default=0)
+
     def next_deadline_ns(self) -> int | None:
         """Return the earliest deadline of what waits, or None where nothing does."""
         return min(

@@ -134,6 +134,10 @@ class Scheduler(Generic[E]):
         """Return how many waiting rows would run before an entry that comes now."""
         return self.waiting.rows_before(level, deadline_ns)
 
+    def limit_batches(self, cap_ns: float) -> None:
+        """Have no batch take longer than so, for the sake of other models on the same cores."""
+        self._builder.cap_ns = cap_ns
+
     def plan(
         self, now_ns: int, idle: int, costs: CostSource = FREE, *, executors: int = 1, probe: bool = False
     ) -> Plan[E]:

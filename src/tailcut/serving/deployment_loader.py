@@ -34,6 +34,7 @@ from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.row_transform import RowTransform
 from tailcut.pipeline.streaming import streaming_of
 from tailcut.registry import Registry, Variant
+from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.scheduler.pool_scaling import Limits, Wear
 from tailcut.serving.host_state import HostState
 from tailcut.serving.unproven import refuse_unproven
@@ -109,6 +110,7 @@ class Opened:
         fallback: another variant that takes what this one has no room for; None where there is none (yet).
         loading: the variant to serve, for which this one stands in until it is warm; None where this is it. Who puts
             it in place closes it.
+        budget: of the cores that it shares with other models; None where there are none.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Opened:
         code: HookCode,
         device: DeviceTime | None,
         loading: asyncio.Task[Warm] | None = None,
+        budget: CoreBudget | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.pool = pool
@@ -134,6 +137,7 @@ class Opened:
         self.streams = streaming_of(warm.runtimes) is not None
         self.fallback: Opened | None = None
         self.loading = loading
+        self.budget = budget
 
     @property
     def answers_invented(self) -> bool:
@@ -191,10 +195,10 @@ async def open_deployment(
     variant = await asyncio.to_thread(choose or find_variant, manifest)
     await asyncio.to_thread(refuse_unproven, manifest, variant)
     if host is None or not host.quiet:
-        return await _open(manifest, variant, recorder, in_flight, stand_in, quiet=False)
+        return await _open(manifest, variant, recorder, in_flight, stand_in, host, quiet=False)
     room = host.memory.room_for(f"model {deployment.name!r}", artifact_bytes(variant), held_bytes(variant))
     async with room:
-        return await _open(manifest, variant, recorder, in_flight, stand_in, quiet=True)
+        return await _open(manifest, variant, recorder, in_flight, stand_in, host, quiet=True)
 
 
 async def _open(
@@ -203,6 +207,7 @@ async def _open(
     recorder: Recorder,
     in_flight: Sized,
     stand_in: StandIn | None,
+    host: HostState | None,
     *,
     quiet: bool,
 ) -> Opened:
@@ -215,8 +220,10 @@ async def _open(
     warm, loading = await _first_warm(manifest, variant, code.files, stand_in, quiet=quiet)
     variant = warm.variant
     hooks, caches, features = await _connect(manifest, code, transform, warm, loading)
-    device = _device_time(warm, recorder)
-    dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, device or recorder, loop)
+    device, budget = _device_time(warm, recorder), host.cores if host is not None else None
+    dispatcher = make_dispatcher(
+        deployment, variant, warm.warm_up_ns, warm.length_class, device or recorder, loop, budget
+    )
     pipeline = Pipeline(
         version=version_of(deployment, variant, warm.code.digest),
         served=(variant.name, variant.version),
@@ -232,7 +239,7 @@ async def _open(
         in_flight=in_flight,
         limits=_limits(deployment, variant, code),
     )
-    return Opened(pipeline, _pool(deployment, dispatcher, warm, recorder), warm, code, device, loading)
+    return Opened(pipeline, _pool(deployment, dispatcher, warm, recorder), warm, code, device, loading, budget)
 
 
 async def _connect(
@@ -297,10 +304,13 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recor
     served = (warm.variant.name, warm.variant.version)
     device = _device_time(warm, recorder)
     loop = asyncio.get_running_loop()
-    dispatcher = make_dispatcher(deployment, warm.variant, warm.warm_up_ns, warm.length_class, device or recorder, loop)
+    dispatcher = make_dispatcher(
+        deployment, warm.variant, warm.warm_up_ns, warm.length_class, device or recorder, loop, running.budget
+    )
     limits = _limits(deployment, warm.variant, running.code)
     pipeline = running.pipeline.beside(version, served, dispatcher, limits, rows_alone=rows_alone(warm.variant))
-    return Opened(pipeline, _pool(deployment, dispatcher, warm, recorder), warm, running.code, device)
+    pool = _pool(deployment, dispatcher, warm, recorder)
+    return Opened(pipeline, pool, warm, running.code, device, budget=running.budget)
 
 
 def _limits(deployment: Deployment, variant: Variant, code: HookCode) -> PathLimits | None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import ceil
 from reprlib import repr as shown
 from time import perf_counter, perf_counter_ns
 from typing import Any
@@ -16,10 +17,12 @@ from tailcut.manifest import Manifest
 from tailcut.manifest.host import Hosted, HostManifest
 from tailcut.observe.exposition import Exposition, ModelSeries, Sample
 from tailcut.pipeline.request_context import Arrivals
+from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.host_state import HostState
 from tailcut.serving.notices import tell_ready
+from tailcut.system.machine import usable_cores
 
 log = logging.getLogger("tailcut.server")
 
@@ -44,7 +47,8 @@ class Host:
     def __init__(self, manifest: HostManifest) -> None:
         self.manifest = manifest
         self.server = manifest.server
-        self._state = HostState(quiet=not manifest.is_single)
+        several = not manifest.is_single
+        self._state = HostState(quiet=several, cores=CoreBudget(ceil(usable_cores())) if several else None)
         self.failures = self._state.failures
         self.loop_lag = self._state.loop_lag
         self._hosted: dict[str, Hosted] = {hosted.name: hosted for hosted in manifest.models}

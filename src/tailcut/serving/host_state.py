@@ -6,6 +6,7 @@ from tailcut.common.histogram import Histogram
 from tailcut.models.loading_memory import LoadingMemory
 from tailcut.observe.failures import FailureLog
 from tailcut.pipeline.request_context import Arrivals
+from tailcut.scheduler.core_budget import CoreBudget
 
 
 class HostState:
@@ -15,12 +16,14 @@ class HostState:
         arrivals: requests that were read and not begun yet; of which model, nobody knows by then.
         loop_lag: nanoseconds by which the event loop woke up later than asked.
         memory: lets models be loaded at once as far as there is memory for them.
+        cores: what the models share of the machine; None where there is only one model.
         quiet: whether models are loaded in the background, because others (may) serve meanwhile.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, cores: CoreBudget | None = None) -> None:
         self.failures = FailureLog()
         self.arrivals = Arrivals()
         self.loop_lag = Histogram()
         self.memory = LoadingMemory()
         self.quiet = quiet
+        self.cores = cores

@@ -112,6 +112,15 @@ class Pool(Section, frozen=True, kw_only=True):
         int, Meta(description="runtime threads per executor; 0: the variant's own setting, else 1", ge=0)
     ] = 0
 
+    share: Annotated[
+        float,
+        Meta(
+            description="weight of this model where several models of one server wait for the same cores: with shares "
+            "of 2 and 1, two thirds of the core time are the first one's while both have requests waiting",
+            gt=0,
+        ),
+    ] = 1.0
+
     def threads_of(self, settings: Mapping[str, Any]) -> int:
         """Threads for a variant with these runtime settings; at least 1."""
         return self.threads or _setting(settings, "threads")

@@ -19,6 +19,7 @@ from tailcut.models.dispatch.batch_retry import BatchRetry
 from tailcut.models.executors.in_process import Executor, InlineExecutor
 from tailcut.scheduler.admission import Admission, Executors, Request
 from tailcut.scheduler.batching_delay import Fixed
+from tailcut.scheduler.core_budget import CoreUser
 from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.latency_model import Cost, CostSource, left_ns
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
@@ -31,6 +32,10 @@ _SHORT_NS, _SOME = 1_000_000, 7
 """Of batches that are expected to take up to a millisecond, one in eight is learned from: they come fast enough."""
 
 
+Cores = Callable[[Callable[[], object]], CoreUser]
+"""Joins a budget of cores; takes what is called when a batch may begin."""
+
+
 class Dispatcher:
     """The one place where batches are formed for a device.
 
@@ -38,6 +43,7 @@ class Dispatcher:
         observer: told the rows and duration of every finished batch.
         running, costs, admission: holds the executors, none yet; of the scheduler.
         lengths: whether rows differ in length, so that costs are learned per length class.
+        cores: joins the budget of the cores that it shares with other models; None where it has them to itself.
 
     ``on_stuck`` hears once of an executor whose batch takes far too long; ``coming`` says when the next one is there;
     ``kind`` is that of the shortest rows that came, ``single`` whether all requests had one row.
@@ -54,6 +60,7 @@ class Dispatcher:
         costs: LatencyLearner | None = None,
         admission: Admission[BatchItem] | None = None,
         lengths: bool = False,
+        cores: Cores | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.costs = costs or LatencyLearner()
@@ -74,6 +81,7 @@ class Dispatcher:
         self._timer_ns = self._noted_ns = NEVER_NS
         self._window: asyncio.TimerHandle | None = None
         self._ended: asyncio.Event | None = None
+        self._cores = cores(self._schedule_kick) if cores is not None else None
 
     def add(self, executor: Executor) -> None:
         """Put an idle executor to use; at any time."""
@@ -92,7 +100,10 @@ class Dispatcher:
         executor still reports of its batch is ignored; the caller closes it.
         """
         now_ns = NEVER_NS if self._closed else self._clock_ns()
-        for item in self.batch_retry.rescue(self.running.lose(executor), error, now_ns):
+        lost = self.running.lose(executor)
+        if self._cores is not None:
+            self._cores.ended(executor, self._clock_ns())
+        for item in self.batch_retry.rescue(lost, error, now_ns):
             self.scheduler.offer(item, again=True)
         self._schedule_kick()
         self._tell_ended()
@@ -158,7 +169,7 @@ class Dispatcher:
 
     def _judge(self, request: Request, now_ns: int, *, counted: bool) -> tuple[Executors, TailcutError | None]:
         """Return what the executors are doing, and why the request is shed; None if it is accepted."""
-        executors = self.running.seen(now_ns, self.costs, self.coming)
+        executors = self.running.seen(now_ns, self.costs, self.coming, self._cores)
         refusal = self.admission.check(now_ns, request, executors, counted=counted)
         return executors, None if refusal is None else shed_errors.of(refusal, request, executors)
 
@@ -179,6 +190,8 @@ class Dispatcher:
             return None  # the scheduler says so, as it does to everybody
         found = inline.run_now(inputs, rows, outputs)
         duration_ns = self._clock_ns() - started_ns
+        if self._cores is not None:
+            self._cores.used(started_ns + duration_ns, duration_ns)
         self._runs += 1
         if not self._runs & _SOME:
             self.costs.observe(rows, duration_ns, length_class(inputs, rows) if self._lengths else 0)
@@ -256,12 +269,16 @@ class Dispatcher:
         give_up_ns = perf_counter_ns() + int(timeout_s * 1e9)
         for executor in self.running.executors:
             executor.close(max(give_up_ns - perf_counter_ns(), 0) / 1e9)
+        if self._cores is not None:
+            self._cores.leave()
         # Later: the answers of batches that ended meanwhile are on their way through the loop.
         self._loop.call_soon(lambda: shed_errors.end_all([item for item, _ in self.running.items()]))
 
     def _refuse(self) -> None:
         """Take nothing more and fail what waits."""
         self._closed = True
+        if self._cores is not None:
+            self._cores.withdraw()
         for timer in (self._timer, self._window):
             if timer is not None:
                 timer.cancel()
@@ -277,24 +294,42 @@ class Dispatcher:
 
     def _kick(self) -> None:
         self._kick_due = False
-        running = self.running
-        if running.idle and self.scheduler.queue_rows:
+        running, cores = self.running, self._cores
+        if not self.scheduler.queue_rows:
+            if cores is not None:
+                cores.withdraw()
+        elif cores is not None and running.inline is None:
             now_ns = self._clock_ns()
-            idle, count = len(running.idle), max(running.usable, 1)
-            plan = self.scheduler.plan(now_ns, idle, self.costs, executors=count, probe=not running)
-            self.admission.learn(len(plan.expired))
-            for batch in plan.batches:
-                executor = running.idle.pop()
-                stuck_ns = running.begin(executor, batch, now_ns, self.costs.of(batch[0].kind))
-                self._noted_ns = min(self._noted_ns, stuck_ns)
-                executor.start(batch)
-            for item in plan.expired:
-                _expire(item, now_ns)
-            if plan.again_ns:
-                if self._window is not None:
-                    self._window.cancel()
-                self._window = self._loop.call_later((plan.again_ns - now_ns) / 1e9, self._schedule_kick)
+            idle = cores.ask(len(running.idle), self.scheduler.waiting.urgent_ns, now_ns)
+            if idle:
+                self.scheduler.limit_batches(cores.cap_ns(now_ns))
+                self._start_batches(now_ns, idle)
+        elif running.idle:
+            self._start_batches(self._clock_ns(), len(running.idle))
         self._arm_timer()
+
+    def _start_batches(self, now_ns: int, idle: int) -> None:
+        """Begin up to ``idle`` batches of what waits."""
+        running, cores = self.running, self._cores
+        plan = self.scheduler.plan(now_ns, idle, self.costs, executors=max(running.usable, 1), probe=not running)
+        self.admission.learn(len(plan.expired))
+        for batch in plan.batches:
+            executor, cost = running.idle.pop(), self.costs.of(batch[0].kind)
+            stuck_ns = running.begin(executor, batch, now_ns, cost)
+            self._noted_ns = min(self._noted_ns, stuck_ns)
+            if cores is not None:
+                cores.started(executor, now_ns, cost.batch_ns(sum([item.rows for item in batch])))
+            executor.start(batch)
+        for item in plan.expired:
+            _expire(item, now_ns)
+        if plan.again_ns:
+            if self._window is not None:
+                self._window.cancel()
+            self._window = self._loop.call_later((plan.again_ns - now_ns) / 1e9, self._schedule_kick)
+        if cores is not None:
+            # What the plan leaves although an executor is idle waits for company.
+            more = self.scheduler.queue_rows > 0 and len(plan.batches) >= idle
+            cores.planned(more=more, idle=bool(running.idle))
 
     def on_done(
         self,
@@ -311,6 +346,8 @@ class Dispatcher:
         for item in batch:
             item.started_ns, item.finished_ns = started_ns, finished_ns
         now_ns = self._clock_ns()
+        if self._cores is not None:
+            self._cores.ended(executor, now_ns)
         if self.scheduler.queue_rows and executor is not self.running.inline:
             self._schedule_kick()  # before the answers are written: nobody would compute meanwhile
         for item in self.batch_retry.hand_out(batch, result, NEVER_NS if self._closed else now_ns):
@@ -508,18 +545,31 @@ class ExecutorSet:
             for item in started.items:
                 yield item, started
 
-    def seen(self, now_ns: int, costs: CostSource, coming: Callable[[], Coming | None] | None) -> Executors:
+    def seen(
+        self,
+        now_ns: int,
+        costs: CostSource,
+        coming: Callable[[], Coming | None] | None,
+        cores: CoreUser | None = None,
+    ) -> Executors:
         """Return what the executors are doing; where there is none, the next is one that is busy until it is there.
 
         Args:
             coming: says when the next one is ready; None where none comes.
+            cores: of which others have a part; None where there are no others.
 
         Raises:
             NotReady: there is none, and it is unknown when the next one is ready.
         """
         if self.usable > 0:
-            ends_ns = self.ends_ns(now_ns, costs)
-            return Executors(self.usable, len(self.idle), sum(ends_ns), ends_ns)
+            ends_ns, usable = self.ends_ns(now_ns, costs), self.usable
+            if cores is None or self.inline is not None:
+                return Executors(usable, len(self.idle), sum(ends_ns), ends_ns)
+            # Where the others' batches have all cores, the first of them to end makes room as one of its own does.
+            others_ns = cores.others_ns(now_ns)
+            ends_ns = sorted([*ends_ns, *others_ns])[:usable]
+            idle = 0 if others_ns else len(self.idle)
+            return Executors(usable, idle, sum(ends_ns), ends_ns, cores.part(now_ns, usable))
         expected = coming() if coming is not None else None
         if expected is None or expected.left_s is None:
             raise shed_errors.unavailable(expected.retry_s if expected is not None else 0.0)

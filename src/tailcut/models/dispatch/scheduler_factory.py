@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from math import ceil
 from typing import Any
 
 from tailcut.common.runtime_spec import spec_of
 from tailcut.manifest import Batching, Deployment, Slo
 from tailcut.models.batch_item import BatchItem
-from tailcut.models.dispatch.dispatcher import BatchObserver, Dispatcher, ExecutorSet
+from tailcut.models.dispatch.dispatcher import BatchObserver, Cores, Dispatcher, ExecutorSet
 from tailcut.models.row_coupling import rows_alone
 from tailcut.models.runtimes.bucketed import buckets_of
 from tailcut.models.runtimes.sliced import run_rows_of
@@ -18,6 +19,7 @@ from tailcut.models.runtimes.tuning import tuned_median, tuned_points
 from tailcut.registry import Variant
 from tailcut.scheduler.admission import Admission
 from tailcut.scheduler.batching_delay import Fixed, Gain, Window
+from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.overload_detector import Target
 from tailcut.scheduler.scheduler import Scheduler
@@ -31,6 +33,7 @@ def make_dispatcher(
     kind: int,
     observer: BatchObserver,
     loop: asyncio.AbstractEventLoop,
+    budget: CoreBudget | None = None,
 ) -> Dispatcher:
     """Make the dispatcher of a variant; executors are added by who has them.
 
@@ -38,6 +41,7 @@ def make_dispatcher(
         warm_up_ns: nanoseconds by rows, as warm-up saw them on this machine; empty where it saw none.
         kind: length class of the rows that it ran.
         observer: told of every batch.
+        budget: of the cores that it shares with other models.
     """
     settings = deployment.batching
     scheduler: Scheduler[BatchItem] = Scheduler(
@@ -60,6 +64,21 @@ def make_dispatcher(
         costs=costs,
         admission=admission,
         lengths=_lengths(deployment),
+        cores=_cores(deployment, variant, budget),
+    )
+
+
+def _cores(deployment: Deployment, variant: Variant, budget: CoreBudget | None) -> Cores | None:
+    """Return what joins the budget of cores; None for models that may wait for something else than a core."""
+    if budget is None or at_once(variant.runtime, variant.settings, 1.0) is None:
+        return None
+    target = make_target(deployment.batching, deployment.slo)
+    return partial(
+        budget.join,
+        deployment.name,
+        share=deployment.pool.share,
+        width=deployment.pool.threads_of(variant.settings),
+        limit_ns=target.limit_ns if target is not None else float(deployment.slo.timeout_s) * 1e9,
     )
 
 
