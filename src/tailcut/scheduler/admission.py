@@ -146,9 +146,8 @@ class Admission(Generic[E]):
         assert overload is not None
         starts_ns = [0.0] * executors.idle + list(executors.ends_ns) or [executors.left_ns]
         full = self._full_rows(request.kind)
-        # Between two batches of its own come those of the models that share its cores.
-        gap_ns = overload.gap_ns + cost.batch_ns(full) * (1.0 / executors.part - 1.0)
-        boarding = OverloadAdmission(cost, starts_ns, full, gap_ns)
+        pause_ns = cost.batch_ns(full) * (1.0 / executors.part - 1.0)
+        boarding = OverloadAdmission(cost, starts_ns, full, overload.gap_ns, pause_ns)
         limit_ns = overload.edge.of(0, request.deadline_ns - now_ns)
         # Who can wait for longer than usual is behind those who cannot. A short deadline is no pass.
         before = waiting.rows_before(request.level, max(request.deadline_ns, now_ns + overload.target.timeout_ns))

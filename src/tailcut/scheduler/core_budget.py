@@ -308,8 +308,13 @@ class CoreUser:
         return min(self._budget.part(self.model, now_ns) / max(slots, 1), 1.0)
 
     def others_ns(self, now_ns: int) -> list[float]:
-        """Return what the others' batches still take, where they have taken all slots."""
-        return self._budget.ends_ns(now_ns, self) if self._budget.free <= 0 else []
+        """Return what the others' batches still take."""
+        return self._budget.ends_ns(now_ns, self)
+
+    @property
+    def all_taken(self) -> bool:
+        """Whether no slot is free."""
+        return self._budget.free <= 0
 
     def leave(self) -> None:
         """Leave the budget; batches that still run do not count any more."""

@@ -45,12 +45,14 @@ class OverloadAdmission(NamedTuple):
         starts_ns: when each executor can start the next batch, from now, ascending; one at least.
         full: rows of a full batch.
         gap_ns: between two rows that come; 0 where that is not known, and enough are taken to come.
+        pause_ns: between two batches: of the models that share the cores.
     """
 
     cost: Cost
     starts_ns: Sequence[float]
     full: float
     gap_ns: float
+    pause_ns: float = 0.0
 
     def check(self, ahead: int, rows: int, limit_ns: float, tightest_ns: float, behind: int = 0) -> Missed | None:
         """Return why a request has no place; None where it has one.
@@ -79,7 +81,7 @@ class OverloadAdmission(NamedTuple):
     def _start_ns(self, before: int) -> float:
         """Return when a batch starts that so many others go before."""
         rounds, place = divmod(before, len(self.starts_ns))
-        return self.starts_ns[place] + rounds * DRIFT * self.cost.batch_ns(self.full)
+        return self.starts_ns[place] + rounds * DRIFT * (self.cost.batch_ns(self.full) + self.pause_ns)
 
     def _opens_ns(self, own: float, start_ns: float, limit_ns: float) -> float:
         """Return how long it is until the batch would end in time; fewer will come after a request that comes later."""

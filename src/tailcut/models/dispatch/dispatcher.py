@@ -565,11 +565,14 @@ class ExecutorSet:
             ends_ns, usable = self.ends_ns(now_ns, costs), self.usable
             if cores is None or self.inline is not None:
                 return Executors(usable, len(self.idle), sum(ends_ns), ends_ns)
-            # Where the others' batches have all cores, the first of them to end makes room as one of its own does.
-            others_ns = cores.others_ns(now_ns)
-            ends_ns = sorted([*ends_ns, *others_ns])[:usable]
-            idle = 0 if others_ns else len(self.idle)
-            return Executors(usable, idle, sum(ends_ns), ends_ns, cores.part(now_ns, usable))
+            part = cores.part(now_ns, usable)
+            # Where all cores are taken, the end of another's batch makes room, too; after its own they have their turn.
+            is_taken = cores.all_taken
+            if is_taken:
+                pause_ns = cores.typical_ns * (1.0 / part - 1.0)
+                own_ns = [end_ns + pause_ns for end_ns in ends_ns]
+                ends_ns = sorted([*cores.others_ns(now_ns), *own_ns])[:usable]
+            return Executors(usable, 0 if is_taken else len(self.idle), sum(ends_ns), ends_ns, part)
         expected = coming() if coming is not None else None
         if expected is None or expected.left_s is None:
             raise shed_errors.unavailable(expected.retry_s if expected is not None else 0.0)
