@@ -161,7 +161,7 @@ def _table(found: dict[str, Any]) -> str:
     seconds = found["seconds"]
 
     def good_rps(arm: str, name: str) -> float:
-        return mean(each[name]["within_limit"] * each[name]["requests"] / seconds for each in arms[arm])
+        return float(mean(each[name]["within_limit"] * each[name]["requests"] / seconds for each in arms[arm]))
 
     both = {arm: sum(good_rps(arm, name) for name in NAMES) for arm in (SHARED, APART, AGAIN)}
     calm = [each["b"]["within_limit"] for each in arms[ISOLATION]]

@@ -20,6 +20,7 @@ from typing import Any
 
 from tailcut.cache.flights import Flights
 from tailcut.cache.freshness import blend_source_s, effective_ttl_s, negative_ttl_s, retry_delay_s
+from tailcut.cache.keys import feature_key
 from tailcut.features.entry import Entry, Failure, Outcome, Row
 from tailcut.features.groups import Group
 from tailcut.features.isolating import fetch_isolating
@@ -29,9 +30,11 @@ from tailcut.features.sources.base import (
     Answer,
     ColumnProblem,
     Key,
+    KeyRefused,
     KeyTypeRefused,
     SourceContext,
     SourceError,
+    SourceShed,
     SourceUnreachable,
 )
 
@@ -185,6 +188,7 @@ class Calls:
     ) -> None:
         """One call. With ``leave`` it is shared: what it finds is kept, and the place in line is free before that."""
         lookups = [flight.lookup for flight in flights]
+        asked_id = group.id
         outcomes = await self._outcomes(group, lookups, tenant, until_s)
         for flight, outcome in zip(flights, outcomes, strict=True):
             self._told(group, flight.lookup, outcome)
@@ -195,7 +199,8 @@ class Calls:
         if leave is not None:
             leave()
             pairs = zip(lookups, outcomes, strict=True)
-            await self._keep([(group, lookup, entry) for lookup, entry in pairs if isinstance(entry, Entry)])
+            kept = [(group, lookup, entry) for lookup, entry in pairs if isinstance(entry, Entry)]
+            await self._keep(kept if group.is_fixed else _still_valid(group, asked_id, tenant, kept))
 
     def _give_up(self, flights: Iterable[Flight], why: str) -> None:
         """End what has not ended; its keys are open for new calls."""
@@ -274,7 +279,7 @@ class Calls:
                 self._outages.answered(group, self._monotonic_s())
             group.failures = 0
             return
-        if failure.key_type:
+        if failure.key_type or failure.retry_s is not None:
             return
         group.failures += 1
         now_s = self._monotonic_s()
@@ -282,7 +287,19 @@ class Calls:
         self._outages.failed(group, failure, now_s)
 
 
+def _still_valid(group: Group, asked_id: bytes, tenant: str, kept: list[Kept]) -> list[Kept]:
+    """Return what was looked up and computed by one version of the model that a group's values come from."""
+    if group.id != asked_id:
+        return []
+    return [each for each in kept if feature_key(asked_id, each[1].key, tenant) == each[1].store_key]
+
+
 def _failure(error: SourceError) -> Failure:
     kind = "" if isinstance(error, ColumnProblem) else type(error.__cause__ or error).__name__
-    unreachable = isinstance(error, SourceUnreachable)
-    return Failure(str(error), kind=kind, key_type=isinstance(error, KeyTypeRefused), unreachable=unreachable)
+    return Failure(
+        str(error),
+        kind=kind,
+        key_type=isinstance(error, KeyTypeRefused | KeyRefused),
+        unreachable=isinstance(error, SourceUnreachable),
+        retry_s=error.retry_s if isinstance(error, SourceShed) else None,
+    )

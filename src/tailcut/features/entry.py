@@ -43,6 +43,8 @@ class Failure:
     """Whether the key's type was wrong, which is the client's fault where the key is the entity."""
     unreachable: bool = False
     """Whether it is the database that all groups share."""
+    retry_s: float | None = None
+    """When there may be room, where the source has none now."""
 
 
 Outcome = Entry | Failure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailcut.errors import BadRequest, FeatureTimeout, FeatureUnavailable, TailcutError, UnknownEntity
+from tailcut.errors import BadRequest, FeatureTimeout, FeatureUnavailable, Shed, TailcutError, UnknownEntity
 from tailcut.features.entry import Failure, Row
 from tailcut.features.groups import Group, KeyProblem
 from tailcut.features.outages import DATABASE
@@ -32,6 +32,12 @@ def error_of(group: Group, key: Key, failure: Failure) -> TailcutError:
         return BadRequest(
             f'entity {describe(group, key)} does not fit feature group "{group.name}": {failure.message}',
             hint="send the entity's fields with the types of the source (numbers as numbers, text as text)",
+        )
+    if failure.retry_s is not None:
+        return Shed(
+            f'feature group "{group.name}" has no value: {failure.message}',
+            hint="retry after Retry-After seconds; the model behind the group is overloaded",
+            retry_after_s=failure.retry_s,
         )
     if failure.kind:
         error = unavailable(group, f"its source failed ({failure.kind})", failure.message)

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from random import Random
 from typing import Any
 
@@ -24,7 +25,7 @@ from tailcut.features.level import LevelFetcher, Rows
 from tailcut.features.line import Lookup
 from tailcut.features.outages import Outages
 from tailcut.features.refresh import UNKNOWN_TTL_S, Refresher, tick_s
-from tailcut.features.source_opener import CodeOf, Opener, Resolve, open_store
+from tailcut.features.source_opener import CodeOf, Models, Opener, Resolve, open_store
 from tailcut.features.statistics import FeatureStatistics
 from tailcut.features.usage import UsageTable
 from tailcut.manifest.schema import Features
@@ -57,6 +58,7 @@ class FeatureService:
         self._monotonic_s = clock.monotonic_s
         self._groups = groups
         self._levels = levels_of(features, groups)
+        self._by_models = [group for group in groups if not group.is_fixed]
         self._in_order = [group for level in self._levels for group in level]
         self._fast = cache.memory is not None or all(group.table is not None for group in groups)
         on = features.cache != "off"
@@ -97,6 +99,7 @@ class FeatureService:
         store: Store[StoredEntry] | None = None,
         code_of: CodeOf | None = None,
         declared: Mapping[str, str] | None = None,
+        models: Models | None = None,
     ) -> FeatureService:
         """Connect, check every group, read preloaded tables, start the background work.
 
@@ -106,12 +109,13 @@ class FeatureService:
             store: used instead of Redis, for tests and other stores.
             code_of: hash of all code behind functions, so that changed code never finds old values in Redis.
             declared: types of fields as ``model.fields`` has them.
+            models: finds other models of the server, for groups whose values they compute.
 
         Raises:
             StartError: what could not be opened, and where in the manifest.
         """
         clock = _Clock(monotonic_s, _seconds(features.clock, resolve) if features.clock else wall_s)
-        opener = Opener(features, resolve, monotonic_s, clock.now_s, declared or {}, code_of)
+        opener = Opener(features, resolve, monotonic_s, clock.now_s, declared or {}, code_of, models)
         remote: BypassedStore[StoredEntry] | None = None
         try:
             groups = await opener.groups()
@@ -185,6 +189,13 @@ class FeatureService:
         now_s = self._monotonic_s()
         fresh_for_s = [max(until_s - now_s, 0.0) for until_s in into.fresh_until_s]
         return FeatureSet(into.rows, fresh_for_s, into.stale, into.hits, into.misses)
+
+    def version(self, own: bytes) -> bytes:
+        """Return a deployment version that the versions of the models are part of that groups' values come from."""
+        if not self._by_models:
+            return own
+        parts = [own, *(group.id for group in self._by_models)]
+        return blake2b(b"".join(parts), digest_size=len(own)).digest()
 
     def statistics(self) -> FeatureStatistics:
         """Snapshot of all counters."""

@@ -52,7 +52,7 @@ class Group:
     """One group: its definition, where it comes from, and how it has been doing."""
 
     spec: FeatureGroup
-    id: bytes
+    own_id: bytes
     """A hash of the definition: a store that several deployments share never mixes two groups of one name."""
     source: Source
     ttl: float | Callable[..., Any]
@@ -78,6 +78,16 @@ class Group:
         defaults = self.spec.defaults
         # In the columns' order, as rows from sources have them: stores keep values without names.
         self.default_row = {column: defaults[column] for column in self.spec.columns} if defaults else None
+
+    @property
+    def id(self) -> bytes:
+        """The hash of the definition, and the version of the model that the values come from, where it is a model."""
+        return self.own_id if self.is_fixed else self.own_id + self.source.version  # type: ignore[attr-defined]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether its values come from something that has no versions."""
+        return not self.spec.model
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ from tailcut.features.key_types import KeyType
 from tailcut.features.keys import field_types, settle
 from tailcut.features.preload import Table
 from tailcut.features.sources.base import Source, SourceError
+from tailcut.features.sources.model import ModelSource, ServedModel
 from tailcut.features.sources.postgres import PostgresSource
 from tailcut.features.sources.postgres_connections import PostgresDatabase
 from tailcut.features.sources.python import FunctionSource
@@ -29,6 +30,9 @@ from tailcut.features.sources.sqlite import SqliteDatabase, SqliteSource
 from tailcut.manifest.schema import FeatureGroup, Features
 
 Resolve = Callable[[str], Callable[..., Any]]
+Models = Callable[[str, tuple[str, ...], str], ServedModel]
+"""Name of a model, columns of the group's key, and where it is named in the manifest -> the model, or StartError."""
+
 CodeOf = Callable[[Sequence[str]], bytes]
 """References to functions -> a hash of all code that they depend on."""
 
@@ -45,6 +49,7 @@ class Opener:
         clock: seconds since the epoch for ``:now``.
         declared: types of fields as ``model.fields`` has them.
         code_of: hash of the code behind functions; of their own text where None.
+        models: finds other models of the server.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class Opener:
         clock: Callable[[], float],
         declared: Mapping[str, str],
         code_of: CodeOf | None = None,
+        models: Models | None = None,
     ) -> None:
         self._features = features
         self._resolve = resolve
@@ -62,6 +68,7 @@ class Opener:
         self._clock = clock
         self._code_of = code_of or self._texts
         self._declared = declared
+        self._models = models
         self.field_types: tuple[KeyType, ...] = ()
         """Types of the entity's fields, once the groups are open."""
         self.database: PostgresDatabase | SqliteDatabase | None = None
@@ -85,7 +92,7 @@ class Opener:
         source = await self._source(spec, where)
         return Group(
             spec=spec,
-            id=self._fingerprint(spec),
+            own_id=self._fingerprint(spec),
             source=source,
             ttl=ttl,
             table=await self._table(spec, source, ttl, where),
@@ -102,13 +109,13 @@ class Opener:
             self.executor.shutdown(wait=False, cancel_futures=True)
 
     def _check(self, spec: FeatureGroup, where: str) -> None:
-        if bool(spec.sql or spec.preload_sql) == bool(spec.function):
+        if [bool(spec.sql or spec.preload_sql), bool(spec.function), bool(spec.model)].count(True) != 1:
             raise StartError(
-                f"{where} needs exactly one source: sql or function", hint="set one of them and remove the other"
+                f"{where} needs exactly one source: sql, function or model", hint="set one of them and remove the rest"
             )
         if spec.preload and not (spec.preload_sql or spec.function):
             raise StartError(f"{where}: preload needs preload_sql or a function", hint="add one, or remove preload")
-        if not spec.preload and not (spec.sql or spec.function):
+        if not spec.preload and not (spec.sql or spec.function or spec.model):
             raise StartError(f"{where} has preload_sql but neither sql nor preload", hint="set preload = true")
         if spec.preload and spec.per_tenant:
             raise StartError(
@@ -138,6 +145,13 @@ class Opener:
                 self.executor = ThreadPoolExecutor(self._features.connections, thread_name_prefix="tailcut-features")
             function = self._resolved(spec.function, f"{where}: function")
             return FunctionSource(function, spec.key, spec.columns, self.executor, f"function {spec.function}")
+        if spec.model:
+            if self._models is None:
+                raise StartError(
+                    f"{where}: model {spec.model!r} is not served here",
+                    hint="serve both in one server: tailcut serve -m THIS -m THE_OTHER, or a folder of both",
+                )
+            return ModelSource(self._models(spec.model, spec.key, where), spec.key, spec.columns, spec.model)
         if self.database is None:
             self.database = await self._open_database()
         sqlite = isinstance(self.database, SqliteDatabase)
@@ -208,7 +222,16 @@ class Opener:
         features = self._features
         named = [spec.function, spec.ttl if ":" in spec.ttl else "", features.clock]
         sources = self._code_of([name for name in named if name])
-        definition = (spec.name, spec.key, spec.columns, spec.sql, spec.function, sorted(spec.defaults.items()))
+        definition: tuple[Any, ...] = (
+            spec.name,
+            spec.key,
+            spec.columns,
+            spec.sql,
+            spec.function,
+            sorted(spec.defaults.items()),
+        )
+        if spec.model:
+            definition = (*definition, spec.model)
         settings = (features.database, features.clock, spec.per_tenant, sources)
         return blake2b(msgspec.msgpack.encode((definition, settings)), digest_size=16).digest()
 

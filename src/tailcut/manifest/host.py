@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -126,6 +126,7 @@ def load_host(
     read = partial(load, environment=environment, overrides=overrides, server=Shared({}))
     models = tuple(Hosted(manifest_file(path), read(path)) for path in paths)
     _refuse_same_names(models)
+    refuse_cycles(models)
     return HostManifest(_MODELS, _server({}, environment, overrides), Path.cwd(), models, read=read)
 
 
@@ -166,6 +167,7 @@ def _of_host_file(file: Path, environment: Mapping[str, str], overrides: Sequenc
         path = file.parent / one.path
         models.append(Hosted(manifest_file(path), read(path), required=one.required))
     _refuse_same_names(models)
+    refuse_cycles(models)
     settings = _server(server, environment, overrides)
     return HostManifest(_MODELS, settings, file.parent, tuple(models), read=read)
 
@@ -184,6 +186,7 @@ def _of_folder(
     if all(hosted.error is not None for hosted in models) and (error := models[0].error) is not None:
         raise error
     _refuse_same_names(models)
+    refuse_cycles(models)
     return replace(empty, models=tuple(models))
 
 
@@ -231,3 +234,33 @@ def _pairs(models: Sequence[Hosted]) -> Iterator[tuple[str, Hosted, Hosted]]:
         if hosted.name in seen:
             yield hosted.name, seen[hosted.name], hosted
         seen.setdefault(hosted.name, hosted)
+
+
+def dependencies_of(manifest: Manifest) -> list[str]:
+    """Return the models that a deployment's features come from."""
+    return [group.model for group in manifest.deployment.features.groups if group.model]
+
+
+def refuse_cycles(models: Iterable[Hosted]) -> None:
+    """Refuse models whose features come from one another in a circle.
+
+    Raises:
+        ManifestError: there is such a circle; it is named.
+    """
+    needs = {hosted.name: dependencies_of(hosted.manifest) for hosted in models if hosted.manifest is not None}
+    done: set[str] = set()
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        if name in way:
+            circle = " -> ".join((*way[way.index(name) :], name))
+            raise ManifestError(
+                f"features come from one another in a circle: {circle}",
+                hint="remove one of these feature groups; a model cannot wait for its own answer",
+            )
+        if name not in done:
+            for other in needs.get(name, ()):
+                visit(other, (*way, name))
+            done.add(name)
+
+    for name in needs:
+        visit(name, ())

@@ -11,6 +11,7 @@ import msgspec
 
 from tailcut.common.timings import Stage
 from tailcut.features import EntityKey, FeatureService, FeatureSet
+from tailcut.features.source_opener import Models
 from tailcut.manifest import Features, Manifest, resolve
 from tailcut.pipeline.hook_loading import HookCode
 from tailcut.pipeline.request_context import RequestContext
@@ -18,8 +19,11 @@ from tailcut.pipeline.request_context import RequestContext
 _SQLITE = "sqlite:///"
 
 
-async def open_features(manifest: Manifest, code: HookCode) -> FeatureService | None:
+async def open_features(manifest: Manifest, code: HookCode, models: Models | None = None) -> FeatureService | None:
     """Open the feature groups of a manifest; None where it has none.
+
+    Args:
+        models: finds other models of the server.
 
     Raises:
         StartError: what could not be opened, and where in the manifest.
@@ -32,6 +36,7 @@ async def open_features(manifest: Manifest, code: HookCode) -> FeatureService | 
         resolve=lambda ref: resolve(ref, manifest),
         declared=declared,
         code_of=code.files.digest_of,
+        models=models,
     )
 
 

@@ -72,7 +72,7 @@ class Pipeline:
         in_flight: Sized = (),
         limits: PathLimits | None = None,
     ) -> None:
-        self.version = version
+        self._version = version
         self.served = served
         self.outputs = outputs
         self.transform = transform
@@ -116,6 +116,11 @@ class Pipeline:
             in_flight=self._in_flight,
             limits=limits,
         )
+
+    @property
+    def version(self) -> bytes:
+        """The deployment version, with those of the models that its features come from."""
+        return self._version if self.features is None else self.features.version(self._version)
 
     async def close(self) -> None:
         """Close features and caches."""

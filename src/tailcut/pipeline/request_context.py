@@ -15,11 +15,15 @@ from tailcut.features import EntityKey, FeatureService
 class AdmittingPipeline(Protocol):
     """The pipeline that admitted a request and answers it; ``pipeline.Pipeline`` is the only one."""
 
-    version: bytes
     served: tuple[str, str]
     outputs: tuple[str, ...]
     fallback_stale: bool
     rows_alone: bool
+
+    @property
+    def version(self) -> bytes:
+        """See ``Pipeline.version``."""
+        ...
 
     def infer(
         self, context: RequestContext, inputs: Arrays, rows: int, outputs: tuple[str, ...]

@@ -175,7 +175,10 @@ class RowTransform:
     def _filled(self, spec: InputSpec, rows: Rows) -> Array:
         columns = self._columns[spec.name]
         if columns:
-            values: Any = [[row[column] for column in columns] for row in rows]
+            if _has_vectors(spec, columns):
+                values: Any = [[each for column in columns for each in _flat(row[column])] for row in rows]
+                return _in_shape(converted(values, spec), (len(rows), *spec.tail), spec)
+            values = [[row[column] for column in columns] for row in rows]
             array = _in_shape(converted(values, spec), (len(rows), len(columns)), spec)
             return array.reshape(len(rows), *spec.tail) if spec.fixed else array
         array = converted([row[spec.name] for row in rows], spec)
@@ -198,6 +201,8 @@ class RowTransform:
                         raise BadRequest(f"row {place}: the field {name!r} is missing")
                     try:
                         array = converted([row[name]], spec)
+                        if columns and _has_vectors(spec, columns):
+                            continue  # how long each is, is nowhere said
                         if columns or spec.fixed:
                             _in_shape(array, (1,) if columns else (1, *spec.tail), spec)
                     except BadRequest as error:
@@ -207,6 +212,16 @@ class RowTransform:
         if self._hook is not None:
             return "send rows as objects with the fields that model.preprocess reads"
         return f"a row is an object with {', '.join(self._fields[: self._required])}"
+
+
+def _has_vectors(spec: InputSpec, columns: Sequence[str]) -> bool:
+    """Whether some of an input's columns are vectors: it takes more values than it has columns."""
+    return spec.fixed and prod(spec.tail) > len(columns)
+
+
+def _flat(value: Any) -> Sequence[Any]:
+    """Return the values of a column, whether it is a vector or not."""
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def _in_shape(array: Array, shape: tuple[int, ...], spec: InputSpec) -> Array:

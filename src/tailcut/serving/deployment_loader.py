@@ -12,6 +12,7 @@ from tailcut.code.loaded import LoadedCode
 from tailcut.common.fingerprint import uses_gpu
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.features import FeatureService
+from tailcut.features.source_opener import Models
 from tailcut.manifest import Deployment, Manifest
 from tailcut.models.background_loading import abandon, in_background
 from tailcut.models.deployment_version import is_live, runs_source, version_of
@@ -219,11 +220,11 @@ async def _open(
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
     warm, loading = await _first_warm(manifest, variant, code.files, stand_in, quiet=quiet)
     variant = warm.variant
-    hooks, caches, features = await _connect(manifest, code, transform, warm, loading)
-    device, budget = _device_time(warm, recorder), host.cores if host is not None else None
-    dispatcher = make_dispatcher(
-        deployment, variant, warm.warm_up_ns, warm.length_class, device or recorder, loop, budget
-    )
+    models, budget = (host.models, host.cores) if host is not None else (None, None)
+    hooks, caches, features = await _connect(manifest, code, transform, warm, loading, models)
+    device = _device_time(warm, recorder)
+    observer = device or recorder
+    dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, observer, loop, budget)
     pipeline = Pipeline(
         version=version_of(deployment, variant, warm.code.digest),
         served=(variant.name, variant.version),
@@ -243,13 +244,18 @@ async def _open(
 
 
 async def _connect(
-    manifest: Manifest, code: HookCode, transform: RowTransform, warm: Warm, loading: asyncio.Task[Warm] | None
+    manifest: Manifest,
+    code: HookCode,
+    transform: RowTransform,
+    warm: Warm,
+    loading: asyncio.Task[Warm] | None,
+    models: Models | None,
 ) -> tuple[Hooks | None, Caches, FeatureService | None]:
     """Place the hooks and open caches and features; where that fails, what is warm is closed."""
     outputs = tuple(tensor.name for tensor in manifest.deployment.model.outputs)
     try:
         hooks = await place_hooks(manifest.deployment, code, transform, warm, outputs)
-        return hooks, *await _open_stores(manifest, code)
+        return hooks, *await _open_stores(manifest, code, models)
     except BaseException:
         if loading is None:
             warm.close()
@@ -258,10 +264,12 @@ async def _connect(
         raise
 
 
-async def _open_stores(manifest: Manifest, code: HookCode) -> tuple[Caches, FeatureService | None]:
+async def _open_stores(
+    manifest: Manifest, code: HookCode, models: Models | None
+) -> tuple[Caches, FeatureService | None]:
     caches = await open_caches(manifest.deployment)
     try:
-        return caches, await open_features(manifest, code)
+        return caches, await open_features(manifest, code, models)
     except BaseException:
         await caches.close()
         raise

@@ -14,7 +14,7 @@ from typing import Any
 from tailcut import logs
 from tailcut.errors import NotFound, NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
-from tailcut.manifest.host import Hosted, HostManifest
+from tailcut.manifest.host import Hosted, HostManifest, refuse_cycles
 from tailcut.observe.exposition import Exposition, ModelSeries, Sample
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.scheduler.core_budget import CoreBudget
@@ -22,6 +22,7 @@ from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.host_state import HostState
 from tailcut.serving.notices import tell_ready
+from tailcut.serving.served_model import LocalModel
 from tailcut.system.machine import usable_cores
 
 log = logging.getLogger("tailcut.server")
@@ -57,6 +58,8 @@ class Host:
             for name, hosted in self._hosted.items()
             if hosted.manifest is not None
         }
+        if several:
+            self._state.models = self._model
         self.exposition = Exposition(self._series, self.loop_lag, [self._samples])
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -170,6 +173,15 @@ class Host:
         """Whether there is a model of that name whose manifest could not be read."""
         return name in self._hosted and name not in self.engines
 
+    def _model(self, name: str, key: tuple[str, ...], where: str) -> LocalModel:
+        """Return a model for the feature group of another."""
+        engine = self.engines.get(name)
+        if engine is None:
+            raise StartError(
+                f"{where}: model {name!r} is not served here", hint=f"this server has {_names(self._hosted)}"
+            )
+        return LocalModel(engine, by_entity=engine.deployment.features.entity == key)
+
     async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """List every variant of every version of every model; see ``Repository.index``. New folders are found."""
         await self._look()
@@ -222,6 +234,7 @@ class Host:
             raise hosted.error
         if hosted.manifest.deployment.name != name:
             return await self._rename(name, hosted, version, variant)
+        refuse_cycles([*(each for each in self._hosted.values() if each.name != name), hosted])
         self._hosted[name] = hosted
         if engine is None:
             engine = self.engines[name] = Engine(hosted.manifest, self._state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailcut.common.histogram import Histogram
+from tailcut.features.source_opener import Models
 from tailcut.models.loading_memory import LoadingMemory
 from tailcut.observe.failures import FailureLog
 from tailcut.pipeline.request_context import Arrivals
@@ -16,6 +17,7 @@ class HostState:
         arrivals: requests that were read and not begun yet; of which model, nobody knows by then.
         loop_lag: nanoseconds by which the event loop woke up later than asked.
         memory: lets models be loaded at once as far as there is memory for them.
+        models: finds a model for another one's feature group; None where there is only one model.
         cores: what the models share of the machine; None where there is only one model.
         quiet: whether models are loaded in the background, because others (may) serve meanwhile.
     """
@@ -27,3 +29,4 @@ class HostState:
         self.memory = LoadingMemory()
         self.quiet = quiet
         self.cores = cores
+        self.models: Models | None = None

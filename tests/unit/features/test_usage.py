@@ -16,7 +16,7 @@ from tailcut.manifest.schema import FeatureGroup
 
 def group_of(name: str = "g") -> Group:
     spec = FeatureGroup(name=name, key=("id",), columns=("value",), ttl="1h", function="m:f")
-    return Group(spec=spec, id=name.encode(), source=cast(Source, None), ttl=3600.0)
+    return Group(spec=spec, own_id=name.encode(), source=cast(Source, None), ttl=3600.0)
 
 
 def entry(now_s: float, ttl_s: float = 3600.0) -> Entry:

@@ -36,6 +36,22 @@ class KeyTypeRefused(SourceError):
     """The source's query cannot take keys of these types (text compared with an integer column, say)."""
 
 
+class SourceShed(SourceDown):
+    """A source has no room now.
+
+    Attributes:
+        retry_s: when it may have.
+    """
+
+    def __init__(self, message: str, retry_s: float) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
+
+
+class KeyRefused(SourceError):
+    """A source cannot take one of the keys, whatever its type."""
+
+
 class ColumnProblem(SourceDown):
     """A result misses a column, or has one twice. Its text names columns only, so that a client may have it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import pairwise
 
 from tailcut.common.metric_names import AGREEMENT, METRIC_NAMES
@@ -73,6 +73,7 @@ def _references(deployment: Deployment) -> Iterator[ManifestError]:
 
 
 def _tensors(deployment: Deployment) -> Iterator[ManifestError]:
+    vectors = {column for group in deployment.features.groups if group.model for column in group.columns}
     for path, tensors in (("model.inputs", deployment.model.inputs), ("model.outputs", deployment.model.outputs)):
         for name in _repeated(tensor.name for tensor in tensors):
             yield ManifestError(f"{path}: two tensors are named {name}", hint="give each its own name")
@@ -82,7 +83,7 @@ def _tensors(deployment: Deployment) -> Iterator[ManifestError]:
                     f"{path}.{tensor.name}.columns: an output has no columns",
                     hint="remove it; columns fill inputs only. To name the columns of an output use holdout.classes",
                 )
-            yield from _shape(f"{path}.{tensor.name}", tensor)
+            yield from _shape(f"{path}.{tensor.name}", tensor, vectors)
     names = [tensor.name for tensor in deployment.model.outputs]
     if deployment.judged not in names:
         close = nearest(deployment.judged, names)
@@ -92,7 +93,8 @@ def _tensors(deployment: Deployment) -> Iterator[ManifestError]:
         )
 
 
-def _shape(path: str, tensor: Tensor) -> Iterator[ManifestError]:
+def _shape(path: str, tensor: Tensor, vectors: Collection[str]) -> Iterator[ManifestError]:
+    """Yield what is wrong with a tensor's shape; columns of ``vectors`` may have several values each."""
     shape, columns = list(tensor.shape), len(tensor.columns)
     if shape[0] != -1:
         hint = f"the first dimension is the batch; write shape = {[-1, *shape[1:]]} or {[-1, *shape]}"
@@ -100,7 +102,8 @@ def _shape(path: str, tensor: Tensor) -> Iterator[ManifestError]:
     if any(size != -1 and size < 1 for size in shape[1:]):
         yield ManifestError(f"{path}.shape: {shape} has a dimension below 1", hint="write -1 for a free dimension")
     width = 1 if len(shape) == 1 else shape[1]
-    if columns and (len(shape) > 2 or width not in (-1, columns)):
+    wider = width > columns and any(column in vectors for column in tensor.columns)
+    if columns and (len(shape) > 2 or width not in (-1, columns)) and not wider:
         yield ManifestError(
             f"{path}.columns: {columns} columns do not fill the shape {shape}",
             hint=f"write shape = [-1, {columns}], or fill the tensor in model.preprocess",

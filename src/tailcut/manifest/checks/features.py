@@ -80,8 +80,12 @@ def _group(group: FeatureGroup, features: Features) -> Iterator[ManifestError]:
     if group.function and (group.sql or group.preload_sql):
         which = "sql" if group.sql else "preload_sql"
         yield ManifestError(f"{path}: has both {which} and function", hint="keep one source and remove the other")
-    elif not group.function and not group.sql and not (group.preload and group.preload_sql):
-        yield ManifestError(f"{path}: has no source", hint="give it sql or function")
+    elif group.model and (group.function or group.sql or group.preload_sql):
+        yield ManifestError(f"{path}: has model and another source", hint="keep one source and remove the other")
+    elif group.model and group.preload:
+        yield ManifestError(f"{path}.preload: a model has no table to preload", hint="set preload = false")
+    elif not (group.model or group.function or group.sql) and not (group.preload and group.preload_sql):
+        yield ManifestError(f"{path}: has no source", hint="give it sql, function or model")
     elif group.preload and not group.preload_sql and not group.function:
         yield ManifestError(
             f"{path}.preload: true needs preload_sql or function, but neither is set",

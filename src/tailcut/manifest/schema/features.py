@@ -60,6 +60,15 @@ class FeatureGroup(Section, frozen=True, kw_only=True):
             examples=["my_model:weather"],
         ),
     ] = ""
+    model: Annotated[
+        str,
+        Meta(
+            description="another model of the same server (see docs/how-to/several-models.md): each key is a row for "
+            "it, with the key's columns as fields; columns are its outputs, or fields of its answers. Vectors are "
+            "allowed",
+            examples=["minilm"],
+        ),
+    ] = ""
     stale_for_s: Annotated[
         Duration, Meta(description="time after expiry during which a value may be served while its source fails")
     ] = field(default=Duration(0.0), name="stale_for")

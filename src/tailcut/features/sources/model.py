@@ -1,0 +1,98 @@
+"""Feature groups whose columns another model of the same server computes: an embedding of a text, say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from tailcut.errors import BadRequest, DeadlineExceeded, Shed, TailcutError
+from tailcut.features.key_types import ANY, KeyType
+from tailcut.features.sources.base import (
+    Answer,
+    ColumnProblem,
+    Key,
+    KeyRefused,
+    SourceContext,
+    SourceDown,
+    SourceError,
+    SourceShed,
+    Values,
+    exact_values,
+)
+
+
+class ServedModel(Protocol):
+    """Another model of the server, as a feature group sees it."""
+
+    @property
+    def version(self) -> bytes:
+        """Of what answers now, or answered last; empty where nothing has yet. Another version has other answers."""
+        ...
+
+    async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> list[Any]:
+        """Answer rows by the model's own scheduler and caches; one value per row.
+
+        Args:
+            deadline_s: by the monotonic clock.
+
+        Raises:
+            TailcutError: why there is no answer.
+        """
+        ...
+
+
+class ModelSource:
+    """One feature group's model: each key is a row, whose fields are the key's columns.
+
+    A column is an output of the model, or a field of what its postprocess answers. A model that answers with one value
+    per row fills a group of one column with it. Lists and arrays are vectors.
+
+    Args:
+        name: of the model.
+    """
+
+    table_types: tuple[KeyType, ...] = ()
+
+    def __init__(self, model: ServedModel, key: tuple[str, ...], columns: tuple[str, ...], name: str) -> None:
+        self._model = model
+        self._key = key
+        self._columns = columns
+        self._where = f"model {name!r}"
+        self.key_types: tuple[KeyType, ...] = (ANY,) * len(key)
+
+    @property
+    def version(self) -> bytes:
+        """See ``ServedModel.version``."""
+        return self._model.version
+
+    async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:
+        """Answer for all keys with one call of the model."""
+        rows = [dict(zip(self._key, key, strict=True)) for key in keys]
+        try:
+            answers = await self._model.predict(rows, context.deadline_s, context.tenant)
+        except Shed as error:
+            raise SourceShed(f"{self._where}: {error.message}", error.retry_after_s) from error
+        except BadRequest as error:
+            raise KeyRefused(f"{self._where}: {error.message}") from error
+        except DeadlineExceeded as error:
+            raise SourceDown(f"{self._where} did not answer in time: {error.message}") from error
+        except TailcutError as error:
+            raise SourceDown(f"{self._where}: {error.message}") from error
+        return [self._values(answer) for answer in answers]
+
+    async def fetch_all(self, context: SourceContext) -> list[tuple[Key, Values]]:
+        """Refuse: a model has no table."""
+        raise SourceDown(f"{self._where} cannot be preloaded")
+
+    def _values(self, answer: Any) -> Answer:
+        if not isinstance(answer, Mapping):
+            if len(self._columns) > 1:
+                return ColumnProblem(f"{self._where} answered one value per row for the columns {self._columns}")
+            answer = {self._columns[0]: answer}
+        missing = [column for column in self._columns if column not in answer]
+        if missing:
+            return ColumnProblem(f"{self._where} left out the columns {missing}; it answered {list(answer)}")
+        try:
+            return exact_values([answer[column] for column in self._columns], self._columns)
+        except SourceError as error:
+            return error

@@ -1,0 +1,189 @@
+"""A model whose features another model of the same server computes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tests.app_kit import Client, counters
+
+from tailcut.errors import ManifestError
+from tailcut.manifest.host import load_host
+from tailcut.transport.asgi import ASGIApplication
+
+CHILD = """
+name = "child"
+[model]
+source = "model.onnx"
+preprocess = "child_hooks:preprocess"
+postprocess = "child_hooks:postprocess"
+inputs = [{ name = "x", shape = [-1, 3] }]
+outputs = [{ name = "y", shape = [-1, 3] }]
+[serve]
+variant = "source"
+"""
+HOOKS = """
+import numpy as np
+
+calls = []
+
+def preprocess(rows):
+    calls.append([row["text"] for row in rows])
+    if any(row["text"] == "bad" for row in rows):
+        raise ValueError("no such text")
+    return {"x": np.array([[len(row["text"]), 1.0, 0.5] for row in rows], np.float32)}
+
+def postprocess(outputs):
+    return [{"embedding": row} for row in outputs["y"]]
+"""
+PARENT = """
+name = "parent"
+[model]
+source = "model.onnx"
+inputs = [{ name = "x", shape = [-1, 4], columns = ["embedding", "prior"] }]
+outputs = [{ name = "y", shape = [-1, 4] }]
+[serve]
+variant = "source"
+[features]
+entity = ["text"]
+[[features.groups]]
+name = "text"
+model = "child"
+key = ["text"]
+columns = ["embedding"]
+ttl = "1h"
+[[features.groups]]
+name = "priors"
+function = "parent_features:priors"
+key = ["text"]
+columns = ["prior"]
+ttl = "1h"
+[cache.entity]
+enabled = true
+"""
+PRIORS = "def priors(keys, context):\n    return [{'prior': 100.0} for _ in keys]\n"
+
+
+def scaled(path: Path, factor: float, width: int) -> None:
+    """Save x -> factor * x."""
+    node = helper.make_node("Mul", ["x", "factor"], ["y"])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width]) for name in ("x", "y")]
+    factors = [numpy_helper.from_array(np.array(factor, np.float32), "factor")]
+    graph = helper.make_graph([node], "scaled", ends[:1], ends[1:], factors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of both models."""
+    for name, manifest, factor, width in (("child", CHILD, 2.0, 3), ("parent", PARENT, 10.0, 4)):
+        (tmp_path / name).mkdir()
+        scaled(tmp_path / name / "model.onnx", factor, width)
+        (tmp_path / name / "tailcut.toml").write_text(manifest)
+    (tmp_path / "child" / "child_hooks.py").write_text(HOOKS)
+    (tmp_path / "parent" / "parent_features.py").write_text(PRIORS)
+    return tmp_path
+
+
+def serve(folder: Path, test: Callable[[Client], Awaitable[None]]) -> None:
+    async def main() -> None:
+        app = ASGIApplication(load_host([folder], environment={}))
+        await app.start()
+        try:
+            await test(Client(app))
+        finally:
+            await app.stop()
+
+    asyncio.run(main())
+
+
+async def predict(client: Client, *texts: str) -> Any:
+    return await client.post("/predict/parent", {"entities": list(texts)})
+
+
+def asked(client: Client) -> list[list[str]]:
+    """The texts of each call of the child's preprocess since the start."""
+    hook: Any = client.app.host.engine("child").opened.code.preprocess
+    found: list[list[str]] = hook.__globals__["calls"]
+    return found
+
+
+def test_the_columns_are_what_the_other_model_answers(folder: Path) -> None:
+    async def test(client: Client) -> None:
+        answer = await predict(client, "abc", "de")
+        assert answer.status == 200, answer.json
+        assert [each["y"] for each in answer.json["predictions"]] == [[60, 20, 10, 1000], [40, 20, 10, 1000]]
+        counted = await counters(client, "tailcut_requests_total")
+        assert sum(count for labels, count in counted.items() if "features" in labels) == 1, "one call for both keys"
+
+    serve(folder, test)
+
+
+def test_a_text_is_computed_once_for_all_who_ask_at_once_and_later(folder: Path) -> None:
+    async def test(client: Client) -> None:
+        before = len(asked(client))
+        answers = await asyncio.gather(*(predict(client, "same") for _ in range(100)))
+        assert {answer.status for answer in answers} == {200}
+        assert (await predict(client, "same")).status == 200
+        assert asked(client)[before:] == [["same"]]
+
+    serve(folder, test)
+
+
+def test_a_text_that_the_model_refuses_is_the_clients_error_and_hurts_no_other(folder: Path) -> None:
+    async def test(client: Client) -> None:
+        good, bad = await asyncio.gather(predict(client, "fine"), predict(client, "bad"))
+        assert good.status == 200
+        assert (bad.status, bad.json["code"]) == (400, "bad_request")
+        assert 'feature group "text"' in bad.json["error"]
+        assert "model 'child'" in bad.json["error"]
+
+    serve(folder, test)
+
+
+def test_without_the_model_its_cached_values_answer_and_others_are_503(folder: Path) -> None:
+    async def test(client: Client) -> None:
+        assert (await predict(client, "known")).status == 200
+        client.app.host.unload("child")
+        known, new = await predict(client, "known"), await predict(client, "new")
+        assert known.status == 200
+        assert (new.status, new.json["code"]) == (503, "feature_unavailable")
+        assert 'feature group "text"' in new.json["error"]
+        await client.app.host.load("child")
+        assert (await predict(client, "newer")).status == 200
+
+    serve(folder, test)
+
+
+def test_another_version_of_the_model_makes_cached_answers_unreachable(folder: Path) -> None:
+    async def test(client: Client) -> None:
+        first = await predict(client, "abc")
+        scaled(folder / "child" / "model.onnx", 3.0, 3)
+        client.app.host.unload("child")
+        await client.app.host.load("child")
+        second = await predict(client, "abc")
+        assert [each.json["predictions"][0]["y"][0] for each in (first, second)] == [60, 90]
+
+    serve(folder, test)
+
+
+def test_circles_and_models_that_are_not_served_are_refused(folder: Path) -> None:
+    manifest = folder / "child" / "tailcut.toml"
+    group = '[features]\nentity = ["text"]\n[[features.groups]]\nname = "g"\nmodel = "parent"\n'
+    manifest.write_text(f'{CHILD}{group}key = ["text"]\ncolumns = ["z"]\nttl = "1h"\n')
+    with pytest.raises(ManifestError, match="child -> parent -> child"):
+        load_host([folder], environment={})
+    manifest.write_text(CHILD.replace('"child"', '"other"'))
+
+    async def test(client: Client) -> None:
+        answer = await predict(client, "abc")
+        assert answer.status == 503
+        assert "model 'child' is not served here" in answer.json["error"]
+
+    serve(folder, test)
