@@ -37,7 +37,7 @@ def test_the_starting_point_is_right(tmp_path: Path) -> None:
 
 
 GROUPS = [
-    ([changed(sql=None)], "features.groups.g: has no source", "give it sql or function"),
+    ([changed(sql=None)], "features.groups.g: has no source", "give it sql, function or model"),
     ([changed(function="m:f")], "features.groups.g: has both sql and function", "keep one source"),
     ([changed(sql=None, preload_sql="S", function="m:f")], "features.groups.g: has both preload_sql and function", ""),
     ([changed(sql=None, preload_sql="S")], "features.groups.g: has no source", ""),
