@@ -17,6 +17,8 @@ from typer.main import get_command
 from tailcut.cli.app import COMMANDS, build
 from tailcut.errors import ManifestError
 from tailcut.manifest import load
+from tailcut.manifest.reading import read_as
+from tailcut.manifest.schema.host import HostFile
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -114,6 +116,12 @@ def manifest_error(text: str) -> str:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         return f"not TOML: {error}"
+    if "models" in tree:  # a host.toml
+        try:
+            read_as(HostFile, tree, {})
+        except ManifestError as error:
+            return str(error)
+        return ""
     whole = "model" in tree and "name" in tree
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tailcut.toml"
