@@ -25,7 +25,7 @@ from tailcut.models.runtimes.base import StreamingRuntime
 from tailcut.models.shed_errors import unavailable
 from tailcut.models.value_limits import PathLimits
 from tailcut.models.variant_loader import Warm, artifact_bytes, held_bytes, open_variant
-from tailcut.models.warm_up import BRIEF, warm_up
+from tailcut.models.warm_up import BRIEF, THOROUGH, warm_up
 from tailcut.observe.recorder import Recorder
 from tailcut.pipeline.cache_stores import Caches, open_caches
 from tailcut.pipeline.feature_stage import open_features
@@ -195,11 +195,11 @@ async def open_deployment(
     deployment = manifest.deployment
     variant = await asyncio.to_thread(choose or find_variant, manifest)
     await asyncio.to_thread(refuse_unproven, manifest, variant)
-    if host is None or not host.quiet:
-        return await _open(manifest, variant, recorder, in_flight, stand_in, host, quiet=False)
+    if host is None or not (host.quiet or host.several):
+        return await _open(manifest, variant, recorder, in_flight, stand_in, host)
     room = host.memory.room_for(f"model {deployment.name!r}", artifact_bytes(variant), held_bytes(variant))
     async with room:
-        return await _open(manifest, variant, recorder, in_flight, stand_in, host, quiet=True)
+        return await _open(manifest, variant, recorder, in_flight, stand_in, host)
 
 
 async def _open(
@@ -209,8 +209,6 @@ async def _open(
     in_flight: Sized,
     stand_in: StandIn | None,
     host: HostState | None,
-    *,
-    quiet: bool,
 ) -> Opened:
     loop = asyncio.get_running_loop()
     deployment = manifest.deployment
@@ -218,7 +216,7 @@ async def _open(
     code = await asyncio.to_thread(import_code, manifest, runs_source(manifest, variant))
     transform = RowTransform(deployment.model, code.preprocess, code.postprocess, fields=code.fields)
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
-    warm, loading = await _first_warm(manifest, variant, code.files, stand_in, quiet=quiet)
+    warm, loading = await _first_warm(manifest, variant, code.files, stand_in, host)
     variant = warm.variant
     models, budget = (host.models, host.cores) if host is not None else (None, None)
     hooks, caches, features = await _connect(manifest, code, transform, warm, loading, models)
@@ -276,14 +274,16 @@ async def _open_stores(
 
 
 async def _first_warm(
-    manifest: Manifest, variant: Variant, files: LoadedCode, stand_in: StandIn | None, *, quiet: bool
+    manifest: Manifest, variant: Variant, files: LoadedCode, stand_in: StandIn | None, host: HostState | None
 ) -> tuple[Warm, asyncio.Task[Warm] | None]:
     """Open a variant; return it, or what stands in for it and the loading that goes on."""
     code = await asyncio.to_thread(files.snapshot, live=is_live(variant))
-    if stand_in is None and quiet:
+    if stand_in is None and host is not None and host.quiet:
         return await in_background(partial(open_variant, manifest, variant, BRIEF, code=code), Warm.close), None
     if stand_in is None:
-        return await asyncio.to_thread(open_variant, manifest, variant, code=code), None
+        # Beside others that load at the same time, the least of several runs tells the most.
+        warmth = BRIEF if host is not None and host.several else THOROUGH
+        return await asyncio.to_thread(open_variant, manifest, variant, warmth, code=code), None
     other = stand_in(variant, files)
     # In the background, because what stands in may be serving before it is open.
     loading = asyncio.ensure_future(

@@ -49,7 +49,7 @@ class Host:
         self.manifest = manifest
         self.server = manifest.server
         several = not manifest.is_single
-        self._state = HostState(quiet=several, cores=CoreBudget(ceil(usable_cores())) if several else None)
+        self._state = HostState(cores=CoreBudget(ceil(usable_cores())) if several else None)
         self.failures = self._state.failures
         self.loop_lag = self._state.loop_lag
         self._hosted: dict[str, Hosted] = {hosted.name: hosted for hosted in manifest.models}

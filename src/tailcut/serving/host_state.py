@@ -20,13 +20,15 @@ class HostState:
         models: finds a model for another one's feature group; None where there is only one model.
         cores: what the models share of the machine; None where there is only one model.
         quiet: whether models are loaded in the background, because others (may) serve meanwhile.
+        several: whether there may be several models.
     """
 
-    def __init__(self, *, quiet: bool = False, cores: CoreBudget | None = None) -> None:
+    def __init__(self, *, cores: CoreBudget | None = None) -> None:
         self.failures = FailureLog()
         self.arrivals = Arrivals()
         self.loop_lag = Histogram()
         self.memory = LoadingMemory()
-        self.quiet = quiet
+        self.quiet = False
         self.cores = cores
+        self.several = cores is not None
         self.models: Models | None = None
