@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from tailcut.manifest.schema.host import HostFile
 from tailcut.manifest.schema.server import Server
 
 HOST_FILE = "host.toml"
+_ENTRY = re.compile(r"\[models\.\d+\]")
 _MODELS = "host"
 """Name of a host of several models in its log lines, where they are of no model."""
 
@@ -62,7 +64,7 @@ class HostManifest:
     directory: Path
     models: tuple[Hosted, ...]
     folder: Path | None = None
-    read: Any = None
+    read: Callable[[Path], Manifest] | None = None
 
     @classmethod
     def of(cls, manifest: Manifest) -> HostManifest:
@@ -119,15 +121,72 @@ def load_host(
     if len(paths) == 1 and _is_folder_of_models(paths[0]):
         return _of_folder(paths[0].resolve(), {}, "", environment, overrides)
     if len(paths) == 1:
-        read: Any = partial(load, environment=environment, overrides=overrides)
-        manifest = read(paths[0])
-        hosted = Hosted(manifest_file(paths[0]), manifest)
-        return replace(HostManifest.of(manifest), models=(hosted,), read=read)
-    read = partial(load, environment=environment, overrides=overrides, server=Shared({}))
-    models = tuple(Hosted(manifest_file(path), read(path)) for path in paths)
+        file = _named(paths[0])
+        alone = partial(load, environment=environment, overrides=overrides)
+        manifest = alone(file)
+        return replace(HostManifest.of(manifest), models=(Hosted(file, manifest),), read=alone)
+    settings = _server({}, environment, overrides)
+    files = [_named_beside_others(path) for path in paths]
+    _refuse_twice(files)
+    read = _Reader(environment, overrides, Shared({}), tuple(files))
+    models = tuple(Hosted(file, read(file)) for file in files)
     _refuse_same_names(models)
     refuse_cycles(models)
-    return HostManifest(_MODELS, _server({}, environment, overrides), Path.cwd(), models, read=read)
+    return HostManifest(_MODELS, settings, Path.cwd(), models, read=read)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the manifest of one of several models; its errors name the file.
+
+    Attributes:
+        server: the settings that the models share.
+        files: all manifests, where they are named one by one.
+    """
+
+    environment: Mapping[str, str]
+    overrides: Sequence[str]
+    server: Shared
+    files: tuple[Path, ...] = ()
+
+    def __call__(self, file: Path) -> Manifest:
+        server = self.server
+        if other := next((each for each in self.files if each != file), None):
+            server = replace(server, beside=str(other))
+        try:
+            return load(file, environment=self.environment, overrides=self.overrides, server=server)
+        except ManifestError as error:
+            if str(file) in error.message:
+                raise
+            raise ManifestError(f"{file}: {error.message}", hint=error.hint, detail=error.detail) from None
+
+
+def _named(path: Path) -> Path:
+    """Return the manifest that a path means which is no host's.
+
+    Raises:
+        ManifestError: there is none.
+    """
+    if path.is_dir() and not (path / FILE_NAME).is_file():
+        raise ManifestError(
+            f"{path.absolute()}: no {FILE_NAME}, no {HOST_FILE}, and no subfolder with a {FILE_NAME}",
+            hint="write a manifest with `tailcut init`, or name the folder of one",
+        )
+    return manifest_file(path)
+
+
+def _named_beside_others(path: Path) -> Path:
+    """Return the manifest that one of several paths means.
+
+    Raises:
+        ManifestError: there is none, or the path is of several models.
+    """
+    if _host_file(path) is not None or _is_folder_of_models(path):
+        raise ManifestError(
+            f"{path.absolute()} is of several models, and is named beside others",
+            hint=f"name it alone, name each manifest, or list all models in one {HOST_FILE}",
+        )
+    return _named(path)
 
 
 def _host_file(path: Path) -> Path | None:
@@ -161,15 +220,32 @@ def _of_host_file(file: Path, environment: Mapping[str, str], overrides: Sequenc
                 hint='add [[models]] with path = "FOLDER" for each model',
             )
         return _of_folder(file.parent, server, str(file), environment, overrides)
-    read: Any = partial(load, environment=environment, overrides=overrides, server=Shared(server, str(file)))
-    models = []
-    for one in found.models:
-        path = file.parent / one.path
-        models.append(Hosted(manifest_file(path), read(path), required=one.required))
+    settings = _server(server, environment, overrides)
+    files = [_listed(file, number, one.path) for number, one in enumerate(found.models)]
+    _refuse_twice(files)
+    read = _Reader(environment, overrides, Shared(server, str(file)))
+    models = tuple(
+        Hosted(path, read(path), required=one.required) for path, one in zip(files, found.models, strict=True)
+    )
     _refuse_same_names(models)
     refuse_cycles(models)
-    settings = _server(server, environment, overrides)
-    return HostManifest(_MODELS, settings, file.parent, tuple(models), read=read)
+    return HostManifest(_MODELS, settings, file.parent, models, read=read)
+
+
+def _listed(file: Path, number: int, path: str) -> Path:
+    """Return the manifest that an entry of a host.toml means.
+
+    Raises:
+        ManifestError: there is none.
+    """
+    where = file.parent / path
+    found = where / FILE_NAME if where.is_dir() else where
+    if not found.is_file():
+        raise ManifestError(
+            f"{file}: models.{number}.path = {path!r}: {found} does not exist",
+            hint=f"name a manifest, or the folder of a {FILE_NAME}, relative to {HOST_FILE}",
+        )
+    return manifest_file(where)
 
 
 def _of_folder(
@@ -179,7 +255,7 @@ def _of_folder(
     environment: Mapping[str, str],
     overrides: Sequence[str],
 ) -> HostManifest:
-    read: Any = partial(load, environment=environment, overrides=overrides, server=Shared(server, where))
+    read = _Reader(environment, overrides, Shared(server, where, beside=f"the others of {folder}"))
     settings = _server(server, environment, overrides)
     empty = HostManifest(_MODELS, settings, folder, (), folder, read)
     models = [replace(hosted, required=True) for hosted in empty.look()]
@@ -208,20 +284,30 @@ def _read(file: Path, tree: Mapping[str, Any]) -> HostFile:
     try:
         return read_as(HostFile, tree, {})
     except ManifestError as error:
-        raise ManifestError(f"{file}: {error.message}", hint=error.hint) from None
+        hint = _ENTRY.sub("[[models]]", error.hint).replace("of the manifest", f"of {HOST_FILE}")
+        raise ManifestError(f"{file}: {error.message}", hint=hint) from None
 
 
 def _server(tree: Mapping[str, Any], environment: Mapping[str, str], overrides: Sequence[str]) -> Server:
     """Return the server's settings, with those flags and variables that set them."""
     whole: dict[str, Any] = {"server": dict(tree)}
+    origins: dict[str, str] = {}
     for override in (*over.from_environment(environment), *over.from_flags(overrides)):
         if override.parts[0] == "server":
-            over.put(whole, override)
-    return read_as(HostFile, whole, {}).server
+            origins[dotted(over.put(whole, override))] = override.origin
+    return read_as(HostFile, whole, origins).server
+
+
+def _refuse_twice(files: Sequence[Path]) -> None:
+    for number, file in enumerate(files):
+        if file in files[:number]:
+            raise ManifestError(f"{file} is named twice", hint="name each model once")
 
 
 def _refuse_same_names(models: Sequence[Hosted]) -> None:
     for name, first, second in _pairs(models):
+        if (error := first.error or second.error) is not None:  # its name is only that of its folder
+            raise error
         raise ManifestError(
             f"two models have the name {name!r}: {first.file} and {second.file}",
             hint="give one of them another name; clients address a model by its name",

@@ -44,10 +44,12 @@ class Shared:
 
     Attributes:
         where: what sets it: the path of a host.toml, or empty where only flags and variables do.
+        beside: what else is served.
     """
 
     tree: Mapping[str, Any]
     where: str = ""
+    beside: str = "others"
 
     def give(self, tree: dict[str, Any], file: Path) -> None:
         """Put it into a model's tree.
@@ -58,7 +60,8 @@ class Shared:
         if "server" in tree:
             keys = ", ".join(f"server.{key}" for key in tree["server"]) if isinstance(tree["server"], dict) else ""
             raise ManifestError(
-                f"{file}: [server] is set here ({keys or 'no keys'}), but this model is served together with others, "
+                f"{file}: [server] is set here ({keys or 'no keys'}), but this model is served together with "
+                + f"{self.beside}, "
                 + (f"and {self.where} sets the server" if self.where else "so it does not own the server"),
                 hint=f"move [server] to {self.where or 'a host.toml that names the models'}, or give its keys as flags "
                 "(--set server.port=8700)",

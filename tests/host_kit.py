@@ -1,0 +1,112 @@
+"""What the tests of hosts share: folders of small models, y = factor * (x0 + x1), and a running host of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.app_kit import GOOD, Answer, Client
+from tests.promotion_kit import save_model
+
+from tailcut.manifest.host import load_host
+from tailcut.protocol.auth import Guard
+from tailcut.serving.host import Host
+from tailcut.transport.asgi import ASGIApplication
+
+MANIFEST = """
+name = "{name}"
+
+[model]
+source = "model.onnx"
+inputs = [{{ name = "x", shape = [-1, 2], columns = ["id", "value"] }}]
+outputs = [{{ name = "y", shape = [-1] }}, {{ name = "z", shape = [-1, 2] }}]
+
+[serve]
+variant = "source"
+
+[batching]
+max_rows = 4
+max_queue_rows = 16
+"""
+
+
+def add_model(folder: Path, name: str, factor: float = 1.0, more: str = "", *, directory: str = "") -> Path:
+    """Write a model and its manifest into a subfolder, which has the model's name unless another is given."""
+    where = folder / (directory or name)
+    where.mkdir(parents=True, exist_ok=True)
+    save_model(where / "model.onnx", factor)
+    (where / "tailcut.toml").write_text(MANIFEST.format(name=name) + more)
+    return where / "tailcut.toml"
+
+
+def add_models(folder: Path, **factors: float) -> Path:
+    """Write models by name; return the folder."""
+    for name, factor in factors.items():
+        add_model(folder, name, factor)
+    return folder
+
+
+class HostClient(Client):
+    """Sends requests to the models of a host."""
+
+    @property
+    def host(self) -> Host:
+        """What serves."""
+        return self.app.host
+
+    async def infer(self, name: str) -> Answer:
+        """Ask a model for two rows."""
+        return await self.post(f"/v2/models/{name}/infer", GOOD)
+
+    async def factor(self, name: str) -> float:
+        """Return the factor that a model answers with."""
+        reply = await self.infer(name)
+        assert reply.status == 200, reply.body
+        assert reply.json["model_name"] == name
+        return float(reply.json["outputs"][0]["data"][0]) / 3.0
+
+    async def load(self, name: str, **parameters: Any) -> Answer:
+        """Load a model over HTTP."""
+        return await self.post(f"/v2/repository/models/{name}/load", {"parameters": parameters})
+
+    async def unload(self, name: str) -> Answer:
+        """Unload a model over HTTP."""
+        return await self.post(f"/v2/repository/models/{name}/unload", b"")
+
+    async def states(self) -> dict[str, str]:
+        """Return the state of each model."""
+        found = (await self.get("/v2/health/ready")).json["models"]
+        return {name: each["state"] for name, each in found.items()}
+
+    async def reasons(self) -> dict[str, str]:
+        """Return why models are not ready, of those that say it."""
+        found = (await self.get("/v2/health/ready")).json["models"]
+        return {name: each["reason"] for name, each in found.items() if "reason" in each}
+
+    async def index(self, **body: Any) -> dict[str, tuple[str, str]]:
+        """Return state and reason of each model as the repository lists it; of several variants the last."""
+        reply = await self.post("/v2/repository/index", body)
+        assert reply.status == 200, reply.body
+        return {entry["name"]: (entry["state"], entry.get("reason", "")) for entry in reply.json}
+
+
+def host_of(*paths: Path, overrides: Sequence[str] = ()) -> HostClient:
+    """Make the application of a host that has not started; everybody may load models."""
+    app = ASGIApplication(load_host(paths, environment={}, overrides=overrides))
+    app.application._guard.__dict__.update(Guard(local=True).__dict__)
+    return HostClient(app)
+
+
+@asynccontextmanager
+async def running_host(*paths: Path, overrides: Sequence[str] = ()) -> AsyncIterator[HostClient]:
+    """A started host, stopped at the end."""
+    client = host_of(*paths, overrides=overrides)
+    await client.app.start()
+    try:
+        yield client
+    finally:
+        async with asyncio.timeout(30):
+            await client.app.stop()
