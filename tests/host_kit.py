@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.app_kit import GOOD, Answer, Client
 from tests.promotion_kit import save_model
 
+from tailcut.errors import ArtifactError
 from tailcut.manifest.host import load_host
-from tailcut.protocol.auth import Guard
+from tailcut.models import variant_loader
+from tailcut.registry import Variant
 from tailcut.serving.host import Host
+from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 from tailcut.transport.asgi import ASGIApplication
+
+TOKEN = "manager"
+MANAGES = {"authorization": f"Bearer {TOKEN}"}
 
 MANIFEST = """
 name = "{name}"
@@ -70,11 +79,11 @@ class HostClient(Client):
 
     async def load(self, name: str, **parameters: Any) -> Answer:
         """Load a model over HTTP."""
-        return await self.post(f"/v2/repository/models/{name}/load", {"parameters": parameters})
+        return await self.post(f"/v2/repository/models/{name}/load", {"parameters": parameters}, MANAGES)
 
     async def unload(self, name: str) -> Answer:
         """Unload a model over HTTP."""
-        return await self.post(f"/v2/repository/models/{name}/unload", b"")
+        return await self.post(f"/v2/repository/models/{name}/unload", b"", MANAGES)
 
     async def states(self) -> dict[str, str]:
         """Return the state of each model."""
@@ -93,10 +102,73 @@ class HostClient(Client):
         return {entry["name"]: (entry["state"], entry.get("reason", "")) for entry in reply.json}
 
 
+class Runtimes:
+    """Opens fakes in the place of models, by the name of the model; counts what is open.
+
+    Attributes:
+        opened: all fakes of each model, in the order in which they were opened.
+        entered: models of which one is being opened, or was.
+        broken: models that cannot be opened.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: dict[str, list[FakeRuntime]] = {}
+        self.entered: list[str] = []
+        self.broken: set[str] = set()
+        self._held: dict[str, threading.Event] = {}
+        monkeypatch.setattr(variant_loader, "open_runtime", self._open)
+
+    def hold(self, name: str) -> None:
+        """Let no fake of a model be opened until ``let``."""
+        self._held[name] = threading.Event()
+
+    def let(self, name: str) -> None:
+        """Let those that are held be opened, and later ones."""
+        self._held.pop(name).set()
+
+    def latest(self, name: str) -> FakeRuntime:
+        """Return a model's fake that was opened last."""
+        return self.opened[name][-1]
+
+    @property
+    def open_now(self) -> dict[str, int]:
+        """How many fakes of each model are open."""
+        counts = {name: sum(not each.closed for each in fakes) for name, fakes in self.opened.items()}
+        return {name: count for name, count in counts.items() if count}
+
+    def _open(self, variant: Variant, **_: object) -> FakeRuntime:
+        name = variant.model
+        self.entered.append(name)
+        if (held := self._held.get(name)) is not None and not held.wait(30):
+            raise ArtifactError(f"{name} was held for too long")
+        if name in self.broken:
+            raise ArtifactError(f"{name} cannot be opened", hint="mend it")
+        found = FakeRuntime(variant.version)
+        self.opened.setdefault(name, []).append(found)
+        return found
+
+
+class FakeRuntime(FaultyRuntime):
+    """Answers sums of rows, fails or hangs on demand, and knows whether it was closed."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self._stub = StubRuntime(lambda inputs: {"y": inputs["x"].sum(axis=1), "z": inputs["x"]})
+        super().__init__(self._stub)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._stub.closed
+
+
 def host_of(*paths: Path, overrides: Sequence[str] = ()) -> HostClient:
-    """Make the application of a host that has not started; everybody may load models."""
-    app = ASGIApplication(load_host(paths, environment={}, overrides=overrides))
-    app.application._guard.__dict__.update(Guard(local=True).__dict__)
+    """Make the application of a host that has not started; whoever has ``TOKEN`` may load models."""
+    tokens = (paths[0] if paths[0].is_dir() else paths[0].parent) / "tokens"
+    tokens.write_text(hashlib.sha256(TOKEN.encode()).hexdigest())
+    app = ASGIApplication(
+        load_host(paths, environment={}, overrides=[f"server.management_tokens={tokens}", *overrides])
+    )
     return HostClient(app)
 
 

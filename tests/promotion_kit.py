@@ -62,6 +62,7 @@ def save_model(path: Path, factor: float, *, least_rows: int = 1, size: int = 1)
 
 def deployment(directory: Path, *, features: bool = False, more: str = "", overrides: Sequence[str] = ()) -> Manifest:
     """Write the manifest, which serves what is promoted, and load it."""
+    directory.mkdir(exist_ok=True)
     (directory / "app_hooks.py").write_text(HOOKS)
     (directory / "tailcut.toml").write_text(MANIFEST + (FEATURES if features else "") + more)
     return load(directory, environment={}, overrides=overrides)

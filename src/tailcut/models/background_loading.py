@@ -63,6 +63,25 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
         raise
 
 
+async def in_thread(work: Callable[[], T], drop: Callable[[T], None]) -> T:
+    """Run blocking work in a thread.
+
+    Args:
+        drop: closes a result that is no longer wanted; see ``in_background``.
+    """
+    future = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, work)
+
+    def ended(opening: asyncio.Future[T]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            _drop(drop, [opening.result()])
+
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        future.add_done_callback(ended)
+        raise
+
+
 def _drop(drop: Callable[[T], None], result: Sequence[T]) -> None:
     """Close what nobody waits for, in a thread: that may take seconds, and the event loop has others to look after."""
     for each in result:

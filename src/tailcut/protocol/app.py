@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from time import perf_counter_ns
 
+from tailcut import logs
 from tailcut.errors import MethodNotAllowed, NotFound, TailcutError
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.bodies import Bodies
@@ -37,6 +38,7 @@ class Application:
     def __init__(self, host: Host, guard: Guard | None = None) -> None:
         self._guard = guard or Guard()
         self.host = host
+        self._names_models = not host.manifest.is_single
         self._bodies = Bodies(int(host.server.max_body_bytes), int(host.server.max_arriving_bytes))
         self._repository = Repository(host, self._guard)
         self._models: dict[str, _ModelRoutes] = {}
@@ -56,6 +58,8 @@ class Application:
     async def handle(self, method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
         """Answer one request; never raises but for cancellation."""
         route = self._routes.get(path)
+        if self._names_models:
+            logs.model.set("")  # of the request before on this connection
         try:
             if route is None:
                 route = self._find(path)

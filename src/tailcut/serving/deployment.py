@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from time import perf_counter, perf_counter_ns
 from typing import Any, Literal
 
+from tailcut import logs
 from tailcut.errors import NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Sample
@@ -62,7 +63,7 @@ class Engine:
         self._late: set[RequestContext] = set()
         self._watchers: dict[RequestContext, asyncio.Task[None]] = {}
         self._opened: Opened | None = None
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring: dict[asyncio.Task[None], tuple[Opened, Follower | None]] = {}
         self._variant = ""
         self.say: Callable[[str], None] = log.info
         self.follower: Follower | None = None
@@ -77,18 +78,33 @@ class Engine:
         self.deployment = manifest.deployment
         self.timeout_ns = int(manifest.deployment.slo.timeout_s * 1e9)
 
-    async def start(self, choose: Choose | None = None) -> None:
+    def begin_start(self) -> None:
+        """Be loading from now on: ``start`` follows."""
+        if self.state not in {"draining", "stopped"}:
+            self.state = "loading"
+        self.failure = None
+
+    def abandoned(self) -> None:
+        """Note that ``start`` was cancelled, maybe before it had its first turn."""
+        if self.state == "loading":
+            self.state = "unloaded"
+
+    async def start(self, choose: Choose | None = None, read: Callable[[], Manifest] | None = None) -> None:
         """Load and warm up; the state is "ready" afterwards. Also after an unload, and where an earlier start failed.
 
         Args:
             choose: finds the variant to serve; by default that which the manifest says.
+            read: returns the manifest to start with; it blocks. It is called when what was unloaded is gone.
 
         Raises:
             TailcutError: what could not be loaded; the state is then "failed".
         """
-        self.state, self.failure = "loading", None
-        self.repository, self.fallbacks = Repository(self), Fallbacks(self)
+        self.begin_start()
         try:
+            if read is not None:
+                await self.gone()
+                self.adopt(await asyncio.to_thread(read))
+            self.repository, self.fallbacks = Repository(self), Fallbacks(self)
             follower = await self._open_follower()
             opened = await open_deployment(
                 self.manifest,
@@ -107,8 +123,7 @@ class Engine:
             raise
         except asyncio.CancelledError:
             self.fallbacks.stop()
-            if self.state == "loading":
-                self.state = "unloaded"
+            self.abandoned()
             raise
         self._put(opened)
         tell_trust(opened.variant)
@@ -154,7 +169,7 @@ class Engine:
             NotReady: the deployment is not loaded, or draining.
         """
         if self.state in {"unloaded", "failed"}:
-            self.state = "unloaded"
+            self.state, self.failure = "unloaded", None
             return
         opened = self._opened
         if self.state != "ready" or opened is None:
@@ -165,7 +180,7 @@ class Engine:
         if switcher is not None:
             switcher.end()
         task = asyncio.get_running_loop().create_task(self._retire(opened, switcher))
-        self._retiring.add(task)
+        self._retiring[task] = opened, switcher
         task.add_done_callback(self._retired)
 
     async def _retire(self, opened: Opened, switcher: Follower | None) -> None:
@@ -175,7 +190,7 @@ class Engine:
         await _close_stores(opened.pipeline, _LAST_S)
 
     def _retired(self, task: asyncio.Task[None]) -> None:
-        self._retiring.discard(task)
+        self._retiring.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("model %s was unloaded but did not close", self.deployment.name, exc_info=error)
 
@@ -188,12 +203,14 @@ class Engine:
         """Fail what waits, let running batches end for at most ``timeout_s``, close everything."""
         self.state = "stopped"
         self.fallbacks.stop()
-        opened, switcher = self._opened, self.repository.used
-        if opened is not None:
-            await asyncio.sleep(0)  # let answered requests leave first
-            await _close(opened, switcher, timeout_s)
-        if self._retiring:
-            await asyncio.wait(self._retiring, timeout=timeout_s)
+        await asyncio.sleep(0)  # let answered requests leave first
+        closing = list(self._retiring.values())
+        for task in list(self._retiring):
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        if self._opened is not None:
+            closing.append((self._opened, self.repository.used))
+        await asyncio.gather(*(_close(opened, switcher, timeout_s) for opened, switcher in closing))
 
     def drain(self) -> None:
         """Stop being ready, and following; requests are still answered."""
@@ -255,6 +272,8 @@ class Engine:
         Args:
             timeout_ns: the client's own; 0 for the SLO's.
         """
+        if self.host.many:
+            logs.model.set(self.deployment.name)  # for what features, say, log in its course
         context = RequestContext(route, start_ns, start_ns + (timeout_ns or self.timeout_ns), tenant, self._variant)
         self.in_flight[context] = None
         return context

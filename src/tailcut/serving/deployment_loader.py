@@ -14,7 +14,7 @@ from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.features import FeatureService
 from tailcut.features.source_opener import Models
 from tailcut.manifest import Deployment, Manifest
-from tailcut.models.background_loading import abandon, in_background
+from tailcut.models.background_loading import abandon, in_background, in_thread
 from tailcut.models.deployment_version import is_live, runs_source, version_of
 from tailcut.models.device_time import DeviceTime
 from tailcut.models.dispatch.dispatcher import Dispatcher
@@ -195,7 +195,7 @@ async def open_deployment(
     deployment = manifest.deployment
     variant = await asyncio.to_thread(choose or find_variant, manifest)
     await asyncio.to_thread(refuse_unproven, manifest, variant)
-    if host is None or not (host.quiet or host.several):
+    if host is None or not (host.quiet or host.many):
         return await _open(manifest, variant, recorder, in_flight, stand_in, host)
     room = host.memory.room_for(f"model {deployment.name!r}", artifact_bytes(variant), held_bytes(variant))
     async with room:
@@ -282,8 +282,8 @@ async def _first_warm(
         return await in_background(partial(open_variant, manifest, variant, BRIEF, code=code), Warm.close), None
     if stand_in is None:
         # Beside others that load at the same time, the least of several runs tells the most.
-        warmth = BRIEF if host is not None and host.several else THOROUGH
-        return await asyncio.to_thread(open_variant, manifest, variant, warmth, code=code), None
+        warmth = BRIEF if host is not None and host.many else THOROUGH
+        return await in_thread(partial(open_variant, manifest, variant, warmth, code=code), Warm.close), None
     other = stand_in(variant, files)
     # In the background, because what stands in may be serving before it is open.
     loading = asyncio.ensure_future(

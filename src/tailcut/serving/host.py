@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from math import ceil
+from contextlib import contextmanager
+from functools import partial
 from reprlib import repr as shown
 from time import perf_counter, perf_counter_ns
 from typing import Any
@@ -17,13 +17,11 @@ from tailcut.manifest import Manifest
 from tailcut.manifest.host import Hosted, HostManifest, refuse_cycles
 from tailcut.observe.exposition import Exposition, ModelSeries, Sample
 from tailcut.pipeline.request_context import Arrivals
-from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.host_state import HostState
 from tailcut.serving.notices import tell_ready
 from tailcut.serving.served_model import LocalModel
-from tailcut.system.machine import usable_cores
 
 log = logging.getLogger("tailcut.server")
 
@@ -48,8 +46,7 @@ class Host:
     def __init__(self, manifest: HostManifest) -> None:
         self.manifest = manifest
         self.server = manifest.server
-        several = not manifest.is_single
-        self._state = HostState(cores=CoreBudget(ceil(usable_cores())) if several else None)
+        self._state = HostState(many=not manifest.is_single)
         self.failures = self._state.failures
         self.loop_lag = self._state.loop_lag
         self._hosted: dict[str, Hosted] = {hosted.name: hosted for hosted in manifest.models}
@@ -58,7 +55,7 @@ class Host:
             for name, hosted in self._hosted.items()
             if hosted.manifest is not None
         }
-        if several:
+        if self._state.many:
             self._state.models = self._model
         self.exposition = Exposition(self._series, self.loop_lag, [self._samples])
         self._loading: dict[str, asyncio.Task[None]] = {}
@@ -108,8 +105,10 @@ class Host:
         self._phase = "stopped"
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._loading.values():
+        loading = list(self._loading.values())
+        for task in loading:
             task.cancel()
+        await asyncio.gather(*loading, return_exceptions=True)
         await asyncio.gather(*(engine.stop(timeout_s) for engine in self.engines.values()))
 
     @property
@@ -186,18 +185,26 @@ class Host:
         """List every variant of every version of every model; see ``Repository.index``. New folders are found."""
         await self._look()
         entries: list[dict[str, str]] = []
-        for name in self._hosted:
-            engine = self.engines.get(name)
-            if engine is not None:
-                found = await engine.repository.index(ready_only=ready_only)
-                if found or ready_only:
-                    entries += found
-                    continue
-            if not ready_only:
-                why = self._why_not(name)
-                reason = why.message if why is not None else "the registry has no variant of it"
-                entries.append({"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason})
+        for name in list(self._hosted):
+            entries += await self._listed(name, ready_only=ready_only)
         return entries
+
+    async def _listed(self, name: str, *, ready_only: bool) -> list[dict[str, str]]:
+        """List a model's variants; the model itself where it has none that can be listed."""
+        engine = self.engines.get(name)
+        unreadable: TailcutError | None = None
+        if engine is not None:
+            try:
+                found = await engine.repository.index(ready_only=ready_only)
+            except TailcutError as error:  # of this model's registry; the others are listed all the same
+                found, unreadable = [], error
+            if found or ready_only:
+                return found
+        if ready_only or name not in self._hosted:  # it has another name by now
+            return []
+        why = self._why_not(name) or unreadable
+        reason = why.message if why is not None else self._state_of(name)
+        return [{"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason}]
 
     async def load(self, name: str, *, version: str = "", variant: str = "") -> None:
         """Serve a model, or another variant of one that is served; returns when it is served.
@@ -213,40 +220,26 @@ class Host:
             TailcutError: why it cannot be loaded.
         """
         await self._look()
-        if (task := self._loading.get(name)) is not None:
+        if self.has_failed(name):
+            name = await self._read_failed(name)
+        while (task := self._loading.get(name)) is not None:
             await asyncio.wait({task})
         if self._phase:
             raise NotReady(f"the server is {self._phase}", hint="load the model on another server")
-        hosted = self._hosted.get(name)
-        if hosted is None:
-            self.engine(name)
-            raise AssertionError("a model without a manifest")
-        engine = self.engines.get(name)
-        if engine is not None and engine.is_loaded:
-            await engine.repository.load(version=version, variant=variant)
+        engine = self.engine(name)
+        if engine.is_loaded:
+            with _about(name):
+                await engine.repository.load(version=version, variant=variant)
             return
-        hosted = await asyncio.to_thread(self.manifest.read_again, hosted)
-        if name in self._loading:  # somebody else was faster
-            return await self.load(name, version=version, variant=variant)
-        if hosted.manifest is None:
-            self._hosted[name] = replace(hosted, required=self._hosted[name].required)
-            assert hosted.error is not None
-            raise hosted.error
-        if hosted.manifest.deployment.name != name:
-            return await self._rename(name, hosted, version, variant)
-        refuse_cycles([*(each for each in self._hosted.values() if each.name != name), hosted])
-        self._hosted[name] = hosted
-        if engine is None:
-            engine = self.engines[name] = Engine(hosted.manifest, self._state)
-        else:
-            engine.adopt(hosted.manifest)
-            await engine.gone()
-        task = self._begin(name, engine, engine.repository.choose(version, variant))
+        task = self._begin(name, engine, engine.repository.choose(version, variant), partial(self._read_again, name))
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise NotReady(f"model {name!r} was unloaded while it was loading", hint="load it again") from None
+                why = self._phase and f"the server is {self._phase}"
+                raise NotReady(
+                    why or f"model {name!r} was unloaded while it was loading", hint="load it again"
+                ) from None
             raise  # whoever asked is gone; the model is loaded all the same
 
     def unload(self, name: str) -> None:
@@ -256,61 +249,97 @@ class Host:
             NotFound: there is no such model.
             NotReady: the server is draining.
         """
-        engine = self.engine(name)
         if self._phase:
             raise NotReady(f"the server is {self._phase}", hint="it unloads everything when it stops")
+        if self.has_failed(name):
+            return  # there is nothing of it
+        engine = self.engine(name)
         if (task := self._loading.get(name)) is not None:
             task.cancel()  # its state is "unloaded" then
-            return
-        engine.unload()
+        else:
+            with _about(name):
+                engine.unload()
         log.info("the model is unloaded; its memory is freed when its requests have ended", extra={"model": name})
 
-    def _begin(self, name: str, engine: Engine, choose: Choose | None = None) -> asyncio.Task[None]:
+    def _begin(
+        self, name: str, engine: Engine, choose: Choose | None = None, read: Callable[[], Manifest] | None = None
+    ) -> asyncio.Task[None]:
         """Load a model in a task of its own, so that it can be cancelled by an unload and by nothing else."""
-        task = self._loading[name] = asyncio.get_running_loop().create_task(self._load(name, engine, choose))
-        task.add_done_callback(lambda ended: self._loaded(name, ended))
+        engine.begin_start()
+        task = self._loading[name] = asyncio.get_running_loop().create_task(self._load(name, engine, choose, read))
+        task.add_done_callback(lambda ended: self._loaded(name, engine, ended))
         return task
 
-    async def _load(self, name: str, engine: Engine, choose: Choose | None) -> None:
+    async def _load(
+        self, name: str, engine: Engine, choose: Choose | None, read: Callable[[], Manifest] | None
+    ) -> None:
         logs.model.set(name)
         started_s = perf_counter()
-        await engine.start(choose)
+        await engine.start(choose, read)
         tell_ready(name, engine.opened, perf_counter() - started_s, self.where)
 
-    def _loaded(self, name: str, ended: asyncio.Task[None]) -> None:
-        if self._loading.get(name) is ended:
-            del self._loading[name]
-        if ended.cancelled() or (error := ended.exception()) is None or self.manifest.is_single:
+    def _loaded(self, name: str, engine: Engine, ended: asyncio.Task[None]) -> None:
+        del self._loading[name]
+        if ended.cancelled():
+            engine.abandoned()
+            return
+        if (error := ended.exception()) is None or self.manifest.is_single:
             return
         cause = None if isinstance(error, TailcutError) else error
         log.error("the model could not be loaded: %s", error, exc_info=cause, extra={"model": name})
 
-    async def _rename(self, name: str, hosted: Hosted, version: str, variant: str) -> None:
-        """Load a model whose manifest has got another name; the first time that it could be read, that is its name."""
-        assert hosted.manifest is not None
-        new = hosted.manifest.deployment.name
-        if name in self.engines or new in self._hosted:
-            taken = f"which {self._hosted[new].file} has" if new in self._hosted else "but was started with another"
-            raise StartError(
-                f"{hosted.file} says name = {new!r}, {taken}", hint=f"write name = {name!r}, or restart the server"
-            )
+    def _read_again(self, name: str) -> Manifest:
+        """Return a model's manifest as it is by now; blocks.
+
+        Raises:
+            TailcutError: what is wrong with it; or it has another name by now.
+        """
+        found = self.manifest.read_again(self._hosted[name])
+        if found.manifest is None:
+            raise found.error or StartError(f"{found.file}: cannot be read")
+        new = found.manifest.deployment.name
+        if new != name:
+            raise _renamed(found, name, "but was started with another")
+        refuse_cycles([*(each for each in self._hosted.values() if each.name != name), found])
+        return found.manifest
+
+    async def _read_failed(self, name: str) -> str:
+        """Read the manifest again that could never be read; return the name that it gives the model.
+
+        Raises:
+            TailcutError: what is wrong with it; or another model has that name.
+        """
+        found = await asyncio.to_thread(self.manifest.read_again, self._hosted[name])
+        if not self.has_failed(name):  # another load was faster
+            return next((other for other, hosted in self._hosted.items() if hosted.file == found.file), name)
+        if found.manifest is None:
+            self._hosted[name] = found
+            raise found.error or StartError(f"{found.file}: cannot be read")
+        new = found.manifest.deployment.name
+        if new != name and new in self._hosted:
+            raise _renamed(found, name, f"which {self._hosted[new].file} has")
         del self._hosted[name]
-        self._hosted[new] = hosted
-        await self.load(new, version=version, variant=variant)
+        self._add(found)
+        return new
 
     async def _look(self) -> None:
         """Find models in new subfolders."""
+        looked = await asyncio.to_thread(self.manifest.look)
         known = {hosted.file for hosted in self._hosted.values()}
-        for hosted in await asyncio.to_thread(self.manifest.look):
+        for hosted in looked:
             if hosted.file in known:
                 continue
             if hosted.name in self._hosted:
                 log.error("%s: its name is that of %s", hosted.file, self._hosted[hosted.name].file)
                 continue
-            self._hosted[hosted.name] = hosted
-            if hosted.manifest is not None:
-                engine = self.engines[hosted.name] = Engine(hosted.manifest, self._state)
-                engine.state = "unloaded"
+            self._add(hosted)
+
+    def _add(self, hosted: Hosted) -> None:
+        """Add a model that was found after the start."""
+        self._hosted[hosted.name] = hosted
+        if hosted.manifest is not None:
+            engine = self.engines[hosted.name] = Engine(hosted.manifest, self._state)
+            engine.state = "unloaded"
 
     def _state_of(self, name: str) -> str:
         engine = self.engines.get(name)
@@ -348,6 +377,21 @@ class Host:
                 self._tick(loop)
 
         self._timer = loop.call_later(TICK_S, tick)
+
+
+@contextmanager
+def _about(name: str) -> Iterator[None]:
+    """Have log lines of the block, and of tasks that it starts, name a model."""
+    before = logs.model.set(name)
+    try:
+        yield
+    finally:
+        logs.model.reset(before)
+
+
+def _renamed(found: Hosted, name: str, why: str) -> StartError:
+    new = found.manifest.deployment.name if found.manifest is not None else ""
+    return StartError(f"{found.file} says name = {new!r}, {why}", hint=f"write name = {name!r}, or restart the server")
 
 
 def _names(models: dict[str, Hosted]) -> str:

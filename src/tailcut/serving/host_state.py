@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from tailcut.common.histogram import Histogram
 from tailcut.features.source_opener import Models
 from tailcut.models.loading_memory import LoadingMemory
 from tailcut.observe.failures import FailureLog
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.scheduler.core_budget import CoreBudget
+from tailcut.system.machine import usable_cores
 
 
 class HostState:
@@ -17,18 +20,18 @@ class HostState:
         arrivals: requests that were read and not begun yet; of which model, nobody knows by then.
         loop_lag: nanoseconds by which the event loop woke up later than asked.
         memory: lets models be loaded at once as far as there is memory for them.
+        many: whether there are several models, or may be: log lines then name theirs.
         models: finds a model for another one's feature group; None where there is only one model.
         cores: what the models share of the machine; None where there is only one model.
         quiet: whether models are loaded in the background, because others (may) serve meanwhile.
-        several: whether there may be several models.
     """
 
-    def __init__(self, *, cores: CoreBudget | None = None) -> None:
+    def __init__(self, *, many: bool = False) -> None:
+        self.many = many
         self.failures = FailureLog()
         self.arrivals = Arrivals()
         self.loop_lag = Histogram()
         self.memory = LoadingMemory()
         self.quiet = False
-        self.cores = cores
-        self.several = cores is not None
+        self.cores = CoreBudget(ceil(usable_cores())) if many else None
         self.models: Models | None = None

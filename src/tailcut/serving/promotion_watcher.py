@@ -9,7 +9,7 @@ from typing import Any
 
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
-from tailcut.models.background_loading import foreseen, in_background
+from tailcut.models.background_loading import abandon, foreseen, in_background
 from tailcut.models.deployment_version import is_live
 from tailcut.models.runtime_import import bring_in
 from tailcut.models.runtimes.priority import lower_priority
@@ -137,7 +137,11 @@ class Follower:
             self.loading = True
             try:
                 warm = await self._loaded()
-                stamp = await self._look()
+                try:
+                    stamp = await self._look()
+                except BaseException:  # ended meanwhile
+                    asyncio.get_running_loop().run_in_executor(None, close_warm, warm)
+                    raise
                 if stamp in (self._seen, _UNREAD):
                     await self.switch(warm)
                 elif warm is not None:
@@ -214,8 +218,9 @@ class Follower:
                     log.error("stopped loading a variant: another one was promoted meanwhile")
                     raise _Overtaken(stamp)
             return loading.result()
-        finally:
-            loading.cancel()
+        except BaseException:
+            abandon(loading, close_warm)
+            raise
 
     def _load(self) -> Warm | None:
         """Open and warm up what is promoted; None where it is served already. Runs in the background."""

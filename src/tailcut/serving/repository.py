@@ -42,10 +42,24 @@ class Repository:
     async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """List every variant of every version: name, version, state, reason, variant, and its status in the registry.
 
+        Where the registry cannot be read, what is served is listed, with that as the reason.
+
         Args:
             ready_only: only what answers requests now.
+
+        Raises:
+            TailcutError: the registry cannot be read, and nothing is served.
         """
-        entries = await asyncio.to_thread(self._entries)
+        engine = self._engine
+        served = engine.opened.variant if engine.is_loaded else None  # read here: it is the event loop's
+        is_ready = engine.is_ready
+        try:
+            entries = await asyncio.to_thread(self._entries, served, is_ready)
+        except TailcutError as error:
+            if served is None:
+                raise
+            state = "READY" if is_ready else "UNAVAILABLE"
+            entries = [_entry(served.model, served.version, served.name, "", (state, error.message))]
         return [entry for entry in entries if entry["state"] == "READY" or not ready_only]
 
     async def load(self, *, version: str = "", variant: str = "") -> None:
@@ -76,7 +90,7 @@ class Repository:
             if engine.follower is not None and not (version or variant):
                 await switcher.note()  # what is promoted from here on is followed
             warm = await in_background(partial(self._open, running, chosen), close_warm)
-            if not engine.is_loaded:  # unloaded meanwhile
+            if not self._is_in_use:  # unloaded meanwhile
                 await asyncio.to_thread(close_warm, warm)
                 self._check_state()
             await switcher.switch(warm)
@@ -121,13 +135,18 @@ class Repository:
         state = self._engine.state
         if state != "ready":
             raise NotReady(f"the model is {state}", hint="load it when it is ready, unloaded or failed")
+        if not self._is_in_use:
+            raise NotReady("the model was unloaded meanwhile, and loaded again", hint="load it again")
 
-    def _entries(self) -> list[dict[str, str]]:
+    @property
+    def _is_in_use(self) -> bool:
+        """Whether a model is served that was not unloaded since this repository was made."""
+        return self._engine.is_loaded and self._engine.repository is self
+
+    def _entries(self, served: Variant | None, is_ready: bool) -> list[dict[str, str]]:
         """Read the registry; blocks."""
         engine = self._engine
         model = engine.deployment.name
-        served = engine.opened.variant if engine.is_loaded else None
-        is_ready = engine.is_ready
         registry = Registry.of(engine.manifest)
         promotion = registry.promotion(model)
         entries: list[dict[str, str]] = []
