@@ -107,12 +107,14 @@ class Runtimes:
 
     Attributes:
         opened: all fakes of each model, in the order in which they were opened.
+        factors: what the fakes of a version answer with; 1 unless given.
         entered: models of which one is being opened, or was.
         broken: models that cannot be opened.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: dict[str, list[FakeRuntime]] = {}
+        self.factors: dict[str, float] = {}
         self.entered: list[str] = []
         self.broken: set[str] = set()
         self._held: dict[str, threading.Event] = {}
@@ -143,7 +145,7 @@ class Runtimes:
             raise ArtifactError(f"{name} was held for too long")
         if name in self.broken:
             raise ArtifactError(f"{name} cannot be opened", hint="mend it")
-        found = FakeRuntime(variant.version)
+        found = FakeRuntime(self.factors.get(variant.version, 1.0))
         self.opened.setdefault(name, []).append(found)
         return found
 
@@ -151,9 +153,8 @@ class Runtimes:
 class FakeRuntime(FaultyRuntime):
     """Answers sums of rows, fails or hangs on demand, and knows whether it was closed."""
 
-    def __init__(self, version: str) -> None:
-        self.version = version
-        self._stub = StubRuntime(lambda inputs: {"y": inputs["x"].sum(axis=1), "z": inputs["x"]})
+    def __init__(self, factor: float) -> None:
+        self._stub = StubRuntime(lambda inputs: {"y": factor * inputs["x"].sum(axis=1), "z": factor * inputs["x"]})
         super().__init__(self._stub)
 
     @property

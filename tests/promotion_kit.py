@@ -60,11 +60,14 @@ def save_model(path: Path, factor: float, *, least_rows: int = 1, size: int = 1)
     return path
 
 
-def deployment(directory: Path, *, features: bool = False, more: str = "", overrides: Sequence[str] = ()) -> Manifest:
+def deployment(
+    directory: Path, *, name: str = "m", features: bool = False, more: str = "", overrides: Sequence[str] = ()
+) -> Manifest:
     """Write the manifest, which serves what is promoted, and load it."""
     directory.mkdir(exist_ok=True)
     (directory / "app_hooks.py").write_text(HOOKS)
-    (directory / "tailcut.toml").write_text(MANIFEST + (FEATURES if features else "") + more)
+    manifest = MANIFEST.replace('name = "m"', f'name = "{name}"')
+    (directory / "tailcut.toml").write_text(manifest + (FEATURES if features else "") + more)
     return load(directory, environment={}, overrides=overrides)
 
 
@@ -80,7 +83,7 @@ class Promotions:
         model = self._manifest.deployment.model
         path = save_model(self._manifest.directory / f"{factor}.onnx", factor, **options)
         return self.registry.add(
-            "m",
+            self._manifest.deployment.name,
             source="onnx",
             inputs=model.inputs,
             outputs=model.outputs,
@@ -89,7 +92,7 @@ class Promotions:
 
     def promote(self, version: Version) -> None:
         """Make it the one that is served."""
-        self.registry.promote("m", version.id, "onnx")
+        self.registry.promote(self._manifest.deployment.name, version.id, "onnx")
 
     def artifact(self, version: Version) -> Path:
         """The file that a server opens."""
