@@ -267,8 +267,10 @@ class Follower:
         tell_trust(new.variant)
 
     def _retired(self, old: Opened, ended: asyncio.Task[None]) -> None:
+        if ended.cancelled():
+            return  # by a stop, which closes it
         self._retiring.pop(old, None)
-        if not ended.cancelled() and (error := ended.exception()) is not None:
+        if (error := ended.exception()) is not None:
             what = f"variant {old.variant.name} of version {old.variant.version}"
             log.error("%s is no longer served but did not close", what, exc_info=error)
 
