@@ -37,8 +37,14 @@ class Served:
         prepared: bool = False,
         stderr: Path | None = None,
         python: Path | None = None,
+        what: Sequence[str] = (),
     ) -> None:
-        """``python`` is of an environment of its own, which imports nothing of this checkout."""
+        """Start it.
+
+        Args:
+            python: of an environment of its own, which imports nothing of this checkout.
+            what: arguments that name what is served; by default the manifest in ``directory``.
+        """
         self.port = port or free_port()
         self._log = directory / f"serve-{self.port}.log"
         self._output = self._log.with_suffix(".out")
@@ -47,7 +53,8 @@ class Served:
         flags = [flag for setting in settings for flag in ("--set", setting)]
         self._log.touch()
         with (stderr or self._log).open("wb") as log, self._output.open("wb") as output:
-            command = ["-m", "tailcut", "serve", "--manifest", str(directory), "--port", str(self.port), *flags]
+            served = what or ("--manifest", str(directory))
+            command = ["-m", "tailcut", "serve", *served, "--port", str(self.port), *flags]
             self._process = subprocess.Popen(
                 [str(python or sys.executable), *command],
                 stdout=output,

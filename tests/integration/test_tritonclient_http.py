@@ -195,7 +195,7 @@ def test_repository_index_load_and_unload(client: Any, served: Versions) -> None
     }
     client.unload_model("m")
     assert not client.is_model_ready("m")
-    with pytest.raises(InferenceServerException, match="was unloaded"):
+    with pytest.raises(InferenceServerException, match="is unloaded"):
         client.infer("m", inputs(True))
     client.load_model("m")
     assert client.is_model_ready("m")
