@@ -25,7 +25,7 @@ SERVER = """
 import sys, time
 from pathlib import Path
 from tailcut.models import variant_loader
-from tailcut.manifest import load
+from tailcut.manifest.host import load_host
 from tailcut.transport.lifecycle import serve
 from tailcut.testing.runtimes import CallableRuntime
 
@@ -45,7 +45,7 @@ def parts(inputs):
 
 answer = lambda inputs: {"y": inputs["x"][:, 0], "z": inputs["x"]}
 variant_loader.open_runtime = lambda *_, **__: CallableRuntime(parts, answer)
-sys.exit(serve(load(folder, overrides=[f"server.port={sys.argv[2]}", "server.drain=0s"])))
+sys.exit(serve(load_host([folder], overrides=[f"server.port={sys.argv[2]}", "server.drain=0s"])))
 """
 
 

@@ -132,7 +132,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from tailcut.models import variant_loader as seating
-from tailcut.manifest import load
+from tailcut.manifest.host import load_host
 from tailcut.transport.lifecycle import serve
 from tailcut.testing.runtimes import StubRuntime
 
@@ -145,7 +145,7 @@ def answer(inputs):
 
 seating.open_runtime = lambda *_, **__: StubRuntime(answer)
 settings = [f"server.port={sys.argv[2]}", f"server.grpc_port={sys.argv[3]}", 'slo.timeout="10s"']
-sys.exit(serve(load(Path(sys.argv[1]), overrides=settings)))
+sys.exit(serve(load_host([Path(sys.argv[1])], overrides=settings)))
 """
 
 

@@ -27,7 +27,7 @@ import itertools, sys
 from pathlib import Path
 import numpy as np
 from tailcut.models import variant_loader
-from tailcut.manifest import load
+from tailcut.manifest.host import load_host
 from tailcut.transport.lifecycle import serve
 from tailcut.testing.runtimes import CallableRuntime
 
@@ -45,7 +45,7 @@ def parts(inputs):
 answer = lambda inputs: {"y": inputs["x"][:, 0], "z": WIDE.repeat(len(inputs["x"]), 0)}
 variant_loader.open_runtime = lambda *_, **__: CallableRuntime(parts, answer)
 settings = [f"server.port={sys.argv[2]}", "server.max_stream=4GiB", "server.drain=0s"]
-sys.exit(serve(load(folder, overrides=settings)))
+sys.exit(serve(load_host([folder], overrides=settings)))
 """
 
 
