@@ -16,10 +16,8 @@ from benchmarks.mlp import BODY_FLOATS
 from tailcut.manifest import load
 from tailcut.models.runtimes import open_runtime
 from tailcut.pipeline.request_context import RequestContext
-from tailcut.protocol.app import Application
-from tailcut.protocol.auth import Guard
-from tailcut.protocol.bodies import Bodies
-from tailcut.protocol.inference_handler import InferenceHandler
+from tailcut.protocol.app import Application, Replies
+from tailcut.protocol.data_plane import DataPlane
 from tailcut.protocol.open_inference.codec import Inference, InferenceCodec
 from tailcut.serving.deployment import Engine
 from tailcut.serving.host import Host
@@ -48,7 +46,7 @@ def profile(model: Path) -> dict[str, float]:
 async def _profile(model: Path) -> dict[str, float]:
     host = Host.of(load(model.parent))
     await host.start()
-    engine, application = host.only, Application(host)
+    engine, application = host.only, Application(DataPlane(host))
     body = _Body()
     path = engine.pipeline
     codec = InferenceCodec("mlp", path.served[1], path.specs, path.outputs, max_rows=1024)
@@ -74,7 +72,7 @@ def _alone(engine: Engine, codec: InferenceCodec, inference: Inference) -> dict[
     result = runtime.run(inference.inputs, outputs)
     array = inference.inputs["x"]
     data, spec = array.ravel().tolist(), engine.pipeline.specs[0]
-    answering = InferenceHandler(engine, Guard(), Bodies(1 << 24))
+    replies = Replies()
     context = _answered(engine)
 
     def begin_end() -> None:
@@ -86,7 +84,7 @@ def _alone(engine: Engine, codec: InferenceCodec, inference: Inference) -> dict[
         "of which the check for NaN and infinity": _time(lambda: spec.check_values(array)),
         "session.run on one row": _time(lambda: runtime.run(inference.inputs, outputs)),
         "encode the reply": _time(lambda: codec.encode(inference, result)),
-        "Server-Timing and the other headers": _time(lambda: answering.headers(context, _HEADERS)),
+        "Server-Timing and the other headers": _time(lambda: replies.headers(context, _HEADERS)),
         "count the request (all histograms)": _time(
             lambda: engine.recorder.request(context.timings, "infer", "source", "ok", "off")
         ),

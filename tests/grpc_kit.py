@@ -16,6 +16,7 @@ from tests.app_kit import deployment
 from tailcut.manifest.host import HostManifest
 from tailcut.models import variant_loader
 from tailcut.protocol.auth import Guard
+from tailcut.protocol.data_plane import DataPlane
 from tailcut.serving.host import Host
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest
@@ -32,7 +33,7 @@ class InProcess:
         manifest = HostManifest.of(deployment(directory, more, overrides))
         self.host = Host(manifest)
         self.engine = self.host.only
-        self.server = GRPCServer(self.host, "127.0.0.1", 0, Guard.of(manifest, address="127.0.0.1"))
+        self.server = GRPCServer(DataPlane(self.host, Guard.of(manifest, address="127.0.0.1")), "127.0.0.1", 0)
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()

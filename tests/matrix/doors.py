@@ -25,6 +25,7 @@ from tailcut.manifest import Manifest
 from tailcut.manifest.host import HostManifest
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
+from tailcut.protocol.data_plane import DataPlane
 from tailcut.protocol.middleware import Middleware
 from tailcut.serving.host import Host
 from tailcut.transport.grpc.server import GRPCServer
@@ -80,15 +81,15 @@ class Server:
     async def _begin(self) -> None:
         manifest = HostManifest.of(self._manifest)
         self._host = Host(manifest)
-        guard = Guard.of(manifest, address=HOST)
-        front = Middleware(Application(self._host, guard).handle, manifest)
+        plane = DataPlane(self._host, Guard.of(manifest, address=HOST))
+        front = Middleware(Application(plane).handle, manifest)
         self.handle, self.arrivals, self.on_drain = front.handle, self._host.arrivals, lambda: None
         listening = socket.create_server((HOST, 0))
         self.port = listening.getsockname()[1]
         site = Site(self, asyncio.get_running_loop())  # type: ignore[arg-type]  # what it takes of a worker is here
         self._listener = Listener(site, manifest.server, listening, None)
         self._listener.start()
-        self._grpc = GRPCServer(self._host, HOST, 0, guard)
+        self._grpc = GRPCServer(plane, HOST, 0)
         await self._grpc.start()
         self.grpc_port = self._grpc.port
         await self._host.start()

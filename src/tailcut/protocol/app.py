@@ -13,42 +13,52 @@ from __future__ import annotations
 from time import perf_counter_ns
 
 from tailcut import logs
-from tailcut.errors import MethodNotAllowed, NotFound, TailcutError
-from tailcut.protocol.auth import Guard
-from tailcut.protocol.bodies import Bodies
+from tailcut.errors import MethodNotAllowed, NotFound, Shed, TailcutError
+from tailcut.pipeline.request_context import RequestContext
+from tailcut.protocol.data_plane import DataPlane
+from tailcut.protocol.events import EVENT_STREAM, Events
 from tailcut.protocol.generate import Generate
-from tailcut.protocol.http import REQUEST_ID, Body, HeaderMap, Reply, clipped, error_reply, new_request_id, request_id
-from tailcut.protocol.inference_handler import InferenceHandler
+from tailcut.protocol.http import (
+    JSON,
+    REQUEST_ID,
+    Body,
+    HeaderMap,
+    Headers,
+    Reply,
+    clipped,
+    error_reply,
+    new_request_id,
+    request_id,
+    traceparent,
+)
 from tailcut.protocol.model_routes import Models, ServerRoutes
+from tailcut.protocol.open_inference.codec import BinaryReply
+from tailcut.protocol.operator_log import unforeseen
 from tailcut.protocol.pages import Pages
 from tailcut.protocol.predict import PredictRoutes
 from tailcut.protocol.repository_routes import Repository
 from tailcut.protocol.routing import Route
-from tailcut.serving.deployment import Engine
-from tailcut.serving.host import Host
+
+_MOST_TOLD = 64
+"""Variants by cache outcome and version: their headers are the same for each request."""
 
 
 class Application:
-    """Answers requests to the models of a host. Each that was begun ends exactly once, with a reply or an error.
+    """Answers requests to the models of a host."""
 
-    Args:
-        guard: decides who may do what; by default everybody may predict and nobody manage.
-    """
-
-    def __init__(self, host: Host, guard: Guard | None = None) -> None:
-        self._guard = guard or Guard()
-        self.host = host
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self._host = host = plane.host
         self._names_models = not host.manifest.is_single
-        self._bodies = Bodies(int(host.server.max_body_bytes), int(host.server.max_arriving_bytes))
-        self._repository = Repository(host, self._guard)
+        self._repository = Repository(host, plane.guard)
         self._models: dict[str, _ModelRoutes] = {}
         self._routes: dict[str, Route] = {
-            **ServerRoutes(host, self._guard).routes(),
+            **ServerRoutes(host, plane.guard).routes(),
             **self._repository.routes(),
             **Pages(host).routes(),
         }
-        for name, engine in host.engines.items():
-            self._bind(name, engine)
+        for name in host.engines:
+            self._bind(name)
 
     @property
     def routes(self) -> dict[str, str]:
@@ -76,17 +86,14 @@ class Application:
         """Return the reply to a request that is no prediction, or met a bug."""
         named, incident = request_id(headers) or new_request_id(), ""
         if not isinstance(error, TailcutError):
-            kind = type(error).__name__
-            now_ns = perf_counter_ns()
-            incident = self.host.failures.failed(kind, f"unexpected error on {what}", error, now_ns, named)
-            error = TailcutError(f"unexpected {kind}", hint="a bug in tailcut: see the log and report it")
+            error, incident = unforeseen(self._host.failures, f"on {what}", error, perf_counter_ns(), named)
         reply = error_reply(error, incident)
         reply.headers.append((REQUEST_ID, named))
         return reply
 
-    def _bind(self, name: str, engine: Engine) -> None:
-        """Add the routes of a model."""
-        found = self._models[name] = _ModelRoutes(engine, self._guard, self._bodies)
+    def _bind(self, name: str) -> None:
+        """Add the routes of a model; raises as ``DataPlane.model``."""
+        found = self._models[name] = _ModelRoutes(self._plane, name)
         self._routes |= found.routes() | self._repository.of_model(name)
 
     def _find(self, path: str) -> Route:
@@ -107,9 +114,8 @@ class Application:
         else:
             name = parts[2] if parts[1:2] == ["predict"] and len(parts) > 2 else ""
         if name:
-            engine = self.host.engine(name)
             if name not in self._models:
-                self._bind(name, engine)
+                self._bind(name)
                 if path in self._routes:
                     return self._routes[path]
             if len(parts) in {6, 7} and parts[1:3] == ["v2", "models"] and parts[4] == "versions":
@@ -122,11 +128,11 @@ class Application:
 class _ModelRoutes:
     """The routes of one model."""
 
-    def __init__(self, engine: Engine, guard: Guard, bodies: Bodies) -> None:
-        answering = InferenceHandler(engine, guard, bodies)
-        self._predictions = PredictRoutes(engine, answering)
-        self._generate = Generate(engine, answering)
-        self._models = Models(engine, guard)
+    def __init__(self, plane: DataPlane, name: str) -> None:
+        model, replies = plane.model(name), Replies()
+        self._predictions = PredictRoutes(model, replies)
+        self._generate = Generate(model, replies)
+        self._models = Models(model.engine, plane.guard)
 
     def routes(self) -> dict[str, Route]:
         """Routes by path, without those of named versions."""
@@ -137,3 +143,47 @@ class _ModelRoutes:
         if rest == "infer":
             return "POST", self._predictions.infer(version)
         return self._generate.versioned(version, rest) or self._models.versioned(version, rest)
+
+
+class Replies:
+    """The replies to requests for predictions: the ``Door`` of HTTP."""
+
+    def __init__(self) -> None:
+        self._known_told: dict[tuple[str, str, str | None], Headers] = {}
+
+    def answered(self, context: RequestContext, headers: HeaderMap, answer: bytes | BinaryReply | Events) -> Reply:
+        """Return the reply with an answer."""
+        if isinstance(answer, bytes):
+            return Reply(200, self.headers(context, headers), answer)
+        if isinstance(answer, Events):
+            return Reply(200, [*EVENT_STREAM, *self.headers(context, headers)[1:]], b"", answer)
+        return Reply(200, [*answer.headers, *self.headers(context, headers)[1:]], answer.body)
+
+    def failed(self, context: RequestContext, headers: HeaderMap, error: TailcutError, incident: str) -> Reply:
+        """Return the reply with an error."""
+        reply = error_reply(error, incident)
+        reply.headers.extend(self.headers(context, headers)[1:])
+        if not isinstance(error, Shed):
+            reply.headers.append((REQUEST_ID, context.request_id))
+        return reply
+
+    def headers(self, context: RequestContext, headers: HeaderMap) -> Headers:
+        """Return the headers of an answer in JSON: where the time went and what answered."""
+        reply = [JSON, ("server-timing", context.timings.server_timing()), *self._told(context)]
+        if headers.get("traceparent") is not None and (parent := traceparent(headers)) is not None:
+            reply.append(("traceparent", parent))
+        return reply
+
+    def _told(self, context: RequestContext) -> Headers:
+        """Return the headers that say what answered."""
+        pipeline = context.pipeline
+        key = context.variant, context.cache, pipeline.served[1] if pipeline is not None else None
+        known = self._known_told.get(key)
+        if known is None:
+            known = [("x-tailcut-variant", context.variant), ("x-tailcut-cache", context.cache)]
+            if pipeline is not None:
+                known.append(("x-tailcut-version", pipeline.served[1]))
+            if len(self._known_told) >= _MOST_TOLD:
+                self._known_told.clear()
+            self._known_told[key] = known
+        return known

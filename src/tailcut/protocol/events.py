@@ -11,9 +11,9 @@ from time import perf_counter_ns
 
 import msgspec
 
-from tailcut.errors import ClientGone, TailcutError, TooLarge
+from tailcut.errors import ClientGone, TooLarge
 from tailcut.pipeline.request_context import RequestContext
-from tailcut.protocol.operator_log import note
+from tailcut.protocol.operator_log import told
 from tailcut.serving.deployment import Engine
 
 EVENT_STREAM = (
@@ -26,18 +26,18 @@ EVENT_STREAM = (
 class Events:
     """Yields each part of an answer as an event; see ``http.Chunks``."""
 
-    def __init__(self, engine: Engine, context: RequestContext) -> None:
+    def __init__(self, engine: Engine, context: RequestContext, parts: AsyncGenerator[bytes, None]) -> None:
         self._engine = engine
         self._call = context
-        self._parts: AsyncGenerator[bytes, None] | None = None
+        self._parts = parts
         self._first: bytes | None = None
         self._is_ended = False
         self.failure: dict[str, str] | None = None
 
-    async def begin(self, parts: AsyncGenerator[bytes, None]) -> None:
-        """Make the first part; raises what that raises."""
-        self._parts = parts
-        self._first = await anext(parts, None)
+    async def begin(self) -> None:
+        """Make the first part; raises what that raises. From then on the request ends with the stream."""
+        self._first = await anext(self._parts, None)
+        self._call.is_streamed = True
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._events()
@@ -58,14 +58,12 @@ class Events:
         if outcome != "ok":
             self.failure = {"code": outcome, "incident": incident} if incident else {"code": outcome}
         try:
-            if self._parts is not None:
-                await self._parts.aclose()
+            await self._parts.aclose()
         finally:
             self._engine.end(self._call, outcome)
 
     async def _events(self) -> AsyncIterator[bytes]:
         part = self._first
-        assert self._parts is not None
         size, most = 0, int(self._engine.deployment.server.max_stream_bytes)
         try:
             while part is not None:
@@ -78,21 +76,17 @@ class Events:
                 yield _event(part)
                 part = await anext(self._parts, None)
             await self.end("ok")
-        except TailcutError as error:
-            yield await self._failed(error)
         except asyncio.CancelledError:
             await self.end(ClientGone.code)
             if not self._call.gone:
                 raise
         except Exception as error:
-            bug = TailcutError(f"unexpected {type(error).__name__}", hint="a bug in tailcut: see the log and report it")
-            bug.__cause__ = error
-            yield await self._failed(bug)
+            yield await self._failed(error)
 
-    async def _failed(self, error: TailcutError) -> bytes:
-        incident = note(self._engine.failures, self._call, error, perf_counter_ns())
-        await self.end(error.code, incident)
-        said = {"error": error.message, "code": error.code, "hint": error.hint}
+    async def _failed(self, error: Exception) -> bytes:
+        told_error, incident = told(self._engine.failures, self._call, error, perf_counter_ns())
+        await self.end(told_error.code, incident)
+        said = {"error": told_error.message, "code": told_error.code, "hint": told_error.hint}
         return _event(msgspec.json.encode({**said, "incident": incident} if incident else said))
 
 

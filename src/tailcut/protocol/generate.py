@@ -24,13 +24,13 @@ from tailcut.common.validation import InputSpec, check_rows, limits_of
 from tailcut.errors import BadRequest
 from tailcut.pipeline.pipeline import Pipeline, RequestContext
 from tailcut.pipeline.streaming import no_stream
-from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, timeout_ns, unread
-from tailcut.protocol.inference_handler import InferenceHandler
+from tailcut.protocol.data_plane import Door, ModelPlane
+from tailcut.protocol.events import Events
+from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, request_id, unread
 from tailcut.protocol.open_inference.codec import InferenceCodec
 from tailcut.protocol.open_inference.json_tensors import AnyTensor, array_of_json
 from tailcut.protocol.open_inference.parameters import timeout_ns as asked_timeout_ns
 from tailcut.protocol.routing import Handler, Route, codec_for, pipeline_of
-from tailcut.serving.deployment import Engine
 
 _OWN = ("id", "parameters")
 """Keys of a request that are no inputs."""
@@ -50,9 +50,10 @@ class Generation(NamedTuple):
 class Generate:
     """Answers generate and generate_stream."""
 
-    def __init__(self, engine: Engine, answering: InferenceHandler) -> None:
-        self._engine = engine
-        self._answering = answering
+    def __init__(self, plane: ModelPlane, door: Door[bytes | Events, Reply]) -> None:
+        self._engine = plane.engine
+        self._plane = plane
+        self._door = door
         self._decoder = msgspec.json.Decoder(dict[str, Any])
         self._codec: tuple[Pipeline, InferenceCodec] | None = None
 
@@ -66,30 +67,34 @@ class Generate:
         return self._by_name(version).get(rest)
 
     def _by_name(self, version: str) -> dict[str, Route]:
-        whole: Handler = partial(self._answering.answer, "generate", partial(self._whole, version))
-        return {"generate": ("POST", whole), "generate_stream": ("POST", partial(self._stream, version))}
+        answer, door = self._plane.answer, self._door
+        whole: Handler = partial(answer, door, "generate", partial(self._whole, version))
+        stream: Handler = partial(answer, door, "generate_stream", partial(self._stream, version))
+        return {"generate": ("POST", whole), "generate_stream": ("POST", stream)}
 
-    async def _whole(self, version: str, context: RequestContext, headers: HeaderMap, raw: bytes) -> bytes:
-        asked = self._read(version, context, headers, raw)
+    async def _whole(self, version: str, context: RequestContext, headers: HeaderMap, body: Body) -> bytes:
+        asked = self._read(version, context, await self._plane.receive(context, headers, body))
         pipeline = asked.pipeline
         outputs = await pipeline.infer(context, asked.inputs, 1, pipeline.outputs)
         return self._described(asked, outputs)
 
-    async def _stream(self, version: str, headers: HeaderMap, body: Body) -> Reply:
-        return await self._answering.stream("generate_stream", partial(self._parts, version), headers, body)
+    async def _stream(self, version: str, context: RequestContext, headers: HeaderMap, body: Body) -> Events:
+        context.request_id = request_id(headers)
+        raw = await self._plane.receive(context, headers, body)
+        events = Events(self._engine, context, self._parts(version, context, raw))
+        await events.begin()
+        return events
 
-    async def _parts(
-        self, version: str, context: RequestContext, headers: HeaderMap, raw: bytes
-    ) -> AsyncGenerator[bytes, None]:
+    async def _parts(self, version: str, context: RequestContext, raw: bytes) -> AsyncGenerator[bytes, None]:
         pipeline = pipeline_of(self._engine, version)
         runtime = self._engine.opened.streaming
         if runtime is None:
             raise no_stream(self._engine.deployment.name)
-        asked = self._read(version, context, headers, raw)
+        asked = self._read(version, context, raw)
         async for part in self._engine.streams.run(context, runtime, asked.inputs, pipeline.outputs):
             yield self._described(asked, part)
 
-    def _read(self, version: str, context: RequestContext, headers: HeaderMap, raw: bytes) -> Generation:
+    def _read(self, version: str, context: RequestContext, raw: bytes) -> Generation:
         """Read and admit a request."""
         pipeline = pipeline_of(self._engine, version)
         _check_names(pipeline)
@@ -104,8 +109,7 @@ class Generate:
             raise BadRequest(f"parameters is {shown(parameters)}", hint="send an object, or none")
         asked_ns = asked_timeout_ns(parameters)
         if asked_ns:
-            self._answering.differ()
-            context.deadline_ns = self._answering.deadline_ns(context, timeout_ns(headers), asked_ns)
+            self._plane.bound_by_body(context, asked_ns)
         inputs = _inputs(request, parameters, pipeline.specs)
         context.timings.lap(Stage.VALIDATE, perf_counter_ns())
         pipeline.admit(context, 1)

@@ -22,6 +22,7 @@ from tailcut.errors import (
     Unauthorized,
     UnsupportedEncoding,
 )
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.repeated_headers import is_repeated
 
 Headers = list[tuple[str, str]]
@@ -38,6 +39,7 @@ _NUMBERS = count(1)
 JSON = ("content-type", "application/json")
 CLOSE = ("connection", "close")
 REQUEST_ID = "x-request-id"
+TIMEOUT = "x-tailcut-timeout-ms"
 
 
 class HeaderMap(Protocol):
@@ -103,38 +105,22 @@ class Reply:
         self.chunks = chunks
 
 
-def timeout_ns(headers: HeaderMap) -> int:
-    """Return the client's ``x-tailcut-timeout-ms`` in nanoseconds, 0 where it sent none.
+def timeout_ns(text: str) -> int:
+    """Return the value of ``x-tailcut-timeout-ms`` in nanoseconds.
 
     Raises:
         BadRequest: it is no positive number.
     """
-    text = headers.get("x-tailcut-timeout-ms")
-    if text is None:
-        return 0
     try:
         value_ms = float(text)
     except ValueError:
         value_ms = -1.0
     if not 0 < value_ms < 1e9:
         raise BadRequest(
-            f"header x-tailcut-timeout-ms is {shown(text)}, expected milliseconds above 0 and below 1e9",
-            hint="e.g. x-tailcut-timeout-ms: 250",
+            f"header {TIMEOUT} is {shown(text)}, expected milliseconds above 0 and below 1e9",
+            hint=f"e.g. {TIMEOUT}: 250",
         )
     return max(int(value_ms * 1e6), 1)
-
-
-def deadline_ns(start_ns: int, default_ns: int, longest_ns: int, *asked_ns: int) -> int:
-    """Return when a request must be answered.
-
-    Args:
-        default_ns: the server's own timeout, for a client that asked for none.
-        longest_ns: what a client may ask for at most; more counts as this much.
-        asked_ns: what the client asked for, in its header and in the protocol's parameter; 0 where it asked for
-            nothing. Of two, the shorter counts.
-    """
-    asked = [ns for ns in asked_ns if ns]
-    return start_ns + (min(*asked, longest_ns) if asked else default_ns)
 
 
 def tenant(headers: HeaderMap, name: str) -> str:
@@ -181,6 +167,11 @@ def request_id(headers: HeaderMap) -> str:
 def new_request_id() -> str:
     """Return an id for a request that failed and came without one."""
     return f"{_PROCESS}-{next(_NUMBERS):x}"
+
+
+def name_request(context: RequestContext, headers: HeaderMap) -> None:
+    """Give a request the id that its client sent, or a new one."""
+    context.request_id = context.request_id or request_id(headers) or new_request_id()
 
 
 def clipped(text: object) -> str:

@@ -6,7 +6,7 @@ import re
 
 from tailcut.common.user_frames import place
 from tailcut.errors import DeadlineExceeded, FeatureUnavailable, HookError, InferenceError, NotReady, TailcutError
-from tailcut.observe.failures import ModelFailures
+from tailcut.observe.failures import FailureLog, ModelFailures
 from tailcut.pipeline.request_context import RequestContext
 
 _MOST_CAUSES = 8
@@ -31,6 +31,22 @@ def note(failures: ModelFailures, context: RequestContext, error: TailcutError, 
         incident = failures.failed(kind, text, _bug(error), now_ns, context.request_id)
     _forget_way(error)
     return incident
+
+
+def told(failures: ModelFailures, context: RequestContext, error: Exception, now_ns: int) -> tuple[TailcutError, str]:
+    """Log an error that a request ended with; return what the client hears of it, and the incident. See ``note``."""
+    if isinstance(error, TailcutError):
+        return error, note(failures, context, error, now_ns)
+    return unforeseen(failures, f"in {context.route}", error, now_ns, context.request_id)
+
+
+def unforeseen(
+    failures: FailureLog | ModelFailures, where: str, error: Exception, now_ns: int, request_id: str = ""
+) -> tuple[TailcutError, str]:
+    """Log an exception that should not be; return what the client hears of it, and the incident."""
+    kind = type(error).__name__
+    incident = failures.failed(kind, f"unexpected error {where}", error, now_ns, request_id)
+    return TailcutError(f"unexpected {kind}", hint="a bug in tailcut: see the log and report it"), incident
 
 
 def _forget_way(error: BaseException | None) -> None:

@@ -17,11 +17,10 @@ from tailcut.common.timings import Stage
 from tailcut.errors import BadRequest
 from tailcut.pipeline.pipeline import Pipeline, RequestContext
 from tailcut.pipeline.row_transform import encode_answer
-from tailcut.protocol.http import HeaderMap, request_id, timeout_ns, unread
-from tailcut.protocol.inference_handler import InferenceHandler
+from tailcut.protocol.data_plane import Door, ModelPlane
+from tailcut.protocol.http import Body, HeaderMap, Reply, request_id, unread
 from tailcut.protocol.open_inference.codec import BINARY_HEADER, BinaryReply, InferenceCodec
 from tailcut.protocol.routing import Handler, Route, codec_for, pipeline_of
-from tailcut.serving.deployment import Engine
 
 _PREDICT_FORM = 'send {"entities": [...]} or {"rows": [{...}, ...]}; see /openapi.json'
 
@@ -34,9 +33,10 @@ class _Predict(msgspec.Struct, forbid_unknown_fields=True):
 class PredictRoutes:
     """Answers infer and predict."""
 
-    def __init__(self, engine: Engine, answering: InferenceHandler) -> None:
-        self._engine = engine
-        self._answering = answering
+    def __init__(self, plane: ModelPlane, door: Door[bytes | BinaryReply, Reply]) -> None:
+        self._engine = engine = plane.engine
+        self._plane = plane
+        self._door = door
         self._codec: tuple[Pipeline, InferenceCodec] | None = None
         self._decoder = msgspec.json.Decoder(_Predict)
         for route in ("infer", "predict"):
@@ -45,7 +45,7 @@ class PredictRoutes:
     def routes(self) -> dict[str, Route]:
         """Routes by path."""
         name = self._engine.deployment.name
-        predict: Handler = partial(self._answering.answer, "predict", self._predict)
+        predict: Handler = partial(self._plane.answer, self._door, "predict", self._predict)
         return {
             f"/v2/models/{name}/infer": ("POST", self.infer()),
             f"/predict/{name}": ("POST", predict),
@@ -54,27 +54,25 @@ class PredictRoutes:
     def infer(self, version: str = "") -> Handler:
         """Return the handler of inference by a version; empty for the one that is served."""
         work = partial(self._infer, version=version) if version else self._infer
-        return partial(self._answering.answer, "infer", work)
+        return partial(self._plane.answer, self._door, "infer", work)
 
     async def _infer(
-        self, context: RequestContext, headers: HeaderMap, raw: bytes, version: str = ""
+        self, context: RequestContext, headers: HeaderMap, body: Body, version: str = ""
     ) -> bytes | BinaryReply:
+        raw = await self._plane.receive(context, headers, body)
         pipeline = pipeline_of(self._engine, version) if version else self._engine.pipeline
         known = self._codec
         codec = known[1] if known is not None and known[0] is pipeline else self._open_codec(pipeline)
         inference = codec.decode(raw, headers.get(BINARY_HEADER))
-        if inference.timeout_ns:
-            self._answering.differ()
-            context.deadline_ns = self._answering.deadline_ns(context, timeout_ns(headers), inference.timeout_ns)
-        if inference.priority:
-            self._answering.differ()
-            context.priority = inference.priority
+        if inference.timeout_ns or inference.priority:
+            self._plane.bound_by_body(context, inference.timeout_ns, inference.priority)
         context.timings.lap(Stage.VALIDATE, perf_counter_ns())
         pipeline.admit(context, inference.rows, recalls=pipeline.tensor_cache is not None)
         outputs = await pipeline.infer(context, inference.inputs, inference.rows, inference.outputs)
         return codec.encode(inference, outputs)
 
-    async def _predict(self, context: RequestContext, headers: HeaderMap, raw: bytes) -> bytes:
+    async def _predict(self, context: RequestContext, headers: HeaderMap, body: Body) -> bytes:
+        raw = await self._plane.receive(context, headers, body)
         pipeline = self._engine.pipeline
         context.request_id = request_id(headers)
         try:

@@ -246,6 +246,11 @@ class Engine:
         opened = self._opened
         return opened.pipeline if opened is not None else self.opened.pipeline
 
+    def refused_unread(self, now_ns: int) -> TailcutError | None:
+        """Return why a request is shed before its body is read; see ``Pipeline.refused_unread``."""
+        opened = self._opened
+        return opened.pipeline.refused_unread(now_ns) if opened is not None else None
+
     @property
     def promotion(self) -> dict[str, Any]:
         """What is promoted or named but not served (yet), for clients; empty where nothing is amiss."""

@@ -18,6 +18,7 @@ from tailcut.manifest.host import HostManifest, load_host
 from tailcut.manifest.loading import FILE_NAME
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
+from tailcut.protocol.data_plane import DataPlane
 from tailcut.protocol.http import Chunks, Reply
 from tailcut.protocol.middleware import Middleware
 from tailcut.protocol.repeated_headers import by_name
@@ -51,7 +52,7 @@ class ASGIApplication:
     def __init__(self, manifest: Manifest | HostManifest) -> None:
         self._manifest = HostManifest.of(manifest) if isinstance(manifest, Manifest) else manifest
         self.host = Host(self._manifest)
-        self.application = Application(self.host, guard=Guard.of(self._manifest))
+        self.application = Application(DataPlane(self.host, Guard.of(self._manifest)))
         self._middleware: Middleware | None = None
         self._failure: Exception | None = None
         self._loading: asyncio.Task[None] | None = None

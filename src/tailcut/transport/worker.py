@@ -16,6 +16,7 @@ from tailcut.models.runtimes.floats import confine_to_models
 from tailcut.models.runtimes.onnxruntime import flush_subnormals
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
+from tailcut.protocol.data_plane import DataPlane
 from tailcut.protocol.middleware import Middleware
 from tailcut.serving.host import Host
 from tailcut.transport.signals import STOP
@@ -57,7 +58,8 @@ class Worker:
         self._address = address
         self._host = Host(manifest)
         self._guard = Guard.of(manifest, address=address)
-        self._middleware = Middleware(Application(self._host, self._guard).handle, manifest)
+        self._plane = DataPlane(self._host, self._guard)
+        self._middleware = Middleware(Application(self._plane).handle, manifest)
         self.handle = self._middleware.handle
         self.arrivals = self._host.arrivals
         self.expose = self._host.expose
@@ -120,7 +122,7 @@ class Worker:
             return ""
         from tailcut.transport.grpc.server import GRPCServer
 
-        self._grpc = GRPCServer(self._host, self._address, port, self._guard, self._middleware.log)
+        self._grpc = GRPCServer(self._plane, self._address, port, self._middleware.log)
         await self._grpc.start()
         return f" and for gRPC on port {self._grpc.port}"
 

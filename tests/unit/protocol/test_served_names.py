@@ -21,6 +21,7 @@ from tailcut.manifest import load
 from tailcut.manifest.keys import dotted
 from tailcut.manifest.overrides import from_flags
 from tailcut.protocol.auth import Guard
+from tailcut.protocol.data_plane import DataPlane
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 from tailcut.transport.grpc.server import SERVICE, GRPCServer
 
@@ -96,7 +97,7 @@ async def over_http(client: Client, name: str, inputs: Sequence[str], outputs: S
 
 async def over_grpc(client: Client, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     host = client.app.host
-    server = GRPCServer(host, "127.0.0.1", 0, Guard.of(host.manifest, address="127.0.0.1"))
+    server = GRPCServer(DataPlane(host, Guard.of(host.manifest, address="127.0.0.1")), "127.0.0.1", 0)
     await server.start()
     try:
         request = ModelInferRequest(

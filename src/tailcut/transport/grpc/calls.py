@@ -11,8 +11,9 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from tailcut.errors import BadRequest, NotReady, Shed, TailcutError
-from tailcut.observe.failures import FailureLog, ModelFailures
+from tailcut.observe.failures import FailureLog
 from tailcut.protocol.http import clipped
+from tailcut.protocol.operator_log import unforeseen
 from tailcut.protocol.repeated_headers import by_name
 
 Metadata = tuple[tuple[str, str], ...]
@@ -75,20 +76,6 @@ async def abort(context: Context, error: TailcutError, metadata: Metadata = (), 
     raise AssertionError("abort raises")
 
 
-def unforeseen(
-    failures: FailureLog | ModelFailures, method: str, error: Exception, named: str = ""
-) -> tuple[TailcutError, str]:
-    """Log an error that should not be; return what the client hears of it, and the incident.
-
-    Args:
-        named: the request's id, for the log.
-    """
-    what = f"unexpected error in {method}"
-    incident = failures.failed(type(error).__name__, what, error, perf_counter_ns(), named)
-    hint = "a bug in tailcut: see the log and report it"
-    return TailcutError(f"unexpected {type(error).__name__}", hint=hint), incident
-
-
 def read(kind: type[Message], message: bytes) -> Any:
     """Read a request of ``kind``.
 
@@ -121,7 +108,8 @@ def answering(failures: FailureLog, kind: type[Message], answer: Callable[[Any, 
         except TailcutError as error:
             await abort(context, error)
         except Exception as error:
-            bug, incident = unforeseen(failures, kind.DESCRIPTOR.name.removesuffix("Request"), error)
+            where = f"in {kind.DESCRIPTOR.name.removesuffix('Request')}"
+            bug, incident = unforeseen(failures, where, error, perf_counter_ns())
             await abort(context, bug, incident=incident)
 
     return method

@@ -9,8 +9,7 @@ import grpc.aio
 
 from tailcut.errors import StartError
 from tailcut.protocol.access_log import AccessLog
-from tailcut.protocol.auth import Guard
-from tailcut.serving.host import Host
+from tailcut.protocol.data_plane import DataPlane
 from tailcut.transport.grpc import health_pb2, open_inference_pb2, reflection_pb2
 from tailcut.transport.grpc.calls import SERVICE, Method
 from tailcut.transport.grpc.health import Health
@@ -39,17 +38,16 @@ class GRPCServer:
     Args:
         address: an IP address of this machine.
         port: 0 takes a free one.
-        guard: decides who may infer, ask and manage, as over HTTP.
         log: the access log; None where there is none.
     """
 
-    def __init__(self, host: Host, address: str, port: int, guard: Guard, log: AccessLog | None = None) -> None:
-        self._host = host
+    def __init__(self, plane: DataPlane, address: str, port: int, log: AccessLog | None = None) -> None:
+        self._host = host = plane.host
         self._address = f"[{address}]" if ":" in address else address
         self.port = port
         self._server: grpc.aio.Server | None = None
-        self._guard = guard
-        self._inferences = Inferences(host, guard, log)
+        self._guard = plane.guard
+        self._inferences = Inferences(plane, log)
         self._streams = InferenceStreams(self._inferences)
         self._health = Health(host, frozenset({SERVICE}))
 
