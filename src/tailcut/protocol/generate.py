@@ -30,7 +30,7 @@ from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, request_id, u
 from tailcut.protocol.open_inference.codec import InferenceCodec
 from tailcut.protocol.open_inference.json_tensors import AnyTensor, array_of_json
 from tailcut.protocol.open_inference.parameters import timeout_ns as asked_timeout_ns
-from tailcut.protocol.routing import Handler, Route, codec_for, pipeline_of
+from tailcut.protocol.routing import Codecs, Handler, Route, pipeline_of
 
 _OWN = ("id", "parameters")
 """Keys of a request that are no inputs."""
@@ -55,7 +55,7 @@ class Generate:
         self._plane = plane
         self._door = door
         self._decoder = msgspec.json.Decoder(dict[str, Any])
-        self._codec: tuple[Pipeline, InferenceCodec] | None = None
+        self._codecs = Codecs(InferenceCodec, plane.engine)
 
     def routes(self) -> dict[str, Route]:
         """Routes by path."""
@@ -121,19 +121,12 @@ class Generate:
         reply: dict[str, Any] = {"model_name": name, "model_version": version}
         if asked.id is not None:
             reply["id"] = asked.id
-        codec = self._codec_of(asked.pipeline)
+        codec = self._codecs.of(asked.pipeline)
         for output in asked.pipeline.outputs:
             array = outputs[output]
             values = codec.values(output, array)
             reply[output] = msgspec.Raw(values[1:-1] if array.size == 1 else values)
         return encode(reply)
-
-    def _codec_of(self, pipeline: Pipeline) -> InferenceCodec:
-        if self._codec is not None and self._codec[0] is pipeline:
-            return self._codec[1]
-        codec = codec_for(InferenceCodec, self._engine, pipeline, 1)
-        self._codec = pipeline, codec
-        return codec
 
 
 def _check_names(pipeline: Pipeline) -> None:

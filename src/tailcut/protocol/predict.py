@@ -15,12 +15,12 @@ import msgspec
 from tailcut.common.json_values import UNREADABLE, decode
 from tailcut.common.timings import Stage
 from tailcut.errors import BadRequest
-from tailcut.pipeline.pipeline import Pipeline, RequestContext
+from tailcut.pipeline.pipeline import RequestContext
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.protocol.data_plane import Door, ModelPlane
 from tailcut.protocol.http import Body, HeaderMap, Reply, request_id, unread
 from tailcut.protocol.open_inference.codec import BINARY_HEADER, BinaryReply, InferenceCodec
-from tailcut.protocol.routing import Handler, Route, codec_for, pipeline_of
+from tailcut.protocol.routing import Codecs, Handler, Route, pipeline_of
 
 _PREDICT_FORM = 'send {"entities": [...]} or {"rows": [{...}, ...]}; see /openapi.json'
 
@@ -37,7 +37,7 @@ class PredictRoutes:
         self._engine = engine = plane.engine
         self._plane = plane
         self._door = door
-        self._codec: tuple[Pipeline, InferenceCodec] | None = None
+        self._codecs = Codecs(InferenceCodec, engine)
         self._decoder = msgspec.json.Decoder(_Predict)
         for route in ("infer", "predict"):
             engine.recorder.expect(route)
@@ -61,8 +61,8 @@ class PredictRoutes:
     ) -> bytes | BinaryReply:
         raw = await self._plane.receive(context, headers, body)
         pipeline = pipeline_of(self._engine, version) if version else self._engine.pipeline
-        known = self._codec
-        codec = known[1] if known is not None and known[0] is pipeline else self._open_codec(pipeline)
+        known = self._codecs.known
+        codec = known[1] if known is not None and known[0] is pipeline else self._codecs.of(pipeline)
         inference = codec.decode(raw, headers.get(BINARY_HEADER))
         if inference.timeout_ns or inference.priority:
             self._plane.bound_by_body(context, inference.timeout_ns, inference.priority)
@@ -92,8 +92,3 @@ class PredictRoutes:
         else:
             raise BadRequest("the list is empty; at least one is needed", hint=_PREDICT_FORM)
         return encode_answer({"model": self._engine.deployment.name, "predictions": values})
-
-    def _open_codec(self, pipeline: Pipeline) -> InferenceCodec:
-        codec = codec_for(InferenceCodec, self._engine, pipeline, self._engine.deployment.batching.max_queue_rows)
-        self._codec = pipeline, codec
-        return codec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from reprlib import repr as shown
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from tailcut.errors import NotFound
 from tailcut.pipeline.pipeline import Pipeline
@@ -30,22 +30,35 @@ def pipeline_of(engine: Engine, version: str) -> Pipeline:
     return pipeline
 
 
-def codec_for(make: Callable[..., C], engine: Engine, pipeline: Pipeline, max_rows: int) -> C:
-    """Make the codec of one pipeline.
+class Codecs(Generic[C]):
+    """The codec of the pipeline that serves; made anew when another one does.
 
     Args:
         make: a class with the arguments of ``InferenceCodec``.
-        max_rows: of a request.
+
+    Attributes:
+        known: the last pipeline and its codec.
     """
-    deployment = engine.deployment
-    return make(
-        deployment.name,
-        pipeline.served[1],
-        pipeline.specs,
-        pipeline.outputs,
-        max_rows=max_rows,
-        nan_outputs=[tensor.name for tensor in deployment.model.outputs if tensor.allow_nan],
-    )
+
+    def __init__(self, make: Callable[..., C], engine: Engine) -> None:
+        self._make = make
+        self._engine = engine
+        self.known: tuple[Pipeline, C] | None = None
+
+    def of(self, pipeline: Pipeline) -> C:
+        """Return the codec of a pipeline."""
+        if self.known is None or self.known[0] is not pipeline:
+            deployment = self._engine.deployment
+            codec = self._make(
+                deployment.name,
+                pipeline.served[1],
+                pipeline.specs,
+                pipeline.outputs,
+                max_rows=deployment.batching.max_queue_rows,
+                nan_outputs=[tensor.name for tensor in deployment.model.outputs if tensor.allow_nan],
+            )
+            self.known = pipeline, codec
+        return self.known[1]
 
 
 def no_version(engine: Engine, version: str) -> NotFound:

@@ -16,7 +16,7 @@ from tailcut.protocol.access_log import AccessLog
 from tailcut.protocol.data_plane import DataPlane, ModelPlane
 from tailcut.protocol.http import REQUEST_ID, HeaderMap, name_request, new_request_id, request_id, traceparent
 from tailcut.protocol.open_inference.parameters import flag, priority, timeout_ns
-from tailcut.protocol.routing import codec_for
+from tailcut.protocol.routing import Codecs
 from tailcut.transport.grpc.calls import SERVICE, Context, Metadata, abort, headers_of, remaining_ns
 from tailcut.transport.grpc.codec import FINAL, WANTS_FINAL, Inference, MessageCodec, parse
 from tailcut.transport.grpc.models import pipeline_of
@@ -101,7 +101,7 @@ class _ModelInferences:
         self._plane = plane
         self._engine = plane.engine
         self._log = log
-        self._codec: tuple[Pipeline, MessageCodec] | None = None
+        self._codecs = Codecs(MessageCodec, plane.engine)
         for route in _METHODS:
             plane.engine.recorder.expect(route)
 
@@ -131,10 +131,10 @@ class _ModelInferences:
     def failed(self, call: RequestContext, headers: HeaderMap, error: TailcutError, incident: str) -> NoReturn:
         """Raise Failed."""
         name_request(call, headers)
-        failed = Failed(error, incident, (*_metadata(call, headers), (REQUEST_ID, call.request_id)))
+        metadata = (*_metadata(call, headers), (REQUEST_ID, call.request_id))
         if self._log is not None:
-            self._note(self._log, call, headers, failed.metadata, failed)
-        raise failed from None
+            self._note(self._log, call, headers, metadata, error=error, incident=incident)
+        raise Failed(error, incident, metadata) from None  # in no variable here: a circle would keep the request
 
     async def _whole(self, call: RequestContext, headers: HeaderMap, source: tuple[_Message, int]) -> bytes:
         pipeline, codec, inference = self._admitted(call, headers, *source)
@@ -176,7 +176,8 @@ class _ModelInferences:
         self._plane.identify(call, headers, left_ns)
         call.timings.lap(Stage.RECEIVE, perf_counter_ns())
         request = parse(message) if isinstance(message, bytes) else message
-        pipeline, codec = self._opened(request)
+        pipeline = pipeline_of(self._engine, request.model_name, request.model_version)
+        codec = self._codecs.of(pipeline)
         inference = codec.decode(request)
         call.priority = priority(inference.parameters)
         self._plane.bound(call, timeout_ns(inference.parameters))
@@ -187,34 +188,28 @@ class _ModelInferences:
         )
         return pipeline, codec, inference
 
-    def _opened(self, request: ModelInferRequest) -> tuple[Pipeline, MessageCodec]:
-        pipeline = pipeline_of(self._engine, request.model_name, request.model_version)
-        if self._codec is None or self._codec[0] is not pipeline:
-            most = self._engine.deployment.batching.max_queue_rows
-            codec = codec_for(MessageCodec, self._engine, pipeline, most)
-            self._codec = pipeline, codec
-        return self._codec
-
     def _note(
         self,
         log: AccessLog,
         call: RequestContext,
         headers: HeaderMap,
         metadata: Metadata,
-        failed: Failed | None = None,
+        *,
         size_bytes: int = 0,
+        error: TailcutError | None = None,
+        incident: str = "",
     ) -> None:
         """Write a request's line to the access log, if it is one of those."""
         model, took_ns = self._engine.deployment.name, call.timings.total_ns
-        if not log.wants(model, took_ns, failed=failed is not None):
+        if not log.wants(model, took_ns, failed=error is not None):
             return
-        status, error = "OK", None
-        if failed is not None:
-            status, error = failed.error.grpc_status, {"code": failed.error.code}
-            if failed.incident:
-                error["incident"] = failed.incident
+        status, said = "OK", None
+        if error is not None:
+            status, said = error.grpc_status, {"code": error.code}
+            if incident:
+                said["incident"] = incident
         path = f"/{SERVICE}/{_METHODS[call.route]}"
-        log.write(model, "GRPC", path, status, took_ns, size_bytes, headers, metadata, error)
+        log.write(model, "GRPC", path, status, took_ns, size_bytes, headers, metadata, said)
 
 
 def _marked(reply: ModelInferResponse, *, is_final: bool) -> ModelInferResponse:
