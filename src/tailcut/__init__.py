@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from tailcut.client import AsyncClient, Client
     from tailcut.manifest import Manifest
     from tailcut.transport.asgi import ASGIApplication
+    from tailcut.transport.in_process import InProcessModel
 
-__all__ = ["AsyncClient", "Client", "__version__", "asgi"]
+__all__ = ["AsyncClient", "Client", "InProcessModel", "__version__", "asgi", "open"]
 
 __version__: str
 
@@ -39,12 +40,34 @@ def asgi(*manifests: Manifest | Path | str, overrides: Sequence[str] = ()) -> AS
     return make(*manifests, overrides=overrides)
 
 
+def open(manifest: Manifest | Path | str = "tailcut.toml", *, overrides: Sequence[str] = ()) -> InProcessModel:
+    """Make a deployment that this process asks by function calls, without a server.
+
+        async with tailcut.open("tailcut.toml") as model:
+            predictions = await model.predict([{"age": 41, "income": 2300}])
+
+    Args:
+        manifest: a deployment, or the path of its manifest or folder.
+        overrides: settings in place of the file's, each "path=value".
+
+    Raises:
+        ManifestError: the manifest is wrong.
+    """
+    from tailcut.transport.in_process import open_model
+
+    return open_model(manifest, overrides)
+
+
 def __getattr__(name: str) -> Any:
     # Read on demand: package metadata is a file, and importing tailcut must not read files.
     if name == "__version__":
         from tailcut.version import version
 
         return version()
+    if name == "InProcessModel":
+        from tailcut.transport.in_process import InProcessModel
+
+        return InProcessModel
     if name in _CLIENTS:
         from tailcut import client
 

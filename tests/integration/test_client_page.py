@@ -1,4 +1,4 @@
-"""What docs/how-to/serve.md and client.md print runs as it is printed: one manifest, its model, requests, code."""
+"""What docs/how-to/serve.md, client.md and in-process.md print runs as it is printed: a manifest, requests, code."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import httpx
 import numpy as np
 import onnx
 import pytest
+from fastapi.testclient import TestClient
 from onnx import TensorProto, helper, numpy_helper
 from tests.docs.pages import ROOT, blocks, commands
 from tests.integration.serving import Served
+
+from tailcut.errors import Shed
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
@@ -92,3 +95,29 @@ def test_code_of_an_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             return (await client.post("/model/predict/risk", json={"rows": [{"age": 41, "income": 2300}]})).json()
 
     assert asyncio.run(ask())["predictions"][0].keys() == {"probability"}
+
+
+def test_code_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TAILCUT_SLO__TIMEOUT", "10s")
+    alone, application = printed("in-process.md", "python")
+    exec(compile(alone, "in-process.md", "exec"), {})
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("{'probability': ")
+    assert said[1] == "(2,)"
+    names: dict[str, Any] = {}
+    exec(compile(application.replace("deadline_s=2.0", "deadline_s=10.0"), "in-process.md", "exec"), names)
+    app = names["app"]
+    with TestClient(app) as client:
+        assert client.post("/decisions", json={"age": -4, "income": 1}).json() == {"accepted": True}
+        assert client.post("/decisions", json={"age": 4, "income": 1}).json() == {"accepted": False}
+        assert 'route="local_predict"' in client.get("/metrics").text
+
+        class Full:
+            async def predict(self, rows: object, deadline_s: float) -> object:
+                raise Shed("no room", retry_after_s=2.0)
+
+        app.dependency_overrides[names["risk_model"]] = Full
+        shed = client.post("/decisions", json={"age": 4, "income": 1})
+        assert (shed.status_code, shed.json()["code"]) == (429, "shed")

@@ -16,7 +16,7 @@ from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.bodies import Bodies
 from tailcut.protocol.encodings import decoded
-from tailcut.protocol.http import TIMEOUT, Body, HeaderMap, name_request, tenant, timeout_ns
+from tailcut.protocol.http import TIMEOUT, Body, HeaderMap, checked_tenant, name_request, tenant, timeout_ns
 from tailcut.protocol.operator_log import told
 from tailcut.serving.deployment import Engine
 from tailcut.serving.host import Host
@@ -150,6 +150,20 @@ class ModelPlane:
             self.bound(context, timeout_ns(asked))
         if left_ns:
             self.bound(context, left_ns)
+
+    def carry(self, context: RequestContext, tenant: str, left_ns: int) -> None:
+        """Take the tenant and the deadline of a caller in this process; it needs no token.
+
+        Args:
+            left_ns: nanoseconds to the caller's deadline; 0 where it has none.
+
+        Raises:
+            BadRequest: the model has tenants, and the caller's is missing or malformed.
+        """
+        if tenant or self._tenant_header:
+            context.tenant = checked_tenant(tenant, "the argument tenant", 'pass tenant="your-tenant"')
+        self.bound(context, left_ns)
+        context.timings.lap(Stage.RECEIVE, perf_counter_ns())
 
     async def receive(self, context: RequestContext, headers: HeaderMap, body: Body) -> bytes:
         """Identify a request whose body is still to come, and read its body.

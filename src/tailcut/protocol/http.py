@@ -136,12 +136,19 @@ def tenant(headers: HeaderMap, name: str) -> str:
             f"header {name} was sent more than once; it names one tenant",
             hint=f"send one {name}; a proxy that sets it must replace the client's",
         )
-    found = headers.get(name)
+    return checked_tenant(headers.get(name), f"header {name}", f"send {name}: your-tenant")
+
+
+def checked_tenant(found: str | None, where: str, hint: str) -> str:
+    """Return a tenant's name.
+
+    Raises:
+        BadRequest: it is missing, empty, longer than 256 characters or not ASCII.
+    """
     if not found or len(found) > LONGEST_TENANT or not found.isascii():
         seen = f"has {len(found)} characters" if found and found.isascii() else "is missing, empty or not ASCII"
         raise BadRequest(
-            f"header {name} {seen}; it names the tenant and has 1 to {LONGEST_TENANT} ASCII characters",
-            hint=f"send {name}: your-tenant",
+            f"{where} {seen}; it names the tenant and has 1 to {LONGEST_TENANT} ASCII characters", hint=hint
         )
     return found
 

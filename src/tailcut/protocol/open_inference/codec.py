@@ -9,7 +9,7 @@ request asks for raw outputs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from reprlib import repr as shown
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +22,7 @@ from tailcut.common.tensors import Array, Arrays
 from tailcut.common.validation import InputSpec, all_finite, check_names, check_rows, limits_of, not_finite
 from tailcut.errors import BadRequest
 from tailcut.protocol.http import unread
+from tailcut.protocol.open_inference.arrays import checked_array
 from tailcut.protocol.open_inference.binary import array_of, output_datatype, raw_of
 from tailcut.protocol.open_inference.json_replies import JsonWriter
 from tailcut.protocol.open_inference.json_tensors import (
@@ -103,6 +104,7 @@ class InferenceCodec:
         nan_outputs: Collection[str] = (),
     ) -> None:
         self._specs = {spec.name: spec for spec in specs}
+        self._all = tuple(specs)
         self._names = [spec.name for spec in specs]
         self._limits = limits_of(specs)
         self._outputs = outputs
@@ -175,7 +177,9 @@ class InferenceCodec:
         """
         binary = inference.binary
         if binary is inference.outputs and inference.id is UNSET:
-            return self._raw_writer.write(binary, outputs, [self._raw(name, outputs[name]) for name in binary])
+            return self._raw_writer.write(
+                binary, outputs, [raw_of(self.finite(name, outputs[name])) for name in binary]
+            )
         if not binary:
             return self._json_writer.write(inference.outputs, outputs, inference.id)
         reply: dict[str, Any] = {"model_name": self._model, "model_version": self._version}
@@ -187,13 +191,34 @@ class InferenceCodec:
             array = outputs[name]
             tensor: dict[str, Any] = {"name": name, "datatype": output_datatype(array), "shape": array.shape}
             if name in binary:
-                raw.append(self._raw(name, array))
+                raw.append(raw_of(self.finite(name, array)))
                 tensor["parameters"] = {"binary_data_size": len(raw[-1])}
             else:
                 tensor["data"] = msgspec.Raw(self._json_writer.values(name, array))
             described.append(tensor)
         reply["outputs"] = described
         return BinaryReply(self._encode(reply), raw)
+
+    def check(self, arrays: Mapping[str, Array], outputs: Sequence[str] | None = None) -> Inference:
+        """Check the arrays of a caller in this process; raises as ``decode``.
+
+        Args:
+            outputs: names wanted; None for all.
+        """
+        names = list(arrays)
+        if names != self._names:
+            check_names(names, self._names, "input")
+        max_rows = self._max_rows
+        inputs, rows = self._many({spec.name: checked_array(arrays[spec.name], spec, max_rows) for spec in self._all})
+        for name, limits in self._limits:
+            limits.check(inputs[name])
+        return Inference(inputs, rows, self._outputs if outputs is None else self._wanted(list(outputs)), UNSET, 0)
+
+    def finite(self, name: str, array: Array) -> Array:
+        """Return an output; raises as ``encode`` where it holds NaN or infinity."""
+        if array.dtype.kind == "f" and not all_finite(array) and name not in self._nan_outputs:
+            raise not_finite(name)
+        return array
 
     def values(self, name: str, array: Array) -> bytes:
         """Write an output's values alone; see ``encode``."""
@@ -270,11 +295,6 @@ class InferenceCodec:
             if len(array) != rows:
                 check_rows({name: len(one) for name, one in inputs.items()})
         return {name: inputs[name] for name in self._names}, rows
-
-    def _raw(self, name: str, array: Array) -> bytes:
-        if array.dtype.kind == "f" and not all_finite(array) and name not in self._nan_outputs:
-            raise not_finite(name)
-        return raw_of(array)
 
     def _decode_any(self, body: bytes | memoryview) -> _Request[AnyTensor]:
         try:

@@ -1,0 +1,229 @@
+"""A deployment in the caller's own process, without a server: ``tailcut.open``."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Any, NoReturn
+
+import msgspec
+
+from tailcut.common.json_values import decode, to_builtins
+from tailcut.common.tensors import Array, Arrays
+from tailcut.common.timings import Stage
+from tailcut.errors import BadRequest, StartError, TailcutError
+from tailcut.manifest import Manifest, load
+from tailcut.pipeline.request_context import RequestContext
+from tailcut.pipeline.row_transform import encode_answer
+from tailcut.protocol.data_plane import DataPlane
+from tailcut.protocol.http import HeaderMap
+from tailcut.protocol.open_inference.codec import InferenceCodec
+from tailcut.protocol.routing import Codecs
+from tailcut.serving.host import Host
+
+ROUTES = ("local_predict", "local_infer")
+"""Names of the requests in metrics."""
+
+_STOP_S = 5.0
+_NO_HEADERS: dict[str, str] = {}
+_ANY = msgspec.json.Decoder()
+
+_Ask = tuple[float | None, str, Any, Any]
+"""Deadline and tenant, then what is asked: rows and entities, or inputs and outputs."""
+
+
+class InProcessModel:
+    """One deployment, asked by function calls on the event loop that opened it; open it with ``async with``.
+
+    A request goes the way of every other one: admission, features, caches, batches, deadline and metrics are the same.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.host = Host.of(manifest)
+        self._plane = DataPlane(self.host).model(manifest.deployment.name)
+        self._engine = self._plane.engine
+        self._codecs = Codecs(InferenceCodec, self._engine)
+        self._opened = False
+        for route in ROUTES:
+            self._engine.recorder.expect(route)
+
+    async def __aenter__(self) -> InProcessModel:
+        """Load and warm up.
+
+        Raises:
+            TailcutError: what could not be loaded.
+        """
+        if self._opened:
+            raise StartError("the model was opened before", hint="call tailcut.open again")
+        self._opened = True
+        try:
+            await self.host.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Fail the requests that wait, let running batches end for at most five seconds, and free the model."""
+        await self.host.stop(_STOP_S)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests should be sent: the model is warm, and not all executors are stuck."""
+        return self.host.is_ready
+
+    def predict(
+        self,
+        rows: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        entities: Sequence[Any] | None = None,
+        deadline_s: float | None = None,
+        tenant: str = "",
+    ) -> Coroutine[Any, Any, list[Any]]:
+        """Predict feature rows, or entities whose features the deployment looks up.
+
+        Args:
+            deadline_s: seconds within which the answer is wanted, at most ``server.max_timeout``; by default
+                ``slo.timeout``.
+            tenant: whose request it is.
+
+        Returns:
+            one prediction per row or entity, as ``POST /predict`` answers in JSON.
+
+        Raises:
+            BadRequest: the rows or entities are malformed, or the tenant is missing.
+            Shed: there is no room, or the deadline would be missed.
+            DeadlineExceeded: the deadline passed.
+            NotReady: the model is not open.
+            TailcutError: any other error of ``tailcut.errors`` that the model or its features end with.
+        """
+        ask = deadline_s, tenant, rows, entities
+        return self._plane.answer(self, ROUTES[0], self._predict, _NO_HEADERS, ask)
+
+    def infer(
+        self,
+        inputs: Mapping[str, Array],
+        *,
+        outputs: Sequence[str] | None = None,
+        deadline_s: float | None = None,
+        tenant: str = "",
+    ) -> Coroutine[Any, Any, Arrays]:
+        """Run the model on arrays; arguments and errors as ``predict``.
+
+        Args:
+            inputs: arrays by input name, first dimension the rows, each of its input's datatype. Leave them as they
+                are until the answer is there.
+            outputs: names wanted; by default all.
+
+        Returns:
+            arrays by output name, the caller's own.
+        """
+        ask = deadline_s, tenant, inputs, outputs
+        return self._plane.answer(self, ROUTES[1], self._infer, _NO_HEADERS, ask)
+
+    def metrics(self) -> bytes:
+        """Return what ``GET /metrics`` of a server shows, as Prometheus reads it; call it on the event loop."""
+        return self.host.exposition.render()
+
+    # -- The door of the data plane ----------------------------------------------------------------------------------
+
+    def answered(self, context: RequestContext, headers: HeaderMap, answer: Any) -> Any:
+        """Return the answer as it is."""
+        return answer
+
+    def failed(self, context: RequestContext, headers: HeaderMap, error: TailcutError, incident: str) -> NoReturn:
+        """Raise the error."""
+        try:
+            raise error
+        finally:
+            del error  # its traceback knows this frame: a circle would keep the request
+
+    # -- Inside ------------------------------------------------------------------------------------------------------
+
+    async def _predict(self, context: RequestContext, headers: HeaderMap, ask: _Ask) -> list[Any]:
+        deadline_s, tenant, rows, entities = ask
+        self._plane.carry(context, tenant, _nanoseconds(deadline_s))
+        if (rows is None) is (entities is None):
+            raise BadRequest(
+                "predict takes either rows or entities", hint="call predict(rows=[{...}]) or predict(entities=[...])"
+            )
+        pipeline = self._engine.pipeline
+        if rows is not None:
+            values = await pipeline.predict_rows(context, _plain_rows(rows))
+        else:
+            given = _plain(_listed(entities, "entities"), "entities")
+            context.timings.lap(Stage.VALIDATE, perf_counter_ns())
+            values = await pipeline.predict_entities(context, given)
+        found: list[Any] = decode(_ANY, encode_answer(values))
+        return found
+
+    async def _infer(self, context: RequestContext, headers: HeaderMap, ask: _Ask) -> Arrays:
+        deadline_s, tenant, inputs, names = ask
+        self._plane.carry(context, tenant, _nanoseconds(deadline_s))
+        if not isinstance(inputs, Mapping):
+            raise BadRequest(
+                f"infer takes arrays by input name, not {type(inputs).__name__}", hint='call infer({"x": array})'
+            )
+        pipeline = self._engine.pipeline
+        codec = self._codecs.of(pipeline)
+        inference = codec.check(inputs, names)
+        context.timings.lap(Stage.VALIDATE, perf_counter_ns())
+        caches = pipeline.tensor_cache is not None
+        pipeline.admit(context, inference.rows, recalls=caches)
+        found = await pipeline.infer(context, inference.inputs, inference.rows, inference.outputs)
+        return {name: _own(codec.finite(name, found[name]), shared=caches) for name in inference.outputs}
+
+
+def _own(array: Array, *, shared: bool) -> Array:
+    """Return an array that is no part of a batch or of a cache."""
+    return array.copy() if shared or not array.flags.owndata else array
+
+
+def _nanoseconds(deadline_s: float | None) -> int:
+    if deadline_s is None:
+        return 0
+    if not 0 < deadline_s < 1e6:
+        raise BadRequest(f"deadline_s is {deadline_s}", hint="pass seconds above 0, or None for slo.timeout")
+    return max(int(deadline_s * 1e9), 1)
+
+
+def _plain_rows(rows: Sequence[Any]) -> list[dict[str, Any]]:
+    given = _listed(rows, "rows")
+    for place, row in enumerate(given):
+        if not isinstance(row, Mapping):
+            raise BadRequest(
+                f"row {place} is a {type(row).__name__}, expected a mapping of its fields",
+                hint='pass dicts; the rows of a DataFrame are frame.to_dict("records")',
+            )
+    found: list[dict[str, Any]] = _plain([dict(row) for row in given], "rows")
+    return found
+
+
+def _listed(values: Iterable[Any], what: str) -> list[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise BadRequest(f"{what} is a {type(values).__name__}, expected a list", hint=f"pass a list of {what}")
+    found = list(values)
+    if not found:
+        raise BadRequest(f"the list of {what} is empty", hint="at least one is needed")
+    return found
+
+
+def _plain(values: list[Any], what: str) -> Any:
+    """Return rows or entities as values of Python's own types, as they come from JSON."""
+    try:
+        return to_builtins(values)
+    except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+        said = f"the {what} hold a value that JSON has not: {error}"
+        raise BadRequest(said, hint="pass numbers, text and lists") from None
+
+
+def open_model(manifest: Manifest | Path | str, overrides: Sequence[str] = ()) -> InProcessModel:
+    """Make the model of one deployment; see ``tailcut.open``."""
+    return InProcessModel(manifest if isinstance(manifest, Manifest) else load(Path(manifest), overrides=overrides))
