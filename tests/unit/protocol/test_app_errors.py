@@ -395,6 +395,8 @@ def test_an_unforeseen_exception_is_a_500_that_shows_no_internals(
             patch.setattr(Pipeline, "infer", lambda *_: 1 / 0)
             answer = await client.post(INFER, GOOD)
         check(answer, 500, "internal", "^unexpected ZeroDivisionError$")
+        assert answer.json["incident"]
+        assert {"x-request-id", "server-timing", "x-tailcut-variant"} <= answer.headers.keys()
         assert (await client.post(INFER, GOOD)).status == 200
         assert await counters(client, "tailcut_requests_total") == {
             ("infer", "source", "internal", "off"): 1,

@@ -57,10 +57,12 @@ class Inferences:
         try:
             model, request = self._of(message, headers)
             reply, metadata = await model.unary(start_ns, headers, request, remaining_ns(context))
+            context.set_trailing_metadata(metadata)
+            return reply
         except Failed as failed:
-            await abort(context, failed.error, failed.metadata, failed.incident)
-        context.set_trailing_metadata(metadata)
-        return reply
+            error, metadata, incident = failed.error, failed.metadata, failed.incident
+        # Only now: gRPC keeps what it raises, and with it all that was raised before.
+        await abort(context, error, metadata, incident)
 
     async def in_stream(self, headers: Mapping[str, str], message: bytes, left_ns: int, emit: Emit) -> None:
         """Answer one request of ModelStreamInfer with one response, or with several where the model streams.
