@@ -26,6 +26,7 @@ from tailcut.cli.console import EXIT_REASONS
 from tailcut.manifest import Build, Deployment, Model, Tensor
 from tailcut.manifest.keys import Key, expected, keys_at, keys_of, to_toml, variable
 from tailcut.manifest.overrides import OTHER_VARIABLES
+from tailcut.manifest.schema.host import HostedModel
 from tailcut.manifest.section import Section
 from tailcut.models.runtimes.tuning import Setting, variations
 
@@ -100,11 +101,29 @@ _NEEDS = re.compile(r"needs (?P<packages>.+): pip install 'tailcut\[(?P<extra>.+
 """A recipe's reason when packages are missing."""
 
 
+_HOST_HEAD = """\
+## host.toml
+
+A file of its own, for [several models in one server](../how-to/several-models.md). `[server]` has the keys of `server`
+above. `[[models]]`, once for each model, has these:
+"""
+
+
 def manifest_page() -> str:
     """The reference of every key of the manifest."""
     others = "\n".join(f"- `{name}`: {what}" for name, what in OTHER_VARIABLES.items())
     sections = "\n".join(_section(Deployment, ()))
-    return f"{_MANIFEST_HEAD}\nOther variables:\n\n{others}\n\n{sections}".rstrip() + "\n"
+    return f"{_MANIFEST_HEAD}\nOther variables:\n\n{others}\n\n{sections}\n{_host_file()}".rstrip() + "\n"
+
+
+def _host_file() -> str:
+    """The keys of host.toml that no manifest has."""
+    rows = [
+        f"| `{key.name}` | {expected(key.kind)} | {'required' if key.required else f'`{to_toml(key.default)}`'} | "
+        f"{key.description} |"
+        for key in keys_of(HostedModel).values()
+    ]
+    return "\n".join([_HOST_HEAD, "| key | type | default | meaning |", "|---|---|---|---|", *rows])
 
 
 def cli_page() -> str:
