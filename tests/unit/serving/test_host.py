@@ -589,6 +589,33 @@ def test_unload_and_load_at_once_leave_a_model_in_one_state_or_the_other(tmp_pat
     serve(test, add_models(tmp_path, a=1.0, b=2.0), overrides=THREAD)
 
 
+def test_a_variant_that_was_being_loaded_does_not_take_the_place_of_a_model_that_was_loaded_again(
+    tmp_path: Path, runtimes: Runtimes
+) -> None:
+    promotions = Promotions(promoted(tmp_path / "m"))
+    first, second = promotions.add(1.0), promotions.add(3.0)
+    promotions.promote(first)
+    runtimes.factors = {first.id: 1.0, second.id: 3.0}
+
+    async def test(client: HostClient) -> None:
+        runtimes.hold("m")
+        before = runtimes.entered.count("m")
+        switch = asyncio.ensure_future(client.load("m", version=second.id))
+        await until(lambda: runtimes.entered.count("m") == before + 1)
+        await client.unload("m")
+        again = asyncio.ensure_future(client.load("m"))
+        await until(lambda: runtimes.entered.count("m") == before + 2)
+        runtimes.let("m")
+        assert (await again).status == 200
+        refused = await switch
+        assert (refused.status, refused.json["code"]) == (503, "not_ready")
+        assert await client.factor("m") == 1.0
+        await until(lambda: runtimes.open_now == {"a": 1, "m": 1})
+
+    add_model(tmp_path, "a")
+    serve(test, tmp_path, overrides=(*THREAD, "serve.follow=1h"))
+
+
 def test_a_stop_fails_what_hangs_in_an_unloaded_model_and_closes_it(tmp_path: Path, runtimes: Runtimes) -> None:
     async def main() -> None:
         client = host_of(add_models(tmp_path, a=1.0, b=2.0), overrides=THREAD)
