@@ -169,21 +169,17 @@ class Replies:
 
     def headers(self, context: RequestContext, headers: HeaderMap) -> Headers:
         """Return the headers of an answer in JSON: where the time went and what answered."""
-        reply = [JSON, ("server-timing", context.timings.server_timing()), *self._told(context)]
+        pipeline = context.pipeline
+        key = context.variant, context.cache, pipeline.served[1] if pipeline is not None else None
+        told = self._known_told.get(key)
+        if told is None:
+            told = [("x-tailcut-variant", key[0]), ("x-tailcut-cache", key[1])]
+            if key[2] is not None:
+                told.append(("x-tailcut-version", key[2]))
+            if len(self._known_told) >= _MOST_TOLD:
+                self._known_told.clear()
+            self._known_told[key] = told
+        reply = [JSON, ("server-timing", context.timings.server_timing()), *told]
         if headers.get("traceparent") is not None and (parent := traceparent(headers)) is not None:
             reply.append(("traceparent", parent))
         return reply
-
-    def _told(self, context: RequestContext) -> Headers:
-        """Return the headers that say what answered."""
-        pipeline = context.pipeline
-        key = context.variant, context.cache, pipeline.served[1] if pipeline is not None else None
-        known = self._known_told.get(key)
-        if known is None:
-            known = [("x-tailcut-variant", context.variant), ("x-tailcut-cache", context.cache)]
-            if pipeline is not None:
-                known.append(("x-tailcut-version", pipeline.served[1]))
-            if len(self._known_told) >= _MOST_TOLD:
-                self._known_told.clear()
-            self._known_told[key] = known
-        return known
