@@ -121,8 +121,8 @@ def profile(
         bool,
         typer.Option(
             "--thorough",
-            help="Also measure the overhead of profiling, and the CPU time per request at other rates, in tailcut's "
-            "own path too. Takes two more minutes and seven more starts; longer below 50 requests/s.",
+            help="Also measure the overhead of profiling, and tailcut's own path on this machine. Takes two more "
+            "minutes and seven more starts; longer below 50 requests/s.",
         ),
     ] = False,
     overhead_rounds: Annotated[

@@ -13,7 +13,6 @@ from tailcut.common.statistics import percentile, samples_needed
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
 from tailcut.profiler.forecast.comparison import NEAR_P50, NEAR_P95, Round, Rounds, Values, longer, undisturbed
-from tailcut.profiler.idling import cpu_each_s
 from tailcut.profiler.overhead_records import Everyone, Latencies, Overhead
 from tailcut.profiler.recording.trace_sampling import is_traced
 from tailcut.profiler.trials import OnStep, check_answered, counted
@@ -159,8 +158,14 @@ def _latencies(took_ms: Values, samples: Samples, facts: RunFacts) -> Latencies:
         requests=len(took_ms),
         p50_ms=percentile(took_ms, 0.5),
         p95_ms=percentile(took_ms, 0.95),
-        cpu_ms=cpu_each_s(samples, facts) * 1e3,
+        cpu_ms=_cpu_each_s(samples, facts) * 1e3,
     )
+
+
+def _cpu_each_s(samples: Samples, facts: RunFacts) -> float:
+    """Tell what a request that was replied to took of a core in a run, in seconds; 0 where that is not known."""
+    replies = int(((samples.intended_ns >= samples.measured_from_ns) & (samples.status > 0)).sum())
+    return (facts.cpu_s or 0.0) / replies if replies else 0.0
 
 
 def _summarised(rate: float, found: list[list[_Compared]], one_in: int) -> Overhead:

@@ -23,7 +23,6 @@ from tailcut.profiler.attribution.functions import Looking, code_s, plan_looks
 from tailcut.profiler.child_channel import Heard, Options, Said
 from tailcut.profiler.databases import computed_between_s, computed_ns
 from tailcut.profiler.diagnosis import choose_path, explain_answers, not_again
-from tailcut.profiler.idling import measure_slope
 from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.overhead import Sides, measure_overhead, pairs_for, run_s
 from tailcut.profiler.plan import PilotPlan, check_pilot
@@ -101,8 +100,6 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     _check_answers(load, pilot, ready, samples, facts, heard)
     if fell_behind(_numbered(load), samples, facts):
         return None
-    # For who has minutes, and not before the recording, whose requests would find what these leave behind.
-    slope = measure_slope(_numbered(load), say) if plan.overhead_rounds else 0.0
     looking = _looking(plan, pilot, heard, thin)
     looks, problem = _looks(plan, load, pilot, heard, looking)
     run = Run(
@@ -114,9 +111,8 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     found = _layers(pilot, say) if plan.layers else FoundLayers()
     recording = assemble(plan.target, run, None)
     return msgspec.structs.replace(
-        recording, pilot=msgspec.structs.replace(recording.pilot, cpu_slope=slope),
-        layers=found.layers, conversions=found.conversions, notes=(*recording.notes, *found.notes),
-    )  # fmt: skip
+        recording, layers=found.layers, conversions=found.conversions, notes=(*recording.notes, *found.notes)
+    )
 
 
 def _layers(pilot: PilotProcess, say: OnStep) -> FoundLayers:

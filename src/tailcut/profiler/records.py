@@ -197,9 +197,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         database_s: CPU seconds within it of the databases on the same machine; 0: there are none, or none is seen.
         other_cores: of the machine, which the process may not use.
         window_s: seconds measured.
-        cpu_slope: by which power of the rate a request takes less of a core, from half of this rate to it (``idling``).
         path_ns: CPU that a request takes of the event loop in tailcut's own server here, at this rate; 0: not measured.
-        path_slope: the same as ``cpu_slope`` of that, between this rate and twice of it.
+        path_slope: by which power of the rate that is less, between this rate and twice of it.
         path_waits_ns: how much longer than that its client waited for the answer: quantiles, evenly spaced, ascending.
     """
 
@@ -216,7 +215,6 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     database_s: float = 0.0
     other_cores: int = 0
     window_s: float = 0.0
-    cpu_slope: float = 0.0
     path_ns: float = 0.0
     path_slope: float = 0.0
     path_waits_ns: tuple[float, ...] = ()

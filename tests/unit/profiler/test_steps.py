@@ -13,7 +13,7 @@ import pytest
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
-from tailcut.profiler import idling, overhead, pilot, trials
+from tailcut.profiler import overhead, pilot, trials
 from tailcut.profiler.child_channel import Heard, Route, Said
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
@@ -93,9 +93,8 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[LoadPlan]:
     monkeypatch.setattr(pilot, "PilotProcess", Process)
     monkeypatch.setattr(pilot, "Spy", Spy)
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    for module in (pilot, trials, overhead, idling):
+    for module in (pilot, trials, overhead):
         monkeypatch.setattr(module, "measure", measure)
-    monkeypatch.setattr(idling, "_idle_share", lambda pid: 0.0)
     return sent
 
 
@@ -123,9 +122,9 @@ def instead(
 def test_the_application_is_tried_as_it_is_recorded(loads: list[LoadPlan]) -> None:
     """With numbered requests, else it is not profiled; then it is compared with processes of their own."""
     found = record(PLAN)
-    probe, trial, settling, recording, *slope, sampling = loads[:9]
-    assert {one.numbered for one in (probe, trial, settling, recording, *slope, sampling)} == {pilot.HEADER}
-    pairs = loads[9:]
+    probe, trial, settling, recording, sampling = loads[:5]
+    assert {one.numbered for one in (probe, trial, settling, recording, sampling)} == {pilot.HEADER}
+    pairs = loads[5:]
     assert (recording.duration_s, sampling.seed) == (4.0, SAMPLING)
     assert {one.numbered for one in pairs} == {"", pilot.HEADER}
     assert found.overhead is not None
@@ -205,102 +204,6 @@ def test_a_failing_run_for_stacks_loses_no_recording(loads: list[LoadPlan], monk
     note = kept_without(found, "no stacks were sampled")
     assert note.startswith("the run in which stacks are sampled failed (cannot connect)")
     assert found.sample_interval_ns == 0
-
-
-HALF = PLAN.rate / 2
-
-
-def computing(halves: list[float], wholes: list[float], idle: float = 0.0) -> Callable[[LoadPlan], Any]:
-    """Let requests take seconds of a core, in turn, at half the rate and at the rate, and the process some besides."""
-    left = {HALF: list(halves), PLAN.rate: list(wholes)}
-
-    def measured(load: LoadPlan) -> tuple[Samples, RunFacts]:
-        samples, facts = answered(load)
-        requests = int((samples.intended_ns >= samples.measured_from_ns).sum())
-        each_s = left[load.rate or 0.0].pop(0)
-        return samples, msgspec.structs.replace(facts, cpu_s=each_s * requests + idle * load.duration_s)
-
-    return measured
-
-
-@pytest.mark.parametrize(
-    ("halves", "wholes", "slope"),
-    [
-        ([4.0, 4.0], [2.0, 2.0], 1.0),
-        ([2.0 * 2**0.3] * 2, [2.0, 2.0], 0.3),
-        ([2.0, 2.0], [2.0, 2.0], 0.0),
-        ([2.0, 2.0], [3.0, 3.0], 0.0),
-        # The second time round nothing was left of it: the first had filled a cache of the application's.
-        ([4.0, 2.0], [2.0, 2.0], 0.0),
-        ([2.0 * 2**0.2, 2.0 * 2**0.5], [2.0, 2.0], 0.2),
-    ],
-)
-def test_what_a_request_takes_at_half_the_rate_is_known(
-    loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch, halves: list[float], wholes: list[float], slope: float
-) -> None:
-    instead(monkeypatch, idling, computing([1e-3 * one for one in halves], [1e-3 * one for one in wholes]))
-    assert record(PLAN).pilot.cpu_slope == pytest.approx(slope, abs=0.01)
-    assert loads
-
-
-def test_what_the_process_takes_unasked_is_no_matter_of_the_rate(
-    loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thread in the background takes a fifth of a core: twice as much per request where half as many come."""
-    instead(monkeypatch, idling, computing([2e-3, 2e-3], [2e-3, 2e-3], idle=0.2))
-    monkeypatch.setattr(idling, "_idle_share", lambda pid: 0.2)
-    assert record(PLAN).pilot.cpu_slope == pytest.approx(0.0, abs=0.01)
-    instead(monkeypatch, idling, computing([2e-3, 2e-3], [2e-3, 2e-3], idle=0.2))
-    monkeypatch.setattr(idling, "_idle_share", lambda pid: 0.0)
-    assert record(PLAN).pilot.cpu_slope > 0.5
-    assert loads
-
-
-def test_the_same_requests_are_sent_at_both_rates_in_turns(loads: list[LoadPlan]) -> None:
-    record(PLAN)
-    sent = [load for load in loads if load.seed == PLAN.seed + 4]
-    assert [load.rate for load in sent] == [HALF, PLAN.rate, PLAN.rate, HALF]
-    # As many that are measured, and as many before them.
-    assert {load.duration_s * (load.rate or 0.0) for load in sent} == {200.0}
-    assert {load.warmup_s * (load.rate or 0.0) for load in sent} == {25.0}
-    # Nothing of it comes before the recording.
-    assert loads.index(sent[0]) > next(number for number, load in enumerate(loads) if load.duration_s == 4.0)
-
-
-@pytest.mark.parametrize("error", [LoadTestError("cannot connect", hint=""), KeyboardInterrupt()])
-def test_a_failing_run_at_half_the_rate_loses_no_recording(
-    loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    def failing(load: LoadPlan) -> None:
-        raise error
-
-    instead(monkeypatch, idling, failing)
-    said: list[str] = []
-    found = record(PLAN, on_step=said.append)
-    assert (len(found.requests), found.pilot.cpu_slope) == (200, 0.0)
-    assert any(one.startswith("that is not known: ") for one in said)
-
-
-def test_what_is_not_answered_says_nothing(loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(load: LoadPlan) -> tuple[Samples, RunFacts] | None:
-        samples, facts = answered(load)
-        if load.rate != HALF:
-            return None
-        return msgspec.structs.replace(samples, status=np.full_like(samples.status, 500)), facts
-
-    instead(monkeypatch, idling, refused)
-    said: list[str] = []
-    assert record(PLAN, on_step=said.append).pilot.cpu_slope == 0.0
-    assert any("0 of 200 requests at 25/s got a good answer, 98% must" in one and "--payloads" in one for one in said)
-
-
-@pytest.mark.parametrize("change", [{"overhead_rounds": 0}, {"rate": 20.0}])
-def test_half_the_rate_is_not_asked_without_minutes_or_with_few_requests(
-    loads: list[LoadPlan], change: dict[str, float]
-) -> None:
-    plan = msgspec.structs.replace(PLAN, **change)
-    assert record(plan).pilot.cpu_slope == 0.0
-    assert plan.rate / 2 not in {one.rate for one in loads}
 
 
 LOG = """Traceback (most recent call last):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tailcut.common.statistics import percentile, rank
 from tailcut.profiler.forecast.cpu_scaling import FARTHEST
-from tailcut.profiler.forecast.idle_cost import at_rate, factors_at
+from tailcut.profiler.forecast.idle_cost import at_rate, factor_at
 from tailcut.profiler.forecast.phases import Job, Part
 from tailcut.profiler.forecast.queueing import Played, keeps_within, play
 from tailcut.profiler.forecast.service_model import THREAD, At, Phase, ServiceModel
@@ -148,11 +148,13 @@ class _Laid:
     def __init__(self, state: State) -> None:
         self._state = state
         self._excess = state.excess.of(state.work)
-        # By the factors of the rates: beyond those that factors are known for, all rates have the same.
-        self._at: dict[tuple[float, float], tuple[ServiceModel, list[list[Phase]], float]] = {}
-        recorded, slopes = state.work.rate, (state.work.cpu_slope, state.known.path_slope)
+        # By the factor of a rate: beyond those that it is known for, all rates have the same.
+        self._at: dict[float, tuple[ServiceModel, list[list[Phase]], float]] = {}
+        recorded = state.work.rate
         self.changing = (
-            (recorded / FARTHEST, recorded, recorded * FARTHEST**0.5, recorded * FARTHEST) if any(slopes) else ()
+            (recorded / FARTHEST, recorded, recorded * FARTHEST**0.5, recorded * FARTHEST)
+            if state.known.path_slope
+            else ()
         )
 
     def play(self, rate: float, count: int, seed: int) -> Played:
@@ -186,12 +188,12 @@ class _Laid:
         return self._lay(rate)[2]
 
     def _lay(self, rate: float) -> tuple[ServiceModel, list[list[Phase]], float]:
-        factors = factors_at(self._state, rate)
-        if factors not in self._at:
+        factor = factor_at(self._state, rate)
+        if factor not in self._at:
             state = at_rate(self._state, rate)
             phases = [phases_of(job, state.service) for job in state.work.jobs]
-            self._at[factors] = state.service, phases, _saturation(state)
-        return self._at[factors]
+            self._at[factor] = state.service, phases, _saturation(state)
+        return self._at[factor]
 
 
 def phases_of(job: Job, service: ServiceModel) -> list[Phase]:

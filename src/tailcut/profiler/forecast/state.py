@@ -73,7 +73,7 @@ class Known:
         fetches_share: the same of ``fetches``.
         lookup_ns: what a look-up of a request's features takes of a core.
         path: nanoseconds that a request takes of a core in tailcut's path; None: as elsewhere.
-        path_slope: by which power of the rate that is less (``idling``); 0: it is the same at all rates.
+        path_slope: by which power of the rate that is less; 0: it is the same at all rates.
         path_waits_ns: how much longer its client waits, in quantiles; empty: what was between client and server here.
     """
 

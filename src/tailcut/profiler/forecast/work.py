@@ -53,7 +53,6 @@ class Work:
         threads: of the pool for synchronous handlers; 0: not known.
         cores: that the process could use.
         holds: locks, semaphores and connection pools that were waited for, and executors.
-        cpu_slope: by which power of the rate a request takes less of a core (``idling``).
         steps: of each name the index of the outermost preprocessing that it lies in, or -1.
     """
 
@@ -65,7 +64,6 @@ class Work:
     threads: int
     cores: int
     holds: Holds
-    cpu_slope: float = 0.0
     steps: tuple[int, ...] = ()
 
     def label(self, name: int) -> str:
@@ -168,7 +166,6 @@ def read_work(recording: Recording, found: Attribution) -> Work:
         threads=recording.pilot.threads,
         cores=int(recording.machine.get("cores", "1")),
         holds=holds,
-        cpu_slope=recording.pilot.cpu_slope,
         steps=_steps(found),
     )
     return _without_profiling(work, recording)

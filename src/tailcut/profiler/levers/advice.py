@@ -9,9 +9,7 @@ import msgspec
 from tailcut.common.slo import LatencyObjective, Objectives
 from tailcut.profiler.attribution.stages import Attribution, attribute
 from tailcut.profiler.forecast.calibration import Calibration, calibrate
-from tailcut.profiler.forecast.cpu_scaling import cpu_factor
 from tailcut.profiler.forecast.forecast import Forecast, forecast
-from tailcut.profiler.forecast.idle_cost import alike
 from tailcut.profiler.forecast.state import Known, LeverName, State
 from tailcut.profiler.forecast.work import read_work
 from tailcut.profiler.levers import preprocessing
@@ -24,8 +22,9 @@ from tailcut.profiler.levers.workers import own_levers
 from tailcut.profiler.payloads.diversity import Diversity
 from tailcut.profiler.records import Recording, Stage
 
-_TOLD = 0.01
 _QUEUE_GROWS = 4.0
+_ALONE_RATE = 1.0
+"""Requests per second at which hardly one meets another."""
 _DRIVERS = {"psycopg", "psycopg2", "asyncpg", "pymysql", "MySQLdb", "aiomysql"}
 """Hooks whose queries are answered by another process."""
 
@@ -120,7 +119,7 @@ def advise(
     state, calibration = calibrate(begin(work, known))
     aim = aim_at(slo, recording, found)
     objective, share = aim.objective, aim.share
-    limit_ms = objective.limit_s * 1e3 if objective else _QUEUE_GROWS * _alone_ms(state, share)
+    limit_ms = objective.limit_s * 1e3 if objective else _QUEUE_GROWS * forecast(state, _ALONE_RATE, share=share).p95_ms
     now = forecast(state, rate, limit_ms=limit_ms, share=share)
     facts = facts_of(state, found, recording, diversity, now, aim, limit_ms, calibration)
     asked = (*LEVERS, *own_levers(state, recording))
@@ -141,11 +140,6 @@ def advise(
         notes=_notes(rate, recording, known, diversity, facts),
         doubts=facts.doubts,
     )
-
-
-def _alone_ms(state: State, share: float) -> float:
-    """What a request takes that meets no other, computing as it does at the recorded rate."""
-    return forecast(alike(state), 1.0, share=share).p95_ms
 
 
 def _advise_one(
@@ -242,13 +236,6 @@ def _notes(
     if rate > 1.5 * recording.rate:
         notes.append(f"recorded at {recording.rate:g}/s: that the database is as quick at {rate:g}/s is assumed")
     notes += _of_database(recording, known)
-    less = 1.0 - cpu_factor(recording.pilot.cpu_slope, 1.0, 2.0)
-    if less >= _TOLD:
-        notes.append(
-            f"at {2 * recording.rate:g} requests/s each is taken to need {less:.0%} less of"
-            f" a core than at {recording.rate:g}, where its caches are colder: measured at {recording.rate / 2:g} and"
-            f" {recording.rate:g}, and carried on"
-        )
     life_s = max(known.feature_life_s, known.prediction_life_s)
     if diversity is not None and diversity.span_s < life_s:
         notes.append(

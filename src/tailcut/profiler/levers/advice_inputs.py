@@ -21,7 +21,6 @@ from tailcut.profiler.attribution.span_table import STAGE_AT, Ints, answered_ms
 from tailcut.profiler.attribution.stages import Attribution
 from tailcut.profiler.forecast.calibration import Calibration
 from tailcut.profiler.forecast.forecast import Forecast, forecast
-from tailcut.profiler.forecast.idle_cost import at_rate
 from tailcut.profiler.forecast.lock_model import never_played, waited_share
 from tailcut.profiler.forecast.state import State
 from tailcut.profiler.levers.inapplicable import Facts, figure
@@ -243,7 +242,7 @@ def _held(state: State) -> tuple[str, ...]:
 
 def _limits(state: State, now: Forecast) -> tuple[str, ...]:
     """Name the locks and pools at which the capacity ends."""
-    state, lines = at_rate(state, now.capacity or now.rate), []
+    lines = []
     for place, hold in enumerate(state.work.holds.found):
         most = hold.at_once / max(state.work.held_ns(place), 1.0) * 1e9
         if most <= _AT_ITS_END * (now.capacity or 0.0):
