@@ -841,7 +841,9 @@ def test_thirty_loads_and_unloads_leave_no_memory_no_threads_and_no_files(tmp_pa
             assert await client.factor("a") == 1.0
         after = _held()
         assert after["objects"] - before["objects"] < 30 * 20, "less than a load leaves behind"
-        assert (after["threads"], after["files"]) == (before["threads"], before["files"])
+        # Not more: a thread of the load before may have been ending when they were counted first.
+        assert after["threads"] <= before["threads"]
+        assert after["files"] <= before["files"]
 
     serve(test, tmp_path, overrides=(f"pool.executor={executor}", "pool.executors=1"))
 
