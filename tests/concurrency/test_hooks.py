@@ -54,7 +54,7 @@ def test_while_a_slow_hook_runs_others_are_answered(tmp_path: Path, hook: str) -
         assert answer.stages_ms[hook] > 0
         assert await counters(client, "tailcut_hook_threads_busy") == {(): 0}
 
-    serve(test, tmp_path, **hooked(hook))
+    serve(test, tmp_path, *PATIENT, **hooked(hook))
 
 
 @BOTH
