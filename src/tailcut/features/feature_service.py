@@ -190,6 +190,11 @@ class FeatureService:
         fresh_for_s = [max(until_s - now_s, 0.0) for until_s in into.fresh_until_s]
         return FeatureSet(into.rows, fresh_for_s, into.stale, into.hits, into.misses)
 
+    @property
+    def asks_models(self) -> bool:
+        """Whether other models compute some of the values."""
+        return bool(self._by_models)
+
     def version(self, own: bytes) -> bytes:
         """Return a deployment version that the versions of the models are part of that groups' values come from."""
         if not self._by_models:

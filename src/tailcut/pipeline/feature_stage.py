@@ -40,11 +40,17 @@ async def open_features(manifest: Manifest, code: HookCode, models: Models | Non
     )
 
 
-async def fetch(features: FeatureService, context: RequestContext, keys: Sequence[EntityKey]) -> FeatureSet:
-    """Return the rows of entities; see ``FeatureService.fetch`` for what it raises."""
+async def fetch(
+    features: FeatureService, context: RequestContext, keys: Sequence[EntityKey], own_ns: float = 0.0
+) -> FeatureSet:
+    """Return the rows of entities; see ``FeatureService.fetch`` for what it raises.
+
+    Args:
+        own_ns: what is to be left of the request's time afterwards.
+    """
     # A task of its own, so that it can be cancelled when the client goes.
     context.waiting = task = asyncio.get_running_loop().create_task(
-        features.fetch(keys, context.tenant, context.deadline_ns / 1e9)
+        features.fetch(keys, context.tenant, (context.deadline_ns - own_ns) / 1e9)
     )
     try:
         return await task

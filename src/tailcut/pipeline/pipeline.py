@@ -240,7 +240,11 @@ class Pipeline:
         self, features: FeatureService, context: RequestContext, keys: Sequence[EntityKey]
     ) -> tuple[list[Any], list[float]]:
         """Return the answers and how long each may be kept: not longer than the features it was made from."""
-        found = features.fetch_nowait(keys, context.tenant) or await fetch(features, context, keys)
+        found = features.fetch_nowait(keys, context.tenant)
+        if found is None:
+            # Another model should not compute what this one then has no time for.
+            own_ns = self.dispatcher.costs.cost.batch_ns(len(keys)) if features.asks_models else 0.0
+            found = await fetch(features, context, keys, own_ns)
         context.timings.lap(Stage.FEATURES, perf_counter_ns())
         if self.limits is not None:
             self.limits.check_fetched(found.rows)

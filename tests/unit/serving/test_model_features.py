@@ -15,6 +15,7 @@ from tests.app_kit import Client, counters
 
 from tailcut.errors import ManifestError
 from tailcut.manifest.host import load_host
+from tailcut.serving.served_model import LocalModel
 from tailcut.transport.asgi import ASGIApplication
 
 CHILD = """
@@ -169,6 +170,33 @@ def test_another_version_of_the_model_makes_cached_answers_unreachable(folder: P
         await client.app.host.load("child")
         second = await predict(client, "abc")
         assert [each.json["predictions"][0]["y"][0] for each in (first, second)] == [60, 90]
+
+    serve(folder, test)
+
+
+def test_the_model_has_the_callers_deadline_less_what_the_caller_needs_itself(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+    plain = LocalModel.predict
+
+    async def predicted(self: LocalModel, rows: Any, deadline_s: float, tenant: str) -> list[Any]:
+        seen.append(deadline_s - asyncio.get_running_loop().time())
+        return await plain(self, rows, deadline_s, tenant)
+
+    monkeypatch.setattr(LocalModel, "predict", predicted)
+    manifest = folder / "parent" / "tailcut.toml"
+    manifest.write_text(manifest.read_text().replace("[features]", '[features]\ntimeout = "10s"\ncache = "off"'))
+
+    async def test(client: Client) -> None:
+        headers, body = {"x-tailcut-timeout-ms": "9000"}, {"entities": ["abc"]}
+        assert (await client.post("/predict/parent", body, headers)).status == 200
+        assert 8.0 < seen[-1] < 9.0
+        costs = client.app.host.engine("parent").pipeline.dispatcher.costs
+        for _ in range(50):
+            costs.observe(1, 3_000_000_000)
+        assert (await client.post("/predict/parent", {"entities": ["new"]}, headers)).status == 200
+        assert 4.5 < seen[-1] <= 6.0
 
     serve(folder, test)
 
