@@ -59,6 +59,7 @@ class Application:
         }
         for name in host.engines:
             self._bind(name)
+        host.on_added.append(self._bind)  # its routes count from before its first request
 
     @property
     def routes(self) -> dict[str, str]:
@@ -114,10 +115,7 @@ class Application:
         else:
             name = parts[2] if parts[1:2] == ["predict"] and len(parts) > 2 else ""
         if name:
-            if name not in self._models:
-                self._bind(name)
-                if path in self._routes:
-                    return self._routes[path]
+            self._plane.model(name)
             if len(parts) in {6, 7} and parts[1:3] == ["v2", "models"] and parts[4] == "versions":
                 route = self._models[name].versioned(parts[5], "/".join(parts[6:]))
                 if route is not None:

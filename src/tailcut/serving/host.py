@@ -38,6 +38,7 @@ class Host:
         manifest: which models those are, and the server's settings.
         engines: models by name, loaded or not; those whose manifest could never be read are not among them.
         failures: the log of failures.
+        on_added: called with the name of a model that came after the start.
         loop_lag: nanoseconds by which the event loop woke up later than asked.
         exposition: what /metrics shows.
         where: " on " and the addresses that it listens on, for the log; empty where it listens on none.
@@ -61,6 +62,7 @@ class Host:
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._phase = ""
+        self.on_added: list[Callable[[str], object]] = []
         self.where = ""
 
     @classmethod
@@ -340,6 +342,8 @@ class Host:
         if hosted.manifest is not None:
             engine = self.engines[hosted.name] = Engine(hosted.manifest, self._state)
             engine.state = "unloaded"
+            for tell in self.on_added:
+                tell(hosted.name)
 
     def _state_of(self, name: str) -> str:
         engine = self.engines.get(name)

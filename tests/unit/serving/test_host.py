@@ -286,6 +286,8 @@ def test_new_folders_are_found_by_the_index_and_by_a_load(tmp_path: Path) -> Non
         assert (await client.index())["b"] == ("UNAVAILABLE", "unloaded")
         assert await client.states() == {"a": "ready", "b": "unloaded"}
         assert client.host.is_ready, "nobody required it"
+        series = 'tailcut_request_seconds_count{model="b",outcome="ok",route="infer"} 0.0'
+        assert series in (await client.get("/metrics")).body.decode(), "before its first request"
         assert (await client.infer("b")).status == 503
         assert (await client.load("b")).status == 200
         add_model(tmp_path, "c", 3.0)

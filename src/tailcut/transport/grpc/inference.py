@@ -48,7 +48,10 @@ class Inferences:
     def __init__(self, plane: DataPlane, log: AccessLog | None = None) -> None:
         self._plane = plane
         self._log = log
-        self._models = {name: _ModelInferences(plane.model(name), log) for name in plane.host.engines}
+        self._models: dict[str, _ModelInferences] = {}
+        for name in plane.host.engines:
+            self._add(name)
+        plane.host.on_added.append(self._add)
 
     async def unary(self, message: bytes, context: Context) -> bytes:
         """Answer ModelInfer."""
@@ -87,13 +90,13 @@ class Inferences:
         try:
             self._plane.guard.inference(headers)
             request = parse(message)
-            model = self._plane.model(request.model_name)
+            self._plane.model(request.model_name)
         except TailcutError as error:
             raise Failed(error, "", ((REQUEST_ID, request_id(headers) or new_request_id()),)) from None
-        found = self._models.get(request.model_name)
-        if found is None:
-            found = self._models[request.model_name] = _ModelInferences(model, self._log)
-        return found, request
+        return self._models[request.model_name], request
+
+    def _add(self, name: str) -> None:
+        self._models[name] = _ModelInferences(self._plane.model(name), self._log)
 
 
 class _ModelInferences:
