@@ -64,7 +64,7 @@ def serve(
     """Serve one model or several until SIGTERM or Ctrl-C.
 
     Ready (GET /v2/health/ready answers 200) once every batch size has been warmed up. On SIGTERM the server drains.
-    Of several models each setting is set in all, but for those of [server], which belong to the server.
+    Of several models each setting is set in all, but for those that begin with server: they belong to the server.
     """
     if path is not None and manifest:
         raise typer.BadParameter(f"give {path} or --manifest, not both; repeat --manifest for several models")

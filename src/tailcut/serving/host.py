@@ -177,6 +177,11 @@ class Host:
     def _model(self, name: str, key: tuple[str, ...], where: str) -> LocalModel:
         """Return a model for the feature group of another."""
         engine = self.engines.get(name)
+        if engine is None and (error := self._hosted[name].error if name in self._hosted else None) is not None:
+            raise StartError(
+                f"{where}: model {name!r} could not be read: {error.message}",
+                hint=f"{error.hint}; then load {name!r}, and this model",
+            )
         if engine is None:
             raise StartError(
                 f"{where}: model {name!r} is not served here", hint=f"this server has {_names(self._hosted)}"
