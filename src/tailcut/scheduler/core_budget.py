@@ -4,17 +4,17 @@ A slot is a core. A batch takes as many as its runtime has threads, and is never
 time: the core time of its batches, divided by its share. The machine has one, too, which passes as fast as it would for
 each model if all that are in use had their shares. While several wait for a slot, a model that is behind the machine
 begins, the one that is furthest behind first; where none is, what is left over goes to the most urgent request. So no
-model that stays within its share waits for longer than the batches take that run when it comes, and what one does not
-use the others have. Who has rested gains nothing by it, and who had what was left over pays little for it. (Start-time
-fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996; virtual clock: Zhang, SIGCOMM 1990.)
+model that stays within its share waits for longer than the batches that run when it comes, and core time that one model
+does not use goes to the others. A model earns no credit while it is idle, and is charged little for core time that was
+left over. (Start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996; virtual clock: Zhang, SIGCOMM 1990.)
 
-A slot that is free is given to whoever waits, also to a batch of more threads than there are free slots: then they
-share a core for a while, which is better than a core that rests, or than a wide batch that waits for ever.
+A free slot is always given away, even to a batch that has more threads than there are free slots. Its threads then
+share cores for a while; otherwise a core would be idle, or the batch could wait for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import exp, inf
 
 _RATE_NS = 500_000_000.0
@@ -45,7 +45,8 @@ class CoreBudget:
         self.free = self.cores
         """Slots that no batch has taken; below 0 where batches of several threads began on fewer."""
         self._models: dict[str, _Model] = {}
-        self._users: list[CoreUser] = []
+        self._active: list[_Model] = []
+        """That have something to compute, or had lately: only these are looked at, however many models there are."""
         self._virtual_ns = 0.0
         self._now_ns = 0
 
@@ -71,13 +72,12 @@ class CoreBudget:
         found = self._models.setdefault(model, _Model())
         found.share = share
         user = CoreUser(self, found, wake, min(width, self.cores), limit_ns, background)
-        self._users.append(user)
         found.users.append(user)
         return user
 
     def first(self) -> CoreUser | None:
         """Return who begins next of those that wait."""
-        waiting = [user for user in self._users if user.waits]
+        waiting = [user for model in self._active for user in model.users if user.waits]
         if not waiting:
             return None
         if not all(user.background for user in waiting):
@@ -95,24 +95,27 @@ class CoreBudget:
     def advance(self, now_ns: int) -> None:
         """Let the machine's virtual time pass."""
         if now_ns > self._now_ns:
-            shares = sum([each.share for each in self._models.values() if each.is_active(self._now_ns)])
+            self._active = [each for each in self._active if each.is_active(self._now_ns)]
+            shares = sum([each.share for each in self._active])
             if shares:
                 self._virtual_ns += (now_ns - self._now_ns) * self.cores / shares
             self._now_ns = now_ns
 
     def part(self, model: _Model, now_ns: float) -> float:
         """Return how many cores a model can count on: its share, or what the others leave."""
-        active = [each for each in self._models.values() if each is model or each.is_active(now_ns)]
-        fair = self.cores * model.share / sum([each.share for each in active])
-        return max(fair, self.cores - sum([each.rate(now_ns) for each in active if each is not model]))
+        others = [each for each in self._active if each is not model and each.is_active(now_ns)]
+        fair = self.cores * model.share / (model.share + sum([each.share for each in others]))
+        return max(fair, self.cores - sum([each.rate(now_ns) for each in others]))
 
     def cap_ns(self, model: _Model, now_ns: float) -> float:
         """Return how long a batch of a model may take, so that no other model that is in use becomes late by it."""
         return min(
             [
                 user.slack_ns
-                for user in self._users
-                if user.model is not model and not user.background and user.model.rate(now_ns) > _ACTIVE_CORES
+                for other in self._active
+                if other is not model and other.rate(now_ns) > _ACTIVE_CORES
+                for user in other.users
+                if not user.background
             ],
             default=inf,
         )
@@ -121,45 +124,42 @@ class CoreBudget:
         """Take slots for a batch that is expected to take so long."""
         self.advance(now_ns)
         self.charge(user, cost_ns * user.width)
-        user.model.batches += 1
         self.free -= user.width
 
     def charge(self, user: CoreUser, core_ns: float) -> None:
         """Move a model's virtual time on; it does not get far ahead of the machine's."""
         model = user.model
+        self._note(model)
         most_ns = self._virtual_ns + _AHEAD * self.cores * user.typical_ns * user.width / model.share
         model.virtual_ns = min(model.virtual_ns, most_ns) + core_ns / model.share
 
+    def _note(self, model: _Model) -> None:
+        if model not in self._active:
+            self._active.append(model)
+
     def begin(self, model: _Model) -> None:
-        """Let a model begin anew that had nothing to compute: what it did not use is gone."""
+        """Note that a model has something to compute; if it had nothing before, what it did not use is gone."""
         if not model.is_busy:
             model.virtual_ns = max(model.virtual_ns, self._virtual_ns)
+        self._note(model)
 
     def ended(self, user: CoreUser, now_ns: int, took_ns: float, cost_ns: float) -> None:
         """Give the slots of a batch back; what it took more or less than expected is settled."""
-        self.advance(now_ns)
         model = user.model
         model.virtual_ns += (took_ns - cost_ns) * user.width / model.share
-        model.batches -= 1
         model.used(took_ns * user.width, now_ns)
         self.free += user.width
         self.wake_next()
 
     def leave(self, user: CoreUser) -> None:
         """Forget a scheduler; its batches have ended."""
-        if user in self._users:
-            self._users.remove(user)
+        if user in user.model.users:
             user.model.users.remove(user)
         self.wake_next()
 
-    def ends_ns(self, now_ns: float, but: CoreUser) -> list[float]:
-        """Return what the batches of all others are still expected to take."""
-        return [
-            max(due_ns - now_ns, 0.0)
-            for user in self._users
-            if user is not but
-            for _, due_ns, _ in user.running.values()
-        ]
+    def others(self, but: CoreUser) -> Iterator[CoreUser]:
+        """Yield the other schedulers that have something to compute, or had lately."""
+        return (user for model in self._active for user in model.users if user is not but)
 
 
 class _Model:
@@ -167,13 +167,11 @@ class _Model:
 
     Attributes:
         virtual_ns: the core time of its batches, divided by its share.
-        batches: that run.
     """
 
     def __init__(self) -> None:
         self.share = 1.0
         self.virtual_ns = 0.0
-        self.batches = 0
         self.users: list[CoreUser] = []
         self._cores = 0.0
         self._at_ns = 0.0
@@ -181,7 +179,7 @@ class _Model:
     @property
     def is_busy(self) -> bool:
         """Whether it has something to compute."""
-        return self.batches > 0 or any(user.waits for user in self.users)
+        return any(user.waits or user.running for user in self.users)
 
     def is_active(self, now_ns: float) -> bool:
         """Whether it has something to compute, or had lately."""
@@ -203,7 +201,7 @@ class CoreUser:
         waits: whether it has asked for a slot and not been given one.
         is_full: whether it would ask, but all its executors are busy.
         urgent_ns: when the first of its requests is due; while it waits.
-        running: batches by what they were begun with: their start, their expected end, and their cost.
+        running: batches by their keys: when each began, and what it is expected to take.
         typical_ns: what a batch usually takes.
     """
 
@@ -224,7 +222,7 @@ class CoreUser:
         self.waits = False
         self.is_full = False
         self.urgent_ns = 0
-        self.running: dict[object, tuple[int, float, float]] = {}
+        self.running: dict[object, tuple[int, float]] = {}
         self.typical_ns = 0.0
         self._limit_ns = limit_ns
 
@@ -247,17 +245,12 @@ class CoreUser:
         self.waits, self.is_full, self.urgent_ns = most > 0, most <= 0, urgent_ns
         if budget.free <= 0 or most <= 0:
             return 0
-        if self.is_alone:
+        if not any(user.waits for user in budget.others(self)):
             return min(most, -(-budget.free // self.width))
         if budget.first() is not self:
             budget.wake_next()
             return 0
         return 1
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether no other scheduler waits."""
-        return not any(user.waits for user in self._budget._users if user is not self)
 
     def planned(self, *, more: bool, idle: bool) -> None:
         """Say that the batches have begun that may; others have their turn then.
@@ -277,27 +270,30 @@ class CoreUser:
 
     def started(self, key: object, now_ns: int, cost_ns: float) -> None:
         """Note that a batch begins; it takes slots until ``ended``."""
-        self.running[key] = now_ns, now_ns + cost_ns, cost_ns
-        self.typical_ns += (_TYPICAL if self.typical_ns else 1.0) * (cost_ns - self.typical_ns)
+        self.running[key] = now_ns, cost_ns
+        self._learn(cost_ns)
         self._budget.started(self, now_ns, cost_ns)
 
     def ended(self, key: object, now_ns: int) -> None:
         """Note that a batch has ended, or was given up."""
+        self._budget.advance(now_ns)  # until now it ran
         found = self.running.pop(key, None)
         if found is None:
             return
         if self.is_full:
             self.waits, self.is_full = True, False
-        started_ns, _, cost_ns = found
+        started_ns, cost_ns = found
         self._budget.ended(self, now_ns, now_ns - started_ns, cost_ns)
 
     def used(self, now_ns: int, took_ns: float) -> None:
         """Count what ran without asking: on the event loop, which cannot wait."""
-        self.typical_ns += (_TYPICAL if self.typical_ns else 1.0) * (took_ns - self.typical_ns)
-        self._budget.advance(now_ns)
+        self._learn(took_ns)
         self._budget.begin(self.model)
         self._budget.charge(self, took_ns)
         self.model.used(took_ns, now_ns)
+
+    def _learn(self, took_ns: float) -> None:
+        self.typical_ns += (_TYPICAL if self.typical_ns else 1.0) * (took_ns - self.typical_ns)
 
     def cap_ns(self, now_ns: int) -> float:
         """Return how long its batches may take for the other models' sake."""
@@ -309,7 +305,8 @@ class CoreUser:
 
     def others_ns(self, now_ns: int) -> list[float]:
         """Return what the others' batches still take."""
-        return self._budget.ends_ns(now_ns, self)
+        running = (batch for user in self._budget.others(self) for batch in user.running.values())
+        return [max(started_ns + cost_ns - now_ns, 0.0) for started_ns, cost_ns in running]
 
     @property
     def all_taken(self) -> bool:
@@ -318,9 +315,7 @@ class CoreUser:
 
     def leave(self) -> None:
         """Leave the budget; batches that still run do not count any more."""
-        for key in list(self.running):
-            del self.running[key]
-            self._budget.free += self.width
-            self.model.batches -= 1
+        self._budget.free += self.width * len(self.running)
+        self.running.clear()
         self.waits = self.is_full = False
         self._budget.leave(self)

@@ -150,10 +150,10 @@ def test_who_has_rested_gains_nothing_by_it() -> None:
 def test_variants_of_one_model_have_one_share() -> None:
     budget = CoreBudget(1)
     first, second, other = (budget.join(name, lambda: None) for name in ("a", "a", "b"))
+    other.ask(1, 0, 0)
     first.started(1, 0, 10 * MS)
     first.ended(1, 10 * MS)
-    for user in (second, other):
-        user.waits = True
+    second.ask(1, 0, 10 * MS)
     assert budget.first() is other
 
 
