@@ -86,8 +86,7 @@ def load_manifest(path: Path, settings: Sequence[str] | None, *named: str | None
     """
     from tailcut.manifest import load
 
-    overrides = [*(settings or ()), *(one for one in named if one is not None)]
-    return load(path, overrides=overrides, keep_unset=keep_unset)
+    return load(path, overrides=_overrides(settings, named), keep_unset=keep_unset)
 
 
 def load_host(paths: Sequence[Path], settings: Sequence[str] | None, *named: str | None) -> HostManifest:
@@ -98,7 +97,12 @@ def load_host(paths: Sequence[Path], settings: Sequence[str] | None, *named: str
     """
     from tailcut.manifest import host
 
-    return host.load_host(paths, overrides=[*(settings or ()), *(one for one in named if one is not None)])
+    return host.load_host(paths, overrides=_overrides(settings, named))
+
+
+def _overrides(settings: Sequence[str] | None, named: Sequence[str | None]) -> list[str]:
+    """Return ``--set`` texts, and behind them the named flags that were given."""
+    return [*(settings or ()), *(one for one in named if one is not None)]
 
 
 def examples(*pairs: tuple[str, str]) -> str:

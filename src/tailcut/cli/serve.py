@@ -76,7 +76,7 @@ def serve(
 
 
 def _run(loaded: HostManifest) -> int:
-    """Serve; return the exit code. A start that fails is told in the form of the server's log."""
+    """Serve, and return the exit code. A failed start is logged in the format of ``server.log``."""
     from tailcut.transport.lifecycle import serve as run
 
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -112,8 +112,9 @@ def load_host(
         environment, overrides: see ``load``.
 
     Raises:
-        ManifestError: as ``load``; two models have one name; a folder has no model; or a model sets the server. The
-            manifests of a folder that nobody named are not errors: they are read again when the model is loaded.
+        ManifestError: as ``load``; two models have one name; a folder has no model; or a model sets the server. In
+            a folder of models one broken manifest is no error: its model has failed, and can be loaded once it is
+            mended.
     """
     environment = os.environ if environment is None else environment
     if len(paths) == 1 and (file := _host_file(paths[0])) is not None:
@@ -131,7 +132,7 @@ def load_host(
     read = _Reader(environment, overrides, Shared({}), tuple(files))
     models = tuple(Hosted(file, read(file)) for file in files)
     _refuse_same_names(models)
-    refuse_cycles(models)
+    refuse_cycles(hosted.manifest for hosted in models if hosted.manifest is not None)
     return HostManifest(_MODELS, settings, Path.cwd(), models, read=read)
 
 
@@ -228,7 +229,7 @@ def _of_host_file(file: Path, environment: Mapping[str, str], overrides: Sequenc
         Hosted(path, read(path), required=one.required) for path, one in zip(files, found.models, strict=True)
     )
     _refuse_same_names(models)
-    refuse_cycles(models)
+    refuse_cycles(hosted.manifest for hosted in models if hosted.manifest is not None)
     return HostManifest(_MODELS, settings, file.parent, models, read=read)
 
 
@@ -262,7 +263,7 @@ def _of_folder(
     if all(hosted.error is not None for hosted in models) and (error := models[0].error) is not None:
         raise error
     _refuse_same_names(models)
-    refuse_cycles(models)
+    refuse_cycles(hosted.manifest for hosted in models if hosted.manifest is not None)
     return replace(empty, models=tuple(models))
 
 
@@ -305,35 +306,27 @@ def _refuse_twice(files: Sequence[Path]) -> None:
 
 
 def _refuse_same_names(models: Sequence[Hosted]) -> None:
-    for name, first, second in _pairs(models):
-        if (error := first.error or second.error) is not None:  # its name is only that of its folder
+    seen: dict[str, Hosted] = {}
+    for hosted in models:
+        first = seen.setdefault(hosted.name, hosted)
+        if first is hosted:
+            continue
+        if (error := first.error or hosted.error) is not None:  # its name is only that of its folder
             raise error
         raise ManifestError(
-            f"two models have the name {name!r}: {first.file} and {second.file}",
+            f"two models have the name {hosted.name!r}: {first.file} and {hosted.file}",
             hint="give one of them another name; clients address a model by its name",
         )
 
 
-def _pairs(models: Sequence[Hosted]) -> Iterator[tuple[str, Hosted, Hosted]]:
-    seen: dict[str, Hosted] = {}
-    for hosted in models:
-        if hosted.name in seen:
-            yield hosted.name, seen[hosted.name], hosted
-        seen.setdefault(hosted.name, hosted)
-
-
-def dependencies_of(manifest: Manifest) -> list[str]:
-    """Return the models that a deployment's features come from."""
-    return [group.model for group in manifest.deployment.features.groups if group.model]
-
-
-def refuse_cycles(models: Iterable[Hosted]) -> None:
+def refuse_cycles(manifests: Iterable[Manifest]) -> None:
     """Refuse models whose features come from one another in a circle.
 
     Raises:
         ManifestError: there is such a circle; it is named.
     """
-    needs = {hosted.name: dependencies_of(hosted.manifest) for hosted in models if hosted.manifest is not None}
+    deployments = [manifest.deployment for manifest in manifests]
+    needs = {each.name: [group.model for group in each.features.groups if group.model] for each in deployments}
     done: set[str] = set()
 
     def visit(name: str, way: tuple[str, ...]) -> None:

@@ -48,7 +48,7 @@ class DataPlane:
     """The models of a host and the limits that hold for all of them; every protocol of the process shares it.
 
     Args:
-        guard: decides who may do what; by default everybody may predict and nobody manage.
+        guard: checks tokens; by default predictions need none, and loading and unloading models is refused.
     """
 
     def __init__(self, host: Host, guard: Guard | None = None) -> None:
@@ -182,7 +182,7 @@ class ModelPlane:
         bodies = self._bodies
         raw = await body() if bodies.is_small(headers) else await bodies.read(body, headers)
         context.waiting = None
-        # Only now: whoever waits for the end of the connection must not read the body away.
+        # Set after the body is read: waiting for a disconnect reads from the connection.
         context.disconnected = body.client_disconnect
         if raw[:1] != b"{":  # no encoding of RFC 9110 begins so, and looking a header up costs more than this
             raw = await decoded(raw, headers, bodies.limit_bytes)

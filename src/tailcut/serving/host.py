@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from reprlib import repr as shown
@@ -238,7 +238,9 @@ class Host:
             with _about(name):
                 await engine.repository.load(version=version, variant=variant)
             return
-        task = self._begin(name, engine, engine.repository.choose(version, variant), partial(self._read_again, name))
+        others = [other.manifest for other in self.engines.values() if other is not engine]
+        read = partial(self._read_again, self._hosted[name], others)
+        task = self._begin(name, engine, engine.repository.choose(version, variant), read)
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -295,19 +297,21 @@ class Host:
         cause = None if isinstance(error, TailcutError) else error
         log.error("the model could not be loaded: %s", error, exc_info=cause, extra={"model": name})
 
-    def _read_again(self, name: str) -> Manifest:
-        """Return a model's manifest as it is by now; blocks.
+    def _read_again(self, hosted: Hosted, others: Sequence[Manifest]) -> Manifest:
+        """Return a model's manifest as it is by now; blocks, so that it is given all that it looks at.
+
+        Args:
+            others: manifests of the other models, as they were loaded.
 
         Raises:
             TailcutError: what is wrong with it; or it has another name by now.
         """
-        found = self.manifest.read_again(self._hosted[name])
+        found = self.manifest.read_again(hosted)
         if found.manifest is None:
             raise found.error or StartError(f"{found.file}: cannot be read")
-        new = found.manifest.deployment.name
-        if new != name:
-            raise _renamed(found, name, "but was started with another")
-        refuse_cycles([*(each for each in self._hosted.values() if each.name != name), found])
+        if found.name != hosted.name:
+            raise _renamed(found, hosted.name, "but was started with another")
+        refuse_cycles([*others, found.manifest])
         return found.manifest
 
     async def _read_failed(self, name: str) -> str:

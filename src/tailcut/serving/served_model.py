@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from tailcut.errors import TailcutError
-
-if TYPE_CHECKING:
-    from tailcut.serving.deployment import Engine
+from tailcut.errors import ClientGone, TailcutError
+from tailcut.serving.deployment import Engine
 
 ROUTE = "features"
 """What requests of other models are counted under."""
@@ -42,12 +40,9 @@ class LocalModel:
     async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> list[Any]:
         """Answer rows; see ``ServedModel.predict``."""
         engine = self._engine
-        now_ns = perf_counter_ns()
-        context = engine.begin(ROUTE, now_ns, tenant=tenant)
-        # Clocks of the two may differ in where they begin: what is left counts.
-        left_s = deadline_s - asyncio.get_running_loop().time()
-        context.deadline_ns = min(context.deadline_ns, now_ns + int(left_s * 1e9))
-        outcome = "internal"
+        context = engine.begin(ROUTE, perf_counter_ns(), tenant=tenant)
+        context.deadline_ns = min(context.deadline_ns, int(deadline_s * 1e9))  # both by the monotonic clock
+        outcome = TailcutError.code
         try:
             pipeline = engine.pipeline
             if self._by_entity:
@@ -60,7 +55,7 @@ class LocalModel:
             outcome = error.code
             raise
         except asyncio.CancelledError:
-            outcome = "client_gone"
+            outcome = ClientGone.code
             raise
         finally:
             engine.end(context, outcome)

@@ -215,3 +215,30 @@ def test_circles_and_models_that_are_not_served_are_refused(folder: Path) -> Non
         assert "model 'child' is not served here" in answer.json["error"]
 
     serve(folder, test)
+
+
+def test_a_circle_that_arises_by_loads_is_refused(folder: Path) -> None:
+    """Each manifest is judged beside the others as they were loaded, not as they were at the start."""
+    parent, child = folder / "parent" / "tailcut.toml", folder / "child" / "tailcut.toml"
+    group = '[features]\nentity = ["text"]\n[[features.groups]]\nname = "g"\nmodel = "parent"\n'
+    apart = PARENT.replace('model = "child"', 'function = "parent_features:embeddings"')
+    (folder / "parent" / "parent_features.py").write_text(
+        f"{PRIORS}def embeddings(keys, context):\n    return [{{'embedding': 1.0}} for _ in keys]\n"
+    )
+
+    async def test(client: Client) -> None:
+        host = client.app.host
+        scaled(folder / "parent" / "model.onnx", 10.0, 2)
+        for name, file, text in (
+            ("parent", parent, apart.replace("[-1, 4]", "[-1, 2]")),
+            ("child", child, f'{CHILD}{group}key = ["text"]\ncolumns = ["z"]\nttl = "1h"\n'),
+        ):
+            host.unload(name)
+            file.write_text(text)
+            await host.load(name)
+        host.unload("parent")
+        parent.write_text(PARENT)
+        with pytest.raises(ManifestError, match="in a circle"):
+            await host.load("parent")
+
+    serve(folder, test)
