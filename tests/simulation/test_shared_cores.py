@@ -52,3 +52,11 @@ def test_long_batches_are_cut_for_the_sake_of_a_model_with_a_tight_slo() -> None
     run(loads, cores=1, seconds=SECONDS, warm_up_s=WARM_UP_S)
     assert loads["a"].good > 0.95
     assert loads["b"].good > 0.95
+
+
+def test_an_overloaded_models_long_batches_leave_a_tight_slo_in_reach() -> None:
+    """A batch of A takes up to 226 ms; without a limit a third of B's answers are late."""
+    loads = {"a": Load(300, row_ms=7, max_rows=32, limit_ms=1500), "b": Load(20, row_ms=2, max_rows=4, limit_ms=100)}
+    loads["a"].timeout_ms = 3000
+    run(loads, cores=1, seconds=SECONDS, warm_up_s=WARM_UP_S)
+    assert loads["b"].good >= 0.99
