@@ -109,6 +109,7 @@ class Runtimes:
         opened: all fakes of each model, in the order in which they were opened.
         factors: what the fakes of a version answer with; 1 unless given.
         entered: models of which one is being opened, or was.
+        waiting: models of which one waits in ``hold``.
         broken: models that cannot be opened.
     """
 
@@ -116,6 +117,7 @@ class Runtimes:
         self.opened: dict[str, list[FakeRuntime]] = {}
         self.factors: dict[str, float] = {}
         self.entered: list[str] = []
+        self.waiting: set[str] = set()
         self.broken: set[str] = set()
         self._held: dict[str, threading.Event] = {}
         monkeypatch.setattr(variant_loader, "open_runtime", self._open)
@@ -126,6 +128,7 @@ class Runtimes:
 
     def let(self, name: str) -> None:
         """Let those that are held be opened, and later ones."""
+        self.waiting.discard(name)
         self._held.pop(name).set()
 
     def latest(self, name: str) -> FakeRuntime:
@@ -141,8 +144,10 @@ class Runtimes:
     def _open(self, variant: Variant, **_: object) -> FakeRuntime:
         name = variant.model
         self.entered.append(name)
-        if (held := self._held.get(name)) is not None and not held.wait(30):
-            raise ArtifactError(f"{name} was held for too long")
+        if (held := self._held.get(name)) is not None:
+            self.waiting.add(name)
+            if not held.wait(30):
+                raise ArtifactError(f"{name} was held for too long")
         if name in self.broken:
             raise ArtifactError(f"{name} cannot be opened", hint="mend it")
         found = FakeRuntime(self.factors.get(variant.version, 1.0))
