@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 from tailcut.errors import StartError, TailcutError
@@ -29,7 +29,8 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
 
     def deliver(result: list[T], error: TailcutError | None) -> None:
         if future.done():
-            _drop(drop, result)
+            for each in result:
+                close_later(drop, each)
         elif error is not None:
             future.set_exception(error)
         else:
@@ -59,7 +60,7 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
     except asyncio.CancelledError:
         # The result may have arrived already, and this task not have had its turn since.
         if future.done() and not future.cancelled() and future.exception() is None:
-            _drop(drop, [future.result()])
+            close_later(drop, future.result())
         raise
 
 
@@ -73,7 +74,7 @@ async def in_thread(work: Callable[[], T], drop: Callable[[T], None]) -> T:
 
     def ended(opening: asyncio.Future[T]) -> None:
         if not opening.cancelled() and opening.exception() is None:
-            _drop(drop, [opening.result()])
+            close_later(drop, opening.result())
 
     try:
         return await asyncio.shield(future)
@@ -82,10 +83,9 @@ async def in_thread(work: Callable[[], T], drop: Callable[[T], None]) -> T:
         raise
 
 
-def _drop(drop: Callable[[T], None], result: Sequence[T]) -> None:
-    """Close what nobody waits for, in a thread: that may take seconds, and the event loop has others to look after."""
-    for each in result:
-        threading.Thread(target=drop, args=(each,), name="tailcut-dropper", daemon=True).start()
+def close_later(close: Callable[[T], None], opened: T) -> None:
+    """Close what was opened, in a thread: that may take seconds. Cancelling the caller does not prevent it."""
+    threading.Thread(target=close, args=(opened,), name="tailcut-closer", daemon=True).start()
 
 
 def abandon(opening: asyncio.Task[T], drop: Callable[[T], None]) -> None:
@@ -93,7 +93,7 @@ def abandon(opening: asyncio.Task[T], drop: Callable[[T], None]) -> None:
 
     def ended(task: asyncio.Task[T]) -> None:
         if not task.cancelled() and task.exception() is None:
-            _drop(drop, [task.result()])
+            close_later(drop, task.result())
 
     opening.cancel()
     opening.add_done_callback(ended)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
-from tailcut.models.background_loading import abandon, foreseen, in_background
+from tailcut.models.background_loading import abandon, close_later, foreseen, in_background
 from tailcut.models.deployment_version import is_live
 from tailcut.models.runtime_import import bring_in
 from tailcut.models.runtimes.priority import lower_priority
@@ -140,12 +140,12 @@ class Follower:
                 try:
                     stamp = await self._look()
                 except BaseException:  # ended meanwhile
-                    asyncio.get_running_loop().run_in_executor(None, close_warm, warm)
+                    close_later(close_warm, warm)
                     raise
                 if stamp in (self._seen, _UNREAD):
                     await self.switch(warm)
-                elif warm is not None:
-                    await asyncio.to_thread(warm.close)  # overtaken: the last promotion wins
+                else:
+                    close_later(close_warm, warm)  # overtaken: the last promotion wins
             except _Overtaken as overtaken:
                 stamp = overtaken.stamp
             except Exception as error:
@@ -250,7 +250,7 @@ class Follower:
         try:
             new = open_beside(self._manifest, old, warm, self._recorder)
         except BaseException:
-            await asyncio.to_thread(warm.close)
+            close_later(close_warm, warm)
             raise
         self._put(new)
         self.failure = None

@@ -13,7 +13,7 @@ from typing import Any
 
 from tailcut.errors import BadRequest, NotFound, NotInRegistry, NotReady, TailcutError
 from tailcut.manifest import Manifest
-from tailcut.models.background_loading import in_background
+from tailcut.models.background_loading import close_later, in_background
 from tailcut.models.deployment_version import is_live
 from tailcut.models.variant_loader import close_warm
 from tailcut.models.warm_up import BRIEF
@@ -84,6 +84,7 @@ class Repository:
         if not (version or variant):
             await engine.fallbacks.loaded()  # which would be opened a second time
         async with switcher.switching:
+            self._check_in_use()
             self._check_state()  # again: it has waited, and another variant may have been put in place
             running = engine.opened
             chosen = self.choose(version, variant)
@@ -91,8 +92,8 @@ class Repository:
                 await switcher.note()  # what is promoted from here on is followed
             warm = await in_background(partial(self._open, running, chosen), close_warm)
             if not self._is_in_use:  # unloaded meanwhile
-                await asyncio.to_thread(close_warm, warm)
-                self._check_state()
+                close_later(close_warm, warm)
+                self._check_in_use()
             await switcher.switch(warm)
             switcher.loading = False  # what is being loaded still will not be put in place
 
@@ -135,8 +136,11 @@ class Repository:
         state = self._engine.state
         if state != "ready":
             raise NotReady(f"the model is {state}", hint="load it when it is ready, unloaded or failed")
+
+    def _check_in_use(self) -> None:
         if not self._is_in_use:
-            raise NotReady("the model was unloaded meanwhile, and loaded again", hint="load it again")
+            name = self._engine.deployment.name
+            raise NotReady(f"model {name!r} was unloaded while this load waited", hint="load it again")
 
     @property
     def _is_in_use(self) -> bool:
