@@ -85,9 +85,7 @@ def _alone(engine: Engine, codec: InferenceCodec, inference: Inference) -> dict[
         "session.run on one row": _time(lambda: runtime.run(inference.inputs, outputs)),
         "encode the reply": _time(lambda: codec.encode(inference, result)),
         "Server-Timing and the other headers": _time(lambda: replies.headers(context, _HEADERS)),
-        "count the request (all histograms)": _time(
-            lambda: engine.recorder.request(context.timings, "infer", "source", "ok", "off")
-        ),
+        "count the request (all histograms)": _time(lambda: engine.sinks.request(context)),
         "begin and end a request": _time(begin_end),
     }
     runtime.close()

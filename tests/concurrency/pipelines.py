@@ -19,7 +19,7 @@ from tailcut.manifest import Features, Model, Tensor
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.executors.in_process import InlineExecutor
-from tailcut.observe.recorder import Recorder
+from tailcut.observe.model_sinks import ModelSinks
 from tailcut.pipeline.pipeline import Pipeline, RequestContext
 from tailcut.pipeline.prediction_cache import Name, PredictionStore, json_bytes, size_bytes
 from tailcut.pipeline.row_transform import RowTransform
@@ -106,7 +106,7 @@ class PipelineBench:
         loop = asyncio.get_running_loop()
         self.runtime.closed = False
         scheduler: Scheduler[BatchItem] = Scheduler(max_rows=self._max_rows, max_queue_rows=self._max_queue_rows)
-        dispatcher = Dispatcher(scheduler, Recorder(), loop, self.clock.monotonic_ns)
+        dispatcher = Dispatcher(scheduler, ModelSinks("m"), loop, self.clock.monotonic_ns)
         if self._manual:
             self.manual = ManualExecutor(self.runtime, dispatcher.on_done, self.clock)
             dispatcher.add(self.manual)

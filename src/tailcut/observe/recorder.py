@@ -1,21 +1,19 @@
-"""Counts everything that /metrics shows. One call per request, no lock; the counting itself is done for many at once.
+"""The metrics of one model: the first of the sinks (``sinks.Sink``), which counts everything that /metrics shows.
 
-Owned by the event loop: written and read on it.
+Owned by the event loop: written and read on it, without a lock.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tailcut.common.histogram import LATENCY_BOUNDS_NS, ROW_BOUNDS, Histogram
-from tailcut.common.timings import STAGE_NAMES, Timings
+from tailcut.common.timings import STAGE_NAMES
 from tailcut.observe.outcomes import CODES, OUTCOMES, outcome_of
-
-_AT_ONCE = 64
-"""Requests that are counted together: in NumPy that takes a fifth of the time of one after the other, and holds the
-event loop up for less than a tenth of a millisecond."""
+from tailcut.observe.sinks import FinishedRequest, Switch
 
 _BOUNDS = np.array(LATENCY_BOUNDS_NS)
 _STAGES, _PLACES = len(STAGE_NAMES), len(LATENCY_BOUNDS_NS) + 1
@@ -29,19 +27,19 @@ class Recorder:
 
     Attributes:
         by_rows: batches by their rows: [how many, nanoseconds].
-        last_ns: when the last request ended, on the clock of its timings; 0 before the first.
+        flush: called before counts are read: has requests handed over that have ended.
     """
 
     def __init__(self) -> None:
         self.batch_rows = Histogram(ROW_BOUNDS)
         self.batch_ns = Histogram()
         self.by_rows: dict[int, list[int]] = {}
-        self.last_ns = 0
+        self.flush: Callable[[], None] = _nothing
+        self._last_ns = 0
         self._ended: dict[tuple[str, str], Histogram] = {}
         self._requests: dict[_Key, int] = {}
         self._stage_counts = np.zeros(_STAGES * _PLACES, np.int64)
         self._stage_totals = np.zeros(_STAGES, np.int64)
-        self._pending: list[tuple[list[int], _Key]] = []
 
     def expect(self, route: str) -> None:
         """Show a route from now on, also before its first request: a rate over a series that is not there is none."""
@@ -54,23 +52,49 @@ class Recorder:
             for code in ("ok", *CODES):
                 self._requests.setdefault((route, variant, code, "off"), 0)
 
-    def request(self, timings: Timings, route: str, variant: str, code: str, cache: str) -> None:
-        """Count one finished request; its timings must not change any more.
+    def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
+        """Count requests that have ended; of an error it is not kept what the cache did."""
+        self._last_ns = max([self._last_ns, *[each.timings.last_ns for each in requests]])
+        stages_ns = np.array([each.timings.ns for each in requests], np.int64)
+        places = np.searchsorted(_BOUNDS, stages_ns) + _FIRST_PLACES
+        # A stage that a request did not meet is not counted as one that took no time.
+        self._stage_counts += np.bincount(places[stages_ns != 0], minlength=self._stage_counts.size)
+        self._stage_totals += stages_ns.sum(0)
+        totals_ns = stages_ns.sum(1)
+        keys = [(each.route, each.variant, each.code, each.cache if each.code == "ok" else "off") for each in requests]
+        for key, count in Counter(keys).items():
+            self._requests[key] = self._requests.get(key, 0) + count
+            found = totals_ns if count == len(keys) else totals_ns[[each == key for each in keys]]
+            ended = key[0], outcome_of(key[2])
+            if ended not in self._ended:  # of a route that few deployments use
+                self.expect(key[0])
+                self.serve(key[1])
+            self._ended[ended].add_all(np.searchsorted(_BOUNDS, found).tolist(), int(found.sum()))
 
-        Args:
-            code: "ok", or the error's.
-            cache: how it was answered; of an error it is not kept.
-        """
-        pending = self._pending
-        pending.append((timings.ns, (route, variant, code, cache if code == "ok" else "off")))
-        self.last_ns = timings.last_ns
-        if len(pending) >= _AT_ONCE:
-            self._count()
+    def on_batch(self, model: str, rows: int, duration_ns: int) -> None:
+        """Count one batch that ran."""
+        self.batch_rows.add(rows)
+        self.batch_ns.add(duration_ns)
+        counted = self.by_rows.get(rows)
+        if counted is None:
+            counted = self.by_rows[rows] = [0, 0]
+        counted[0] += 1
+        counted[1] += duration_ns
+
+    def on_switch(self, model: str, switch: Switch) -> None:
+        """Show the variant from now on."""
+        self.serve(switch.variant)
+
+    @property
+    def last_ns(self) -> int:
+        """When the last request ended, on the clock of its timings; 0 before the first."""
+        self.flush()
+        return self._last_ns
 
     @property
     def stages(self) -> list[Histogram]:
         """One histogram of nanoseconds per stage, in the order of ``Stage``."""
-        self._count()
+        self.flush()
         counts = self._stage_counts.reshape(_STAGES, _PLACES).tolist()
         return [_histogram(each, total) for each, total in zip(counts, self._stage_totals.tolist(), strict=True)]
 
@@ -80,7 +104,7 @@ class Recorder:
 
         Failures stand apart: a server that refuses at once must not look the faster for it.
         """
-        self._count()
+        self.flush()
         return self._ended
 
     @property
@@ -96,39 +120,12 @@ class Recorder:
     @property
     def requests(self) -> dict[_Key, int]:
         """Counts by (route, variant, code, cache); code is "ok" or an error's."""
-        self._count()
+        self.flush()
         return self._requests
 
-    def _count(self) -> None:
-        """Count what has ended since the last time."""
-        if not self._pending:
-            return
-        pending, self._pending = self._pending, []
-        stages_ns = np.array([ns for ns, _ in pending], np.int64)
-        places = np.searchsorted(_BOUNDS, stages_ns) + _FIRST_PLACES
-        # A stage that a request did not meet is not counted as one that took no time.
-        self._stage_counts += np.bincount(places[stages_ns != 0], minlength=self._stage_counts.size)
-        self._stage_totals += stages_ns.sum(0)
-        totals_ns = stages_ns.sum(1)
-        keys = [key for _, key in pending]
-        for key, count in Counter(keys).items():
-            self._requests[key] = self._requests.get(key, 0) + count
-            found = totals_ns if count == len(keys) else totals_ns[[each == key for each in keys]]
-            ended = key[0], outcome_of(key[2])
-            if ended not in self._ended:  # of a route that few deployments use
-                self.expect(key[0])
-                self.serve(key[1])
-            self._ended[ended].add_all(np.searchsorted(_BOUNDS, found).tolist(), int(found.sum()))
 
-    def batch(self, rows: int, duration_ns: int) -> None:
-        """Count one batch that ran."""
-        self.batch_rows.add(rows)
-        self.batch_ns.add(duration_ns)
-        counted = self.by_rows.get(rows)
-        if counted is None:
-            counted = self.by_rows[rows] = [0, 0]
-        counted[0] += 1
-        counted[1] += duration_ns
+def _nothing() -> None:
+    """Nothing waits to be counted."""
 
 
 def _histogram(counts: list[int], total: int) -> Histogram:

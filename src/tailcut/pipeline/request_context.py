@@ -52,6 +52,7 @@ class RequestContext:
         request_id: by which the log names it, where the client sent one and the log may need it.
         asked_ns: the shortest deadline that the client asked for, from the begin; 0 where it asked for none.
         is_streamed: whether its answer is a stream, with whose end it ends.
+        code: how it ended: "ok", or the error's; empty before.
     """
 
     pipeline: AdmittingPipeline | None = None
@@ -60,6 +61,7 @@ class RequestContext:
     request_id = ""
     asked_ns = 0
     is_streamed = False
+    code = ""
     cache = "off"
     disconnected: Callable[[], Awaitable[None]] | None = None
     gone = False

@@ -13,7 +13,8 @@ from tailcut.errors import NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Sample
 from tailcut.observe.failures import ModelFailures
-from tailcut.observe.recorder import Recorder
+from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.sinks import Switch
 from tailcut.pipeline.pipeline import Pipeline, RequestContext
 from tailcut.pipeline.request_context import InFlight
 from tailcut.pipeline.streaming import Streams
@@ -54,7 +55,8 @@ class Engine:
     def __init__(self, manifest: Manifest, host: HostState | None = None) -> None:
         self.host = HostState() if host is None else host
         self.adopt(manifest)
-        self.recorder = Recorder()
+        self.sinks = ModelSinks(self.deployment.name, self.host.sinks)
+        self.recorder = self.sinks.metrics
         self.state: State = "loading"
         self.failure: TailcutError | None = None
         self.failures = ModelFailures(self.host.failures, self.deployment.name)
@@ -65,6 +67,7 @@ class Engine:
         self._opened: Opened | None = None
         self._retiring: dict[asyncio.Task[None], tuple[Opened, Follower | None]] = {}
         self._variant = ""
+        self._served = "", ""
         self.say: Callable[[str], None] = log.info
         self.follower: Follower | None = None
         self.statistics = Statistics(self.deployment.name, self.recorder)
@@ -108,7 +111,7 @@ class Engine:
             follower = await self._open_follower()
             opened = await open_deployment(
                 self.manifest,
-                self.recorder,
+                self.sinks,
                 self._in_flight_count,
                 self.fallbacks.stand_in,
                 choose=choose,
@@ -149,7 +152,7 @@ class Engine:
             self.manifest,
             running=lambda: self.opened,
             put=self._put,
-            recorder=self.recorder,
+            sinks=self.sinks,
             in_flight=self.in_flight,
             say=self.say,
         )
@@ -158,7 +161,9 @@ class Engine:
         """Serve this from now on. Requests that were admitted before end where they began."""
         self._opened = opened
         self._variant = opened.variant.name
-        self.recorder.serve(self._variant)
+        before = self._served
+        self._served = self._variant, opened.variant.version
+        self.sinks.switch(Switch(*self._served, before))
         self.statistics.begin(opened.variant.version)
         self.fallbacks.attach(opened)
 
@@ -292,7 +297,8 @@ class Engine:
             watcher = self._watchers.pop(context, None)
             if watcher is not None:
                 watcher.cancel()
-        self.recorder.request(context.timings, context.route, context.variant, code, context.cache)
+        context.code = code
+        self.sinks.request(context)
 
     def is_late(self, context: RequestContext) -> bool:
         """Whether the reading of the request's body was cancelled here because its deadline had passed."""

@@ -26,7 +26,7 @@ from tailcut.models.shed_errors import unavailable
 from tailcut.models.value_limits import PathLimits
 from tailcut.models.variant_loader import Warm, artifact_bytes, held_bytes, open_variant
 from tailcut.models.warm_up import BRIEF, THOROUGH, warm_up
-from tailcut.observe.recorder import Recorder
+from tailcut.observe.model_sinks import ModelSinks
 from tailcut.pipeline.cache_stores import Caches, open_caches
 from tailcut.pipeline.feature_stage import open_features
 from tailcut.pipeline.hook_loading import HookCode, import_code, place_hooks
@@ -174,7 +174,7 @@ class Opened:
 
 async def open_deployment(
     manifest: Manifest,
-    recorder: Recorder,
+    sinks: ModelSinks,
     in_flight: Sized = (),
     stand_in: StandIn | None = None,
     *,
@@ -196,16 +196,16 @@ async def open_deployment(
     variant = await asyncio.to_thread(choose or find_variant, manifest)
     await asyncio.to_thread(refuse_unproven, manifest, variant)
     if host is None or not (host.quiet or host.many):
-        return await _open(manifest, variant, recorder, in_flight, stand_in, host)
+        return await _open(manifest, variant, sinks, in_flight, stand_in, host)
     room = host.memory.room_for(f"model {deployment.name!r}", artifact_bytes(variant), held_bytes(variant))
     async with room:
-        return await _open(manifest, variant, recorder, in_flight, stand_in, host)
+        return await _open(manifest, variant, sinks, in_flight, stand_in, host)
 
 
 async def _open(
     manifest: Manifest,
     variant: Variant,
-    recorder: Recorder,
+    sinks: ModelSinks,
     in_flight: Sized,
     stand_in: StandIn | None,
     host: HostState | None,
@@ -220,8 +220,8 @@ async def _open(
     variant = warm.variant
     models, budget = (host.models, host.cores) if host is not None else (None, None)
     hooks, caches, features = await _connect(manifest, code, transform, warm, loading, models)
-    device = _device_time(warm, recorder)
-    observer = device or recorder
+    device = _device_time(warm, sinks)
+    observer = device or sinks
     dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, observer, loop, budget)
     pipeline = Pipeline(
         version=version_of(deployment, variant, warm.code.digest),
@@ -238,7 +238,7 @@ async def _open(
         in_flight=in_flight,
         limits=_limits(deployment, variant, code),
     )
-    return Opened(pipeline, _pool(deployment, dispatcher, warm, recorder), warm, code, device, loading, budget)
+    return Opened(pipeline, _pool(deployment, dispatcher, warm, sinks), warm, code, device, loading, budget)
 
 
 async def _connect(
@@ -301,7 +301,7 @@ async def _first_warm(
         raise
 
 
-def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recorder) -> Opened:
+def open_beside(manifest: Manifest, running: Opened, warm: Warm, sinks: ModelSinks) -> Opened:
     """Put another variant behind the hooks, features and prediction caches of a running deployment.
 
     The caches are shared because their keys hold the deployment version: no entry of one variant ever answers for the
@@ -310,14 +310,14 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recor
     deployment = manifest.deployment
     version = version_of(deployment, warm.variant, warm.code.digest)
     served = (warm.variant.name, warm.variant.version)
-    device = _device_time(warm, recorder)
+    device = _device_time(warm, sinks)
     loop = asyncio.get_running_loop()
     dispatcher = make_dispatcher(
-        deployment, warm.variant, warm.warm_up_ns, warm.length_class, device or recorder, loop, running.budget
+        deployment, warm.variant, warm.warm_up_ns, warm.length_class, device or sinks, loop, running.budget
     )
     limits = _limits(deployment, warm.variant, running.code)
     pipeline = running.pipeline.beside(version, served, dispatcher, limits, rows_alone=rows_alone(warm.variant))
-    pool = _pool(deployment, dispatcher, warm, recorder)
+    pool = _pool(deployment, dispatcher, warm, sinks)
     return Opened(pipeline, pool, warm, running.code, device, budget=running.budget)
 
 
@@ -327,12 +327,12 @@ def _limits(deployment: Deployment, variant: Variant, code: HookCode) -> PathLim
     return None if found.is_empty else found
 
 
-def _device_time(warm: Warm, recorder: Recorder) -> DeviceTime | None:
+def _device_time(warm: Warm, sinks: ModelSinks) -> DeviceTime | None:
     on_device = uses_gpu(warm.variant.runtime, warm.variant.settings)
-    return DeviceTime(recorder) if on_device else None
+    return DeviceTime(sinks) if on_device else None
 
 
-def _pool(deployment: Deployment, dispatcher: Dispatcher, warm: Warm, recorder: Recorder) -> Pool:
+def _pool(deployment: Deployment, dispatcher: Dispatcher, warm: Warm, sinks: ModelSinks) -> Pool:
     settings, slo = deployment.pool, deployment.slo
     latency_s = slo.p99_s or slo.p95_s or slo.p50_s or slo.timeout_s
     # More than may run at a time would win nothing, and load while the others have the most to do.
@@ -344,7 +344,7 @@ def _pool(deployment: Deployment, dispatcher: Dispatcher, warm: Warm, recorder: 
         warm.open_one,
         limits=Limits(len(warm.runtimes), min(warm.most, useful), float(latency_s)),
         wear=Wear(settings.recycle_requests, float(settings.recycle_age_s), float(settings.recycle_growth)),
-        recorder=recorder,
+        recorder=sinks.metrics,
         load_s=warm.load_s,
         size_bytes=warm.size_bytes,
     )

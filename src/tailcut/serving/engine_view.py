@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from tailcut.errors import TailcutError
 from tailcut.manifest import Deployment, Manifest
-from tailcut.observe.recorder import Recorder
+from tailcut.observe.model_sinks import ModelSinks
 from tailcut.serving.deployment_loader import Opened, Warm
 from tailcut.serving.promotion_watcher import Follower
 
@@ -37,7 +37,7 @@ class EngineView(Protocol):
 
     manifest: Manifest
     deployment: Deployment
-    recorder: Recorder
+    sinks: ModelSinks
     follower: Follower | None
 
     @property

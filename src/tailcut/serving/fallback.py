@@ -106,7 +106,7 @@ class Fallbacks:
         warm = await coming
         self._coming = None
         if warm is not None:
-            fallback = open_beside(self._engine.manifest, opened, warm, self._engine.recorder)
+            fallback = open_beside(self._engine.manifest, opened, warm, self._engine.sinks)
             opened.fallback, opened.pipeline.fallback = fallback, fallback.pipeline
             log.info("fallback %s of version %s is warm", warm.variant.name, opened.variant.version)
 

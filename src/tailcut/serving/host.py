@@ -16,6 +16,7 @@ from tailcut.errors import NotFound, NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import Hosted, HostManifest, refuse_cycles
 from tailcut.observe.exposition import Exposition, ModelSeries, Sample
+from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
@@ -112,6 +113,11 @@ class Host:
             task.cancel()
         await asyncio.gather(*loading, return_exceptions=True)
         await asyncio.gather(*(engine.stop(timeout_s) for engine in self.engines.values()))
+
+    @property
+    def sinks(self) -> Sinks:
+        """Receive what models finish, besides each one's metrics."""
+        return self._state.sinks
 
     @property
     def arrivals(self) -> Arrivals:
@@ -375,6 +381,8 @@ class Host:
     def _samples(self) -> Iterator[Sample]:
         text = "1 while all required models are ready."
         yield Sample("tailcut_host_ready", text, "gauge", {}, float(self.is_ready))
+        text = "Errors raised by sinks, which receive finished requests and batches; requests are not affected."
+        yield Sample("tailcut_sink_errors", text, "counter", {}, float(self.sinks.errors))
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         due_ns = perf_counter_ns() + int(TICK_S * 1e9)
@@ -383,6 +391,7 @@ class Host:
             now_ns = perf_counter_ns()
             self.loop_lag.add(max(now_ns - due_ns, 0))
             for engine in self.engines.values():
+                engine.sinks.flush()
                 if engine.in_flight:
                     engine.watch_clients(loop)
             self.failures.flush(now_ns)

@@ -8,6 +8,7 @@ from tailcut.common.histogram import Histogram
 from tailcut.features.source_opener import Models
 from tailcut.models.loading_memory import LoadingMemory
 from tailcut.observe.failures import FailureLog
+from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.system.machine import usable_cores
@@ -19,6 +20,7 @@ class HostState:
     Attributes:
         arrivals: requests that were read and not begun yet; of which model, nobody knows by then.
         loop_lag: nanoseconds by which the event loop woke up later than asked.
+        sinks: receive what models finish, besides each one's metrics.
         memory: lets models be loaded at once as far as there is memory for them.
         many: whether there are several models, or may be: log lines then name theirs.
         models: finds a model for another one's feature group; None where there is only one model.
@@ -31,6 +33,7 @@ class HostState:
         self.failures = FailureLog()
         self.arrivals = Arrivals()
         self.loop_lag = Histogram()
+        self.sinks = Sinks()
         self.memory = LoadingMemory()
         self.quiet = False
         self.cores = CoreBudget(ceil(usable_cores())) if many else None

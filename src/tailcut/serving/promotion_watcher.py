@@ -16,7 +16,7 @@ from tailcut.models.runtimes.priority import lower_priority
 from tailcut.models.variant_loader import close_warm
 from tailcut.models.warm_up import BRIEF
 from tailcut.observe.exposition import Sample
-from tailcut.observe.recorder import Recorder
+from tailcut.observe.model_sinks import ModelSinks
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.registry import Registry
 from tailcut.serving.deployment_loader import Opened, Warm, open_beside, open_variant
@@ -74,7 +74,7 @@ class Follower:
         *,
         running: Callable[[], Opened],
         put: Callable[[Opened], None],
-        recorder: Recorder,
+        sinks: ModelSinks,
         in_flight: Mapping[RequestContext, None],
         say: Callable[[str], None],
     ) -> None:
@@ -86,7 +86,7 @@ class Follower:
         self._registry = Registry.of(manifest)
         self._running = running
         self._put = put
-        self._recorder = recorder
+        self._sinks = sinks
         self._in_flight = in_flight
         self._say = say
         self._seen: Hashable = _UNREAD
@@ -248,7 +248,7 @@ class Follower:
             return
         old = self._running()
         try:
-            new = open_beside(self._manifest, old, warm, self._recorder)
+            new = open_beside(self._manifest, old, warm, self._sinks)
         except BaseException:
             close_later(close_warm, warm)
             raise

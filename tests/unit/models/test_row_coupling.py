@@ -26,7 +26,7 @@ from tailcut.models.deployment_version import version_of
 from tailcut.models.row_coupling import rows_alone, with_row_coupling
 from tailcut.models.runtimes import Runtime, open_runtime, row_coupling
 from tailcut.models.runtimes.row_coupling import coupling_operators
-from tailcut.observe.recorder import Recorder
+from tailcut.observe.model_sinks import ModelSinks
 from tailcut.pipeline.hook_loading import import_code
 from tailcut.registry import NewVariant, Registry
 from tailcut.serving import deployment_loader
@@ -274,7 +274,7 @@ def test_an_opened_variant_has_the_version_of_one_whose_rows_run_alone(tmp_path:
     found = manifest(tmp_path)
 
     async def main() -> bytes:
-        opened = await deployment_loader.open_deployment(found, Recorder())
+        opened = await deployment_loader.open_deployment(found, ModelSinks("m"))
         await opened.stop(5)
         assert opened.rows_alone
         assert opened.pipeline.dispatcher.scheduler.window is None, "no row waits for company that it will not have"

@@ -5,6 +5,7 @@ import math
 import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from tests.observe_kit import record
 
 from tailcut.common.histogram import LATENCY_BOUNDS_NS, Histogram
 from tailcut.common.timings import Stage, Timings
@@ -25,8 +26,8 @@ def one_request() -> Recorder:
     timings = Timings(0)
     timings.lap(Stage.RECEIVE, 3_000)
     timings.lap(Stage.INFER, 20_000_003_000)
-    recorder.request(timings, "infer", "onnx", "ok", "miss")
-    recorder.batch(3, 2_000_000)
+    record(recorder, timings, "infer", "onnx", "ok", "miss")
+    recorder.on_batch("m", 3, 2_000_000)
     return recorder
 
 

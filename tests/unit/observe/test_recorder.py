@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.observe_kit import Ended, record
 
 from tailcut.common.histogram import ROW_BOUNDS, Histogram
 from tailcut.common.timings import STAGE_NAMES, Stage, Timings
+from tailcut.observe.model_sinks import ModelSinks
 from tailcut.observe.outcomes import CODES, OUTCOMES, outcome_of
 from tailcut.observe.recorder import Recorder
 
@@ -26,7 +28,7 @@ def test_every_stage_counts_as_a_histogram_of_its_own_would(requests: list[list[
     recorder = Recorder()
     wanted = [Histogram() for _ in STAGE_NAMES]
     for ns in requests:
-        recorder.request(timings(**dict(zip(STAGE_NAMES, ns, strict=True))), "infer", "onnx", "ok", "off")
+        record(recorder, timings(**dict(zip(STAGE_NAMES, ns, strict=True))), "infer", "onnx", "ok", "off")
         for histogram, value in zip(wanted, ns, strict=True):
             if value:
                 histogram.add(value)
@@ -45,8 +47,8 @@ def counted(recorder: Recorder) -> dict[tuple[str, ...], int]:
 def test_requests_are_counted_by_route_variant_code_and_cache() -> None:
     recorder = Recorder()
     for code in ("ok", "ok", "shed"):
-        recorder.request(timings(receive=1), "infer", "onnx", code, "off")
-    recorder.request(timings(receive=1), "predict", "onnx", "ok", "hit")
+        record(recorder, timings(receive=1), "infer", "onnx", code, "off")
+    record(recorder, timings(receive=1), "predict", "onnx", "ok", "hit")
     assert counted(recorder) == {
         ("infer", "onnx", "ok", "off"): 2,
         ("infer", "onnx", "shed", "off"): 1,
@@ -57,7 +59,7 @@ def test_requests_are_counted_by_route_variant_code_and_cache() -> None:
 def test_the_time_of_failures_is_kept_apart_from_that_of_answers() -> None:
     recorder = Recorder()
     for code, ns in (("ok", 5_000), ("shed", 10), ("bad_request", 20), ("queue_timeout", 40)):
-        recorder.request(timings(receive=ns), "infer", "onnx", code, "off")
+        record(recorder, timings(receive=ns), "infer", "onnx", code, "off")
     seen = {outcome: (found.count, found.total) for (_, outcome), found in recorder.ended.items()}
     assert seen == {"ok": (1, 5_000), "4xx": (2, 30), "5xx": (1, 40)}
     assert [each.count for each in recorder.answered] == [1]
@@ -73,14 +75,14 @@ def test_every_way_to_end_has_a_series_before_the_first_request() -> None:
     assert set(recorder.requests.values()) == {0}
     assert ended == {("infer", outcome) for outcome in OUTCOMES}
     for code in ("ok", *CODES):
-        recorder.request(timings(receive=1), "infer", "onnx", code, "off" if code == "ok" else "miss")
+        record(recorder, timings(receive=1), "infer", "onnx", code, "off" if code == "ok" else "miss")
     assert (set(recorder.requests), set(recorder.ended)) == (before, ended)
     assert set(recorder.requests.values()) == {1}
 
 
 def test_a_route_that_was_not_expected_has_all_series_from_its_first_request_on() -> None:
     recorder = Recorder()
-    recorder.request(timings(receive=1), "generate", "onnx", "shed", "off")
+    record(recorder, timings(receive=1), "generate", "onnx", "shed", "off")
     assert set(recorder.ended) == {("generate", outcome) for outcome in OUTCOMES}
     assert {code for _, _, code, _ in recorder.requests} == {"ok", *CODES}
 
@@ -93,11 +95,12 @@ def test_the_class_of_a_code_is_that_of_its_status(code: str) -> None:
 def test_a_request_costs_no_histogram_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many are counted together (a call each would cost more than most stages), and all are there when one looks."""
     calls: list[int] = []
-    recorder = Recorder()
+    sinks = ModelSinks("m")
+    recorder = sinks.metrics
     full: dict[str, Any] = dict.fromkeys(STAGE_NAMES, 1000)
     monkeypatch.setattr(Histogram, "add", lambda self, value: calls.append(value))
     for number in range(1, 1001):
-        recorder.request(timings(**full), "infer", "onnx", "ok" if number % 3 else "shed", "off")
+        sinks.request(Ended(timings(**full), code="ok" if number % 3 else "shed"))
     assert calls == []
     assert [stage.count for stage in recorder.stages] == [1000] * 11
     assert [recorder.ended["infer", outcome].count for outcome in OUTCOMES] == [667, 333, 0]
@@ -109,7 +112,7 @@ def test_batches_are_counted_by_rows_and_by_how_long_they_took(batches: list[tup
     recorder = Recorder()
     rows, took = Histogram(ROW_BOUNDS), Histogram()
     for size, ns in batches:
-        recorder.batch(size, ns)
+        recorder.on_batch("m", size, ns)
         rows.add(size)
         took.add(ns)
     assert (recorder.batch_rows.counts, recorder.batch_rows.total) == (rows.counts, rows.total)

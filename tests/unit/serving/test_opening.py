@@ -24,7 +24,7 @@ from tailcut.models import variant_loader
 from tailcut.models import warm_up as warming
 from tailcut.models.deployment_version import version_of
 from tailcut.models.example_rows import Examples
-from tailcut.observe.recorder import Recorder
+from tailcut.observe.model_sinks import ModelSinks
 from tailcut.pipeline import hook_loading
 from tailcut.registry import Variant
 from tailcut.serving import deployment_loader
@@ -125,7 +125,7 @@ def test_runtimes_are_closed_where_features_do_not_open(tmp_path: Path, monkeypa
     stub = StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]})
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: stub)
     with pytest.raises(StartError):
-        asyncio.run(deployment_loader.open_deployment(load(tmp_path / "tailcut.toml"), Recorder()))
+        asyncio.run(deployment_loader.open_deployment(load(tmp_path / "tailcut.toml"), ModelSinks("m")))
     assert stub.batches, "it was warmed up"
     assert stub.closed
 
@@ -142,7 +142,7 @@ def test_the_variants_evidence_decides_whether_requests_share_batches(
     monkeypatch.setattr(deployment_loader, "find_variant", lambda _: variant)
 
     async def main() -> None:
-        opened = await deployment_loader.open_deployment(manifest, Recorder())
+        opened = await deployment_loader.open_deployment(manifest, ModelSinks("m"))
         assert opened.merges is merges
         assert opened.pipeline.dispatcher.scheduler.merge is merges
         await opened.pipeline.dispatcher.stop(5)

@@ -1,0 +1,103 @@
+"""Sinks: receivers of finished requests, batches and switches of variants. The metrics are the first of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from tailcut.common.timings import Timings
+
+log = logging.getLogger("tailcut.server")
+
+
+class FinishedRequest(Protocol):
+    """A request that has ended; nothing of it changes any more.
+
+    Attributes:
+        route: "infer", "predict" or "features", for example.
+        code: "ok", or the error's.
+        variant: name of the one that answered, or was to.
+        cache: "off", "hit", "miss" or "stale".
+    """
+
+    route: str
+    code: str
+    variant: str
+    cache: str
+    tenant: str
+    timings: Timings
+
+
+class Switch(NamedTuple):
+    """A variant that is served from now on, and the one before it; of the first one ``before`` is empty."""
+
+    variant: str
+    version: str
+    before: tuple[str, str] = ("", "")
+
+
+class Sink(Protocol):
+    """Receives what has ended, on the event loop. A sink that has more to do than to count queues it, and drops and
+    counts what does not fit into its queue: it never blocks.
+    """
+
+    def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
+        """Receive requests after their replies: up to 64 together, at the latest 0.1 s after they ended."""
+        ...
+
+    def on_batch(self, model: str, rows: int, duration_ns: int) -> None:
+        """Receive a batch that ran."""
+        ...
+
+    def on_switch(self, model: str, switch: Switch) -> None:
+        """Receive a switch of variants, the first variant included."""
+        ...
+
+
+class Sinks:
+    """The sinks of a host, in addition to each model's metrics.
+
+    Attributes:
+        errors: how often a sink raised.
+    """
+
+    def __init__(self) -> None:
+        self.errors = 0
+        self._sinks: list[Sink] = []
+        self._logged: set[Sink] = set()
+
+    def add(self, sink: Sink) -> None:
+        """Hand everything that ends from now on to a sink, too."""
+        self._sinks.append(sink)
+
+    def requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
+        """See ``Sink.on_requests``."""
+        for sink in self._sinks:
+            try:
+                sink.on_requests(model, requests)
+            except Exception as error:
+                self._failed(sink, error)
+
+    def batch(self, model: str, rows: int, duration_ns: int) -> None:
+        """See ``Sink.on_batch``."""
+        for sink in self._sinks:
+            try:
+                sink.on_batch(model, rows, duration_ns)
+            except Exception as error:
+                self._failed(sink, error)
+
+    def switch(self, model: str, switch: Switch) -> None:
+        """See ``Sink.on_switch``."""
+        for sink in self._sinks:
+            try:
+                sink.on_switch(model, switch)
+            except Exception as error:
+                self._failed(sink, error)
+
+    def _failed(self, sink: Sink, error: Exception) -> None:
+        """Count an error of a sink, which must not hurt requests; it is logged once."""
+        self.errors += 1
+        if sink not in self._logged:
+            self._logged.add(sink)
+            log.error("the sink %s failed; its later errors are only counted", type(sink).__name__, exc_info=error)

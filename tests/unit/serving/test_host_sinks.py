@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.host_kit import add_models, running_host
+from tests.wait_kit import until
+
+from tailcut.observe.sinks import FinishedRequest, Switch
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, str, str]] = []
+        self.batches: list[tuple[str, int]] = []
+        self.switches: list[tuple[str, str]] = []
+
+    def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
+        self.requests += [(model, each.route, each.code, each.variant) for each in requests]
+
+    def on_batch(self, model: str, rows: int, duration_ns: int) -> None:
+        self.batches.append((model, rows))
+
+    def on_switch(self, model: str, switch: Switch) -> None:
+        self.switches.append((model, switch.variant))
+
+
+def test_a_sink_of_the_host_receives_what_every_model_finished(tmp_path: Path) -> None:
+    async def main() -> None:
+        notes = Notes()
+        async with running_host(add_models(tmp_path, a=1.0, b=2.0)) as client:
+            assert not notes.switches
+            client.host.sinks.add(notes)
+            await client.infer("a")
+            await client.post("/v2/models/b/infer", {"inputs": []})
+            await until(lambda: len(notes.requests) == 2)  # without anybody who reads the metrics
+            assert sorted(notes.requests) == [("a", "infer", "ok", "source"), ("b", "infer", "bad_request", "source")]
+            assert notes.batches == [("a", 2)]
+            assert (await client.unload("b")).status == 200
+            assert (await client.load("b")).status == 200
+            assert notes.switches == [("b", "source")]
+
+    asyncio.run(main())
