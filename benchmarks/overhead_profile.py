@@ -49,7 +49,7 @@ async def _profile(model: Path) -> dict[str, float]:
     engine, application = host.only, Application(DataPlane(host))
     body = _Body()
     path = engine.pipeline
-    codec = InferenceCodec("mlp", path.served[1], path.specs, path.outputs, max_rows=1024)
+    codec = InferenceCodec("mlp", path.serving.version, path.specs, path.outputs, max_rows=1024)
     inference = codec.decode(BODY_FLOATS)
     parts = _alone(engine, codec, inference)
     parts["one event-loop turn"] = await _time_async(lambda: asyncio.sleep(0))

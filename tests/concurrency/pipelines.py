@@ -20,9 +20,12 @@ from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.executors.in_process import InlineExecutor
 from tailcut.observe.model_sinks import ModelSinks
-from tailcut.pipeline.pipeline import Pipeline, RequestContext
+from tailcut.pipeline.cache_stores import Caches
+from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.prediction_cache import Name, PredictionStore, json_bytes, size_bytes
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import RowTransform
+from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.pipeline.shared_cache import JsonForm, SharedCache, StoredAnswer, TensorForm
 from tailcut.scheduler.scheduler import Scheduler
 from tailcut.testing.clock import FakeClock
@@ -120,14 +123,13 @@ class PipelineBench:
                 wall_s=self.clock.wall_s,
             )
         try:
+            transform = RowTransform(MODEL, None, self._postprocess)
             yield Pipeline(
-                version=version,
-                outputs=("y", "z"),
-                transform=RowTransform(MODEL, None, self._postprocess),
-                dispatcher=dispatcher,
+                ServedVariant(dispatcher, deployment_version=version, input_specs=transform.specs),
+                transform,
+                ("y", "z"),
                 features=self.service,
-                entity_cache=self.entity,
-                tensor_cache=self.tensor,
+                caches=Caches(self.entity, self.tensor),
                 fallback_stale=self.fallback_stale,
                 in_flight=self.in_flight,
             )

@@ -17,7 +17,7 @@ from tests.wait_kit import until
 from tailcut.errors import Shed, StartError
 from tailcut.manifest import Model, Tensor
 from tailcut.pipeline.hooks import Hooks
-from tailcut.pipeline.pipeline import RequestContext
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import RowTransform
 
 LATE = {"x_tailcut_timeout_ms": "30"}

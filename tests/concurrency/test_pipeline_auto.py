@@ -13,10 +13,11 @@ from tests.features_kit import features, group
 
 from tailcut.cache.keys import Normal
 from tailcut.common.tensors import Arrays
-from tailcut.pipeline import cache_fill, prediction_caching
+from tailcut.pipeline import cache_fill, router
 from tailcut.pipeline import pipeline as path_module
 from tailcut.pipeline.pipeline import Pipeline
-from tailcut.serving.metrics import pipeline_samples
+from tailcut.pipeline.stages import batching, entity_cache, tensor_cache, transform
+from tailcut.pipeline.stages import features as feature_stage
 
 LONG = features(group(ttl="1h", defaults={"value": 0.0}), refresh_ahead=False)
 SETTINGS = [{"tensor_ttl_s": 2.0}, {"entity_ttl_s": 2.0, "features": LONG}]
@@ -44,7 +45,8 @@ class SlowModel:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowModel]:
     made = SlowModel()
-    for module in (prediction_caching, cache_fill, path_module, pipelines):
+    stages = entity_cache, feature_stage, transform, tensor_cache, batching
+    for module in (*stages, router, cache_fill, path_module, pipelines):
         monkeypatch.setattr(module, "perf_counter_ns", made.now_ns)
     return made
 
@@ -79,9 +81,7 @@ async def until_on(pipeline: Pipeline, bench: PipelineBench, id_of: Callable[[in
 
 
 def metric(pipeline: Pipeline, name: str) -> float:
-    (value,) = (
-        sample.value for sample in pipeline_samples(pipeline) if sample.name == f"tailcut_prediction_cache_{name}"
-    )
+    (value,) = (sample.value for sample in pipeline.samples() if sample.name == f"tailcut_prediction_cache_{name}")
     return value
 
 

@@ -17,6 +17,7 @@ from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.observe.model_sinks import ModelSinks
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.row_transform import encode_answer
+from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.scheduler.admission import Admission
 from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.scheduler import Scheduler
@@ -38,17 +39,19 @@ async def served(bench: PipelineBench, work: Any) -> Any:
     return await task
 
 
-async def fill_up(pipeline: Pipeline, bench: PipelineBench) -> list[asyncio.Task]:
+async def fill_up(pipeline: Pipeline, bench: PipelineBench) -> list[asyncio.Future]:
     """Keep the executor and the whole queue busy with rows that nobody else asks for."""
     tasks = []
     for at in range(5):
-        tasks.append(asyncio.create_task(pipeline.compute(bench.context(), tensors(90 + at), 1, pipeline.outputs)))
+        due_ns = bench.context().deadline_ns
+        (item,) = pipeline.serving.dispatcher.submit(tensors(90 + at), 1, pipeline.outputs, due_ns, None)
+        tasks.append(item.future)
         await bench.clock.settle()
     assert not any(task.done() for task in tasks)
     return tasks
 
 
-async def emptied(bench: PipelineBench, tasks: list[asyncio.Task]) -> None:
+async def emptied(bench: PipelineBench, tasks: list[asyncio.Future]) -> None:
     assert bench.manual is not None
     while bench.manual.batch is not None:
         bench.manual.finish()
@@ -184,7 +187,7 @@ def test_where_no_executor_is_ready_stale_answers_are_given_as_well() -> None:
         async with bench.opened() as pipeline:
             await served(bench, pipeline.predict_entities(bench.context(), [1]))
             await bench.clock.pass_time(6)
-            pipeline.dispatcher.close(0)
+            pipeline.serving.dispatcher.close(0)
             assert await asked(pipeline, bench, 1) == (wanted(1), "stale")
             with pytest.raises(REFUSED):
                 await asked(pipeline, bench, 2)
@@ -198,7 +201,7 @@ def test_a_tenant_pays_a_fallback_for_what_it_takes_and_for_nothing_else() -> No
     async def main() -> None:
         async with bench.opened() as pipeline:
             assert bench.manual is not None
-            await pipeline.dispatcher.remove(bench.manual)
+            await pipeline.serving.dispatcher.remove(bench.manual)
             scheduler: Scheduler[BatchItem] = Scheduler(max_rows=1, max_queue_rows=4)
             admission = Admission(scheduler, LatencyLearner(), tenant_share=0.25, tenant_rows_per_s=4.0)
             dispatcher = Dispatcher(
@@ -206,7 +209,8 @@ def test_a_tenant_pays_a_fallback_for_what_it_takes_and_for_nothing_else() -> No
             )
             executor = ManualExecutor(bench.runtime, dispatcher.on_done, bench.clock)
             dispatcher.add(executor)
-            pipeline.fallback = fallback = pipeline.beside(b"v2", ("spare", "2"), dispatcher, None, rows_alone=False)
+            fallback = ServedVariant(dispatcher, name="spare", version="2", deployment_version=b"v2")
+            pipeline.router.put(pipeline.serving, fallback)
             asking = []
             for at in range(2):  # one runs, and one waits: the share of the queue
                 pipeline.admit(call := bench.context("a"), 1)
@@ -221,7 +225,7 @@ def test_a_tenant_pays_a_fallback_for_what_it_takes_and_for_nothing_else() -> No
             await asyncio.gather(*asking)
             for _ in range(2):  # the third and the fourth of four in this second
                 pipeline.admit(call := bench.context("a"), 1)
-                assert call.pipeline is fallback
+                assert call.served is fallback
             with pytest.raises(NotReady):
                 pipeline.admit(bench.context("a"), 1)
             dispatcher.close(0)

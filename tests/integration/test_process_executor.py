@@ -101,7 +101,7 @@ def test_a_killed_process_is_replaced_and_its_batch_runs_once_more(tmp_path: Pat
         pid = executor.runtime.process.pid
         os.kill(pid, signal.SIGSTOP)  # so that the batch is under way when it dies
         waiting = asyncio.create_task(ask(engine))
-        await until(lambda: engine.pipeline.dispatcher.running.rows == 1)
+        await until(lambda: engine.pipeline.serving.dispatcher.running.rows == 1)
         os.kill(pid, signal.SIGKILL)
         assert np.array_equal(await waiting, before)
         assert engine.opened.pool.lost == 1
@@ -143,7 +143,7 @@ def test_a_batch_whose_deadline_has_passed_is_not_run_again(tmp_path: Path) -> N
             await ask(engine)
         os.kill(pid, signal.SIGKILL)
         await until(lambda: engine.opened.pool.lost == 1)
-        assert engine.pipeline.dispatcher.batch_retry.batches == 0
+        assert engine.pipeline.serving.dispatcher.batch_retry.batches == 0
 
     serve(tmp_path, PROCESS, use, timeout_s=0.3)
 
@@ -201,7 +201,7 @@ def test_the_pool_grows_where_work_waits_and_shrinks_when_it_is_quiet(
         (executor,) = processes(pool)
         os.kill(executor.runtime.process.pid, signal.SIGSTOP)  # a batch that takes long
         for _ in range(50):
-            engine.pipeline.dispatcher.costs.observe(8, 4e7)
+            engine.pipeline.serving.dispatcher.costs.observe(8, 4e7)
         waiting = [asyncio.create_task(ask(engine)) for _ in range(200)]
         await until(lambda: pool.size == 2)
         os.kill(executor.runtime.process.pid, signal.SIGCONT)
@@ -234,7 +234,7 @@ def test_a_model_that_dies_at_every_batch_fails_its_requests_and_nothing_else(tm
         async def kill_at_work() -> None:
             killed: set[ProcessExecutor] = set()
             while len(killed) < 2:
-                await until(lambda: engine.pipeline.dispatcher.running.rows == 1)
+                await until(lambda: engine.pipeline.serving.dispatcher.running.rows == 1)
                 for executor in set(processes(pool)) - killed:
                     executor.kill()
                     killed.add(executor)
@@ -292,7 +292,7 @@ def test_a_process_that_dies_while_it_is_to_go_leaves_its_batch_to_another(tmp_p
         for executor in processes(pool):
             os.kill(executor.runtime.process.pid, signal.SIGSTOP)
         waiting = asyncio.create_task(ask(engine))
-        await until(lambda: engine.pipeline.dispatcher.running.rows == 1)
+        await until(lambda: engine.pipeline.serving.dispatcher.running.rows == 1)
         busy, idle = sorted(processes(pool), key=lambda executor: not executor._batch)
         os.kill(idle.runtime.process.pid, signal.SIGCONT)
         pool._retire(pool._handles[busy], "")
@@ -341,9 +341,9 @@ def test_nothing_is_opened_after_the_stop(tmp_path: Path) -> None:
         (executor,) = processes(pool)
         os.kill(executor.runtime.process.pid, signal.SIGSTOP)
         waiting = asyncio.create_task(ask(engine))
-        await until(lambda: engine.pipeline.dispatcher.running.rows == 1)
+        await until(lambda: engine.pipeline.serving.dispatcher.running.rows == 1)
         pool.stop()
-        stopping = asyncio.create_task(engine.pipeline.dispatcher.stop(10))
+        stopping = asyncio.create_task(engine.pipeline.serving.dispatcher.stop(10))
         await asyncio.sleep(0)
         executor.kill()
         with pytest.raises(ExecutorLost):
@@ -441,7 +441,7 @@ def test_a_thread_that_was_recycled_is_none_that_was_given_up(tmp_path: Path) ->
         gate, run = threading.Event(), handle.runtime.run
         handle.runtime.run = lambda inputs, outputs: (gate.wait(10), run(inputs, outputs))[1]  # type: ignore[method-assign]
         waiting = asyncio.create_task(ask(engine))
-        await until(lambda: engine.pipeline.dispatcher.running.rows == 1)
+        await until(lambda: engine.pipeline.serving.dispatcher.running.rows == 1)
         pool._retire(handle, "")
         gate.set()
         await waiting

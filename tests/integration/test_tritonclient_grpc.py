@@ -297,7 +297,7 @@ def hanging(tmp_path: Path, faulty: FaultyRuntime) -> Iterator[InProcess]:
 
 def test_cancelling_drops_what_waits(hanging: InProcess, faulty: FaultyRuntime) -> None:
     ended: queue.Queue[Any] = queue.Queue()
-    scheduler = hanging.engine.pipeline.dispatcher.scheduler
+    scheduler = hanging.engine.pipeline.serving.dispatcher.scheduler
     with triton.InferenceServerClient(hanging.url) as client:
         first = client.async_infer("m", [tensor()], lambda result, error: ended.put(error))
         assert faulty.entered.wait(30)
@@ -331,7 +331,7 @@ def test_a_full_queue_says_when_to_come_back(hanging: InProcess, faulty: FaultyR
         waiting = [threads.submit(client.infer, "m", [four])]
         assert faulty.entered.wait(30)
         waiting += [threads.submit(client.infer, "m", [four]) for _ in range(4)]
-        hanging.wait_until(lambda: hanging.engine.pipeline.dispatcher.scheduler.queue_rows == 16)
+        hanging.wait_until(lambda: hanging.engine.pipeline.serving.dispatcher.scheduler.queue_rows == 16)
         with pytest.raises(InferenceServerException) as caught:
             client.infer("m", [four])
         assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"

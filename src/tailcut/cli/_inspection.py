@@ -17,7 +17,7 @@ from tailcut.common.timings import STAGE_NAMES
 from tailcut.errors import InferenceError, ManifestError, TailcutError
 from tailcut.features import FeatureService
 from tailcut.manifest import Deployment, FeatureGroup, Manifest, parse_duration, resolve
-from tailcut.pipeline.pipeline import RequestContext
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer, limited_inputs
 from tailcut.serving.deployment import Engine
 from tailcut.serving.deployment_loader import Opened, find_variant
@@ -114,7 +114,8 @@ class Inspection:
         inputs = opened.examples.batch(1)
         if rows:
             with self._step("preprocess"):
-                inputs = limited_inputs(pipeline.transform, pipeline.limits, rows, from_client=report.origin == "row")
+                limits = pipeline.serving.limits
+                inputs = limited_inputs(pipeline.transform, limits, rows, from_client=report.origin == "row")
         self.inputs, report.inputs = inputs, _tensors(inputs)
         with self._step("infer"), _call(engine, _PATIENCE_S) as context:
             outputs = await pipeline.infer(context, inputs, 1, pipeline.outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailcut.observe.recorder import Recorder
-from tailcut.observe.sinks import FinishedRequest, Sinks, Switch
+from tailcut.observe.sinks import FinishedRequest, Sinks, VariantSwitch
 
 _AT_ONCE = 64
 """Requests that are handed over together: counting in NumPy then takes a fifth of the time of one after the other, and
@@ -36,7 +36,7 @@ class ModelSinks:
         self.metrics.on_batch(self._model, rows, duration_ns)
         self._others.batch(self._model, rows, duration_ns)
 
-    def switch(self, switch: Switch) -> None:
+    def switch(self, switch: VariantSwitch) -> None:
         """Take a switch; requests that ended before are handed over first."""
         self.flush()
         self.metrics.on_switch(self._model, switch)

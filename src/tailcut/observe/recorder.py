@@ -13,7 +13,7 @@ import numpy as np
 from tailcut.common.histogram import LATENCY_BOUNDS_NS, ROW_BOUNDS, Histogram
 from tailcut.common.timings import STAGE_NAMES
 from tailcut.observe.outcomes import CODES, OUTCOMES, outcome_of
-from tailcut.observe.sinks import FinishedRequest, Switch
+from tailcut.observe.sinks import FinishedRequest, VariantSwitch
 
 _BOUNDS = np.array(LATENCY_BOUNDS_NS)
 _STAGES, _PLACES = len(STAGE_NAMES), len(LATENCY_BOUNDS_NS) + 1
@@ -81,7 +81,7 @@ class Recorder:
         counted[0] += 1
         counted[1] += duration_ns
 
-    def on_switch(self, model: str, switch: Switch) -> None:
+    def on_switch(self, model: str, switch: VariantSwitch) -> None:
         """Show the variant from now on."""
         self.serve(switch.variant)
 

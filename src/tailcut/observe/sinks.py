@@ -29,7 +29,7 @@ class FinishedRequest(Protocol):
     timings: Timings
 
 
-class Switch(NamedTuple):
+class VariantSwitch(NamedTuple):
     """A variant that is served from now on, and the one before it; of the first one ``before`` is empty."""
 
     variant: str
@@ -50,7 +50,7 @@ class Sink(Protocol):
         """Receive a batch that ran."""
         ...
 
-    def on_switch(self, model: str, switch: Switch) -> None:
+    def on_switch(self, model: str, switch: VariantSwitch) -> None:
         """Receive a switch of variants, the first variant included."""
         ...
 
@@ -87,7 +87,7 @@ class Sinks:
             except Exception as error:
                 self._failed(sink, error)
 
-    def switch(self, model: str, switch: Switch) -> None:
+    def switch(self, model: str, switch: VariantSwitch) -> None:
         """See ``Sink.on_switch``."""
         for sink in self._sinks:
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from random import Random
 from sys import getsizeof
 from typing import Any, Generic, Literal, TypeVar
@@ -18,6 +18,7 @@ from tailcut.cache.freshness import effective_ttl_s
 from tailcut.cache.keys import EXACT, Normal
 from tailcut.cache.repeat_rate import SAMPLE, Sketch
 from tailcut.common.tensors import Arrays
+from tailcut.observe.exposition import Sample
 from tailcut.pipeline.shared_cache import SharedCache
 
 V = TypeVar("V")
@@ -243,3 +244,43 @@ def size_bytes(value: Arrays) -> int:
         ]
     )
     return held + sum([array.nbytes for array in value.values()]) + ENTRY_OVERHEAD_BYTES * len(value)
+
+
+def cache_samples(cache: Name, found: PredictionStore[Any]) -> Iterator[Sample]:
+    """Yield what /metrics shows of a prediction cache."""
+    found.judge()
+    statistics = found.store.statistics()
+    lookups, text = "tailcut_prediction_cache_lookups", "Prediction cache look-ups, by result."
+    yield Sample(lookups, text, "counter", {"cache": cache, "result": "hit"}, statistics.hits)
+    yield Sample(lookups, text, "counter", {"cache": cache, "result": "miss"}, statistics.misses)
+    text = "Entries evicted from a prediction cache."
+    yield Sample("tailcut_prediction_cache_evictions", text, "counter", {"cache": cache}, statistics.evictions)
+    text = "Entries in a prediction cache."
+    yield Sample("tailcut_prediction_cache_entries", text, "gauge", {"cache": cache}, statistics.entries)
+    text = "Bytes in a prediction cache."
+    yield Sample("tailcut_prediction_cache_bytes", text, "gauge", {"cache": cache}, statistics.bytes)
+    advisor = found.advisor
+    text = "1 while a prediction cache is on, 0 while it is off because it does not pay."
+    yield Sample("tailcut_prediction_cache_enabled", text, "gauge", {"cache": cache}, float(advisor.on))
+    text = "Advice on a prediction cache: 1 for, -1 against, 0 undecided."
+    yield Sample("tailcut_prediction_cache_advice", text, "gauge", {"cache": cache}, advisor.advice)
+    text = "Recent share of look-ups that repeat an earlier one."
+    yield Sample("tailcut_prediction_cache_repeat_ratio", text, "gauge", {"cache": cache}, advisor.share.value)
+    text = "Rows that waited for another request's answer instead of being computed."
+    yield Sample("tailcut_prediction_cache_joins", text, "counter", {"cache": cache}, found.joins)
+    text = "Rows answered from expired entries because the queue was full."
+    yield Sample("tailcut_prediction_cache_stale", text, "counter", {"cache": cache}, found.stale)
+    if found.shared is not None:
+        yield from _shared_samples(cache, found.shared)
+
+
+def _shared_samples(cache: Name, shared: SharedCache[Any]) -> Iterator[Sample]:
+    statistics = shared.store.statistics()
+    text = "Rows found in Redis but not in this server's memory."
+    yield Sample("tailcut_prediction_cache_shared_hits", text, "counter", {"cache": cache}, shared.hits)
+    text = "Answers not written to Redis because too many writes were in flight."
+    yield Sample("tailcut_prediction_cache_shared_dropped", text, "counter", {"cache": cache}, shared.dropped)
+    text = "Redis calls for answers skipped while Redis was bypassed."
+    yield Sample("tailcut_prediction_cache_shared_bypasses", text, "counter", {"cache": cache}, statistics.bypasses)
+    text = "Redis calls for answers that failed or timed out."
+    yield Sample("tailcut_prediction_cache_shared_failures", text, "counter", {"cache": cache}, statistics.failures)

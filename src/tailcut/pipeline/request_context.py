@@ -3,59 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence, Sized
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sized
+from typing import Any
 
-from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Timings
 from tailcut.errors import TailcutError
-from tailcut.features import EntityKey, FeatureService
-
-
-class AdmittingPipeline(Protocol):
-    """The pipeline that admitted a request and answers it; ``pipeline.Pipeline`` is the only one."""
-
-    served: tuple[str, str]
-    outputs: tuple[str, ...]
-    fallback_stale: bool
-    rows_alone: bool
-
-    @property
-    def version(self) -> bytes:
-        """See ``Pipeline.version``."""
-        ...
-
-    def infer(
-        self, context: RequestContext, inputs: Arrays, rows: int, outputs: tuple[str, ...]
-    ) -> Coroutine[Any, Any, Arrays]:
-        """See ``Pipeline.infer``."""
-        ...
-
-    async def predict_keys(
-        self, features: FeatureService, context: RequestContext, keys: Sequence[EntityKey]
-    ) -> tuple[list[Any], list[float]]:
-        """See ``Pipeline.predict_keys``."""
-        ...
-
-    async def compute(self, context: RequestContext, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays:
-        """See ``Pipeline.compute``."""
-        ...
+from tailcut.pipeline.served_variant import ServedVariant
 
 
 class RequestContext:
     """One request on its way: its record, its deadline and what it holds.
 
     Attributes:
-        pipeline: the one that answers it, from where it was admitted to its end; None before.
+        served: the variant that answers it, from its admission to its end; None before.
         priority: as the client sent it: 1 runs first, larger later; 0, the default, between 1 and 3.
-        refusal: why there is no room for it, where a cache may still know its answer (see ``Pipeline.admit``).
+        refusal: why there is no room for it, where a cache may still know its answer (see ``Router.admit``).
         request_id: by which the log names it, where the client sent one and the log may need it.
         asked_ns: the shortest deadline that the client asked for, from the begin; 0 where it asked for none.
         is_streamed: whether its answer is a stream, with whose end it ends.
         code: how it ended: "ok", or the error's; empty before.
     """
 
-    pipeline: AdmittingPipeline | None = None
+    served: ServedVariant | None = None
     priority = 0
     refusal: TailcutError | None = None
     request_id = ""

@@ -167,8 +167,8 @@ class Replies:
 
     def headers(self, context: RequestContext, headers: HeaderMap) -> Headers:
         """Return the headers of an answer in JSON: where the time went and what answered."""
-        pipeline = context.pipeline
-        key = context.variant, context.cache, pipeline.served[1] if pipeline is not None else None
+        served = context.served
+        key = context.variant, context.cache, served.version if served is not None else None
         told = self._known_told.get(key)
         if told is None:
             told = [("x-tailcut-variant", key[0]), ("x-tailcut-cache", key[1])]

@@ -22,7 +22,9 @@ from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Stage
 from tailcut.common.validation import InputSpec, check_rows, limits_of
 from tailcut.errors import BadRequest
-from tailcut.pipeline.pipeline import Pipeline, RequestContext
+from tailcut.pipeline.pipeline import Pipeline
+from tailcut.pipeline.request_context import RequestContext
+from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.pipeline.streaming import no_stream
 from tailcut.protocol.data_plane import Door, ModelPlane
 from tailcut.protocol.events import Events
@@ -42,7 +44,7 @@ _REPLY = ("id", "model_name", "model_version")
 class Generation(NamedTuple):
     """A checked request."""
 
-    pipeline: Pipeline
+    served: ServedVariant
     id: Any
     inputs: Arrays
 
@@ -74,7 +76,7 @@ class Generate:
 
     async def _whole(self, version: str, context: RequestContext, headers: HeaderMap, body: Body) -> bytes:
         asked = self._read(version, context, await self._plane.receive(context, headers, body))
-        pipeline = asked.pipeline
+        pipeline = self._engine.pipeline
         outputs = await pipeline.infer(context, asked.inputs, 1, pipeline.outputs)
         return self._described(asked, outputs)
 
@@ -112,17 +114,18 @@ class Generate:
             self._plane.bound_by_body(context, asked_ns)
         inputs = _inputs(request, parameters, pipeline.specs)
         context.timings.lap(Stage.VALIDATE, perf_counter_ns())
+        served = pipeline.serving
         pipeline.admit(context, 1)
-        return Generation(pipeline, request.get("id"), inputs)
+        return Generation(served, request.get("id"), inputs)
 
     def _described(self, asked: Generation, outputs: Arrays) -> bytes:
         """Return an answer: a single value as it is, several as a flat list."""
-        name, version = self._engine.deployment.name, asked.pipeline.served[1]
+        name, version = self._engine.deployment.name, asked.served.version
         reply: dict[str, Any] = {"model_name": name, "model_version": version}
         if asked.id is not None:
             reply["id"] = asked.id
-        codec = self._codecs.of(asked.pipeline)
-        for output in asked.pipeline.outputs:
+        codec = self._codecs.of(asked.served)
+        for output in outputs:
             array = outputs[output]
             values = codec.values(output, array)
             reply[output] = msgspec.Raw(values[1:-1] if array.size == 1 else values)

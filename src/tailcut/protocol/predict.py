@@ -15,7 +15,7 @@ import msgspec
 from tailcut.common.json_values import UNREADABLE, decode
 from tailcut.common.timings import Stage
 from tailcut.errors import BadRequest
-from tailcut.pipeline.pipeline import RequestContext
+from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.protocol.data_plane import Door, ModelPlane
 from tailcut.protocol.http import Body, HeaderMap, Reply, request_id, unread
@@ -62,12 +62,12 @@ class PredictRoutes:
         raw = await self._plane.receive(context, headers, body)
         pipeline = pipeline_of(self._engine, version) if version else self._engine.pipeline
         known = self._codecs.known
-        codec = known[1] if known is not None and known[0] is pipeline else self._codecs.of(pipeline)
+        codec = known[1] if known is not None and known[0] is pipeline.serving else self._codecs.of(pipeline.serving)
         inference = codec.decode(raw, headers.get(BINARY_HEADER))
         if inference.timeout_ns or inference.priority:
             self._plane.bound_by_body(context, inference.timeout_ns, inference.priority)
         context.timings.lap(Stage.VALIDATE, perf_counter_ns())
-        pipeline.admit(context, inference.rows, recalls=pipeline.tensor_cache is not None)
+        pipeline.admit(context, inference.rows, recalls=pipeline.recalls_tensors)
         outputs = await pipeline.infer(context, inference.inputs, inference.rows, inference.outputs)
         return codec.encode(inference, outputs)
 

@@ -1,4 +1,4 @@
-"""Routes, the pipeline that a request's version means, and the codec for that pipeline."""
+"""Routes, the pipeline that a request's version means, and the codec of the variant that answers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from tailcut.errors import NotFound
 from tailcut.pipeline.pipeline import Pipeline
+from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.protocol.http import Body, HeaderMap, Reply
 from tailcut.serving.deployment import Engine
 
@@ -25,43 +26,43 @@ def pipeline_of(engine: Engine, version: str) -> Pipeline:
         NotReady: none is.
     """
     pipeline = engine.pipeline
-    if version and version != pipeline.served[1]:
+    if version and version != pipeline.serving.version:
         raise no_version(engine, version)
     return pipeline
 
 
 class Codecs(Generic[C]):
-    """The codec of the pipeline that serves; made anew when another one does.
+    """The codec of the variant that answers; made anew when another one does.
 
     Args:
         make: a class with the arguments of ``InferenceCodec``.
 
     Attributes:
-        known: the last pipeline and its codec.
+        known: the last variant and its codec.
     """
 
     def __init__(self, make: Callable[..., C], engine: Engine) -> None:
         self._make = make
         self._engine = engine
-        self.known: tuple[Pipeline, C] | None = None
+        self.known: tuple[ServedVariant, C] | None = None
 
-    def of(self, pipeline: Pipeline) -> C:
-        """Return the codec of a pipeline."""
-        if self.known is None or self.known[0] is not pipeline:
+    def of(self, served: ServedVariant) -> C:
+        """Return the codec of a variant."""
+        if self.known is None or self.known[0] is not served:
             deployment = self._engine.deployment
             codec = self._make(
                 deployment.name,
-                pipeline.served[1],
-                pipeline.specs,
-                pipeline.outputs,
+                served.version,
+                served.specs,
+                tuple(tensor.name for tensor in deployment.model.outputs),
                 max_rows=deployment.batching.max_queue_rows,
                 nan_outputs=[tensor.name for tensor in deployment.model.outputs if tensor.allow_nan],
             )
-            self.known = pipeline, codec
+            self.known = served, codec
         return self.known[1]
 
 
 def no_version(engine: Engine, version: str) -> NotFound:
     """Return the error for a version that is not served."""
     what = f"model {engine.deployment.name!r} has no version {shown(version)} here"
-    return NotFound(what, hint=f"it serves {engine.pipeline.served[1]!r}")
+    return NotFound(what, hint=f"it serves {engine.pipeline.serving.version!r}")

@@ -14,14 +14,13 @@ from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Sample
 from tailcut.observe.failures import ModelFailures
 from tailcut.observe.model_sinks import ModelSinks
-from tailcut.observe.sinks import Switch
-from tailcut.pipeline.pipeline import Pipeline, RequestContext
-from tailcut.pipeline.request_context import InFlight
+from tailcut.observe.sinks import VariantSwitch
+from tailcut.pipeline.pipeline import Pipeline
+from tailcut.pipeline.request_context import InFlight, RequestContext
 from tailcut.pipeline.streaming import Streams
 from tailcut.serving.deployment_loader import Choose, Opened, open_deployment
 from tailcut.serving.fallback import Fallbacks
 from tailcut.serving.host_state import HostState
-from tailcut.serving.metrics import pipeline_samples
 from tailcut.serving.notices import tell_code, tell_trust
 from tailcut.serving.promotion_watcher import Follower
 from tailcut.serving.repository import Repository
@@ -160,10 +159,11 @@ class Engine:
     def _put(self, opened: Opened) -> None:
         """Serve this from now on. Requests that were admitted before end where they began."""
         self._opened = opened
+        opened.pipeline.router.put(opened.served)
         self._variant = opened.variant.name
         before = self._served
         self._served = self._variant, opened.variant.version
-        self.sinks.switch(Switch(*self._served, before))
+        self.sinks.switch(VariantSwitch(*self._served, before))
         self.statistics.begin(opened.variant.version)
         self.fallbacks.attach(opened)
 
@@ -271,10 +271,7 @@ class Engine:
         if self.state != "ready" or self._opened is None:
             return False
         pipeline = self._opened.pipeline
-        answers = pipeline.dispatcher.healthy or (
-            pipeline.fallback is not None and pipeline.fallback.dispatcher.healthy
-        )
-        return answers and (pipeline.hooks is None or pipeline.hooks.healthy)
+        return pipeline.router.healthy and (pipeline.hooks is None or pipeline.hooks.healthy)
 
     def begin(self, route: str, start_ns: int, timeout_ns: int = 0, tenant: str = "") -> RequestContext:
         """Start the record of one request.
@@ -330,7 +327,7 @@ class Engine:
         yield Sample("tailcut_in_flight", "Requests that are being answered.", "gauge", {}, len(self.in_flight))
         if self._opened is None:
             return
-        yield from pipeline_samples(self._opened.pipeline)
+        yield from self._opened.pipeline.samples()
         yield from self._opened.pool.samples()
         yield from self.fallbacks.samples(self._opened)
         variant = self._opened.variant

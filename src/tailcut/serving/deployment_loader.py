@@ -28,11 +28,12 @@ from tailcut.models.variant_loader import Warm, artifact_bytes, held_bytes, open
 from tailcut.models.warm_up import BRIEF, THOROUGH, warm_up
 from tailcut.observe.model_sinks import ModelSinks
 from tailcut.pipeline.cache_stores import Caches, open_caches
-from tailcut.pipeline.feature_stage import open_features
 from tailcut.pipeline.hook_loading import HookCode, import_code, place_hooks
 from tailcut.pipeline.hooks import Hooks
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.row_transform import RowTransform
+from tailcut.pipeline.served_variant import ServedVariant
+from tailcut.pipeline.stages.features import open_features
 from tailcut.pipeline.streaming import streaming_of
 from tailcut.registry import Registry, Variant
 from tailcut.scheduler.core_budget import CoreBudget
@@ -96,9 +97,11 @@ def _of_registry(manifest: Manifest) -> Variant:
 
 
 class Opened:
-    """A deployment that is ready to serve.
+    """A variant of a deployment that is ready to serve, with what it shares with the deployment's other variants.
 
     Attributes:
+        pipeline: the stages of the request path, the same of all variants; which of them answers, its router knows.
+        served: the variant, as requests meet it.
         pool: keeps the executors.
         executor, executor_reason: "inline", "thread" or "process", and why.
         warm_up_ns, examples: see ``Warm``.
@@ -117,6 +120,7 @@ class Opened:
     def __init__(
         self,
         pipeline: Pipeline,
+        served: ServedVariant,
         pool: Pool,
         warm: Warm,
         code: HookCode,
@@ -125,10 +129,11 @@ class Opened:
         budget: CoreBudget | None = None,
     ) -> None:
         self.pipeline = pipeline
+        self.served = served
         self.pool = pool
         self.device = device
-        self.merges = pipeline.dispatcher.scheduler.merge
-        self.rows_alone = pipeline.rows_alone
+        self.merges = served.dispatcher.scheduler.merge
+        self.rows_alone = served.rows_alone
         self.variant = warm.variant
         self.executor, self.executor_reason = warm.choice
         self.warm_up_ns = warm.warm_up_ns
@@ -154,7 +159,7 @@ class Opened:
         """
         found = streaming_of(self.pool.runtimes)
         if found is None and self.streams:
-            coming = self.pipeline.dispatcher.coming
+            coming = self.served.dispatcher.coming
             expected = coming() if coming is not None else None
             raise unavailable(expected.retry_s if expected is not None else 0.0)
         return found
@@ -164,7 +169,7 @@ class Opened:
         for opened in (self, self.fallback):
             if opened is not None:
                 opened.pool.stop()
-                await opened.pipeline.dispatcher.stop(timeout_s)
+                await opened.served.dispatcher.stop(timeout_s)
 
     @property
     def executors(self) -> int:
@@ -223,22 +228,39 @@ async def _open(
     device = _device_time(warm, sinks)
     observer = device or sinks
     dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, observer, loop, budget)
+    served = _served(deployment, warm, dispatcher, transform, features, _limits(deployment, variant, code))
     pipeline = Pipeline(
-        version=version_of(deployment, variant, warm.code.digest),
-        served=(variant.name, variant.version),
-        outputs=outputs,
-        transform=transform,
-        dispatcher=dispatcher,
+        served,
+        transform,
+        outputs,
         hooks=hooks,
         features=features,
-        entity_cache=caches.entity,
-        tensor_cache=caches.tensor,
+        caches=caches,
         fallback_stale="stale" in deployment.serve.fallback,
-        rows_alone=rows_alone(variant),
         in_flight=in_flight,
-        limits=_limits(deployment, variant, code),
     )
-    return Opened(pipeline, _pool(deployment, dispatcher, warm, sinks), warm, code, device, loading, budget)
+    return Opened(pipeline, served, _pool(deployment, dispatcher, warm, sinks), warm, code, device, loading, budget)
+
+
+def _served(
+    deployment: Deployment,
+    warm: Warm,
+    dispatcher: Dispatcher,
+    transform: RowTransform,
+    features: FeatureService | None,
+    limits: PathLimits | None,
+) -> ServedVariant:
+    variant = warm.variant
+    return ServedVariant(
+        dispatcher,
+        name=variant.name,
+        version=variant.version,
+        deployment_version=version_of(deployment, variant, warm.code.digest),
+        features_version=features.version if features is not None and features.asks_models else None,
+        limits=limits,
+        input_specs=transform.specs,
+        rows_alone=rows_alone(variant),
+    )
 
 
 async def _connect(
@@ -308,17 +330,16 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, sinks: ModelSin
     other, memory stays within the one limit, and after a rollback within their TTL the old entries are still good.
     """
     deployment = manifest.deployment
-    version = version_of(deployment, warm.variant, warm.code.digest)
-    served = (warm.variant.name, warm.variant.version)
     device = _device_time(warm, sinks)
     loop = asyncio.get_running_loop()
     dispatcher = make_dispatcher(
         deployment, warm.variant, warm.warm_up_ns, warm.length_class, device or sinks, loop, running.budget
     )
     limits = _limits(deployment, warm.variant, running.code)
-    pipeline = running.pipeline.beside(version, served, dispatcher, limits, rows_alone=rows_alone(warm.variant))
+    pipeline = running.pipeline
+    served = _served(deployment, warm, dispatcher, pipeline.transform, pipeline.features, limits)
     pool = _pool(deployment, dispatcher, warm, sinks)
-    return Opened(pipeline, pool, warm, running.code, device, budget=running.budget)
+    return Opened(pipeline, served, pool, warm, running.code, device, budget=running.budget)
 
 
 def _limits(deployment: Deployment, variant: Variant, code: HookCode) -> PathLimits | None:

@@ -34,7 +34,7 @@ class LocalModel:
     def version(self) -> bytes:
         """Of what answers now, or answered last."""
         if self._engine.is_loaded:
-            self._version = self._engine.pipeline.version
+            self._version = self._engine.pipeline.serving.deployment_version
         return self._version
 
     async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> list[Any]:

@@ -87,8 +87,8 @@ async def retire(old: Opened, in_flight: Mapping[RequestContext, None], timeout_
     """
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + timeout_s
-    pipelines = {each.pipeline for each in (old, old.fallback) if each is not None}
-    left = [context for context in in_flight if context.pipeline in pipelines]
+    served = {each.served for each in (old, old.fallback) if each is not None}
+    left = [context for context in in_flight if context.served in served]
     # Looked after from time to time, so that the end of a request costs nothing more.
     while any(context in in_flight for context in left) and loop.time() < give_up_s:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_S)

@@ -172,10 +172,10 @@ class InProcessModel:
                 f"infer takes arrays by input name, not {type(inputs).__name__}", hint='call infer({"x": array})'
             )
         pipeline = self._engine.pipeline
-        codec = self._codecs.of(pipeline)
+        codec = self._codecs.of(pipeline.serving)
         inference = codec.check(inputs, names)
         context.timings.lap(Stage.VALIDATE, perf_counter_ns())
-        caches = pipeline.tensor_cache is not None
+        caches = pipeline.recalls_tensors
         pipeline.admit(context, inference.rows, recalls=caches)
         found = await pipeline.infer(context, inference.inputs, inference.rows, inference.outputs)
         return {name: _own(codec.finite(name, found[name]), shared=caches) for name in inference.outputs}

@@ -143,7 +143,7 @@ def test_what_the_warm_up_took_is_known_of_rows_of_its_length(tmp_path: Path) ->
             opened = client.app.engine.opened
             kind, known = kind_of(32), LatencyLearner()  # 20 tokens are padded to 32
             known.seed(opened.warm_up_ns, kind)
-            assert opened.pipeline.dispatcher.costs.of(kind) == known.of(kind)
+            assert opened.served.dispatcher.costs.of(kind) == known.of(kind)
 
     asyncio.run(main())
 

@@ -277,8 +277,8 @@ def test_an_opened_variant_has_the_version_of_one_whose_rows_run_alone(tmp_path:
         opened = await deployment_loader.open_deployment(found, ModelSinks("m"))
         await opened.stop(5)
         assert opened.rows_alone
-        assert opened.pipeline.dispatcher.scheduler.window is None, "no row waits for company that it will not have"
-        return opened.pipeline.version
+        assert opened.served.dispatcher.scheduler.window is None, "no row waits for company that it will not have"
+        return opened.served.deployment_version
 
     alone = replace(deployment_loader.find_variant(found), evidence={"rows_alone": True})
     assert asyncio.run(main()) == version_of(
@@ -375,9 +375,9 @@ def test_a_fallback_runs_rows_alone_though_the_variant_that_has_no_room_does_not
             await until_metric(client, "tailcut_fallback_ready", 1)
             opened = client.app.engine.opened
             assert (opened.rows_alone, opened.fallback.rows_alone) == (False, True)
-            assert opened.pipeline.version != opened.fallback.pipeline.version
-            for executor in list(opened.pipeline.dispatcher.running.executors):
-                opened.pipeline.dispatcher.remove(executor)
+            assert opened.served.deployment_version != opened.fallback.served.deployment_version
+            for executor in list(opened.served.dispatcher.running.executors):
+                opened.served.dispatcher.remove(executor)
             rows_run.clear()
             return await client.post("/v2/models/rows/infer", body(np.eye(8, dtype=np.float32)[:5]))
 

@@ -8,7 +8,7 @@ from tests.observe_kit import Ended
 
 from tailcut.common.timings import Timings
 from tailcut.observe.model_sinks import ModelSinks
-from tailcut.observe.sinks import FinishedRequest, Sinks, Switch
+from tailcut.observe.sinks import FinishedRequest, Sinks, VariantSwitch
 
 
 class Notes:
@@ -24,7 +24,7 @@ class Notes:
     def on_batch(self, model: str, rows: int, duration_ns: int) -> None:
         self._note("batch", model, rows, duration_ns)
 
-    def on_switch(self, model: str, switch: Switch) -> None:
+    def on_switch(self, model: str, switch: VariantSwitch) -> None:
         self._note("switch", model, switch)
 
     def _note(self, *what: object) -> None:
@@ -54,7 +54,7 @@ def test_requests_that_ended_before_a_switch_are_received_before_it() -> None:
     sinks.add(notes)
     model = ModelSinks("a", sinks)
     model.request(ended())
-    model.switch(Switch("int8", "2", ("onnx", "1")))
+    model.switch(VariantSwitch("int8", "2", ("onnx", "1")))
     assert [what for what, *_ in notes.seen] == ["requests", "switch"]
     assert ("infer", "int8", "ok", "off") in model.metrics.requests
 
@@ -77,7 +77,7 @@ def test_a_sink_that_fails_hurts_no_other_and_is_logged_once(caplog: pytest.LogC
     model = ModelSinks("a", sinks)
     with caplog.at_level(logging.ERROR):
         model.request(ended())
-        model.switch(Switch("onnx", "1"))
+        model.switch(VariantSwitch("onnx", "1"))
         model.batch(1, 10)
     assert notes.seen == broken.seen
     assert len(notes.seen) == 3

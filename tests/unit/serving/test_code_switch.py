@@ -402,6 +402,6 @@ def test_a_switch_reads_no_code_on_the_event_loop(site: Site, monkeypatch: pytes
         assert threading.get_ident() not in threads
         running = server.client.app.engine.opened
         expected = version_of(site.manifest.deployment, running.variant, running.code.files.snapshot(live=True).digest)
-        assert running.pipeline.version == expected
+        assert running.served.deployment_version == expected
 
     serve(site, test)

@@ -124,7 +124,7 @@ def test_what_there_is_no_room_for_is_answered_by_the_fallback(tmp_path: Path, s
         assert await asyncio.to_thread(slow[0].entered.wait, 10)
         queued = asyncio.create_task(client.post(INFER, GOOD))
         async with asyncio.timeout(10):
-            while client.app.engine.pipeline.dispatcher.scheduler.queue_rows < 2:
+            while client.app.engine.pipeline.serving.dispatcher.scheduler.queue_rows < 2:
                 await asyncio.sleep(0)
         other = await client.post(INFER, ONE)
         assert (other.status, other.headers["x-tailcut-variant"]) == (200, "fast")
@@ -170,7 +170,7 @@ def test_a_switch_takes_the_fallback_along(tmp_path: Path) -> None:
         assert engine.opened.fallback.variant.version == engine.opened.variant.version
         assert before.fallback is not None
         with pytest.raises(NotReady):
-            before.fallback.pipeline.dispatcher.check_room(1)
+            before.fallback.served.dispatcher.check_room(1)
 
     serve(tmp_path, test, '["fast"]')
 

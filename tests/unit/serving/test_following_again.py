@@ -197,14 +197,14 @@ def test_an_old_variant_that_does_not_close_is_told_and_its_executors_stop(
 
     async def test(bench: Bench) -> None:
         old = bench.client.app.engine.opened
-        stop = old.pipeline.dispatcher.stop
+        stop = old.served.dispatcher.stop
 
         async def stopping(timeout_s: float) -> None:
             await stop(timeout_s)
             stopped.append(old)
 
         monkeypatch.setattr(old, "close", failing)
-        monkeypatch.setattr(old.pipeline.dispatcher, "stop", stopping)
+        monkeypatch.setattr(old.served.dispatcher, "stop", stopping)
         await bench.promote(2.0)
         await retired(bench)
         assert (await bench.answer())[0] == 2.0

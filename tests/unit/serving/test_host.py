@@ -480,7 +480,7 @@ def test_requests_of_an_unloaded_model_that_were_admitted_are_answered_and_later
         await until(fake.entered.is_set)
         waits = [asyncio.ensure_future(client.infer("b")) for _ in range(3)]
         engine = client.host.engine("b")
-        await until(lambda: engine.pipeline.dispatcher.scheduler.queue_rows == 6)
+        await until(lambda: engine.pipeline.serving.dispatcher.scheduler.queue_rows == 6)
         unread = client.connect("POST", "/v2/models/b/infer")
         unread.send(b'{"inputs": ', more=True)
         reading = asyncio.ensure_future(unread.answer())
@@ -628,7 +628,7 @@ def test_a_stop_fails_what_hangs_in_an_unloaded_model_and_closes_it(tmp_path: Pa
         await until(fake.entered.is_set)
         waits = asyncio.ensure_future(client.infer("b"))
         engine = client.host.engine("b")
-        await until(lambda: engine.pipeline.dispatcher.scheduler.queue_rows == 2)
+        await until(lambda: engine.pipeline.serving.dispatcher.scheduler.queue_rows == 2)
         await client.unload("b")
         await client.host.stop(timeout_s=0.05)
         assert (await waits).status == 503

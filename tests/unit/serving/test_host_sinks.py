@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.host_kit import add_models, running_host
 from tests.wait_kit import until
 
-from tailcut.observe.sinks import FinishedRequest, Switch
+from tailcut.observe.sinks import FinishedRequest, VariantSwitch
 
 
 class Notes:
@@ -22,7 +22,7 @@ class Notes:
     def on_batch(self, model: str, rows: int, duration_ns: int) -> None:
         self.batches.append((model, rows))
 
-    def on_switch(self, model: str, switch: Switch) -> None:
+    def on_switch(self, model: str, switch: VariantSwitch) -> None:
         self.switches.append((model, switch.variant))
 
 

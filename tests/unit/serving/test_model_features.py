@@ -192,7 +192,7 @@ def test_the_model_has_the_callers_deadline_less_what_the_caller_needs_itself(
         headers, body = {"x-tailcut-timeout-ms": "9000"}, {"entities": ["abc"]}
         assert (await client.post("/predict/parent", body, headers)).status == 200
         assert 8.0 < seen[-1] < 9.0
-        costs = client.app.host.engine("parent").pipeline.dispatcher.costs
+        costs = client.app.host.engine("parent").pipeline.serving.dispatcher.costs
         for _ in range(50):
             costs.observe(1, 3_000_000_000)
         assert (await client.post("/predict/parent", {"entities": ["new"]}, headers)).status == 200

@@ -144,8 +144,8 @@ def test_the_variants_evidence_decides_whether_requests_share_batches(
     async def main() -> None:
         opened = await deployment_loader.open_deployment(manifest, ModelSinks("m"))
         assert opened.merges is merges
-        assert opened.pipeline.dispatcher.scheduler.merge is merges
-        await opened.pipeline.dispatcher.stop(5)
+        assert opened.served.dispatcher.scheduler.merge is merges
+        await opened.served.dispatcher.stop(5)
 
     asyncio.run(main())
 

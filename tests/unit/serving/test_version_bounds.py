@@ -176,7 +176,7 @@ def test_a_fallback_is_never_asked_what_the_version_refuses(tmp_path: Path) -> N
         await engine.fallbacks.loaded()
         while engine.opened.fallback is None:
             await asyncio.sleep(0)
-        fallback = engine.opened.fallback.pipeline
+        fallback = engine.opened.fallback.served
         assert [spec.limits is not None for spec in fallback.specs] == [True, True]
         assert await told(client, 50) == refused(50, 50)
 

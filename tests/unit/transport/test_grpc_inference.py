@@ -98,13 +98,14 @@ def test_a_failed_request_is_freed_without_the_garbage_collector(
     alive: list[weakref.ref[RequestContext]] = []
 
     async def test(host: Host, infer: Infer) -> None:
-        admit = Pipeline.admit
+        pipeline = host.only.pipeline
+        admit = pipeline.admit
 
-        def watched(pipeline: Pipeline, context: RequestContext, *more: int, **names: bool) -> None:
+        def watched(context: RequestContext, rows: int, **names: bool) -> None:
             alive.append(weakref.ref(context))
-            admit(pipeline, context, *more, **names)
+            admit(context, rows, **names)
 
-        monkeypatch.setattr(Pipeline, "admit", watched)
+        monkeypatch.setattr(pipeline, "admit", watched)
         runtime.fail()
         gc.disable()
         try:

@@ -182,15 +182,13 @@ class _ModelInferences:
         call.timings.lap(Stage.RECEIVE, perf_counter_ns())
         request = parse(message) if isinstance(message, bytes) else message
         pipeline = pipeline_of(self._engine, request.model_name, request.model_version)
-        codec = self._codecs.of(pipeline)
+        codec = self._codecs.of(pipeline.serving)
         inference = codec.decode(request)
         call.priority = priority(inference.parameters)
         self._plane.bound(call, timeout_ns(inference.parameters))
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
         # A stream is not cached: what would recall its answer is not on its way.
-        pipeline.admit(
-            call, inference.rows, recalls=pipeline.tensor_cache is not None and not self._engine.opened.streams
-        )
+        pipeline.admit(call, inference.rows, recalls=pipeline.recalls_tensors and not self._engine.opened.streams)
         return pipeline, codec, inference
 
     def _note(
@@ -228,8 +226,8 @@ def _metadata(call: RequestContext, headers: HeaderMap) -> Metadata:
         ("x-tailcut-variant", call.variant),
         ("x-tailcut-cache", call.cache),
     ]
-    if call.pipeline is not None:
-        pairs.append(("x-tailcut-version", call.pipeline.served[1]))
+    if call.served is not None:
+        pairs.append(("x-tailcut-version", call.served.version))
     parent = traceparent(headers)
     if parent is not None:
         pairs.append(("traceparent", parent))

@@ -5,20 +5,18 @@ A hook pads the rows that it is given together to the longest of them, and the p
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tailcut.errors import BadRequest
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import Rows
-
-Predict = Callable[[RequestContext, Rows], Awaitable[list[Any]]]
+from tailcut.pipeline.stages import RowHandler
 
 _CACHE = ("stale", "miss", "hit")
 """What is said of a request where its rows differ: the first of these that is true of one."""
 
 
-async def answer_singly(predict: Predict, context: RequestContext, rows: Rows) -> list[Any]:
+async def answer_singly(predict: RowHandler, context: RequestContext, rows: Rows, from_client: bool) -> list[Any]:
     """Return one JSON value per row, in order.
 
     Args:
@@ -33,7 +31,7 @@ async def answer_singly(predict: Predict, context: RequestContext, rows: Rows) -
     for number, row in enumerate(rows):
         context.cache = before
         try:
-            values += await predict(context, [row])
+            values += await predict(context, [row], from_client)
         except BadRequest as error:
             said = f"row {number} of {len(rows)}, preprocessed alone: {error.message}"
             raise BadRequest(said, hint=error.hint, detail=error.detail) from error

@@ -1,0 +1,51 @@
+"""A loaded variant as requests meet it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailcut.common.validation import InputSpec
+from tailcut.models.dispatch.dispatcher import Dispatcher
+from tailcut.models.value_limits import PathLimits
+
+
+class ServedVariant:
+    """One loaded variant of a deployment. A request keeps the one that admitted it to its end.
+
+    Args:
+        name, version: of the variant and its version in the registry; in replies.
+        deployment_version: hash of everything that an answer of this variant depends on; part of cache keys.
+        features_version: adds the versions of models that compute features; None where there are none.
+        dispatcher: its queue and executors.
+        limits: of the values of requests; None where the form of the inputs is all that counts.
+        input_specs: forms of the inputs, where there are no limits.
+        rows_alone: whether each row runs alone, because rows of a batch influence each other.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        *,
+        name: str = "",
+        version: str = "",
+        deployment_version: bytes,
+        features_version: Callable[[bytes], bytes] | None = None,
+        limits: PathLimits | None = None,
+        input_specs: tuple[InputSpec, ...] = (),
+        rows_alone: bool = False,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.name = name
+        self.version = version
+        self.limits = limits
+        self.specs = input_specs if limits is None else limits.specs
+        self.rows_alone = rows_alone
+        self._deployment_version = deployment_version
+        self._features_version = features_version
+
+    @property
+    def deployment_version(self) -> bytes:
+        """The hash, with the current versions of the models that features come from."""
+        if self._features_version is None:
+            return self._deployment_version
+        return self._features_version(self._deployment_version)

@@ -1,0 +1,126 @@
+"""Features: entities to feature rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter_ns
+
+import msgspec
+
+from tailcut.common.timings import Stage
+from tailcut.features import EntityKey, FeatureService, FeatureSet
+from tailcut.features.source_opener import Models
+from tailcut.features.statistics import GroupStatistics
+from tailcut.manifest import Features, Manifest, resolve
+from tailcut.observe.exposition import Sample
+from tailcut.pipeline.hook_loading import HookCode
+from tailcut.pipeline.prediction_cache import STALE
+from tailcut.pipeline.request_context import RequestContext
+from tailcut.pipeline.stages import Answers, EntityHandler, RowHandler
+
+_SQLITE = "sqlite:///"
+
+_COUNTERS: tuple[tuple[str, str, str], ...] = (
+    ("stale_served", "tailcut_feature_stale", "Feature values served past their TTL because the source failed."),
+    ("errors", "tailcut_feature_source_errors", "Source calls that failed or timed out."),
+    ("refreshes", "tailcut_feature_refreshes", "Keys refreshed in the background."),
+    ("single_flight_joins", "tailcut_feature_joins", "Misses that joined a source call in flight."),
+    ("source_calls", "tailcut_feature_source_calls", "Source calls."),
+    ("source_s", "tailcut_feature_source_seconds", "Seconds spent in source calls."),
+)
+"""Field of GroupStatistics, metric, help; each with the labels group and entity_type."""
+
+
+async def open_features(manifest: Manifest, code: HookCode, models: Models | None = None) -> FeatureService | None:
+    """Open the feature groups of a manifest; None where it has none.
+
+    Args:
+        models: finds other models of the server.
+
+    Raises:
+        StartError: what could not be opened, and where in the manifest.
+    """
+    if not manifest.deployment.features.groups:
+        return None
+    declared = {field.name: field.type for field in manifest.deployment.model.fields}
+    return await FeatureService.open(
+        _settings(manifest),
+        resolve=lambda ref: resolve(ref, manifest),
+        declared=declared,
+        code_of=code.files.digest_of,
+        models=models,
+    )
+
+
+class FeatureStage:
+    """Fetches the feature groups of entities: those that memory does not have, all at once."""
+
+    def __init__(self, features: FeatureService) -> None:
+        self._features = features
+
+    def bind(self, rows: RowHandler) -> EntityHandler:
+        """See ``PathStage.bind``; an answer may be kept no longer than the features it was made from."""
+        features = self._features
+
+        async def answer(context: RequestContext, keys: Sequence[EntityKey]) -> Answers:
+            found = features.fetch_nowait(keys, context.tenant)
+            if found is None:
+                found = await self._fetch(context, keys)
+            context.timings.lap(Stage.FEATURES, perf_counter_ns())
+            if context.served is not None and context.served.limits is not None:
+                context.served.limits.check_fetched(found.rows)
+            fetched_ns = perf_counter_ns()
+            values = await rows(context, found.rows, False)
+            if any(found.stale):
+                context.cache = "stale"
+            elapsed_s = (perf_counter_ns() - fetched_ns) / 1e9
+            lives_s = zip(found.fresh_for_s, found.stale, strict=True)
+            return values, [STALE if stale else life_s - elapsed_s for life_s, stale in lives_s]
+
+        return answer
+
+    async def _fetch(self, context: RequestContext, keys: Sequence[EntityKey]) -> FeatureSet:
+        """Fetch what is not fresh in memory; see ``FeatureService.fetch`` for what it raises."""
+        features, own_ns = self._features, 0.0
+        if features.asks_models and context.served is not None:
+            # Another model should not compute what this one then has no time for.
+            own_ns = context.served.dispatcher.costs.cost.batch_ns(len(keys))
+        # A task of its own, so that it can be cancelled when the client goes.
+        context.waiting = task = asyncio.get_running_loop().create_task(
+            features.fetch(keys, context.tenant, (context.deadline_ns - own_ns) / 1e9)
+        )
+        try:
+            return await task
+        finally:
+            context.waiting = None
+            context.timings.lap(Stage.FEATURES, perf_counter_ns())  # also where it fails
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of the feature groups."""
+        statistics = self._features.statistics()
+        for group in statistics.groups:
+            yield from _group(group)
+        text = "Shared store calls skipped while the store was bypassed."
+        yield Sample("tailcut_feature_store_bypasses", text, "counter", {}, statistics.bypasses)
+
+
+def _group(group: GroupStatistics) -> Iterator[Sample]:
+    labels = {"group": group.name, "entity_type": group.entity_type}
+    lookups, text = "tailcut_feature_cache_lookups", "Feature value look-ups, by result."
+    yield Sample(lookups, text, "counter", {**labels, "result": "hit"}, group.hits)
+    yield Sample(lookups, text, "counter", {**labels, "result": "miss"}, group.misses)
+    for field, name, text in _COUNTERS:
+        yield Sample(name, text, "counter", labels, float(getattr(group, field)))
+    text = "Keys refreshed ahead in the background."
+    yield Sample("tailcut_feature_keys_in_use", text, "gauge", labels, group.in_use)
+
+
+def _settings(manifest: Manifest) -> Features:
+    """Return the feature settings with a relative SQLite path taken from the manifest's folder."""
+    features = manifest.deployment.features
+    path = features.database.removeprefix(_SQLITE)
+    if path == features.database or Path(path).is_absolute():
+        return features
+    return msgspec.structs.replace(features, database=f"{_SQLITE}{manifest.directory / path}")
