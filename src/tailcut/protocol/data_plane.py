@@ -17,6 +17,7 @@ from tailcut.protocol.auth import Guard
 from tailcut.protocol.bodies import Bodies
 from tailcut.protocol.encodings import decoded
 from tailcut.protocol.http import TIMEOUT, Body, HeaderMap, checked_tenant, name_request, tenant, timeout_ns
+from tailcut.protocol.local_model import LocalModel
 from tailcut.protocol.operator_log import told
 from tailcut.serving.deployment import Engine
 from tailcut.serving.host import Host
@@ -56,6 +57,15 @@ class DataPlane:
         self.guard = guard or Guard()
         self._bodies = Bodies(int(host.server.max_body_bytes), int(host.server.max_arriving_bytes))
         self._models: dict[str, ModelPlane] = {}
+        host.open_local = self.local
+
+    def local(self, name: str, *, by_entity: bool) -> LocalModel:
+        """Return a model for the feature group of another.
+
+        Args:
+            by_entity: whether the keys of the group are the model's entities.
+        """
+        return LocalModel(self.model(name), by_entity=by_entity)
 
     def model(self, name: str) -> ModelPlane:
         """Return the part that is of one model.

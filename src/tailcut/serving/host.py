@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from functools import partial
 from reprlib import repr as shown
 from time import perf_counter, perf_counter_ns
-from typing import Any
+from typing import Any, Protocol
 
 from tailcut import logs
 from tailcut.errors import NotFound, NotReady, StartError, TailcutError
+from tailcut.features.sources.model import ServedModel
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import Hosted, HostManifest, refuse_cycles
 from tailcut.observe.exposition import Exposition, ModelSeries, Sample
@@ -22,7 +23,6 @@ from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.host_state import HostState
 from tailcut.serving.notices import tell_ready
-from tailcut.serving.served_model import LocalModel
 
 log = logging.getLogger("tailcut.server")
 
@@ -30,6 +30,12 @@ _SEVERITY = ("ready", "draining", "stopped", "unloaded", "loading", "failed")
 """States of models; the host as a whole is in the last of those that its required models are in."""
 
 _LONGEST_NAMES = 10
+
+
+class OpenLocal(Protocol):
+    """See ``DataPlane.local``."""
+
+    def __call__(self, name: str, *, by_entity: bool) -> ServedModel: ...
 
 
 class Host:
@@ -42,6 +48,7 @@ class Host:
         on_added: called with the name of a model that came after the start.
         loop_lag: nanoseconds by which the event loop woke up later than asked.
         exposition: what /metrics shows.
+        open_local: opens a model for the feature group of another; set by the data plane, through which it is asked.
         where: " on " and the addresses that it listens on, for the log; empty where it listens on none.
     """
 
@@ -64,6 +71,7 @@ class Host:
         self._timer: asyncio.TimerHandle | None = None
         self._phase = ""
         self.on_added: list[Callable[[str], object]] = []
+        self.open_local: OpenLocal | None = None
         self.where = ""
 
     @classmethod
@@ -180,7 +188,7 @@ class Host:
         """Whether there is a model of that name whose manifest could not be read."""
         return name in self._hosted and name not in self.engines
 
-    def _model(self, name: str, key: tuple[str, ...], where: str) -> LocalModel:
+    def _model(self, name: str, key: tuple[str, ...], where: str) -> ServedModel:
         """Return a model for the feature group of another."""
         engine = self.engines.get(name)
         if engine is None and (error := self._hosted[name].error if name in self._hosted else None) is not None:
@@ -192,7 +200,8 @@ class Host:
             raise StartError(
                 f"{where}: model {name!r} is not served here", hint=f"this server has {_names(self._hosted)}"
             )
-        return LocalModel(engine, by_entity=engine.deployment.features.entity == key)
+        assert self.open_local is not None, "a host with several models is asked through a data plane"
+        return self.open_local(name, by_entity=engine.deployment.features.entity == key)
 
     async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """List every variant of every version of every model; see ``Repository.index``. New folders are found."""

@@ -15,7 +15,7 @@ from tests.app_kit import Client, counters
 
 from tailcut.errors import ManifestError
 from tailcut.manifest.host import load_host
-from tailcut.serving.served_model import LocalModel
+from tailcut.protocol.local_model import LocalModel
 from tailcut.transport.asgi import ASGIApplication
 
 CHILD = """

@@ -1,0 +1,91 @@
+"""A model of the server, called in this process by another model's feature group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn, Protocol
+
+import msgspec
+
+from tailcut.errors import TailcutError
+from tailcut.pipeline.request_context import RequestContext
+from tailcut.protocol.http import HeaderMap
+from tailcut.serving.deployment import Engine
+
+ROUTE = "features"
+"""What requests of other models are counted under."""
+
+_NO_HEADERS: dict[str, str] = {}
+
+_Ask = tuple[Sequence[dict[str, Any]], float, str]
+"""Rows, the deadline in seconds by the monotonic clock, and the tenant."""
+
+
+class Plane(Protocol):
+    """The part of ``data_plane.ModelPlane`` that is used here."""
+
+    engine: Engine
+
+    async def answer(self, door: Any, route: str, work: Any, headers: HeaderMap, source: Any) -> Any:
+        """See ``ModelPlane.answer``."""
+        ...
+
+    def carry(self, context: RequestContext, tenant: str, left_ns: int) -> None:
+        """See ``ModelPlane.carry``."""
+        ...
+
+
+class LocalModel:
+    """See ``features.sources.model.ServedModel``; the ``Door`` of feature groups.
+
+    Args:
+        plane: of the model that is asked.
+        by_entity: whether the keys of the group are its entities.
+    """
+
+    def __init__(self, plane: Plane, *, by_entity: bool) -> None:
+        self._plane = plane
+        self._engine = plane.engine
+        self._by_entity = by_entity
+        self._version = b""
+        self._engine.recorder.expect(ROUTE)
+
+    @property
+    def version(self) -> bytes:
+        """Of what answers now, or answered last."""
+        if self._engine.is_loaded:
+            self._version = self._engine.pipeline.serving.deployment_version
+        return self._version
+
+    async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> list[Any]:
+        """Answer rows; see ``ServedModel.predict``."""
+        found: list[Any] = await self._plane.answer(self, ROUTE, self._predict, _NO_HEADERS, (rows, deadline_s, tenant))
+        return found
+
+    async def _predict(self, context: RequestContext, headers: HeaderMap, ask: _Ask) -> list[Any]:
+        rows, deadline_s, tenant = ask
+        left_ns = int(deadline_s * 1e9) - context.timings.start_ns  # both by the monotonic clock
+        self._plane.carry(context, tenant, max(left_ns, 1))
+        pipeline = self._engine.pipeline
+        if self._by_entity:
+            values = await pipeline.predict_entities(context, [_entity(row) for row in rows])
+        else:
+            values = await pipeline.predict_rows(context, rows)
+        return [msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value for value in values]
+
+    # -- The door of the data plane ----------------------------------------------------------------------------------
+
+    def answered(self, context: RequestContext, headers: HeaderMap, answer: list[Any]) -> list[Any]:
+        """Return the answer as it is."""
+        return answer
+
+    def failed(self, context: RequestContext, headers: HeaderMap, error: TailcutError, incident: str) -> NoReturn:
+        """Raise the error."""
+        try:
+            raise error
+        finally:
+            del error  # its traceback knows this frame: a circle would keep the request
+
+
+def _entity(row: dict[str, Any]) -> Any:
+    return row if len(row) > 1 else next(iter(row.values()))
