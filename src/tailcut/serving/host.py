@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -60,6 +61,8 @@ class Host:
             self._state.models = self._model
         self.exposition = Exposition(self._series, self.loop_lag, [self._samples])
         self._loading: dict[str, asyncio.Task[None]] = {}
+        self._unloads: Counter[str] = Counter()
+        """Unloads of each model so far: a load that was asked for before the latest one is not carried out."""
         self._timer: asyncio.TimerHandle | None = None
         self._phase = ""
         self.on_added: list[Callable[[str], object]] = []
@@ -223,14 +226,18 @@ class Host:
 
         Raises:
             NotFound: there is no such model, version or variant.
-            NotReady: the server is draining, or the model is unloaded while it is loaded.
+            NotReady: the server is draining, or the model is unloaded while it is loaded or its load waits.
             TailcutError: why it cannot be loaded.
         """
+        unloads = self._unloads[name]
         await self._look()
         if self.has_failed(name):
-            name = await self._read_failed(name)
+            found = await self._read_failed(name)
+            self._refuse_unloaded(name, unloads)
+            name, unloads = found, self._unloads[found]
         while (task := self._loading.get(name)) is not None:
             await asyncio.wait({task})
+        self._refuse_unloaded(name, unloads)
         if self._phase:
             raise NotReady(f"the server is {self._phase}", hint="load the model on another server")
         engine = self.engine(name)
@@ -260,6 +267,7 @@ class Host:
         """
         if self._phase:
             raise NotReady(f"the server is {self._phase}", hint="it unloads everything when it stops")
+        self._unloads[name] += name in self._hosted
         if self.has_failed(name):
             return  # there is nothing of it
         engine = self.engine(name)
@@ -269,6 +277,15 @@ class Host:
             with _about(name):
                 engine.unload()
         log.info("the model is unloaded; its memory is freed when its requests have ended", extra={"model": name})
+
+    def _refuse_unloaded(self, name: str, unloads: int) -> None:
+        """Refuse a load where an unload came after it.
+
+        Args:
+            unloads: of the model when the load was asked for.
+        """
+        if self._unloads[name] > unloads and not self._phase:
+            raise NotReady(f"model {name!r} was unloaded while its load waited", hint="load it again")
 
     def _begin(
         self, name: str, engine: Engine, choose: Choose | None = None, read: Callable[[], Manifest] | None = None

@@ -526,6 +526,46 @@ def test_unload_while_loading_ends_the_load(tmp_path: Path, runtimes: Runtimes) 
     serve(test, add_models(tmp_path, a=1.0, b=2.0), overrides=THREAD)
 
 
+@pytest.mark.parametrize("loads", [2, 5])
+def test_unload_ends_all_loads_that_wait_for_their_turn(tmp_path: Path, runtimes: Runtimes, loads: int) -> None:
+    async def test(client: HostClient) -> None:
+        await client.unload("b")
+        runtimes.hold("b")
+        before = runtimes.entered.count("b")
+        waiting = [asyncio.ensure_future(client.load("b")) for _ in range(loads)]
+        await until(lambda: runtimes.entered.count("b") > before)
+        assert (await client.unload("b")).status == 200
+        replies = [await each for each in waiting]
+        assert [reply.status for reply in replies] == [503] * loads
+        said = sorted(reply.json["error"] for reply in replies)
+        assert said[0] == "model 'b' was unloaded while it was loading"
+        assert set(said[1:]) == {"model 'b' was unloaded while its load waited"}
+        assert {reply.json["hint"] for reply in replies} == {"load it again"}
+        assert (await client.states())["b"] == "unloaded"
+        runtimes.let("b")
+        await until(lambda: len(runtimes.opened["b"]) == 2)
+        await until(lambda: runtimes.open_now == {"a": 1})
+        assert (await client.load("b")).status == 200
+
+    serve(test, add_models(tmp_path, a=1.0, b=2.0), overrides=THREAD)
+
+
+def test_of_loads_and_unloads_at_once_the_last_word_wins(tmp_path: Path, runtimes: Runtimes) -> None:
+    async def test(client: HostClient) -> None:
+        host = client.host
+        for last in ("unload", "load") * 3:
+            first = [asyncio.ensure_future(host.load("b")) for _ in range(3)]
+            await asyncio.sleep(0)  # each is asked for
+            host.unload("b")
+            if last == "load":
+                await host.load("b")
+            ends = await asyncio.gather(*first, return_exceptions=True)
+            assert all(isinstance(end, NotReady) for end in ends)
+            assert (await client.states())["b"] == ("ready" if last == "load" else "unloaded")
+
+    serve(test, add_models(tmp_path, a=1.0, b=2.0), overrides=THREAD)
+
+
 def test_unload_during_the_start_leaves_the_others_starting(tmp_path: Path, runtimes: Runtimes) -> None:
     async def main() -> None:
         runtimes.hold("b")
