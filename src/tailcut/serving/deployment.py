@@ -9,6 +9,7 @@ from time import perf_counter, perf_counter_ns
 from typing import Any, Literal
 
 from tailcut import logs
+from tailcut.code.digest import few
 from tailcut.errors import NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Sample
@@ -256,6 +257,20 @@ class Engine:
         """What is promoted or named but not served (yet), for clients; empty where nothing is amiss."""
         switcher = self.repository.used
         return switcher.describe() if switcher is not None else {}
+
+    @property
+    def outdated(self) -> dict[str, Any]:
+        """What clients are told of code that has changed on the disk; empty where it has not."""
+        stale = self._opened.code.files.stale if self._opened is not None else ()
+        if not stale:
+            return {}
+        said = f"{few(stale)} changed on the disk after this process had imported the code, which goes on running"
+        return {"code": {"state": "outdated", "error": said, "hint": "restart the server to run the new code"}}
+
+    @property
+    def notices(self) -> dict[str, Any]:
+        """What clients are told beside the state: of the promotion, and of the code."""
+        return self.promotion | self.outdated
 
     @property
     def is_ready(self) -> bool:

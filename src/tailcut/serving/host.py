@@ -139,14 +139,14 @@ class Host:
         """Return what GET /v2/health/ready answers: of one model its own state, of several each one's."""
         found: dict[str, Any] = {"ready": self.is_ready, "state": self.state}
         if self.manifest.is_single:
-            return found | self.only.promotion
+            return found | self.only.notices
         models = {}
         for name, hosted in self._hosted.items():
             engine = self.engines.get(name)
             ready = engine is not None and engine.is_ready
             models[name] = {"ready": ready, "state": self._state_of(name), "required": hosted.required}
-            if engine is not None and engine.promotion:
-                models[name] |= engine.promotion
+            if engine is not None:
+                models[name] |= engine.notices
             if (why := self._why_not(name)) is not None:
                 models[name]["reason"] = why.message
         return found | {"models": models}
@@ -172,6 +172,10 @@ class Host:
         if (hosted := self._hosted.get(name)) is not None and hosted.error is not None:
             raise NotReady(f"model {name!r} failed to load: {hosted.error.message}", hint=hosted.error.hint)
         raise NotFound(f"model {shown(name)} is unknown", hint=f"this server has {_names(self._hosted)}")
+
+    def outdated(self, name: str) -> dict[str, Any]:
+        """Return what clients are told of a model whose code has changed on the disk; empty where it has not."""
+        return self.engines[name].outdated if name in self.engines else {}
 
     def has_failed(self, name: str) -> bool:
         """Whether there is a model of that name whose manifest could not be read."""

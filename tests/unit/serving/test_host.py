@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.app_kit import FEATURES
+from tests.app_kit import FEATURES, Answer
 from tests.host_kit import HostClient, Runtimes, add_model, add_models, host_of, running_host
 from tests.promotion_kit import Promotions
 from tests.promotion_kit import deployment as promoted
@@ -465,6 +465,127 @@ def test_a_load_that_waits_when_the_host_ends_opens_nothing(tmp_path: Path, runt
         assert len(runtimes.opened["b"]) == 1
 
     asyncio.run(main())
+
+
+# -- Code that changes under a server ----------------------------------------------------------------------------------
+
+POSTPROCESS = """
+from pathlib import Path
+
+WORD = Path(__file__).with_name("word.txt").read_text() if {reads} else ""
+
+def postprocess(outputs):
+    return [f"{word}{{WORD}}" for _ in outputs["y"]]
+"""
+
+
+def add_hooked(folder: Path, module: str, word: str = "old", *, reads: bool = False) -> Path:
+    """Write a model "b" whose answers are a word; return the file of its hook."""
+    manifest = add_model(folder, "b")
+    files = 'files = ["word.txt"]' if reads else ""
+    mend(manifest, "[model]", f'[model]\npostprocess = "{module}:postprocess"\n{files}')
+    file = folder / "b" / f"{module}.py"
+    file.write_text(POSTPROCESS.format(word=word, reads=reads))
+    (folder / "b" / "word.txt").write_text("!")
+    return file
+
+
+async def said(client: HostClient) -> str:
+    """Return what "b" answers."""
+    reply = await client.post("/predict/b", {"rows": [{"id": 1, "value": 2}]})
+    assert reply.status == 200, reply.json
+    word: str = reply.json["predictions"][0]
+    return word
+
+
+async def reload(client: HostClient) -> Answer:
+    """Unload "b" and load it again."""
+    assert (await client.unload("b")).status == 200
+    reply = await client.load("b")
+    assert reply.status == 200, reply.json
+    return reply
+
+
+def test_a_hook_that_was_edited_is_told_of_and_the_version_is_of_the_code_that_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_model(tmp_path, "a")
+    file = add_hooked(tmp_path, "edited_hooks")
+
+    async def test(client: HostClient) -> None:
+        engine = client.host.engine("b")
+        version = engine.pipeline.version
+        old = file.read_text()
+        for text, outdated in ((old.replace("old", "new"), True), (old, False)):
+            caplog.clear()
+            file.write_text(text)
+            reply = await reload(client)
+            assert await said(client) == "old"
+            assert engine.pipeline.version == version, "the code that runs is the same"
+            ready = (await client.get("/v2/health/ready")).json
+            shown = (reply.json, ready["models"]["b"], (await client.get("/v2/models/b")).json)
+            for found in shown:
+                assert ("code" in found) == outdated
+                if outdated:
+                    assert found["code"]["state"] == "outdated"
+                    assert "edited_hooks.py changed on the disk" in found["code"]["error"]
+                    assert "restart the server" in found["code"]["hint"]
+            assert ready["ready"]
+            assert "code" not in ready["models"]["a"]
+            assert ("edited_hooks.py changed on the disk" in caplog.text) == outdated
+            assert "during its import" not in caplog.text
+
+    serve(test, tmp_path)
+
+
+def test_a_hook_that_was_removed_is_told_of_likewise(tmp_path: Path) -> None:
+    add_model(tmp_path, "a")
+    file = add_hooked(tmp_path, "removed_hooks")
+
+    async def test(client: HostClient) -> None:
+        version = client.host.engine("b").pipeline.version
+        file.unlink()
+        assert "removed_hooks.py" in (await reload(client)).json["code"]["error"]
+        assert client.host.engine("b").pipeline.version == version
+
+    serve(test, tmp_path)
+
+
+def test_a_model_that_came_to_a_running_server_is_loaded_again_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its files are younger than the process, and what it imported of them is known all the same."""
+    add_model(tmp_path, "a")
+
+    async def test(client: HostClient) -> None:
+        add_hooked(tmp_path, "late_hooks")
+        assert (await client.load("b")).status == 200
+        version = client.host.engine("b").pipeline.version
+        assert (await reload(client)).json == {}
+        assert client.host.engine("b").pipeline.version == version
+        assert "changed" not in caplog.text
+
+    serve(test, tmp_path)
+
+
+def test_a_data_file_that_a_module_may_hold_makes_a_version_of_its_own(tmp_path: Path) -> None:
+    add_model(tmp_path, "a")
+    add_hooked(tmp_path, "reading_hooks", reads=True)
+
+    async def test(client: HostClient) -> None:
+        engine = client.host.engine("b")
+        versions = [engine.pipeline.version]
+        (tmp_path / "b" / "word.txt").write_text("?")
+        for _ in range(2):
+            assert "word.txt changed on the disk" in (await reload(client)).json["code"]["error"]
+            assert await said(client) == "old!"
+            versions.append(engine.pipeline.version)
+        assert len(set(versions)) == 3, "nobody knows which text a hook has in hand: it shares no cached answers"
+        (tmp_path / "b" / "word.txt").write_text("!")
+        assert (await reload(client)).json == {}
+        assert engine.pipeline.version == versions[0]
+
+    serve(test, tmp_path)
 
 
 # -- Unloading ---------------------------------------------------------------------------------------------------------
