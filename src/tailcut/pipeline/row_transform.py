@@ -13,7 +13,7 @@ from tailcut.common.json_values import encode
 from tailcut.common.tensors import Array, Arrays
 from tailcut.common.texts import texts_of
 from tailcut.common.validation import InputSpec, all_finite, check_rows, not_finite
-from tailcut.errors import BadRequest, HookError, InferenceError, TailcutError
+from tailcut.errors import BadRequest, HookError, InferenceError, TailcutError, WrongFields
 from tailcut.manifest import Model
 from tailcut.models.value_limits import PathLimits, input_specs
 from tailcut.pipeline import hook_errors
@@ -98,7 +98,7 @@ class RowTransform:
         """Refuse a field that nothing reads: it is misspelt, or meant to change the answer."""
         for name in row:
             if name not in self._fields:
-                raise BadRequest(
+                raise WrongFields(
                     f"row {place} has the unknown field {shown(name)}", hint=f"its fields are {', '.join(self._fields)}"
                 )
 
@@ -106,7 +106,8 @@ class RowTransform:
         """Return the error for values that the inputs do not take."""
         said = error.message if isinstance(error, TailcutError) else _said(error)
         if from_client:
-            return BadRequest(f"the rows cannot be turned into inputs: {said}", hint=self._rows_hint())
+            kind = WrongFields if isinstance(error, WrongFields) else BadRequest
+            return kind(f"the rows cannot be turned into inputs: {said}", hint=self._rows_hint())
         return HookError(
             "feature rows cannot be turned into inputs",
             hint="run `tailcut check --entity`; the model must accept every row of the feature groups",
@@ -198,7 +199,7 @@ class RowTransform:
                 columns = self._columns[spec.name]
                 for name in columns or (spec.name,):
                     if name not in row:
-                        raise BadRequest(f"row {place}: the field {name!r} is missing")
+                        raise WrongFields(f"row {place}: the field {name!r} is missing")
                     try:
                         array = converted([row[name]], spec)
                         if columns and _has_vectors(spec, columns):

@@ -20,6 +20,7 @@ from tailcut.observe.exposition import Exposition, ModelSeries, Sample
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
+from tailcut.serving.feature_chains import refuse_misfits
 from tailcut.serving.host_state import HostState
 from tailcut.serving.notices import tell_ready
 from tailcut.serving.served_model import LocalModel
@@ -86,7 +87,8 @@ class Host:
             if hosted.error is not None:
                 log.error("the model cannot be loaded: %s", hosted.error, extra={"model": hosted.name})
         for name, engine in self.engines.items():
-            self._begin(name, engine)
+            read = partial(self._fitting, engine.manifest, self._known(name)) if self._state.many else None
+            self._begin(name, engine, read=read)
         loading = list(self._loading.values())
         await asyncio.gather(*loading, return_exceptions=True)
         self._state.quiet = True  # from here on others may be serving
@@ -193,7 +195,7 @@ class Host:
             raise StartError(
                 f"{where}: model {name!r} is not served here", hint=f"this server has {_names(self._hosted)}"
             )
-        return LocalModel(engine, by_entity=engine.deployment.features.entity == key)
+        return LocalModel(engine, by_entity=sorted(engine.deployment.features.entity) == sorted(key))
 
     async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """List every variant of every version of every model; see ``Repository.index``. New folders are found."""
@@ -250,7 +252,7 @@ class Host:
                 await engine.repository.load(version=version, variant=variant)
             return
         others = [other.manifest for other in self.engines.values() if other is not engine]
-        read = partial(self._read_again, self._hosted[name], others)
+        read = partial(self._read_again, self._hosted[name], others, self._known(name))
         task = self._begin(name, engine, engine.repository.choose(version, variant), read)
         try:
             await asyncio.shield(task)
@@ -318,11 +320,23 @@ class Host:
         cause = None if isinstance(error, TailcutError) else error
         log.error("the model could not be loaded: %s", error, exc_info=cause, extra={"model": name})
 
-    def _read_again(self, hosted: Hosted, others: Sequence[Manifest]) -> Manifest:
+    def _known(self, name: str) -> dict[str, Manifest]:
+        """Return the manifests of the other models that are not out of date: the models are in use, or will be."""
+        used = {"ready", "loading", "draining"}
+        return {key: each.manifest for key, each in self.engines.items() if key != name and each.state in used}
+
+    @staticmethod
+    def _fitting(manifest: Manifest, known: dict[str, Manifest]) -> Manifest:
+        """Return a manifest whose feature groups fit the models that they ask; blocks. See ``refuse_misfits``."""
+        refuse_misfits(manifest, known)
+        return manifest
+
+    def _read_again(self, hosted: Hosted, others: Sequence[Manifest], known: dict[str, Manifest]) -> Manifest:
         """Return a model's manifest as it is by now; blocks, so that it is given all that it looks at.
 
         Args:
             others: manifests of the other models, as they were loaded.
+            known: those of them that are in use.
 
         Raises:
             TailcutError: what is wrong with it; or it has another name by now.
@@ -333,7 +347,12 @@ class Host:
         if found.name != hosted.name:
             raise _renamed(found, hosted.name, "but was started with another")
         refuse_cycles([*others, found.manifest])
-        return found.manifest
+        for name, other in known.items():
+            try:
+                refuse_misfits(other, {found.name: found.manifest})
+            except TailcutError as error:
+                log.warning("its feature groups no longer fit model %s: %s", found.name, error, extra={"model": name})
+        return self._fitting(found.manifest, known)
 
     async def _read_failed(self, name: str) -> str:
         """Read the manifest again that could never be read; return the name that it gives the model.

@@ -37,6 +37,11 @@ class LocalModel:
             self._version = self._engine.pipeline.version
         return self._version
 
+    @property
+    def timeout_s(self) -> float:
+        """Longest time that it takes for an answer."""
+        return self._engine.timeout_ns / 1e9
+
     async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> list[Any]:
         """Answer rows; see ``ServedModel.predict``."""
         engine = self._engine
