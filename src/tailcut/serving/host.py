@@ -7,7 +7,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from reprlib import repr as shown
 from time import perf_counter, perf_counter_ns
 from typing import Any
@@ -64,6 +66,8 @@ class Host:
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloads: Counter[str] = Counter()
         """Unloads of each model so far: a load that was asked for before the latest one is not carried out."""
+        self._taken: dict[Path, str] = {}
+        """Manifests whose models have the name of another one, and what they are listed as."""
         self._timer: asyncio.TimerHandle | None = None
         self._phase = ""
         self.on_added: list[Callable[[str], object]] = []
@@ -370,20 +374,41 @@ class Host:
         if new != name and new in self._hosted:
             raise _renamed(found, name, f"which {self._hosted[new].file} has")
         del self._hosted[name]
+        self._taken.pop(found.file, None)
         self._add(found)
         return new
 
     async def _look(self) -> None:
         """Find models in new subfolders."""
         looked = await asyncio.to_thread(self.manifest.look)
-        known = {hosted.file for hosted in self._hosted.values()}
+        for file in self._taken.keys() - {hosted.file for hosted in looked}:
+            del self._hosted[self._taken.pop(file)]  # its folder is gone
+        known = {hosted.file for hosted in self._hosted.values()} - self._taken.keys()
         for hosted in looked:
             if hosted.file in known:
                 continue
-            if hosted.name in self._hosted:
-                log.error("%s: its name is that of %s", hosted.file, self._hosted[hosted.name].file)
+            listed = self._taken.get(hosted.file)
+            owner = self._hosted.get(hosted.name)
+            if owner is not None and (owner.file != hosted.file or hosted.error is not None):
+                self._add_taken(hosted, owner)
                 continue
+            if listed is not None:
+                del self._hosted[listed], self._taken[hosted.file]
             self._add(hosted)
+
+    def _add_taken(self, hosted: Hosted, owner: Hosted) -> None:
+        """List a model whose name another one has as failed: by its folder's name, or its path where that is taken."""
+        error = hosted.error or StartError(
+            f"{hosted.file} says name = {hosted.name!r}, which {owner.file} has",
+            hint="give it another name, and load it",
+        )
+        folder = hosted.file.parent
+        listed = self._taken.get(hosted.file) or (str(folder) if folder.name in self._hosted else folder.name)
+        before = self._hosted.get(listed)
+        self._taken[hosted.file] = listed
+        self._hosted[listed] = replace(hosted, manifest=None, error=error)
+        if before is None or before.error is None or before.error.message != error.message:
+            log.error("the model cannot be loaded: %s", error, extra={"model": listed})
 
     def _add(self, hosted: Hosted) -> None:
         """Add a model that was found after the start."""

@@ -309,7 +309,15 @@ def test_a_new_folder_that_is_broken_or_has_a_taken_name_is_told_and_harms_nobod
         index = await client.index()
         assert (index["a"][0], index["b"][0]) == ("READY", "UNAVAILABLE")
         assert "slo.p95" in index["b"][1]
-        assert f"{taken}: its name is that of {a}" in caplog.text
+        reason = f"{taken} says name = 'a', which {a} has"
+        assert index["c"] == ("UNAVAILABLE", reason)
+        assert (await client.index())["c"] == index["c"]
+        assert (await client.load("a")).status == 200
+        told = [record for record in caplog.records if reason in record.getMessage()]
+        assert len(told) == 1, "once, not by every look"
+        assert (await client.reasons())["c"] == reason
+        refused = await client.load("c")
+        assert (refused.status, refused.json["error"]) == (500, reason)
         assert await client.factor("a") == 1.0
         assert client.host.is_ready
         mend(taken, 'name = "a"', 'name = "c"')
@@ -317,6 +325,38 @@ def test_a_new_folder_that_is_broken_or_has_a_taken_name_is_told_and_harms_nobod
         assert await client.factor("c") == 3.0
 
     serve(test, tmp_path)
+
+
+def test_a_new_folder_with_a_taken_name_is_listed_by_what_no_other_model_has(tmp_path: Path) -> None:
+    async def test(client: HostClient) -> None:
+        add_model(tmp_path, "b", 2.0, directory="x")
+        assert set(await client.index()) == {"a", "b"}
+        late = add_model(tmp_path, "a", 3.0, directory="b")
+        listed = str(late.parent)
+        assert (await client.index())[listed][0] == "UNAVAILABLE"
+        mend(late, 'name = "a"', 'name = "b"')
+        assert "which" in (await client.index())[listed][1]
+        mend(late, "[model]", f"{BROKEN}[model]")
+        assert "slo.p95" in (await client.index())[listed][1]
+        mend(late, BROKEN, "")
+        mend(late, 'name = "b"', 'name = "d"')
+        assert set(await client.index()) == {"a", "b", "d"}
+        assert (await client.load("d")).status == 200
+        assert await client.factor("d") == 3.0
+
+    serve(test, add_models(tmp_path, a=1.0))
+
+
+def test_a_folder_with_a_taken_name_that_is_removed_is_listed_no_more(tmp_path: Path) -> None:
+    async def test(client: HostClient) -> None:
+        add_model(tmp_path, "a", 3.0, directory="c")
+        assert set(await client.index()) == {"a", "c"}
+        mend(tmp_path / "c" / "tailcut.toml", "[model]", f"{BROKEN}[model]")
+        assert "slo.p95" in (await client.index())["c"][1]
+        shutil.rmtree(tmp_path / "c")
+        assert set(await client.index()) == {"a"}
+
+    serve(test, add_models(tmp_path, a=1.0))
 
 
 def test_a_folder_found_twice_at_once_is_one_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
