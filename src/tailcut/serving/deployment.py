@@ -48,6 +48,7 @@ class Engine:
     Attributes:
         state: "ready" only between a finished warm-up and the start of draining.
         failure: why loading failed, where it did.
+        is_new: whether it was found after the start, and never loaded or unloaded since.
         follower: keeps the deployment on what the registry promotes; None where it serves a named variant.
         say: tells the operator what happened, one line at a time.
     """
@@ -58,6 +59,7 @@ class Engine:
         self.recorder = Recorder()
         self.state: State = "loading"
         self.failure: TailcutError | None = None
+        self.is_new = False
         self.failures = ModelFailures(self.host.failures, self.deployment.name)
         self.in_flight: dict[RequestContext, None] = {}
         self._in_flight_count = InFlight(self.in_flight, self.host.arrivals)
@@ -83,7 +85,7 @@ class Engine:
         """Be loading from now on: ``start`` follows."""
         if self.state not in {"draining", "stopped"}:
             self.state = "loading"
-        self.failure = None
+        self.failure, self.is_new = None, False
 
     def abandoned(self) -> None:
         """Note that ``start`` was cancelled, maybe before it had its first turn."""
@@ -169,6 +171,7 @@ class Engine:
         Raises:
             NotReady: the deployment is not loaded, or draining.
         """
+        self.is_new = False
         if self.state in {"unloaded", "failed"}:
             self.state, self.failure = "unloaded", None
             return
@@ -235,6 +238,13 @@ class Engine:
                 raise NotReady(f"model {name!r} failed to load: {self.failure.message}", hint=self.failure.hint)
             raise NotReady(f"model {name!r} is loading and warming up", hint="poll /v2/health/ready and retry")
         return self._opened
+
+    @property
+    def not_served(self) -> str:
+        """Why no variant answers, for the index: the state, or that the model was never loaded."""
+        if self.failure is not None:
+            return f"failed: {self.failure.message}"
+        return "not loaded yet" if self.state == "unloaded" and self.is_new else self.state
 
     @property
     def is_loaded(self) -> bool:

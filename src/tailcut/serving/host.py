@@ -223,7 +223,7 @@ class Host:
         if ready_only or name not in self._hosted:  # it has another name by now
             return []
         why = self._why_not(name) or unreadable
-        reason = why.message if why is not None else self._state_of(name)
+        reason = why.message if why is not None else engine.not_served if engine is not None else "failed"
         return [{"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason}]
 
     async def load(self, name: str, *, version: str = "", variant: str = "") -> None:
@@ -312,7 +312,8 @@ class Host:
         logs.model.set(name)
         started_s = perf_counter()
         await engine.start(choose, read)
-        tell_ready(name, engine.opened, perf_counter() - started_s, self.where)
+        if engine.state == "ready":  # not where the server began to drain meanwhile
+            tell_ready(name, engine.opened, perf_counter() - started_s, self.where)
 
     def _loaded(self, name: str, engine: Engine, ended: asyncio.Task[None]) -> None:
         del self._loading[name]
@@ -349,7 +350,7 @@ class Host:
         if found.manifest is None:
             raise found.error or StartError(f"{found.file}: cannot be read")
         if found.name != hosted.name:
-            raise _renamed(found, hosted.name, "but was started with another")
+            raise _renamed(found, hosted.name, f"but was started as {hosted.name!r}")
         refuse_cycles([*others, found.manifest])
         for name, other in known.items():
             try:
@@ -415,7 +416,7 @@ class Host:
         self._hosted[hosted.name] = hosted
         if hosted.manifest is not None:
             engine = self.engines[hosted.name] = Engine(hosted.manifest, self._state)
-            engine.state = "unloaded"
+            engine.state, engine.is_new = "unloaded", True
             for tell in self.on_added:
                 tell(hosted.name)
 

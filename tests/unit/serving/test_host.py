@@ -65,7 +65,9 @@ def test_each_model_answers_under_its_name(tmp_path: Path) -> None:
         reply = await client.post("/predict/c", {"rows": [{"id": 1, "value": 2}]})
         assert reply.json["model"] == "c"
         assert {name: state for name, (state, _) in (await client.index()).items()} == dict.fromkeys("abc", "READY")
-        paths = (await client.get("/openapi.json")).json["paths"]
+        described = (await client.get("/openapi.json")).json
+        paths = described["paths"]
+        assert described["info"]["title"] == "tailcut"
         assert {"/v2/models/a/infer", "/v2/models/b/infer", "/predict/c"} <= set(paths)
 
     serve(test, add_models(tmp_path, a=1.0, b=2.0, c=3.0))
@@ -263,7 +265,11 @@ def test_a_model_whose_manifest_was_spoiled_meanwhile_has_failed_with_that_reaso
             file.unlink()
         else:
             mend(file, 'name = "b"', 'name = "other"')
-        reason = {"broken": "slo.p95", "gone": "no manifest found", "renamed": "says name = 'other'"}[fault]
+        reason = {
+            "broken": "slo.p95",
+            "gone": "no manifest found",
+            "renamed": "says name = 'other', but was started as 'b'",
+        }[fault]
         refused = await client.load("b")
         assert refused.status == 500
         assert reason in refused.json["error"]
@@ -283,7 +289,7 @@ def test_new_folders_are_found_by_the_index_and_by_a_load(tmp_path: Path) -> Non
     async def test(client: HostClient) -> None:
         add_model(tmp_path, "b", 2.0)
         assert (await client.infer("b")).status == 404
-        assert (await client.index())["b"] == ("UNAVAILABLE", "unloaded")
+        assert (await client.index())["b"] == ("UNAVAILABLE", "not loaded yet")
         assert await client.states() == {"a": "ready", "b": "unloaded"}
         assert client.host.is_ready, "nobody required it"
         series = 'tailcut_request_seconds_count{model="b",outcome="ok",route="infer"} 0.0'
@@ -999,6 +1005,23 @@ def test_log_lines_of_loading_name_the_model(tmp_path: Path, lines: Lines) -> No
     assert lines.models(" is ready") == ["a", "b", "b"]
     assert lines.models("the model is unloaded") == ["b"]
     assert lines.models("the model could not be loaded") == ["b"]
+
+
+def test_a_model_that_becomes_warm_while_the_server_drains_is_not_said_to_be_ready(
+    tmp_path: Path, runtimes: Runtimes, lines: Lines
+) -> None:
+    async def main() -> None:
+        client = host_of(add_models(tmp_path, a=1.0, b=2.0))
+        runtimes.hold("b")
+        starting = asyncio.ensure_future(client.app.start())
+        await until(lambda: "b" in runtimes.waiting and client.host.engine("a").is_ready)
+        client.host.drain()
+        runtimes.let("b")
+        await starting
+        await client.app.stop()
+
+    asyncio.run(main())
+    assert lines.models("is ready") == ["a"]
 
 
 def test_log_lines_of_requests_and_of_a_switch_name_the_model(tmp_path: Path, lines: Lines) -> None:
