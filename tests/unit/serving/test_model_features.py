@@ -398,6 +398,18 @@ def test_what_hooks_take_and_give_shows_when_they_are_asked(folder: Path, hooks:
     serve(folder, test)
 
 
+def test_a_vector_of_another_width_is_named_with_its_column(folder: Path) -> None:
+    (folder / "child" / "child_hooks.py").write_text(HOOKS.replace('{"embedding": row}', '{"embedding": row[:2]}'))
+
+    async def test(client: Client) -> None:
+        answer = await predict(client, "abc")
+        assert (answer.status, answer.json["code"]) == (500, "hook_failed")
+        said = "input 'x' takes 4 values per row, its columns have 3: 'embedding' 2, 'prior' 1"
+        assert answer.json["error"] == f"feature rows cannot be turned into inputs: row 0: {said}"
+
+    serve(folder, test)
+
+
 @pytest.mark.parametrize(
     ("slo", "own", "hint"),
     [
