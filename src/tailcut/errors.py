@@ -122,6 +122,10 @@ class BadRequest(ClientError):
     grpc_status = "INVALID_ARGUMENT"
 
 
+class WrongFields(BadRequest):
+    """A row lacks a field, or has one that nothing reads, whatever its values are."""
+
+
 class UnknownEntity(BadRequest):
     """An entity that no feature source knows."""
 
@@ -250,6 +254,17 @@ class FeatureUnavailable(TailcutError):
     def __init__(self, message: str, *, hint: str = "", detail: str = "", group: str = "", source: str = "") -> None:
         super().__init__(message, hint=hint, detail=detail)
         self.group, self.source = group, source
+
+
+class FeatureError(TailcutError):
+    """A feature group asks its model for what that does not take or give, whatever the key is."""
+
+    code = "feature_failed"
+    fault: ClassVar[Fault] = "operator"
+
+    def __init__(self, message: str, *, hint: str = "", detail: str = "", group: str = "") -> None:
+        super().__init__(message, hint=hint, detail=detail)
+        self.group = group
 
 
 class DeadlineExceeded(TailcutError):

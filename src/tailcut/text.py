@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.common.tensors import Arrays
-from tailcut.errors import ArtifactError, BadRequest, StartError
+from tailcut.errors import ArtifactError, BadRequest, StartError, WrongFields
 from tailcut.manifest import Manifest
 from tailcut.models.runtimes.huggingface import Folder, read, tokenizer
 from tailcut.models.runtimes.live import source_path
@@ -99,7 +99,8 @@ class TextPreprocess:
             if not isinstance(value, str):
                 what = f"{type(value).__name__} in {field!r}" if field in rows[place] else f"no {field!r}"
                 shape = ", ".join(f'"{name}": "..."' for name in self.fields)
-                raise BadRequest(f"row {place} has {what}, expected text", hint=f"a row is {{{shape}}}")
+                kind = BadRequest if field in rows[place] else WrongFields
+                raise kind(f"row {place} has {what}, expected text", hint=f"a row is {{{shape}}}")
         return found
 
 

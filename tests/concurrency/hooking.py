@@ -32,6 +32,7 @@ class Control:
         self.rows: list[Any] = []
         self.tenants: list[str] = []
         self.fails: BaseException | None = None
+        self.takes_s = 0.0
 
     def close(self) -> None:
         self.gate.clear()
@@ -46,6 +47,9 @@ class Control:
         if not self.gate.is_set():
             self.entered.release()
             assert self.gate.wait(_PATIENCE_S)
+        until_s = perf_counter() + self.takes_s
+        while perf_counter() < until_s:
+            pass
         if self.fails is not None:
             raise self.fails
 

@@ -189,6 +189,38 @@ def test_a_new_hook_runs_in_a_thread_until_it_is_known_to_be_quick(tmp_path: Pat
     serve(test, tmp_path, pre="preprocess")
 
 
+@BOTH
+def test_a_hook_that_held_the_event_loop_once_stays_in_threads_and_the_log_has_the_setting(
+    tmp_path: Path, hook: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(client: Client) -> None:
+        await until_inline(client)
+        control.takes_s = 0.03
+        assert (await ask(client)).status == 200
+        control.takes_s = 0.0
+        assert not control.in_thread
+        asked = len(control.threads)
+        for _ in range(400):  # far more than bring a quick hook back that was slow in threads
+            assert (await ask(client)).status == 200
+        assert all(name.startswith("tailcut-hook-") for name in control.threads[asked:])
+        (said,) = [record.message for record in caplog.records if "on the event loop" in record.message]
+        assert said.startswith(f"{hook} of 1 rows took 3")
+        assert 'pool.hooks = "thread"' in said
+
+    serve(test, tmp_path, **hooked(hook))
+
+
+@BOTH
+def test_a_deployment_may_keep_its_hooks_off_the_event_loop(tmp_path: Path, hook: str) -> None:
+    async def test(client: Client) -> None:
+        asked = len(control.threads)
+        for _ in range(60):
+            assert (await ask(client)).status == 200
+        assert all(name.startswith("tailcut-hook-") for name in control.threads[asked:])
+
+    serve(test, tmp_path, 'pool.hooks="thread"', **hooked(hook))
+
+
 @pytest.mark.parametrize(
     ("post", "threaded"), [("postprocess", False), ("slow_postprocess", True), ("fussy_postprocess", True)]
 )

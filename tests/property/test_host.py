@@ -93,6 +93,7 @@ class Driver:
         self.left: set[int] = set()
         self.managing: list[asyncio.Task[Any]] = []
         self.refused: list[tuple[str, str]] = []
+        self.last_word: dict[str, str] = {}
         self._held: set[str] = set()
 
     async def act(self, what: str, *more: Any) -> None:
@@ -130,6 +131,8 @@ class Driver:
             sent[asked.model] += 1
             self._verdict(asked, left=number in self.left)
         for name, engine in self.host.engines.items():
+            if self.host.state != "draining":
+                assert engine.state == ("unloaded" if self.last_word.get(name) == "unload" else "ready")
             assert engine.in_flight == {}
             assert sum(engine.recorder.requests.values()) == sent[name], "each request ends once"
 
@@ -172,9 +175,12 @@ class Driver:
                 self.refused.append((error.message, self.host.state))
 
         self.managing.append(asyncio.ensure_future(load()))
+        self.last_word[name] = "load"
+        await asyncio.sleep(0)  # it is asked for in its first turn
 
     async def _unload(self, name: str) -> None:
         self.host.unload(name)
+        self.last_word[name] = "unload"
 
     async def _hold(self, name: str) -> None:
         if name not in self._held:
@@ -246,6 +252,7 @@ _BODY = json.dumps(GOOD).encode()
 @example(plan=[("pin", "a"), ("promote", "a", 1), ("look", "a"), ("pass", 30), ("unload", "a")], drains=False)
 @example(plan=[("hold", "a"), ("promote", "a", 1), ("pass", 30), ("look", "a"), ("let", "a")], drains=False)
 @example(plan=[("pin", "b"), ("unload", "b"), ("load", "b"), ("pass", 30)], drains=True)
+@example(plan=[("pin", "b"), ("replace", "b"), ("pass", 30), ("unload", "b")], drains=False)
 @given(plan=_plans, drains=st.booleans())
 def test_every_request_ends_once_and_nothing_stays_open(
     folder: Folder, runtimes: Runtimes, plan: list[tuple[Any, ...]], drains: bool

@@ -100,6 +100,41 @@ def test_a_hook_that_becomes_quick_comes_back(slow_ns: int) -> None:
     assert any([play(placement, 1, 20_000) for _ in range(600)])
 
 
+@given(calls=st.lists(st.tuples(st.sampled_from([50_000, 30 * MS, 1000 * MS]), st.integers(0, 10**10)), max_size=60))
+def test_long_calls_take_at_most_a_thousandth_of_the_loops_time(calls: list[tuple[int, int]]) -> None:
+    """After a long call on the loop, none runs there for a thousand times as long."""
+    placement, now_ns, away_until_ns = Placement(), 0, 0
+    for took_ns, idle_ns in calls:
+        for duration_ns in (*[50_000] * 40, took_ns):
+            on_loop = placement.inline_rows >= 1
+            assert not (on_loop and now_ns < away_until_ns)
+            now_ns += duration_ns
+            placement.observe(1, duration_ns, now_ns, on_loop=on_loop)
+            if on_loop and duration_ns == took_ns and took_ns > 20 * MS:
+                away_until_ns = now_ns + 1000 * took_ns
+        now_ns += idle_ns
+
+
+def test_a_hook_that_held_the_loop_comes_back_after_that_time() -> None:
+    placement = Placement()
+    for _ in range(20):
+        placement.observe(1, 50_000)
+    placement.observe(1, 30 * MS, now_ns=0, on_loop=True)
+    for _ in range(600):
+        placement.observe(1, 50_000, now_ns=30_000 * MS - 1)
+    assert placement.inline_rows == 0
+    placement.observe(1, 50_000, now_ns=30_000 * MS)
+    assert placement.inline_rows >= 1
+
+
+@given(calls=st.lists(st.tuples(ROWS, st.integers(0, 10**7)), max_size=60))
+def test_a_hook_that_belongs_in_threads_never_leaves_them(calls: list[tuple[int, int]]) -> None:
+    placement = Placement.threaded()
+    for rows, took_ns in calls:
+        placement.observe(rows, took_ns, now_ns=10**18)
+        assert placement.inline_rows == 0
+
+
 @given(every=st.integers(200, 1000))
 def test_rare_hiccups_leave_a_quick_hook_inline(every: int) -> None:
     placement = Placement()

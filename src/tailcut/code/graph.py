@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
+from tailcut.code.imported import IMPORTED, ModuleText
 from tailcut.code.locating import Locator, Place
 from tailcut.code.process import started_s
 from tailcut.common.source_imports import imports_of
@@ -46,6 +47,8 @@ class Graph:
         began_s: a file that changed later than this, and was imported since, may be another one than was imported:
             seconds since the epoch; None where that does not matter.
         before: modules that had been imported by then, at any time since this process started.
+        uncertain: modules of which nobody knows the text that this process runs.
+        stale: modules whose files have another text by now than the one that this process runs.
     """
 
     locator: Locator
@@ -53,6 +56,7 @@ class Graph:
     before: Set[str] = frozenset()
     modules: dict[str, Module] = field(default_factory=dict)
     uncertain: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
     cut: bool = False
 
     def add(self, names: Iterable[str]) -> None:
@@ -93,21 +97,38 @@ class Graph:
         parents = _parents(name)
         if not place.origin:  # a namespace package has no text
             return Module(place, "", tuple(parents))
-        try:
-            content = place.read()
-        except OSError:  # gone since it was imported
-            return Module(place, self._unknown(name), tuple(parents))
-        sha = hashlib.sha256(content).hexdigest()
-        if self._may_have_changed(name, place):
-            sha = self._unknown(name)
-        if not place.origin.endswith(_PYTHON):
-            return Module(place, sha, tuple(parents))
-        found = imports_of(content, name, is_package=place.search is not None)
+        text = self._text(name, place)
+        if (found := text.imports) is None:
+            return Module(place, text.sha256, tuple(parents))
         kinds = {each: self.locator.find(each).kind for each in found.names}
         users = [each for each in found.names if kinds[each] == "user"]
         users += (above for each in found.names for above in _parents(each) if self.locator.find(above).kind == "user")
         installed = {each.partition(".")[0] for each in found.names if kinds[each] == "installed"}
-        return Module(place, sha, tuple(dict.fromkeys([*parents, *users])), tuple(sorted(installed)), found.dynamic)
+        uses = tuple(dict.fromkeys([*parents, *users]))
+        return Module(place, text.sha256, uses, tuple(sorted(installed)), found.dynamic)
+
+    def _text(self, name: str, place: Place) -> ModuleText:
+        """Return the text that this process runs, where it has imported the module; else that of the file."""
+        runs = IMPORTED.text_of(name) if self.began_s is not None else None
+        try:
+            content: bytes | None = place.read()
+        except OSError:  # gone since it was imported
+            content = None
+        sha = "" if content is None else hashlib.sha256(content).hexdigest()
+        if runs is not None:
+            if sha != runs.sha256:
+                self.stale.append(name)
+            return runs
+        if content is None:
+            return ModuleText(self._unknown(name), None)
+        is_python = place.origin.endswith(_PYTHON)
+        imports = imports_of(content, name, is_package=place.search is not None) if is_python else None
+        if self._may_have_changed(name, place):
+            return ModuleText(self._unknown(name), imports)
+        text = ModuleText(sha, imports)
+        if self.began_s is not None:
+            IMPORTED.note(name, text)
+        return text
 
     def _may_have_changed(self, name: str, place: Place) -> bool:
         if self.began_s is None or name not in sys.modules:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from tailcut.code import data_files, on_disk
 from tailcut.code.digest import SOURCE_FILES, Code, differing, digest, few, shown
 from tailcut.code.graph import MOST_MODULES, Graph
+from tailcut.code.imported import IMPORTED
 from tailcut.code.listing import completed, listing, sha256_of
 from tailcut.code.locating import Locator, loaded_user_modules
 from tailcut.code.roots import module_of, root_of, source_reference
@@ -60,7 +62,11 @@ class Snapshot(NamedTuple):
 
 
 class LoadedCode:
-    """The user's code that this process has loaded for one deployment. Use ``Loading``. Threads may share it."""
+    """The user's code that this process has loaded for one deployment. Use ``Loading``. Threads may share it.
+
+    Attributes:
+        stale: files that have another text by now than what this process has imported, and goes on running.
+    """
 
     def __init__(
         self,
@@ -82,6 +88,10 @@ class LoadedCode:
         self._beside = self._unnamed(self._serving, before)
         self._graph.add(self._beside)
         self._data = data_files.hashed(manifest)
+        self._old_data = self._data_of_old_imports(before)
+        # Modules may hold what they read at their import, or read it again: nobody knows.
+        self._run_data = self._data | {name: f"unknown-{secrets.token_hex(8)}" for name in self._old_data}
+        self.stale: tuple[str, ...] = ()
         self._listed: dict[bool, Code] = {False: self._listing(self._graph, set())}
         self._warn()
         self._warn_of_later_imports()
@@ -141,7 +151,7 @@ class LoadedCode:
         named = sorted(set(references))
         if not named:
             return b""
-        data = {name: sha for name, sha in self._data.items() if not name.startswith(SOURCE_FILES)}
+        data = {name: sha for name, sha in self._run_data.items() if not name.startswith(SOURCE_FILES)}
         with self._lock:
             modules = self._graph.reached(self._modules(named) | self._beside) | self._modules(named)
             found = listing(self._graph, modules, (), data, self._manifest.directory)
@@ -185,6 +195,15 @@ class LoadedCode:
         graph.add(source)
         return graph, self._listing(graph, source)
 
+    def _data_of_old_imports(self, before: frozenset[str]) -> tuple[str, ...]:
+        """Name the files of ``model.files`` that have changed since the modules were imported that may hold them."""
+        own = {name: sha for name, sha in self._data.items() if not name.startswith(SOURCE_FILES)}
+        paths = {name: str(self._manifest.directory / name) for name in own}
+        imported_before = any(name in before for name in self._graph.modules)
+        old = tuple(name for name in own if imported_before and IMPORTED.data_at(paths[name]) not in {None, own[name]})
+        IMPORTED.note_data((paths[name], sha) for name, sha in own.items() if name not in old)
+        return old
+
     def _is_source(self, reference: str) -> bool:
         return bool(self._source) and reference == source_reference(self._manifest)
 
@@ -213,14 +232,26 @@ class LoadedCode:
     def _listing(self, graph: Graph, source: Set[str]) -> Code:
         serving = graph.reached(self._serving | self._beside) | self._serving
         only = (graph.reached(source) | source) - serving
-        return listing(graph, serving, only, self._data, self._manifest.directory)
+        return listing(graph, serving, only, self._run_data, self._manifest.directory)
 
     def _warn(self) -> None:
         graph = self._graph
         if graph.uncertain:
             names = few(tuple(shown(name, self._listed[False]) for name in graph.uncertain))
-            log.warning("%s changed during its import, so this server shares no cached answers; restart it", names)
+            log.warning(
+                "%s changed during its import or before tailcut read it, so the text that runs is unknown and this "
+                "server shares no cached answers; restart it",
+                names,
+            )
             graph.uncertain.clear()
+        modules = [shown(name, self._listed[False]) for name in dict.fromkeys(graph.stale)]
+        before, self.stale = self.stale, (*modules, *self._old_data)
+        if self.stale != before:
+            log.warning(
+                "%s changed on the disk after this process had imported the code: the server runs the code as it was "
+                "imported, under the version of that code; restart it to run the new code",
+                few(self.stale),
+            )
         if graph.cut:
             log.warning(
                 "the hooks import more than %d of your modules; changes to the others give no new version; install "

@@ -32,6 +32,8 @@ from tailcut.features.sources.base import (
     Key,
     KeyRefused,
     KeyTypeRefused,
+    ModelDown,
+    ModelMisfit,
     SourceContext,
     SourceError,
     SourceShed,
@@ -241,7 +243,8 @@ class Calls:
             done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
             if not done:
                 unreachable = self._outages.explains(group)
-                return Failure(f"no answer within {self._timeout_s:g} s", timed_out=True, unreachable=unreachable)
+                said, hint = f"no answer within {self._timeout_s:g} s", _late_hint(group, self._timeout_s)
+                return Failure(said, timed_out=True, unreachable=unreachable, hint=hint)
             if task.cancelled():  # by what it awaits: nobody here cancels a call and goes on
                 return Failure(_CLOSING if self._closed else "the source cancelled its own call", kind="CancelledError")
             answers: list[Answer] = task.result()
@@ -294,12 +297,21 @@ def _still_valid(group: Group, asked_id: bytes, tenant: str, kept: list[Kept]) -
     return [each for each in kept if feature_key(asked_id, each[1].key, tenant) == each[1].store_key]
 
 
+def _late_hint(group: Group, timeout_s: float) -> str:
+    limit, model = f"raise features.timeout ({timeout_s:g} s)", group.spec.model
+    if not model:
+        return f"{limit}, make the group's source faster, or give it a longer stale_for"
+    return f"{limit} and slo.timeout of model {model!r} where that is shorter, or make model {model!r} faster"
+
+
 def _failure(error: SourceError) -> Failure:
-    kind = "" if isinstance(error, ColumnProblem) else type(error.__cause__ or error).__name__
+    kind = "" if isinstance(error, ColumnProblem | ModelDown) else type(error.__cause__ or error).__name__
     return Failure(
         str(error),
         kind=kind,
         key_type=isinstance(error, KeyTypeRefused | KeyRefused),
         unreachable=isinstance(error, SourceUnreachable),
         retry_s=error.retry_s if isinstance(error, SourceShed) else None,
+        hint=error.hint if isinstance(error, ModelDown) else "",
+        misfit=isinstance(error, ModelMisfit),
     )

@@ -45,6 +45,10 @@ class Failure:
     """Whether it is the database that all groups share."""
     retry_s: float | None = None
     """When there may be room, where the source has none now."""
+    hint: str = ""
+    """The way out, where there is one of its own."""
+    misfit: bool = False
+    """Whether the group asks for what its model does not take or give."""
 
 
 Outcome = Entry | Failure

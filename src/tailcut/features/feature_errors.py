@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tailcut.errors import BadRequest, FeatureTimeout, FeatureUnavailable, Shed, TailcutError, UnknownEntity
+from tailcut.errors import (
+    BadRequest,
+    FeatureError,
+    FeatureTimeout,
+    FeatureUnavailable,
+    Shed,
+    TailcutError,
+    UnknownEntity,
+)
 from tailcut.features.entry import Failure, Row
 from tailcut.features.groups import Group, KeyProblem
 from tailcut.features.outages import DATABASE
@@ -39,10 +47,16 @@ def error_of(group: Group, key: Key, failure: Failure) -> TailcutError:
             hint="retry after Retry-After seconds; the model behind the group is overloaded",
             retry_after_s=failure.retry_s,
         )
+    if failure.misfit:
+        return FeatureError(
+            f'feature group "{group.name}" does not fit its source: {failure.message}',
+            hint=failure.hint,
+            group=group.name,
+        )
     if failure.kind:
         error = unavailable(group, f"its source failed ({failure.kind})", failure.message)
     else:
-        error = unavailable(group, failure.message)
+        error = unavailable(group, failure.message, hint=failure.hint)
     if failure.unreachable:
         error.source = DATABASE  # one cause, whichever of its groups met it
     return error
@@ -61,12 +75,12 @@ def unknown(group: Group, key: Key) -> UnknownEntity:
     )
 
 
-def unavailable(group: Group, reason: str, detail: str = "") -> FeatureUnavailable:
+def unavailable(group: Group, reason: str, detail: str = "", hint: str = "") -> FeatureUnavailable:
     """The error for a group that could not be fetched."""
     return FeatureUnavailable(
         f'feature group "{group.name}" is unavailable and has no value within its stale limit of '
         f"{group.spec.stale_for_s:g} s: {reason}",
-        hint="check the group's source; a longer stale_for serves older values during an outage",
+        hint=hint or "check the group's source; a longer stale_for serves older values during an outage",
         detail=detail,
         group=group.name,
     )

@@ -50,11 +50,11 @@ class Outages:
             outage = self._outages[place] = _Outage(now_s, now_s)
             what = "cannot be reached" if failure.unreachable else "fails"
             _log.warning(
-                "%s %s: %s; cached values are served for their ttl and stale_for, then requests get 503 "
-                "feature_unavailable; %s",
+                "%s %s: %s; cached values are served for their ttl and stale_for, then requests get %s; %s",
                 place,
                 what,
                 failure.message,
+                "500 feature_failed" if failure.misfit else "503 feature_unavailable",
                 _way_out(failure),
             )
         outage.calls += 1
@@ -82,6 +82,8 @@ class Outages:
 def _way_out(failure: Failure) -> str:
     if failure.unreachable:
         return "start the database, or correct features.database"
+    if failure.hint and not failure.timed_out:
+        return failure.hint
     return "check its source, or raise features.timeout" if failure.timed_out else "fix its source"
 
 

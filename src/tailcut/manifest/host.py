@@ -12,7 +12,7 @@ from typing import Any
 
 from tailcut.errors import ManifestError, TailcutError
 from tailcut.manifest import overrides as over
-from tailcut.manifest.keys import dotted, nearest
+from tailcut.manifest.keys import ENVIRONMENT_PREFIX, dotted, nearest
 from tailcut.manifest.loading import FILE_NAME, Manifest, Shared, load, manifest_file, parse
 from tailcut.manifest.reading import read_as
 from tailcut.manifest.schema.host import HostFile
@@ -157,9 +157,19 @@ class _Reader:
         try:
             return load(file, environment=self.environment, overrides=self.overrides, server=server)
         except ManifestError as error:
-            if str(file) in error.message:
-                raise
-            raise ManifestError(f"{file}: {error.message}", hint=error.hint, detail=error.detail) from None
+            said = error.message if str(file) in error.message else f"{file}: {error.message}"
+            hint = f"{error.hint}{self._of_flags(file, server)}"
+            raise ManifestError(said, hint=hint, detail=error.detail) from None
+
+    def _of_flags(self, file: Path, server: Shared) -> str:
+        """Return what to do where a manifest is right without the flags and variables; else empty."""
+        try:
+            load(file, environment=_without_keys(self.environment), overrides=(), server=server)
+        except TailcutError:
+            return ""
+        return (
+            f"; flags and variables set every model of the server: to set one model, write the key in its {FILE_NAME}"
+        )
 
 
 def _named(path: Path) -> Path:
@@ -294,9 +304,19 @@ def _server(tree: Mapping[str, Any], environment: Mapping[str, str], overrides: 
     whole: dict[str, Any] = {"server": dict(tree)}
     origins: dict[str, str] = {}
     for override in (*over.from_environment(environment), *over.from_flags(overrides)):
+        if override.parts == ("name",):
+            raise ManifestError(
+                f"name = {override.text!r} is set by a flag or a variable, but the server has several models",
+                hint=f"write name in each model's {FILE_NAME}",
+            )
         if override.parts[0] == "server":
             origins[dotted(over.put(whole, override))] = override.origin
     return read_as(HostFile, whole, origins).server
+
+
+def _without_keys(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables that set keys."""
+    return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
 def _refuse_twice(files: Sequence[Path]) -> None:

@@ -48,8 +48,12 @@ def from_flags(texts: Sequence[str]) -> list[Override]:
     """Read "dotted.path=value" texts.
 
     Raises:
-        ManifestError: no "=" in a text, or a path that cannot be read.
+        ManifestError: no "=" in a text, or a path that cannot be read; or one text instead of a list.
     """
+    if isinstance(texts, str):
+        raise ManifestError(
+            f"overrides is the text {texts!r}, expected a list of texts", hint=f"write overrides=[{texts!r}]"
+        )
     return [_from_flag(text) for text in texts]
 
 

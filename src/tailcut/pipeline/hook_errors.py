@@ -15,7 +15,7 @@ import numpy as np
 
 from tailcut.common.json_values import to_builtins
 from tailcut.common.user_frames import place
-from tailcut.errors import BadRequest, HookError, TailcutError
+from tailcut.errors import BadRequest, HookError, TailcutError, WrongFields
 
 _LONGEST_SHOWN = 500
 
@@ -42,14 +42,17 @@ def preprocess_failed(error: BaseException, rows: Sequence[Mapping[str, Any]], *
             detail=said(error),
         )
     if isinstance(error, BadRequest):
-        return BadRequest(error.message, hint=error.hint or "correct the rows", detail=error.detail)
+        fields = isinstance(error, WrongFields)
+        return (WrongFields if fields else BadRequest)(
+            error.message, hint=error.hint or "correct the rows", detail=error.detail
+        )
     if isinstance(error, KeyError) and error.args:
         key = error.args[0]
         for number, row in enumerate(rows):
             if key not in row:
                 if any(_equal(key, value) for each in rows for value in each.values()):
                     break
-                return BadRequest(
+                return WrongFields(
                     f"row {number} has no field {shown(key)}",
                     hint="send rows as objects with the fields that model.preprocess reads",
                 )

@@ -87,6 +87,7 @@ async def place_hooks(
         preprocess=code.preprocess is not None,
         postprocess=code.postprocess is not None,
         stuck_after_s=deployment.slo.timeout_s,
+        on_loop=deployment.pool.hooks == "auto",
     )
     if code.postprocess is not None and warm.warm_up_ns:  # else there is no row that the model answers
         sizes = powers(deployment.batching.max_rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,8 @@ from tailcut.models.shed_errors import stopping
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import RowTransform
 from tailcut.scheduler.executor_placement import Placement
+
+log = logging.getLogger("tailcut.server")
 
 T = TypeVar("T")
 
@@ -99,6 +102,7 @@ class Hooks:
         preprocess, postprocess: whether the user has this hook; what the manifest does by itself runs on the loop.
         stuck_after_s: when all threads run calls for longer than this, and than ten times what was expected, the
             hooks are not healthy: calls that need a thread are refused at once instead of at their deadline.
+        on_loop: whether quick calls may run on the event loop.
         monotonic_ns: the clock of the deadlines.
     """
 
@@ -109,12 +113,13 @@ class Hooks:
         preprocess: bool,
         postprocess: bool,
         stuck_after_s: float,
+        on_loop: bool = True,
         max_threads: int = _MAX_THREADS,
         max_waiting: int = _MAX_WAITING,
         monotonic_ns: Callable[[], int] = perf_counter_ns,
     ) -> None:
-        self.preprocess = Placement() if preprocess else Placement.inline()
-        self.postprocess = Placement() if postprocess else Placement.inline()
+        self.preprocess = _placement(preprocess, on_loop)
+        self.postprocess = _placement(postprocess, on_loop)
         self.calls = {"preprocess": 0, "postprocess": 0}
         self._transform = transform
         self._stuck_after_ns = int(stuck_after_s * 1e9)
@@ -243,7 +248,7 @@ class Hooks:
         if isinstance(result, TailcutError):
             _fail(job, result)  # and nothing is learned: a call that fails at once does not make the hook quick
         else:
-            job.placement.observe(job.rows, took_ns)
+            job.placement.observe(job.rows, took_ns, self._now_ns())
             if not job.future.done():
                 job.future.set_result(result)
         if self._closed:
@@ -273,13 +278,30 @@ def _fail(job: _Job, error: TailcutError) -> None:
         job.future.set_exception(error)
 
 
+def _placement(exists: bool, on_loop: bool) -> Placement:
+    """Return where the calls of a hook run; without a hook, what the manifest does by itself runs on the loop."""
+    if not exists:
+        return Placement.inline()
+    return Placement() if on_loop else Placement.threaded()
+
+
 def ran_inline(placement: Placement, context: RequestContext, stage: Stage, rows: int) -> None:
     """End a hook's stage. It began with the last lap, so that what the hook took needs no clock of its own."""
     now_ns = perf_counter_ns()
     took_ns = now_ns - context.timings.last_ns
     context.timings.lap(stage, now_ns)
     if took_ns > placement.look_ns:
-        placement.observe(rows, took_ns)
+        back_ns = placement.back_ns
+        placement.observe(rows, took_ns, now_ns, on_loop=True)
+        if placement.back_ns > back_ns:
+            log.warning(
+                "%s of %d rows took %.0f ms on the event loop, and all other requests waited; its calls run in threads "
+                'for the next %.0f s; if it waits for something or is slow at times, set pool.hooks = "thread"',
+                stage.name.lower(),
+                rows,
+                took_ns / 1e6,
+                (placement.back_ns - now_ns) / 1e9,
+            )
 
 
 def time_postprocess(transform: RowTransform, outputs: Iterable[Arrays], runs: int) -> list[tuple[int, int]]:

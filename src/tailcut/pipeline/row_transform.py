@@ -13,7 +13,7 @@ from tailcut.common.json_values import encode
 from tailcut.common.tensors import Array, Arrays
 from tailcut.common.texts import texts_of
 from tailcut.common.validation import InputSpec, all_finite, check_rows, not_finite
-from tailcut.errors import BadRequest, HookError, InferenceError, TailcutError
+from tailcut.errors import BadRequest, HookError, InferenceError, TailcutError, WrongFields
 from tailcut.manifest import Model
 from tailcut.models.value_limits import PathLimits, input_specs
 from tailcut.pipeline import hook_errors
@@ -98,7 +98,7 @@ class RowTransform:
         """Refuse a field that nothing reads: it is misspelt, or meant to change the answer."""
         for name in row:
             if name not in self._fields:
-                raise BadRequest(
+                raise WrongFields(
                     f"row {place} has the unknown field {shown(name)}", hint=f"its fields are {', '.join(self._fields)}"
                 )
 
@@ -106,7 +106,13 @@ class RowTransform:
         """Return the error for values that the inputs do not take."""
         said = error.message if isinstance(error, TailcutError) else _said(error)
         if from_client:
-            return BadRequest(f"the rows cannot be turned into inputs: {said}", hint=self._rows_hint())
+            kind = WrongFields if isinstance(error, WrongFields) else BadRequest
+            return kind(f"the rows cannot be turned into inputs: {said}", hint=self._rows_hint())
+        if isinstance(error, _WidthMisfit):
+            return HookError(
+                f"feature rows cannot be turned into inputs: {error.message}",
+                hint="correct the shape or the columns of the input, or what the feature groups answer",
+            )
         return HookError(
             "feature rows cannot be turned into inputs",
             hint="run `tailcut check --entity`; the model must accept every row of the feature groups",
@@ -177,7 +183,10 @@ class RowTransform:
         if columns:
             if _has_vectors(spec, columns):
                 values: Any = [[each for column in columns for each in _flat(row[column])] for row in rows]
-                return _in_shape(converted(values, spec), (len(rows), *spec.tail), spec)
+                try:
+                    return _in_shape(converted(values, spec), (len(rows), *spec.tail), spec)
+                except BadRequest as error:
+                    raise _width_misfit(spec, columns, rows) or error from None
             values = [[row[column] for column in columns] for row in rows]
             array = _in_shape(converted(values, spec), (len(rows), len(columns)), spec)
             return array.reshape(len(rows), *spec.tail) if spec.fixed else array
@@ -198,7 +207,7 @@ class RowTransform:
                 columns = self._columns[spec.name]
                 for name in columns or (spec.name,):
                     if name not in row:
-                        raise BadRequest(f"row {place}: the field {name!r} is missing")
+                        raise WrongFields(f"row {place}: the field {name!r} is missing")
                     try:
                         array = converted([row[name]], spec)
                         if columns and _has_vectors(spec, columns):
@@ -217,6 +226,27 @@ class RowTransform:
 def _has_vectors(spec: InputSpec, columns: Sequence[str]) -> bool:
     """Whether some of an input's columns are vectors: it takes more values than it has columns."""
     return spec.fixed and prod(spec.tail) > len(columns)
+
+
+class _WidthMisfit(BadRequest):
+    """The columns of an input have more or fewer values than it takes. Its text has no values of a row."""
+
+
+def _width_misfit(spec: InputSpec, columns: Sequence[str], rows: Rows) -> _WidthMisfit | None:
+    """Return the error for the first of a few rows whose columns have another width than their input."""
+    takes = prod(spec.tail)
+    for place, row in enumerate(rows[: max(_TRIED_FIELDS // takes, 1)]):
+        widths = {name: _count(row[name]) for name in columns}
+        if (given := sum(map(widths.__getitem__, columns))) != takes:
+            seen = ", ".join(f"{name!r} {width}" for name, width in [*widths.items()][:8])
+            return _WidthMisfit(
+                f"row {place}: input {spec.name!r} takes {takes} values per row, its columns have {given}: {seen}"
+            )
+    return None
+
+
+def _count(value: Any) -> int:
+    return sum(map(_count, value)) if isinstance(value, list | tuple) else 1
 
 
 def _flat(value: Any) -> Sequence[Any]:

@@ -83,7 +83,7 @@ class Guard:
         if tenant is None and self._management is not None:
             tenant = self._management.tenant_of(token)
         if tenant is None:
-            raise _unknown("this model")
+            raise _unknown("predictions")
         return tenant
 
     def management(self, headers: HeaderMap) -> None:

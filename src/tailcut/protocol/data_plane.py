@@ -11,7 +11,16 @@ from time import perf_counter_ns
 from typing import Protocol, TypeVar
 
 from tailcut.common.timings import Stage
-from tailcut.errors import BadRequest, ClientGone, DeadlineExceeded, HookError, RequestTimeout, Shed, TailcutError
+from tailcut.errors import (
+    BadRequest,
+    ClientGone,
+    DeadlineExceeded,
+    HookError,
+    RequestTimeout,
+    Shed,
+    TailcutError,
+    WrongFields,
+)
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.bodies import Bodies
@@ -247,6 +256,6 @@ def unfinished_stage(ns: list[int], error: Exception) -> Stage:
     for stage in (Stage.RECEIVE, Stage.VALIDATE, Stage.ADMIT):
         if not ns[stage]:
             return stage
-    if type(error) in {HookError, BadRequest}:
+    if type(error) in {HookError, BadRequest, WrongFields}:
         return Stage.POSTPROCESS if ns[Stage.INFER] else Stage.PREPROCESS
     return Stage.ENCODE

@@ -57,6 +57,11 @@ class LocalModel:
             self._version = self._engine.pipeline.serving.deployment_version
         return self._version
 
+    @property
+    def timeout_s(self) -> float:
+        """Longest time that it takes for an answer."""
+        return self._engine.timeout_ns / 1e9
+
     async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> list[Any]:
         """Answer rows; see ``ServedModel.predict``."""
         found: list[Any] = await self._plane.answer(self, ROUTE, self._predict, _NO_HEADERS, (rows, deadline_s, tenant))
@@ -65,7 +70,7 @@ class LocalModel:
     async def _predict(self, context: RequestContext, headers: HeaderMap, ask: _Ask) -> list[Any]:
         rows, deadline_s, tenant = ask
         left_ns = int(deadline_s * 1e9) - context.timings.start_ns  # both by the monotonic clock
-        self._plane.carry(context, tenant, max(left_ns, 1))
+        self._plane.carry(context, tenant, max(min(left_ns, self._engine.timeout_ns), 1))
         pipeline = self._engine.pipeline
         if self._by_entity:
             values = await pipeline.predict_entities(context, [_entity(row) for row in rows])

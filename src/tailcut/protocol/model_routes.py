@@ -108,7 +108,7 @@ class Models:
     async def _model_ready(self, headers: HeaderMap, body: Body) -> Reply:
         ready = self._engine.is_ready
         name = self._engine.deployment.name
-        return json_reply({"name": name, "ready": ready, **self._engine.promotion}, 200 if ready else 503)
+        return json_reply({"name": name, "ready": ready, **self._engine.notices}, 200 if ready else 503)
 
     def _metadata(self) -> dict[str, Any]:
         return metadata_of(self._engine)
@@ -134,7 +134,7 @@ def metadata_of(engine: Engine) -> dict[str, Any]:
         "name": engine.deployment.name,
         "versions": [variant.version],
         "platform": f"{variant.runtime}_{variant.name}",
-        **engine.promotion,
+        **engine.notices,
         "inputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in model.inputs],
         "outputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in model.outputs],
     }

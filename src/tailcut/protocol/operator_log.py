@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 
 from tailcut.common.user_frames import place
-from tailcut.errors import DeadlineExceeded, FeatureUnavailable, HookError, InferenceError, NotReady, TailcutError
+from tailcut.errors import (
+    DeadlineExceeded,
+    FeatureError,
+    FeatureUnavailable,
+    HookError,
+    InferenceError,
+    NotReady,
+    TailcutError,
+)
 from tailcut.observe.failures import FailureLog, ModelFailures
 from tailcut.pipeline.request_context import RequestContext
 
@@ -64,7 +72,9 @@ def _forget_way(error: BaseException | None) -> None:
 
 def _kind(error: TailcutError) -> str:
     """What counts as the same failure: of the user's code the line, or what is wrong with its answer."""
-    group = error.source or error.group if isinstance(error, FeatureUnavailable) else ""
+    group = error.group if isinstance(error, FeatureError | FeatureUnavailable) else ""
+    if isinstance(error, FeatureUnavailable) and error.source:
+        group = error.source
     cause, where = error.__cause__, ""
     if cause is not None and not isinstance(cause, TailcutError):
         where = place(cause)

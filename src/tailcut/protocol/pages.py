@@ -46,8 +46,9 @@ class Pages:
 
     def _document(self) -> dict[str, Any]:
         """Describe the interface, with the bounds of what is served where anything is."""
+        manifest = self._host.manifest
         return openapi(
-            self._host.manifest.name,
+            manifest.name if manifest.is_single else "",
             self._host.server,
             [
                 (engine.deployment, engine.opened.variant.bounds if engine.is_loaded else ())

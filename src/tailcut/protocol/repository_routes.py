@@ -66,7 +66,7 @@ class Repository:
         asked = _decoded(self._change_decoder, await read_small(headers, body, _MAX_BODY_BYTES)) or _Change()
         version, variant = load_parameters(asked.parameters)
         await self._host.load(name, version=version, variant=variant)
-        return json_reply({})
+        return json_reply(self._host.outdated(name))
 
     async def _unload(self, name: str, headers: HeaderMap, body: Body) -> Reply:
         self._guard.management(headers)

@@ -6,6 +6,7 @@ of a millisecond. So a call goes to a thread where it is expected to take longer
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from tailcut.scheduler.latency_model import FREE, Cost
@@ -43,6 +44,13 @@ _PROOFS = 3
 
 _KNOWN = 50
 """Calls after which a hook is known, so that one hiccup weighs little, and its quick calls need no watching."""
+
+_HELD_NS = 20 * INLINE_LIMIT_NS
+"""A call that occupies the event loop for longer than this delays other requests noticeably."""
+
+_AWAY = 1000.0
+"""A hook that held the loop for longer than ``_HELD_NS`` stays in threads for this many times as long. Nothing
+foresees that a quick hook turns slow once, but such calls then take at most a thousandth of the loop's time."""
 
 _SPREAD_ROWS2 = 0.05
 """Least variance of the rows from which a slope can be told, as in ``scheduler.latency_model``."""
@@ -100,6 +108,7 @@ class Placement:
         inline_rows: 0 until enough calls were seen; a hook is slow until it has shown otherwise.
         look_ns: 0 while a hook is under watch, ``INLINE_LIMIT_NS`` where it is far below.
         cost: what a call is expected to take.
+        back_ns: no call runs on the loop before this time.
     """
 
     __slots__ = (
@@ -109,6 +118,7 @@ class Placement:
         "_seen",
         "_slope_ns",
         "_variance",
+        "back_ns",
         "cost",
         "inline_rows",
         "look_ns",
@@ -118,6 +128,7 @@ class Placement:
         self.inline_rows = 0
         self.look_ns = 0
         self.cost = FREE
+        self.back_ns = 0.0
         self._seen = -1  # the first call does not count: it imports, compiles and fills caches
         self._mean_rows = 0.0
         self._mean_ns = 0.0
@@ -132,13 +143,24 @@ class Placement:
         placement.inline_rows = placement.look_ns = ALL_ROWS
         return placement
 
-    def observe(self, rows: int, duration_ns: float) -> None:
+    @classmethod
+    def threaded(cls) -> Placement:
+        """Return a placement that runs every call in a thread; it learns what calls take."""
+        placement = cls()
+        placement.back_ns = inf
+        return placement
+
+    def observe(self, rows: int, duration_ns: float, now_ns: int = 0, *, on_loop: bool = False) -> None:
         """Learn from one call; it may change what the next ones do.
 
         Args:
             rows: at least 1.
             duration_ns: at least 0.
+            now_ns: when the call ended.
+            on_loop: whether it ran on the event loop.
         """
+        if on_loop and duration_ns > _HELD_NS:
+            self.back_ns = max(self.back_ns, now_ns + _AWAY * duration_ns)
         self._seen += 1
         if not self._seen:
             return
@@ -147,7 +169,7 @@ class Placement:
         most = _rows_within(self.cost, INLINE_LIMIT_NS)
         proven = _rows_within(self.cost, _BACK * INLINE_LIMIT_NS) if self._seen >= _PROOFS else 0
         # Between the two nothing changes, or a hook near the limit would go to and fro.
-        self.inline_rows = min(max(self.inline_rows, proven), most)
+        self.inline_rows = min(max(self.inline_rows, proven), most) if now_ns >= self.back_ns else 0
         quiet = self._seen >= _KNOWN and self.cost.batch_ns(rows) <= _QUIET * INLINE_LIMIT_NS
         self.look_ns = INLINE_LIMIT_NS if quiet else 0
 

@@ -9,6 +9,7 @@ from time import perf_counter, perf_counter_ns
 from typing import Any, Literal
 
 from tailcut import logs
+from tailcut.code.digest import few
 from tailcut.errors import NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Sample
@@ -47,6 +48,7 @@ class Engine:
     Attributes:
         state: "ready" only between a finished warm-up and the start of draining.
         failure: why loading failed, where it did.
+        is_new: whether it was found after the start, and never loaded or unloaded since.
         follower: keeps the deployment on what the registry promotes; None where it serves a named variant.
         say: tells the operator what happened, one line at a time.
     """
@@ -58,6 +60,7 @@ class Engine:
         self.recorder = self.sinks.metrics
         self.state: State = "loading"
         self.failure: TailcutError | None = None
+        self.is_new = False
         self.failures = ModelFailures(self.host.failures, self.deployment.name)
         self.in_flight: dict[RequestContext, None] = {}
         self._in_flight_count = InFlight(self.in_flight, self.host.arrivals)
@@ -84,7 +87,7 @@ class Engine:
         """Be loading from now on: ``start`` follows."""
         if self.state not in {"draining", "stopped"}:
             self.state = "loading"
-        self.failure = None
+        self.failure, self.is_new = None, False
 
     def abandoned(self) -> None:
         """Note that ``start`` was cancelled, maybe before it had its first turn."""
@@ -173,6 +176,7 @@ class Engine:
         Raises:
             NotReady: the deployment is not loaded, or draining.
         """
+        self.is_new = False
         if self.state in {"unloaded", "failed"}:
             self.state, self.failure = "unloaded", None
             return
@@ -241,6 +245,13 @@ class Engine:
         return self._opened
 
     @property
+    def not_served(self) -> str:
+        """Why no variant answers, for the index: the state, or that the model was never loaded."""
+        if self.failure is not None:
+            return f"failed: {self.failure.message}"
+        return "not loaded yet" if self.state == "unloaded" and self.is_new else self.state
+
+    @property
     def is_loaded(self) -> bool:
         """Whether there is a loaded deployment."""
         return self._opened is not None
@@ -261,6 +272,20 @@ class Engine:
         """What is promoted or named but not served (yet), for clients; empty where nothing is amiss."""
         switcher = self.repository.used
         return switcher.describe() if switcher is not None else {}
+
+    @property
+    def outdated(self) -> dict[str, Any]:
+        """What clients are told of code that has changed on the disk; empty where it has not."""
+        stale = self._opened.code.files.stale if self._opened is not None else ()
+        if not stale:
+            return {}
+        said = f"{few(stale)} changed on the disk after this process had imported the code, which goes on running"
+        return {"code": {"state": "outdated", "error": said, "hint": "restart the server to run the new code"}}
+
+    @property
+    def notices(self) -> dict[str, Any]:
+        """What clients are told beside the state: of the promotion, and of the code."""
+        return self.promotion | self.outdated
 
     @property
     def is_ready(self) -> bool:

@@ -53,6 +53,9 @@ class EngineView(Protocol):
     def repository(self) -> RepositoryView: ...
 
     @property
+    def not_served(self) -> str: ...
+
+    @property
     def is_loaded(self) -> bool: ...
 
     @property

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from reprlib import repr as shown
 from time import perf_counter, perf_counter_ns
 from typing import Any, Protocol
@@ -21,6 +24,7 @@ from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
+from tailcut.serving.feature_chains import refuse_misfits
 from tailcut.serving.host_state import HostState
 from tailcut.serving.notices import tell_ready
 
@@ -68,6 +72,10 @@ class Host:
             self._state.models = self._model
         self.exposition = Exposition(self._series, self.loop_lag, [self._samples])
         self._loading: dict[str, asyncio.Task[None]] = {}
+        self._unloads: Counter[str] = Counter()
+        """Unloads of each model so far: a load that was asked for before the latest one is not carried out."""
+        self._taken: dict[Path, str] = {}
+        """Manifests whose models have the name of another one, and what they are listed as."""
         self._timer: asyncio.TimerHandle | None = None
         self._phase = ""
         self.on_added: list[Callable[[str], object]] = []
@@ -92,7 +100,8 @@ class Host:
             if hosted.error is not None:
                 log.error("the model cannot be loaded: %s", hosted.error, extra={"model": hosted.name})
         for name, engine in self.engines.items():
-            self._begin(name, engine)
+            read = partial(self._fitting, engine.manifest, self._known(name)) if self._state.many else None
+            self._begin(name, engine, read=read)
         loading = list(self._loading.values())
         await asyncio.gather(*loading, return_exceptions=True)
         self._state.quiet = True  # from here on others may be serving
@@ -150,14 +159,14 @@ class Host:
         """Return what GET /v2/health/ready answers: of one model its own state, of several each one's."""
         found: dict[str, Any] = {"ready": self.is_ready, "state": self.state}
         if self.manifest.is_single:
-            return found | self.only.promotion
+            return found | self.only.notices
         models = {}
         for name, hosted in self._hosted.items():
             engine = self.engines.get(name)
             ready = engine is not None and engine.is_ready
             models[name] = {"ready": ready, "state": self._state_of(name), "required": hosted.required}
-            if engine is not None and engine.promotion:
-                models[name] |= engine.promotion
+            if engine is not None:
+                models[name] |= engine.notices
             if (why := self._why_not(name)) is not None:
                 models[name]["reason"] = why.message
         return found | {"models": models}
@@ -184,6 +193,10 @@ class Host:
             raise NotReady(f"model {name!r} failed to load: {hosted.error.message}", hint=hosted.error.hint)
         raise NotFound(f"model {shown(name)} is unknown", hint=f"this server has {_names(self._hosted)}")
 
+    def outdated(self, name: str) -> dict[str, Any]:
+        """Return what clients are told of a model whose code has changed on the disk; empty where it has not."""
+        return self.engines[name].outdated if name in self.engines else {}
+
     def has_failed(self, name: str) -> bool:
         """Whether there is a model of that name whose manifest could not be read."""
         return name in self._hosted and name not in self.engines
@@ -201,7 +214,7 @@ class Host:
                 f"{where}: model {name!r} is not served here", hint=f"this server has {_names(self._hosted)}"
             )
         assert self.open_local is not None, "a host with several models is asked through a data plane"
-        return self.open_local(name, by_entity=engine.deployment.features.entity == key)
+        return self.open_local(name, by_entity=sorted(engine.deployment.features.entity) == sorted(key))
 
     async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """List every variant of every version of every model; see ``Repository.index``. New folders are found."""
@@ -225,7 +238,7 @@ class Host:
         if ready_only or name not in self._hosted:  # it has another name by now
             return []
         why = self._why_not(name) or unreadable
-        reason = why.message if why is not None else self._state_of(name)
+        reason = why.message if why is not None else engine.not_served if engine is not None else "failed"
         return [{"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason}]
 
     async def load(self, name: str, *, version: str = "", variant: str = "") -> None:
@@ -238,14 +251,18 @@ class Host:
 
         Raises:
             NotFound: there is no such model, version or variant.
-            NotReady: the server is draining, or the model is unloaded while it is loaded.
+            NotReady: the server is draining, or the model is unloaded while it is loaded or its load waits.
             TailcutError: why it cannot be loaded.
         """
+        unloads = self._unloads[name]
         await self._look()
         if self.has_failed(name):
-            name = await self._read_failed(name)
+            found = await self._read_failed(name)
+            self._refuse_unloaded(name, unloads)
+            name, unloads = found, self._unloads[found]
         while (task := self._loading.get(name)) is not None:
             await asyncio.wait({task})
+        self._refuse_unloaded(name, unloads)
         if self._phase:
             raise NotReady(f"the server is {self._phase}", hint="load the model on another server")
         engine = self.engine(name)
@@ -254,7 +271,7 @@ class Host:
                 await engine.repository.load(version=version, variant=variant)
             return
         others = [other.manifest for other in self.engines.values() if other is not engine]
-        read = partial(self._read_again, self._hosted[name], others)
+        read = partial(self._read_again, self._hosted[name], others, self._known(name))
         task = self._begin(name, engine, engine.repository.choose(version, variant), read)
         try:
             await asyncio.shield(task)
@@ -275,6 +292,7 @@ class Host:
         """
         if self._phase:
             raise NotReady(f"the server is {self._phase}", hint="it unloads everything when it stops")
+        self._unloads[name] += name in self._hosted
         if self.has_failed(name):
             return  # there is nothing of it
         engine = self.engine(name)
@@ -284,6 +302,15 @@ class Host:
             with _about(name):
                 engine.unload()
         log.info("the model is unloaded; its memory is freed when its requests have ended", extra={"model": name})
+
+    def _refuse_unloaded(self, name: str, unloads: int) -> None:
+        """Refuse a load where an unload came after it.
+
+        Args:
+            unloads: of the model when the load was asked for.
+        """
+        if self._unloads[name] > unloads and not self._phase:
+            raise NotReady(f"model {name!r} was unloaded while its load waited", hint="load it again")
 
     def _begin(
         self, name: str, engine: Engine, choose: Choose | None = None, read: Callable[[], Manifest] | None = None
@@ -300,7 +327,8 @@ class Host:
         logs.model.set(name)
         started_s = perf_counter()
         await engine.start(choose, read)
-        tell_ready(name, engine.opened, perf_counter() - started_s, self.where)
+        if engine.state == "ready":  # not where the server began to drain meanwhile
+            tell_ready(name, engine.opened, perf_counter() - started_s, self.where)
 
     def _loaded(self, name: str, engine: Engine, ended: asyncio.Task[None]) -> None:
         del self._loading[name]
@@ -312,11 +340,23 @@ class Host:
         cause = None if isinstance(error, TailcutError) else error
         log.error("the model could not be loaded: %s", error, exc_info=cause, extra={"model": name})
 
-    def _read_again(self, hosted: Hosted, others: Sequence[Manifest]) -> Manifest:
+    def _known(self, name: str) -> dict[str, Manifest]:
+        """Return the manifests of the other models that are not out of date: the models are in use, or will be."""
+        used = {"ready", "loading", "draining"}
+        return {key: each.manifest for key, each in self.engines.items() if key != name and each.state in used}
+
+    @staticmethod
+    def _fitting(manifest: Manifest, known: dict[str, Manifest]) -> Manifest:
+        """Return a manifest whose feature groups fit the models that they ask; blocks. See ``refuse_misfits``."""
+        refuse_misfits(manifest, known)
+        return manifest
+
+    def _read_again(self, hosted: Hosted, others: Sequence[Manifest], known: dict[str, Manifest]) -> Manifest:
         """Return a model's manifest as it is by now; blocks, so that it is given all that it looks at.
 
         Args:
             others: manifests of the other models, as they were loaded.
+            known: those of them that are in use.
 
         Raises:
             TailcutError: what is wrong with it; or it has another name by now.
@@ -325,9 +365,14 @@ class Host:
         if found.manifest is None:
             raise found.error or StartError(f"{found.file}: cannot be read")
         if found.name != hosted.name:
-            raise _renamed(found, hosted.name, "but was started with another")
+            raise _renamed(found, hosted.name, f"but was started as {hosted.name!r}")
         refuse_cycles([*others, found.manifest])
-        return found.manifest
+        for name, other in known.items():
+            try:
+                refuse_misfits(other, {found.name: found.manifest})
+            except TailcutError as error:
+                log.warning("its feature groups no longer fit model %s: %s", found.name, error, extra={"model": name})
+        return self._fitting(found.manifest, known)
 
     async def _read_failed(self, name: str) -> str:
         """Read the manifest again that could never be read; return the name that it gives the model.
@@ -345,27 +390,48 @@ class Host:
         if new != name and new in self._hosted:
             raise _renamed(found, name, f"which {self._hosted[new].file} has")
         del self._hosted[name]
+        self._taken.pop(found.file, None)
         self._add(found)
         return new
 
     async def _look(self) -> None:
         """Find models in new subfolders."""
         looked = await asyncio.to_thread(self.manifest.look)
-        known = {hosted.file for hosted in self._hosted.values()}
+        for file in self._taken.keys() - {hosted.file for hosted in looked}:
+            del self._hosted[self._taken.pop(file)]  # its folder is gone
+        known = {hosted.file for hosted in self._hosted.values()} - self._taken.keys()
         for hosted in looked:
             if hosted.file in known:
                 continue
-            if hosted.name in self._hosted:
-                log.error("%s: its name is that of %s", hosted.file, self._hosted[hosted.name].file)
+            listed = self._taken.get(hosted.file)
+            owner = self._hosted.get(hosted.name)
+            if owner is not None and (owner.file != hosted.file or hosted.error is not None):
+                self._add_taken(hosted, owner)
                 continue
+            if listed is not None:
+                del self._hosted[listed], self._taken[hosted.file]
             self._add(hosted)
+
+    def _add_taken(self, hosted: Hosted, owner: Hosted) -> None:
+        """List a model whose name another one has as failed: by its folder's name, or its path where that is taken."""
+        error = hosted.error or StartError(
+            f"{hosted.file} says name = {hosted.name!r}, which {owner.file} has",
+            hint="give it another name, and load it",
+        )
+        folder = hosted.file.parent
+        listed = self._taken.get(hosted.file) or (str(folder) if folder.name in self._hosted else folder.name)
+        before = self._hosted.get(listed)
+        self._taken[hosted.file] = listed
+        self._hosted[listed] = replace(hosted, manifest=None, error=error)
+        if before is None or before.error is None or before.error.message != error.message:
+            log.error("the model cannot be loaded: %s", error, extra={"model": listed})
 
     def _add(self, hosted: Hosted) -> None:
         """Add a model that was found after the start."""
         self._hosted[hosted.name] = hosted
         if hosted.manifest is not None:
             engine = self.engines[hosted.name] = Engine(hosted.manifest, self._state)
-            engine.state = "unloaded"
+            engine.state, engine.is_new = "unloaded", True
             for tell in self.on_added:
                 tell(hosted.name)
 

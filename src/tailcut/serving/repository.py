@@ -164,16 +164,11 @@ class Repository:
                 status = state_of(version, name, promotion)
                 is_served = served is not None and (served.version, served.name) == (version.id, name)
                 seen = seen or is_served
-                why_not = _why_not(variant) or ("not served" if served is not None else self._unloaded())
+                why_not = _why_not(variant) or ("not served" if served is not None else engine.not_served)
                 entries.append(_entry(model, version.id, name, status, self._state(is_served, is_ready, why_not)))
         if served is not None and not seen:
             entries.insert(0, _entry(model, served.version, served.name, "source", self._state(True, is_ready)))
         return entries
-
-    def _unloaded(self) -> str:
-        """Say why nothing is served."""
-        failure = self._engine.failure
-        return self._engine.state if failure is None else f"failed: {failure.message}"
 
     def _state(self, is_served: bool, is_ready: bool, why_not: str = "") -> tuple[str, str]:
         if not is_served:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
+from reprlib import repr as shown
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, NoReturn
@@ -13,7 +16,7 @@ import msgspec
 from tailcut.common.json_values import decode, to_builtins
 from tailcut.common.tensors import Array, Arrays
 from tailcut.common.timings import Stage
-from tailcut.errors import BadRequest, StartError, TailcutError
+from tailcut.errors import BadRequest, NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest, load
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer
@@ -34,6 +37,9 @@ _Ask = tuple[float | None, str, Any, Any]
 """Deadline and tenant, then what is asked: rows and entities, or inputs and outputs."""
 
 
+_Work = Callable[[RequestContext, HeaderMap, _Ask], Awaitable[Any]]
+
+
 class InProcessModel:
     """One deployment, asked by function calls on the event loop that opened it; open it with ``async with``.
 
@@ -46,6 +52,8 @@ class InProcessModel:
         self._engine = self._plane.engine
         self._codecs = Codecs(InferenceCodec, self._engine)
         self._opened = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where it is open; None before and after."""
         for route in ROUTES:
             self._engine.recorder.expect(route)
 
@@ -63,6 +71,7 @@ class InProcessModel:
         except BaseException:
             await self.close()
             raise
+        self._loop = asyncio.get_running_loop()
         return self
 
     async def __aexit__(
@@ -72,6 +81,7 @@ class InProcessModel:
 
     async def close(self) -> None:
         """Fail the requests that wait, let running batches end for at most five seconds, and free the model."""
+        self._loop = None
         await self.host.stop(_STOP_S)
 
     @property
@@ -105,7 +115,7 @@ class InProcessModel:
             TailcutError: any other error of ``tailcut.errors`` that the model or its features end with.
         """
         ask = deadline_s, tenant, rows, entities
-        return self._plane.answer(self, ROUTES[0], self._predict, _NO_HEADERS, ask)
+        return self._answer(ROUTES[0], self._predict, ask)
 
     def infer(
         self,
@@ -126,7 +136,7 @@ class InProcessModel:
             arrays by output name, the caller's own.
         """
         ask = deadline_s, tenant, inputs, outputs
-        return self._plane.answer(self, ROUTES[1], self._infer, _NO_HEADERS, ask)
+        return self._answer(ROUTES[1], self._infer, ask)
 
     def metrics(self) -> bytes:
         """Return what ``GET /metrics`` of a server shows, as Prometheus reads it; call it on the event loop."""
@@ -146,6 +156,23 @@ class InProcessModel:
             del error  # its traceback knows this frame: a circle would keep the request
 
     # -- Inside ------------------------------------------------------------------------------------------------------
+
+    async def _answer(self, route: str, work: _Work, ask: _Ask) -> Any:
+        if self._loop is not asyncio.get_running_loop():
+            raise self._misused()
+        return await self._plane.answer(self, route, work, _NO_HEADERS, ask)
+
+    def _misused(self) -> TailcutError:
+        """Return the error for a call that is not awaited where the model is open."""
+        name = self._engine.deployment.name
+        if self._loop is not None:
+            return TailcutError(
+                f"model {name!r} was opened on another event loop",
+                hint="await it there; from another thread: asyncio.run_coroutine_threadsafe(model.predict(rows), loop)",
+            )
+        if self._opened:
+            return NotReady(f"model {name!r} is not open any more, or not yet", hint="await it inside `async with`")
+        return NotReady(f"model {name!r} is not open", hint="open it: async with tailcut.open(...) as model:")
 
     async def _predict(self, context: RequestContext, headers: HeaderMap, ask: _Ask) -> list[Any]:
         deadline_s, tenant, rows, entities = ask
@@ -189,8 +216,11 @@ def _own(array: Array, *, shared: bool) -> Array:
 def _nanoseconds(deadline_s: float | None) -> int:
     if deadline_s is None:
         return 0
-    if not 0 < deadline_s < 1e6:
-        raise BadRequest(f"deadline_s is {deadline_s}", hint="pass seconds above 0, or None for slo.timeout")
+    if not isinstance(deadline_s, Real) or not 0 < deadline_s < 1e6:
+        raise BadRequest(
+            f"deadline_s is {shown(deadline_s)}, expected a number above 0 and below 1000000",
+            hint="pass seconds, or None for slo.timeout",
+        )
     return max(int(deadline_s * 1e9), 1)
 
 

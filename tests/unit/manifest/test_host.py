@@ -323,6 +323,43 @@ def test_wrong_flags_and_variables_are_told_as_such(tmp_path: Path) -> None:
     assert "--set" in hint
 
 
+GROUP = """
+[features]
+entity = ["id"]
+[[features.groups]]
+name = "g"
+function = "m:f"
+key = ["id"]
+columns = ["value"]
+ttl = "1h"
+"""
+ONE_MODEL = "flags and variables set every model of the server: to set one model, write the key in its tailcut.toml"
+
+
+@pytest.mark.parametrize("how", ["flag", "variable"])
+def test_a_flag_that_fits_some_models_names_those_that_it_does_not_fit(tmp_path: Path, how: str) -> None:
+    a, b = add_model(tmp_path, "a", more=GROUP), add_model(tmp_path, "b")
+    flag = {"overrides": ("features.groups.g.ttl=2h",)} if how == "flag" else {}
+    variable = {"TAILCUT_FEATURES__GROUPS__G__TTL": "2h"} if how == "variable" else {}
+    message, hint = refused(a, b, **flag, **variable)
+    assert message.startswith(f"{b}: ")
+    assert "has no element named g" in message
+    assert hint.endswith(ONE_MODEL)
+    message, hint = refused(a, add_model(tmp_path, "c", more=f"{GROUP}[slo]\np95 = 5\n"), **variable)
+    assert "slo.p95" in message
+    assert ONE_MODEL not in hint
+
+
+@pytest.mark.parametrize("how", ["flag", "variable"])
+def test_one_name_for_several_models_is_refused(tmp_path: Path, how: str) -> None:
+    add_models(tmp_path, a=1.0, b=1.0)
+    flag = {"overrides": ("name=x",)} if how == "flag" else {}
+    message, hint = refused(tmp_path, **flag, **({"TAILCUT_NAME": "x"} if how == "variable" else {}))
+    assert message == "name = 'x' is set by a flag or a variable, but the server has several models"
+    assert hint == "write name in each model's tailcut.toml"
+    assert loaded(tmp_path / "a", overrides=("name=x",)).name == "x"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_manifest_that_may_not_be_read(tmp_path: Path) -> None:
     a, b = add_model(tmp_path, "a"), add_model(tmp_path, "b")

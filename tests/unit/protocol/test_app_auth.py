@@ -58,6 +58,8 @@ def test_predictions_need_a_token_where_there_are_tokens(tmp_path: Path) -> None
                 assert (refused.status, refused.json["code"]) == (401, "unauthorized")
                 assert refused.headers["www-authenticate"].startswith("Bearer")
                 assert "three" not in refused.body.decode()
+                if headers == bearer("three"):
+                    assert refused.json["error"] == "the bearer token is not valid for predictions"
         for path in ("/v2/models/m", "/v2/models/m/config", "/v2/models/m/stats", "/v2/models/stats"):
             assert (await client.get(path)).status == 401
             assert (await client.get(path, headers=bearer("one"))).status == 200

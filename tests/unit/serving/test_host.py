@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.app_kit import FEATURES
+from tests.app_kit import FEATURES, Answer
 from tests.host_kit import HostClient, Runtimes, add_model, add_models, host_of, running_host
 from tests.promotion_kit import Promotions
 from tests.promotion_kit import deployment as promoted
@@ -65,7 +65,9 @@ def test_each_model_answers_under_its_name(tmp_path: Path) -> None:
         reply = await client.post("/predict/c", {"rows": [{"id": 1, "value": 2}]})
         assert reply.json["model"] == "c"
         assert {name: state for name, (state, _) in (await client.index()).items()} == dict.fromkeys("abc", "READY")
-        paths = (await client.get("/openapi.json")).json["paths"]
+        described = (await client.get("/openapi.json")).json
+        paths = described["paths"]
+        assert described["info"]["title"] == "tailcut"
         assert {"/v2/models/a/infer", "/v2/models/b/infer", "/predict/c"} <= set(paths)
 
     serve(test, add_models(tmp_path, a=1.0, b=2.0, c=3.0))
@@ -263,7 +265,11 @@ def test_a_model_whose_manifest_was_spoiled_meanwhile_has_failed_with_that_reaso
             file.unlink()
         else:
             mend(file, 'name = "b"', 'name = "other"')
-        reason = {"broken": "slo.p95", "gone": "no manifest found", "renamed": "says name = 'other'"}[fault]
+        reason = {
+            "broken": "slo.p95",
+            "gone": "no manifest found",
+            "renamed": "says name = 'other', but was started as 'b'",
+        }[fault]
         refused = await client.load("b")
         assert refused.status == 500
         assert reason in refused.json["error"]
@@ -283,7 +289,7 @@ def test_new_folders_are_found_by_the_index_and_by_a_load(tmp_path: Path) -> Non
     async def test(client: HostClient) -> None:
         add_model(tmp_path, "b", 2.0)
         assert (await client.infer("b")).status == 404
-        assert (await client.index())["b"] == ("UNAVAILABLE", "unloaded")
+        assert (await client.index())["b"] == ("UNAVAILABLE", "not loaded yet")
         assert await client.states() == {"a": "ready", "b": "unloaded"}
         assert client.host.is_ready, "nobody required it"
         series = 'tailcut_request_seconds_count{model="b",outcome="ok",route="infer"} 0.0'
@@ -309,7 +315,15 @@ def test_a_new_folder_that_is_broken_or_has_a_taken_name_is_told_and_harms_nobod
         index = await client.index()
         assert (index["a"][0], index["b"][0]) == ("READY", "UNAVAILABLE")
         assert "slo.p95" in index["b"][1]
-        assert f"{taken}: its name is that of {a}" in caplog.text
+        reason = f"{taken} says name = 'a', which {a} has"
+        assert index["c"] == ("UNAVAILABLE", reason)
+        assert (await client.index())["c"] == index["c"]
+        assert (await client.load("a")).status == 200
+        told = [record for record in caplog.records if reason in record.getMessage()]
+        assert len(told) == 1, "once, not by every look"
+        assert (await client.reasons())["c"] == reason
+        refused = await client.load("c")
+        assert (refused.status, refused.json["error"]) == (500, reason)
         assert await client.factor("a") == 1.0
         assert client.host.is_ready
         mend(taken, 'name = "a"', 'name = "c"')
@@ -317,6 +331,38 @@ def test_a_new_folder_that_is_broken_or_has_a_taken_name_is_told_and_harms_nobod
         assert await client.factor("c") == 3.0
 
     serve(test, tmp_path)
+
+
+def test_a_new_folder_with_a_taken_name_is_listed_by_what_no_other_model_has(tmp_path: Path) -> None:
+    async def test(client: HostClient) -> None:
+        add_model(tmp_path, "b", 2.0, directory="x")
+        assert set(await client.index()) == {"a", "b"}
+        late = add_model(tmp_path, "a", 3.0, directory="b")
+        listed = str(late.parent)
+        assert (await client.index())[listed][0] == "UNAVAILABLE"
+        mend(late, 'name = "a"', 'name = "b"')
+        assert "which" in (await client.index())[listed][1]
+        mend(late, "[model]", f"{BROKEN}[model]")
+        assert "slo.p95" in (await client.index())[listed][1]
+        mend(late, BROKEN, "")
+        mend(late, 'name = "b"', 'name = "d"')
+        assert set(await client.index()) == {"a", "b", "d"}
+        assert (await client.load("d")).status == 200
+        assert await client.factor("d") == 3.0
+
+    serve(test, add_models(tmp_path, a=1.0))
+
+
+def test_a_folder_with_a_taken_name_that_is_removed_is_listed_no_more(tmp_path: Path) -> None:
+    async def test(client: HostClient) -> None:
+        add_model(tmp_path, "a", 3.0, directory="c")
+        assert set(await client.index()) == {"a", "c"}
+        mend(tmp_path / "c" / "tailcut.toml", "[model]", f"{BROKEN}[model]")
+        assert "slo.p95" in (await client.index())["c"][1]
+        shutil.rmtree(tmp_path / "c")
+        assert set(await client.index()) == {"a"}
+
+    serve(test, add_models(tmp_path, a=1.0))
 
 
 def test_a_folder_found_twice_at_once_is_one_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -467,6 +513,127 @@ def test_a_load_that_waits_when_the_host_ends_opens_nothing(tmp_path: Path, runt
     asyncio.run(main())
 
 
+# -- Code that changes under a server ----------------------------------------------------------------------------------
+
+POSTPROCESS = """
+from pathlib import Path
+
+WORD = Path(__file__).with_name("word.txt").read_text() if {reads} else ""
+
+def postprocess(outputs):
+    return [f"{word}{{WORD}}" for _ in outputs["y"]]
+"""
+
+
+def add_hooked(folder: Path, module: str, word: str = "old", *, reads: bool = False) -> Path:
+    """Write a model "b" whose answers are a word; return the file of its hook."""
+    manifest = add_model(folder, "b")
+    files = 'files = ["word.txt"]' if reads else ""
+    mend(manifest, "[model]", f'[model]\npostprocess = "{module}:postprocess"\n{files}')
+    file = folder / "b" / f"{module}.py"
+    file.write_text(POSTPROCESS.format(word=word, reads=reads))
+    (folder / "b" / "word.txt").write_text("!")
+    return file
+
+
+async def said(client: HostClient) -> str:
+    """Return what "b" answers."""
+    reply = await client.post("/predict/b", {"rows": [{"id": 1, "value": 2}]})
+    assert reply.status == 200, reply.json
+    word: str = reply.json["predictions"][0]
+    return word
+
+
+async def reload(client: HostClient) -> Answer:
+    """Unload "b" and load it again."""
+    assert (await client.unload("b")).status == 200
+    reply = await client.load("b")
+    assert reply.status == 200, reply.json
+    return reply
+
+
+def test_a_hook_that_was_edited_is_told_of_and_the_version_is_of_the_code_that_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_model(tmp_path, "a")
+    file = add_hooked(tmp_path, "edited_hooks")
+
+    async def test(client: HostClient) -> None:
+        engine = client.host.engine("b")
+        version = engine.pipeline.serving.deployment_version
+        old = file.read_text()
+        for text, outdated in ((old.replace("old", "new"), True), (old, False)):
+            caplog.clear()
+            file.write_text(text)
+            reply = await reload(client)
+            assert await said(client) == "old"
+            assert engine.pipeline.serving.deployment_version == version, "the code that runs is the same"
+            ready = (await client.get("/v2/health/ready")).json
+            shown = (reply.json, ready["models"]["b"], (await client.get("/v2/models/b")).json)
+            for found in shown:
+                assert ("code" in found) == outdated
+                if outdated:
+                    assert found["code"]["state"] == "outdated"
+                    assert "edited_hooks.py changed on the disk" in found["code"]["error"]
+                    assert "restart the server" in found["code"]["hint"]
+            assert ready["ready"]
+            assert "code" not in ready["models"]["a"]
+            assert ("edited_hooks.py changed on the disk" in caplog.text) == outdated
+            assert "during its import" not in caplog.text
+
+    serve(test, tmp_path)
+
+
+def test_a_hook_that_was_removed_is_told_of_likewise(tmp_path: Path) -> None:
+    add_model(tmp_path, "a")
+    file = add_hooked(tmp_path, "removed_hooks")
+
+    async def test(client: HostClient) -> None:
+        version = client.host.engine("b").pipeline.serving.deployment_version
+        file.unlink()
+        assert "removed_hooks.py" in (await reload(client)).json["code"]["error"]
+        assert client.host.engine("b").pipeline.serving.deployment_version == version
+
+    serve(test, tmp_path)
+
+
+def test_a_model_that_came_to_a_running_server_is_loaded_again_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its files are younger than the process, and what it imported of them is known all the same."""
+    add_model(tmp_path, "a")
+
+    async def test(client: HostClient) -> None:
+        add_hooked(tmp_path, "late_hooks")
+        assert (await client.load("b")).status == 200
+        version = client.host.engine("b").pipeline.serving.deployment_version
+        assert (await reload(client)).json == {}
+        assert client.host.engine("b").pipeline.serving.deployment_version == version
+        assert "changed" not in caplog.text
+
+    serve(test, tmp_path)
+
+
+def test_a_data_file_that_a_module_may_hold_makes_a_version_of_its_own(tmp_path: Path) -> None:
+    add_model(tmp_path, "a")
+    add_hooked(tmp_path, "reading_hooks", reads=True)
+
+    async def test(client: HostClient) -> None:
+        engine = client.host.engine("b")
+        versions = [engine.pipeline.serving.deployment_version]
+        (tmp_path / "b" / "word.txt").write_text("?")
+        for _ in range(2):
+            assert "word.txt changed on the disk" in (await reload(client)).json["code"]["error"]
+            assert await said(client) == "old!"
+            versions.append(engine.pipeline.serving.deployment_version)
+        assert len(set(versions)) == 3, "nobody knows which text a hook has in hand: it shares no cached answers"
+        (tmp_path / "b" / "word.txt").write_text("!")
+        assert (await reload(client)).json == {}
+        assert engine.pipeline.serving.deployment_version == versions[0]
+
+    serve(test, tmp_path)
+
+
 # -- Unloading ---------------------------------------------------------------------------------------------------------
 
 
@@ -522,6 +689,46 @@ def test_unload_while_loading_ends_the_load(tmp_path: Path, runtimes: Runtimes) 
         await until(lambda: runtimes.open_now == {"a": 1})
         assert (await client.load("b")).status == 200
         assert (await client.infer("b")).status == 200
+
+    serve(test, add_models(tmp_path, a=1.0, b=2.0), overrides=THREAD)
+
+
+@pytest.mark.parametrize("loads", [2, 5])
+def test_unload_ends_all_loads_that_wait_for_their_turn(tmp_path: Path, runtimes: Runtimes, loads: int) -> None:
+    async def test(client: HostClient) -> None:
+        await client.unload("b")
+        runtimes.hold("b")
+        before = runtimes.entered.count("b")
+        waiting = [asyncio.ensure_future(client.load("b")) for _ in range(loads)]
+        await until(lambda: runtimes.entered.count("b") > before)
+        assert (await client.unload("b")).status == 200
+        replies = [await each for each in waiting]
+        assert [reply.status for reply in replies] == [503] * loads
+        said = sorted(reply.json["error"] for reply in replies)
+        assert said[0] == "model 'b' was unloaded while it was loading"
+        assert set(said[1:]) == {"model 'b' was unloaded while its load waited"}
+        assert {reply.json["hint"] for reply in replies} == {"load it again"}
+        assert (await client.states())["b"] == "unloaded"
+        runtimes.let("b")
+        await until(lambda: len(runtimes.opened["b"]) == 2)
+        await until(lambda: runtimes.open_now == {"a": 1})
+        assert (await client.load("b")).status == 200
+
+    serve(test, add_models(tmp_path, a=1.0, b=2.0), overrides=THREAD)
+
+
+def test_of_loads_and_unloads_at_once_the_last_word_wins(tmp_path: Path, runtimes: Runtimes) -> None:
+    async def test(client: HostClient) -> None:
+        host = client.host
+        for last in ("unload", "load") * 3:
+            first = [asyncio.ensure_future(host.load("b")) for _ in range(3)]
+            await asyncio.sleep(0)  # each is asked for
+            host.unload("b")
+            if last == "load":
+                await host.load("b")
+            ends = await asyncio.gather(*first, return_exceptions=True)
+            assert all(isinstance(end, NotReady) for end in ends)
+            assert (await client.states())["b"] == ("ready" if last == "load" else "unloaded")
 
     serve(test, add_models(tmp_path, a=1.0, b=2.0), overrides=THREAD)
 
@@ -798,6 +1005,23 @@ def test_log_lines_of_loading_name_the_model(tmp_path: Path, lines: Lines) -> No
     assert lines.models(" is ready") == ["a", "b", "b"]
     assert lines.models("the model is unloaded") == ["b"]
     assert lines.models("the model could not be loaded") == ["b"]
+
+
+def test_a_model_that_becomes_warm_while_the_server_drains_is_not_said_to_be_ready(
+    tmp_path: Path, runtimes: Runtimes, lines: Lines
+) -> None:
+    async def main() -> None:
+        client = host_of(add_models(tmp_path, a=1.0, b=2.0))
+        runtimes.hold("b")
+        starting = asyncio.ensure_future(client.app.start())
+        await until(lambda: "b" in runtimes.waiting and client.host.engine("a").is_ready)
+        client.host.drain()
+        runtimes.let("b")
+        await starting
+        await client.app.stop()
+
+    asyncio.run(main())
+    assert lines.models("is ready") == ["a"]
 
 
 def test_log_lines_of_requests_and_of_a_switch_name_the_model(tmp_path: Path, lines: Lines) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.app_kit import Client, counters
 
-from tailcut.errors import ManifestError
+from tailcut.errors import ManifestError, StartError
 from tailcut.manifest.host import load_host
 from tailcut.protocol.local_model import LocalModel
 from tailcut.transport.asgi import ASGIApplication
@@ -68,13 +69,24 @@ ttl = "1h"
 [cache.entity]
 enabled = true
 """
+WORDS = "def words(keys, context):\n    return [{'words': 1} for _ in keys]\n"
 PRIORS = "def priors(keys, context):\n    return [{'prior': 100.0} for _ in keys]\n"
 
 
-def scaled(path: Path, factor: float, width: int) -> None:
+PRIOR_GROUP = """
+[[features.groups]]
+name = "prior"
+function = "child_features:words"
+key = ["text"]
+columns = ["words"]
+ttl = "1h"
+"""
+
+
+def scaled(path: Path, factor: float, width: int, output: str = "y") -> None:
     """Save x -> factor * x."""
-    node = helper.make_node("Mul", ["x", "factor"], ["y"])
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width]) for name in ("x", "y")]
+    node = helper.make_node("Mul", ["x", "factor"], [output])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width]) for name in ("x", output)]
     factors = [numpy_helper.from_array(np.array(factor, np.float32), "factor")]
     graph = helper.make_graph([node], "scaled", ends[:1], ends[1:], factors)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
@@ -89,6 +101,7 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name / "tailcut.toml").write_text(manifest)
     (tmp_path / "child" / "child_hooks.py").write_text(HOOKS)
     (tmp_path / "parent" / "parent_features.py").write_text(PRIORS)
+    (tmp_path / "child" / "child_features.py").write_text(WORDS)
     return tmp_path
 
 
@@ -201,6 +214,226 @@ def test_the_model_has_the_callers_deadline_less_what_the_caller_needs_itself(
     serve(folder, test)
 
 
+# -- What does not fit ---------------------------------------------------------------------------------------------
+
+PLAIN_CHILD = """
+name = "child"
+[model]
+source = "model.onnx"
+inputs = [{ name = "x", shape = [-1, 3], columns = ["a", "b", "c"] }]
+outputs = [{ name = "embedding", shape = [-1, 3] }]
+[serve]
+variant = "source"
+"""
+PLAIN_PARENT = """
+name = "parent"
+[model]
+source = "model.onnx"
+inputs = [{ name = "x", shape = [-1, 4], columns = ["embedding", "a"] }]
+outputs = [{ name = "y", shape = [-1, 4] }]
+[serve]
+variant = "source"
+[features]
+entity = ["a", "b", "c", "d"]
+[[features.groups]]
+name = "text"
+model = "child"
+key = ["a", "b", "c"]
+columns = ["embedding"]
+ttl = "1h"
+"""
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """A folder of two models without hooks, one of which takes the other's output."""
+    for name, manifest, width, output in (("child", PLAIN_CHILD, 3, "embedding"), ("parent", PLAIN_PARENT, 4, "y")):
+        (tmp_path / name).mkdir()
+        scaled(tmp_path / name / "model.onnx", 2.0, width, output)
+        (tmp_path / name / "tailcut.toml").write_text(manifest)
+    return tmp_path
+
+
+def edit(folder: Path, name: str, *changes: tuple[str, str]) -> None:
+    file = folder / name / "tailcut.toml"
+    text = file.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+ENTITY = {"entities": [{"a": 1, "b": 2, "c": 3, "d": 4}]}
+MISFITS = [
+    (("parent", 'key = ["a", "b", "c"]', 'key = ["a", "b", "d"]'), "the key has 'd', but a row of model 'child'"),
+    (("parent", 'key = ["a", "b", "c"]', 'key = ["a", "b"]'), "the key lacks 'c', but a row of model 'child'"),
+    (("parent", '"embedding"', '"embeding"'), "model 'child' answers with 'embedding', not with column 'embeding'"),
+    (
+        ("parent", "shape = [-1, 4], columns", "shape = [-1, 3], columns"),
+        "input 'x' takes 3 values per row, its columns have 4 or more: 'embedding' of model 'child' has 3",
+    ),
+    (
+        ("parent", '4], columns = ["embedding", "a"]', '4], columns = ["embedding"]'),
+        "input 'x' takes 4 values per row, its columns have 3: 'embedding' of model 'child' has 3",
+    ),
+]
+
+
+def test_a_chain_without_hooks_fits(plain: Path) -> None:
+    async def test(client: Client) -> None:
+        answer = await client.post("/predict/parent", ENTITY)
+        assert answer.json["predictions"] == [{"y": [4, 8, 12, 2]}]
+
+    serve(plain, test)
+
+
+def test_an_entity_of_several_fields_is_asked_for_in_any_order(folder: Path) -> None:
+    edit(folder, "child", ("[serve]", f"[features]\nentity = ['text', 'prior']\n{PRIOR_GROUP}[serve]"))
+    edit(folder, "parent", ('entity = ["text"]', 'entity = ["text", "prior"]'))
+    edit(folder, "parent", ('model = "child"\nkey = ["text"]', 'model = "child"\nkey = ["prior", "text"]'))
+    edit(
+        folder,
+        "parent",
+        ('columns = ["prior"]', 'columns = ["other"]'),
+        ('"embedding", "prior"]', '"embedding", "other"]'),
+    )
+    (folder / "parent" / "parent_features.py").write_text(PRIORS.replace("'prior'", "'other'"))
+
+    async def test(client: Client) -> None:
+        answer = await client.post("/predict/parent", {"entities": [{"text": "abc", "prior": 1}]})
+        assert answer.status == 200, answer.json
+
+    serve(folder, test)
+
+
+@pytest.mark.parametrize(("change", "says"), MISFITS)
+@pytest.mark.parametrize("at", ["start", "load"])
+def test_what_the_other_model_can_never_answer_is_refused_at_the_load(
+    plain: Path, change: tuple[str, str, str], says: str, at: str
+) -> None:
+    name, old, new = change
+    if at == "start":
+        edit(plain, name, (old, new))
+
+    async def test(client: Client) -> None:
+        if at == "load":
+            client.app.host.unload("parent")
+            edit(plain, name, (old, new))
+            with pytest.raises(StartError, match=re.escape(says)):
+                await client.app.host.load("parent")
+        answer = await client.post("/predict/parent", ENTITY)
+        assert answer.status == 503
+        assert f'features.groups "text": {says}' in answer.json["error"]
+        assert "model 'parent' failed to load" in answer.json["error"]
+        edit(plain, name, (new, old))
+        await client.app.host.load("parent")
+        assert (await client.post("/predict/parent", ENTITY)).status == 200
+
+    serve(plain, test)
+
+
+def test_what_a_model_that_is_not_loaded_takes_is_not_known(plain: Path) -> None:
+    async def test(client: Client) -> None:
+        host = client.app.host
+        for name in ("child", "parent"):
+            host.unload(name)
+        edit(plain, "child", ('"c"]', '"d"]'))
+        edit(plain, "parent", ('key = ["a", "b", "c"]', 'key = ["a", "b", "d"]'))
+        await host.load("parent")
+        refused = await client.post("/predict/parent", ENTITY)
+        assert (refused.status, refused.json["hint"]) == (503, "load it: POST /v2/repository/models/child/load")
+        await host.load("child")
+        assert (await client.post("/predict/parent", ENTITY)).status == 200
+
+    serve(plain, test)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            '"c"]',
+            '"d"]',
+            "does not take the key ['a', 'b', 'c']: the rows cannot be turned into inputs: row 0: the field 'd'",
+        ),
+        ('name = "embedding"', 'name = "other"', "does not answer with the columns ['embedding'], but with ['other']"),
+    ],
+)
+def test_a_model_that_changes_below_another_one_is_the_operators_fault(
+    plain: Path, old: str, new: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(client: Client) -> None:
+        client.app.host.unload("child")
+        edit(plain, "child", (old, new))
+        scaled(plain / "child" / "model.onnx", 2.0, 3, "other" if "other" in new else "embedding")
+        await client.app.host.load("child")
+        assert "its feature groups no longer fit model child" in caplog.text
+        answer = await client.post("/predict/parent", ENTITY)
+        assert (answer.status, answer.json["code"]) == (500, "feature_failed")
+        assert answer.json["error"].startswith('feature group "text" does not fit its source')
+        assert f"model 'child' {says}" in answer.json["error"]
+        assert "load this model again" in answer.json["hint"]
+
+    serve(plain, test)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "says"),
+    [
+        (HOOKS.replace('row["text"]', 'row["words"]'), "does not take the key ['text']: row 0 has no field 'words'"),
+        (
+            HOOKS.replace('{"embedding"', '{"embeding"'),
+            "does not answer with the columns ['embedding'], but with ['embeding']",
+        ),
+    ],
+)
+def test_what_hooks_take_and_give_shows_when_they_are_asked(folder: Path, hooks: str, says: str) -> None:
+    (folder / "child" / "child_hooks.py").write_text(hooks)
+
+    async def test(client: Client) -> None:
+        answer = await predict(client, "abc")
+        assert (answer.status, answer.json["code"]) == (500, "feature_failed")
+        assert f"model 'child' {says}" in answer.json["error"]
+
+    serve(folder, test)
+
+
+def test_a_vector_of_another_width_is_named_with_its_column(folder: Path) -> None:
+    (folder / "child" / "child_hooks.py").write_text(HOOKS.replace('{"embedding": row}', '{"embedding": row[:2]}'))
+
+    async def test(client: Client) -> None:
+        answer = await predict(client, "abc")
+        assert (answer.status, answer.json["code"]) == (500, "hook_failed")
+        said = "input 'x' takes 4 values per row, its columns have 3: 'embedding' 2, 'prior' 1"
+        assert answer.json["error"] == f"feature rows cannot be turned into inputs: row 0: {said}"
+
+    serve(folder, test)
+
+
+@pytest.mark.parametrize(
+    ("slo", "own", "hint"),
+    [
+        ("50ms", "5s", "features.timeout and slo.timeout of model 'child' (0.05 s)"),
+        ("5s", "50ms", "features.timeout"),
+    ],
+)
+def test_a_model_that_is_too_slow_is_told_with_the_limits(folder: Path, slo: str, own: str, hint: str) -> None:
+    edit(folder, "child", ("[serve]", f'[slo]\ntimeout = "{slo}"\n[serve]'))
+    edit(folder, "parent", ("[features]", f'[features]\ntimeout = "{own}"'))
+    gate = "import threading\ngate = threading.Event()\n"
+    held = HOOKS.replace("    calls.append", "    gate.wait(30)\n    calls.append")
+    (folder / "child" / "child_hooks.py").write_text(gate + held)
+
+    async def test(client: Client) -> None:
+        hook: Any = client.app.host.engine("child").opened.code.preprocess
+        answer = await predict(client, "abc")
+        hook.__globals__["gate"].set()
+        assert (answer.status, answer.json["code"]) == (503, "feature_unavailable")
+        assert hint in answer.json["hint"]
+
+    serve(folder, test)
+
+
 def test_circles_and_models_that_are_not_served_are_refused(folder: Path) -> None:
     manifest = folder / "child" / "tailcut.toml"
     group = '[features]\nentity = ["text"]\n[[features.groups]]\nname = "g"\nmodel = "parent"\n'
@@ -231,7 +464,7 @@ def test_a_circle_that_arises_by_loads_is_refused(folder: Path) -> None:
         scaled(folder / "parent" / "model.onnx", 10.0, 2)
         for name, file, text in (
             ("parent", parent, apart.replace("[-1, 4]", "[-1, 2]")),
-            ("child", child, f'{CHILD}{group}key = ["text"]\ncolumns = ["z"]\nttl = "1h"\n'),
+            ("child", child, f'{CHILD}{group}key = ["text"]\ncolumns = ["y"]\nttl = "1h"\n'),
         ):
             host.unload(name)
             file.write_text(text)

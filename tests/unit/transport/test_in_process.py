@@ -21,6 +21,7 @@ from tailcut.errors import (
     BadRequest,
     DeadlineExceeded,
     InferenceError,
+    ManifestError,
     NotReady,
     Shed,
     StartError,
@@ -206,6 +207,8 @@ WRONG: list[tuple[str, dict[str, Any], type[TailcutError], str]] = [
     ("infer", {"inputs": {"x": X}, "outputs": ["q"]}, BadRequest, "output 'q' is unknown"),
     ("infer", {"inputs": {"x": X}, "deadline_s": 0}, BadRequest, "deadline_s is 0"),
     ("infer", {"inputs": {"x": X}, "deadline_s": float("nan")}, BadRequest, "deadline_s is nan"),
+    ("infer", {"inputs": {"x": X}, "deadline_s": "1"}, BadRequest, "deadline_s is '1', expected a number above 0"),
+    ("predict", {"rows": [ROW], "deadline_s": [1]}, BadRequest, r"deadline_s is \[1\], expected a number"),
     ("infer", {"inputs": {"x": X}, "tenant": "ä"}, BadRequest, "the argument tenant"),
     ("infer", {"inputs": {"x": X}, "deadline_s": 1e-9}, DeadlineExceeded, "the deadline passed"),
     ("predict", {"rows": []}, BadRequest, "the list of rows is empty"),
@@ -368,7 +371,7 @@ def test_a_close_fails_what_waits_and_lets_what_runs_end(tmp_path: Path, faulty:
         assert not model.is_ready
         with pytest.raises(NotReady):
             await model.predict([ROW])
-        assert counted(model)["local_predict", "not_ready", "off"] == 4
+        assert counted(model)["local_predict", "not_ready", "off"] == 3
 
     run(work)
 
@@ -382,16 +385,45 @@ def test_before_it_is_open_a_model_is_not_ready(tmp_path: Path) -> None:
     async def work() -> None:
         model = tailcut.open(tmp_path, overrides=["batching.max_rows=2"])
         assert not model.is_ready
-        with pytest.raises(NotReady, match="loading"):
+        with pytest.raises(NotReady, match="model 'm' is not open") as early:
             await model.predict([ROW])
+        assert "async with" in early.value.hint
         async with model:
             assert model.is_ready
             assert model.host.only.deployment.batching.max_rows == 2
             assert isinstance(model, tailcut.InProcessModel)
         with pytest.raises(StartError, match="opened before"):
             await model.__aenter__()
+        for call in (model.predict([ROW]), model.infer({"x": X})):
+            with pytest.raises(NotReady, match="model 'm' is not open any more"):
+                await call
 
     run(work)
+
+
+def test_a_model_is_asked_on_the_event_loop_that_opened_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        async with opened(tmp_path) as model:
+            with pytest.raises(TailcutError, match="was opened on another event loop") as caught:
+                await asyncio.to_thread(asyncio.run, model.predict([ROW]))
+            assert "run_coroutine_threadsafe" in caught.value.hint
+
+            def handed() -> list[Any]:
+                return asyncio.run_coroutine_threadsafe(model.predict([ROW]), loop).result(30)
+
+            assert len(await asyncio.to_thread(handed)) == 1
+            assert sum(counted(model).values()) == 1
+
+    run(work)
+
+
+def test_overrides_are_a_list(tmp_path: Path) -> None:
+    deployment(tmp_path)
+    for make in (tailcut.open, tailcut.asgi):
+        with pytest.raises(ManifestError, match=r"overrides is the text 'slo\.timeout=1s'") as caught:
+            make(tmp_path, overrides="slo.timeout=1s")
+        assert caught.value.hint == "write overrides=['slo.timeout=1s']"
 
 
 def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:

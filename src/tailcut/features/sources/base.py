@@ -32,6 +32,22 @@ class SourceUnreachable(SourceDown):
     """A database that cannot be reached, or takes no queries: so it is for all of its groups."""
 
 
+class ModelDown(SourceDown):
+    """Another model could not answer. Its text is for clients.
+
+    Attributes:
+        hint: the way out.
+    """
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class ModelMisfit(ModelDown):
+    """Another model does not take the group's key, or does not answer with its columns, whatever the key is."""
+
+
 class KeyTypeRefused(SourceError):
     """The source's query cannot take keys of these types (text compared with an integer column, say)."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from tailcut.errors import BadRequest, DeadlineExceeded, Shed, TailcutError
+from tailcut.errors import BadRequest, DeadlineExceeded, Shed, TailcutError, WrongFields
 from tailcut.features.key_types import ANY, KeyType
 from tailcut.features.sources.base import (
     Answer,
-    ColumnProblem,
     Key,
     KeyRefused,
+    ModelDown,
+    ModelMisfit,
     SourceContext,
     SourceDown,
     SourceError,
@@ -27,6 +28,11 @@ class ServedModel(Protocol):
     @property
     def version(self) -> bytes:
         """Of what answers now, or answered last; empty where nothing has yet. Another version has other answers."""
+        ...
+
+    @property
+    def timeout_s(self) -> float:
+        """Longest time that it takes for an answer."""
         ...
 
     async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> list[Any]:
@@ -72,26 +78,36 @@ class ModelSource:
             answers = await self._model.predict(rows, context.deadline_s, context.tenant)
         except Shed as error:
             raise SourceShed(f"{self._where}: {error.message}", error.retry_after_s) from error
+        except WrongFields as error:
+            said = f"{self._where} does not take the key {list(self._key)}: {error.message}"
+            raise ModelMisfit(said, f"correct the group's key, and load this model again; {error.hint}") from error
         except BadRequest as error:
             raise KeyRefused(f"{self._where}: {error.message}") from error
         except DeadlineExceeded as error:
-            raise SourceDown(f"{self._where} did not answer in time: {error.message}") from error
+            raise ModelDown(f"{self._where} did not answer in time: {error.message}", self._late_hint()) from error
         except TailcutError as error:
-            raise SourceDown(f"{self._where}: {error.message}") from error
+            raise ModelDown(f"{self._where}: {error.message}", error.hint) from error
         return [self._values(answer) for answer in answers]
 
     async def fetch_all(self, context: SourceContext) -> list[tuple[Key, Values]]:
         """Refuse: a model has no table."""
         raise SourceDown(f"{self._where} cannot be preloaded")
 
+    def _late_hint(self) -> str:
+        limits = f"features.timeout and slo.timeout of {self._where} ({self._model.timeout_s:g} s)"
+        return f"raise the shorter one of {limits}, or make {self._where} faster"
+
     def _values(self, answer: Any) -> Answer:
+        hint = "correct the group's columns, and load this model again"
         if not isinstance(answer, Mapping):
             if len(self._columns) > 1:
-                return ColumnProblem(f"{self._where} answered one value per row for the columns {self._columns}")
+                named = list(self._columns)
+                return ModelMisfit(f"{self._where} answers with one value per row, the columns are {named}", hint)
             answer = {self._columns[0]: answer}
         missing = [column for column in self._columns if column not in answer]
         if missing:
-            return ColumnProblem(f"{self._where} left out the columns {missing}; it answered {list(answer)}")
+            said = f"{self._where} does not answer with the columns {missing}, but with {list(answer)}"
+            return ModelMisfit(said, hint)
         try:
             return exact_values([answer[column] for column in self._columns], self._columns)
         except SourceError as error:

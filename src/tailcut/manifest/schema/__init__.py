@@ -111,7 +111,13 @@ class Pool(Section, frozen=True, kw_only=True):
     threads: Annotated[
         int, Meta(description="runtime threads per executor; 0: the variant's own setting, else 1", ge=0)
     ] = 0
-
+    hooks: Annotated[
+        Literal["auto", "thread"],
+        Meta(
+            description="where preprocess and postprocess run. auto: on the event loop while their calls stay under "
+            "1 ms, else in threads; thread: always in threads, for hooks that may wait or that are slow at times"
+        ),
+    ] = "auto"
     share: Annotated[
         float,
         Meta(

@@ -144,7 +144,12 @@ class Features(Section, frozen=True, kw_only=True):
     refresh_ahead: Annotated[bool, Meta(description="refresh values in use before they expire, in the background")] = (
         True
     )
-    timeout_s: Annotated[Duration, Meta(description="maximum wait for the source of a group")] = field(
-        default=Duration(0.5), name="timeout"
-    )
+    timeout_s: Annotated[
+        Duration,
+        Meta(
+            description="maximum time of one call of a group's source. A key that is missed while two calls run waits "
+            "for one of them first, so a request may wait for twice this time (longer if over 256 keys wait), but not "
+            "beyond its deadline"
+        ),
+    ] = field(default=Duration(0.5), name="timeout")
     groups: Annotated[tuple[FeatureGroup, ...], Meta(description="the feature groups")] = ()

@@ -21,12 +21,12 @@ def openapi(name: str, server: Server, models: Sequence[Described]) -> dict[str,
     Where it has several models, the name of each stands before those of its schemas.
 
     Args:
-        name: of the only model, or of the host.
+        name: of the only model; empty where there are several.
     """
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
-            "title": f"tailcut: {name}",
+            "title": f"tailcut: {name}" if name else "tailcut",
             "version": version(),
             "description": "Open Inference Protocol v2 with the extensions listed by GET /v2. Every prediction "
             "reports the time of its stages in Server-Timing. Every error has a code and a hint.",

@@ -1,0 +1,141 @@
+"""Checks, by the manifests, that a model takes and gives what another model's feature groups ask it for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from math import prod
+
+from tailcut import text
+from tailcut.errors import StartError, TailcutError
+from tailcut.manifest import Manifest
+from tailcut.manifest.keys import nearest
+from tailcut.manifest.references import source_path
+from tailcut.manifest.schema import FeatureGroup, Tensor
+from tailcut.pipeline.row_transform import columns_of
+
+
+def refuse_misfits(manifest: Manifest, models: Mapping[str, Manifest]) -> None:
+    """Refuse feature groups that their models can never answer. What hooks take and give is not known here.
+
+    Args:
+        models: manifests of the other models that are loaded, or are being loaded, by name.
+
+    Raises:
+        StartError: a key, a column or a width that does not fit; it names the group and the model. It may read files.
+    """
+    for group in manifest.deployment.features.groups:
+        model = models.get(group.model)
+        if model is not None:
+            _check_key(group, model)
+            _check_columns(group, model)
+    if not _has_preprocess(manifest):
+        for tensor in manifest.deployment.model.inputs:
+            _check_width(tensor, manifest, models)
+
+
+def by_entity(group: FeatureGroup, model: Manifest) -> bool:
+    """Whether the keys of a group are the entities of its model."""
+    return sorted(group.key) == sorted(model.deployment.features.entity)
+
+
+def _check_key(group: FeatureGroup, model: Manifest) -> None:
+    deployment = model.deployment
+    if by_entity(group, model) or deployment.model.preprocess:
+        return
+    folder = source_path(model)
+    if folder is not None and folder.is_dir():
+        needed: tuple[str, ...] = (text.FIELD,)
+        known: tuple[str, ...] = (text.FIELD, text.PAIR)
+    else:
+        needed = columns_of(deployment.model)
+        known = (*needed, *(field.name for field in deployment.model.fields))
+    strange = [name for name in group.key if name not in known]
+    missing = [name for name in needed if name not in group.key]
+    if not strange and not missing:
+        return
+    what = f"has {_few(strange)}" if strange else f"lacks {_few(missing)}"
+    entity = deployment.features.entity
+    raise StartError(
+        f"{_where(group)}: the key {what}, but a row of model {group.model!r} has {_few(needed)}",
+        hint=f"write key = {_list(needed)}" + (f", or {_list(entity)} to ask it by entity" if entity else ""),
+    )
+
+
+def _check_columns(group: FeatureGroup, model: Manifest) -> None:
+    names = [tensor.name for tensor in model.deployment.model.outputs]
+    if _has_postprocess(model) or not names:
+        return
+    for column in group.columns:
+        if column not in names:
+            close = nearest(column, names)
+            raise StartError(
+                f"{_where(group)}: model {group.model!r} answers with {_few(names)}, not with column {column!r}",
+                hint=f"did you mean {close!r}?" if close else "correct columns, or give that model a postprocess",
+            )
+
+
+def _check_width(tensor: Tensor, manifest: Manifest, models: Mapping[str, Manifest]) -> None:
+    """Compare the values that an input takes per row with those of its columns, as far as both are fixed."""
+    tail = tensor.shape[1:]
+    if any(size < 0 for size in tail):
+        return
+    columns = tensor.columns or (tensor.name,)
+    widths = {column: width for column in columns if (width := _width(column, manifest, models)) is not None}
+    rest = len(columns) - len(widths)  # each has one value or more
+    given, takes = sum(widths[column] for column in columns if column in widths), prod(tail)
+    if not widths or (given + rest <= takes if rest else given == takes):
+        return
+    group = _group_of(next(iter(widths)), manifest)
+    seen = ", ".join(f"{column!r} of model {_model_of(column, manifest)!r} has {widths[column]}" for column in widths)
+    raise StartError(
+        f"{_where(group)}: input {tensor.name!r} takes {takes} values per row, its columns have "
+        f"{given + rest}{' or more' if rest else ''}: {seen}",
+        hint="correct the shape or the columns of the input, or the group's columns",
+    )
+
+
+def _width(column: str, manifest: Manifest, models: Mapping[str, Manifest]) -> int | None:
+    """Return how many values a column has that another model computes; None where that is not known."""
+    model = models.get(_model_of(column, manifest))
+    if model is None or _has_postprocess(model):
+        return None
+    for tensor in model.deployment.model.outputs:
+        if tensor.name == column:
+            return None if any(size < 0 for size in tensor.shape[1:]) else prod(tensor.shape[1:])
+    return None
+
+
+def _group_of(column: str, manifest: Manifest) -> FeatureGroup:
+    return next(group for group in manifest.deployment.features.groups if column in group.columns)
+
+
+def _model_of(column: str, manifest: Manifest) -> str:
+    groups = manifest.deployment.features.groups
+    return next((group.model for group in groups if column in group.columns), "")
+
+
+def _has_preprocess(manifest: Manifest) -> bool:
+    folder = source_path(manifest)
+    return bool(manifest.deployment.model.preprocess) or (folder is not None and folder.is_dir())
+
+
+def _has_postprocess(manifest: Manifest) -> bool:
+    if manifest.deployment.model.postprocess:
+        return True
+    with suppress(TailcutError):  # what is wrong with it, its own start says
+        return text.postprocess_of(manifest) is not None
+    return True
+
+
+def _where(group: FeatureGroup) -> str:
+    return f'features.groups "{group.name}"'
+
+
+def _few(names: list[str] | tuple[str, ...]) -> str:
+    listed = ", ".join(map(repr, names[:8]))
+    return f"{listed} and {len(names) - 8} more" if len(names) > 8 else listed
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return "[" + ", ".join(f'"{name}"' for name in names) + "]"
