@@ -15,7 +15,7 @@ from tailcut.serving.deployment import Engine
 ROUTE = "features"
 """What requests of other models are counted under."""
 
-_NO_HEADERS: dict[str, str] = {}
+NO_HEADERS: dict[str, str] = {}
 
 _Ask = tuple[Sequence[dict[str, Any]], float, str]
 """Rows, the deadline in seconds by the monotonic clock, and the tenant."""
@@ -35,8 +35,26 @@ class Plane(Protocol):
         ...
 
 
+class LocalDoor:
+    """The ``Door`` of calls in this process: an answer is returned as it is, an error is raised."""
+
+    def answered(self, context: RequestContext, headers: HeaderMap, answer: Any) -> Any:
+        """Return the answer as it is."""
+        return answer
+
+    def failed(self, context: RequestContext, headers: HeaderMap, error: TailcutError, incident: str) -> NoReturn:
+        """Raise the error."""
+        try:
+            raise error
+        finally:
+            del error  # its traceback knows this frame: a circle would keep the request
+
+
+LOCAL_DOOR = LocalDoor()
+
+
 class LocalModel:
-    """See ``features.sources.model.ServedModel``; the ``Door`` of feature groups.
+    """See ``features.sources.model.ServedModel``.
 
     Args:
         plane: of the model that is asked.
@@ -64,7 +82,9 @@ class LocalModel:
 
     async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> list[Any]:
         """Answer rows; see ``ServedModel.predict``."""
-        found: list[Any] = await self._plane.answer(self, ROUTE, self._predict, _NO_HEADERS, (rows, deadline_s, tenant))
+        found: list[Any] = await self._plane.answer(
+            LOCAL_DOOR, ROUTE, self._predict, _NO_HEADERS, (rows, deadline_s, tenant)
+        )
         return found
 
     async def _predict(self, context: RequestContext, headers: HeaderMap, ask: _Ask) -> list[Any]:
@@ -77,19 +97,6 @@ class LocalModel:
         else:
             values = await pipeline.predict_rows(context, rows)
         return [msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value for value in values]
-
-    # -- The door of the data plane ----------------------------------------------------------------------------------
-
-    def answered(self, context: RequestContext, headers: HeaderMap, answer: list[Any]) -> list[Any]:
-        """Return the answer as it is."""
-        return answer
-
-    def failed(self, context: RequestContext, headers: HeaderMap, error: TailcutError, incident: str) -> NoReturn:
-        """Raise the error."""
-        try:
-            raise error
-        finally:
-            del error  # its traceback knows this frame: a circle would keep the request
 
 
 def _entity(row: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from reprlib import repr as shown
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -22,6 +22,7 @@ from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.protocol.data_plane import DataPlane
 from tailcut.protocol.http import HeaderMap
+from tailcut.protocol.local_model import LOCAL_DOOR, NO_HEADERS
 from tailcut.protocol.open_inference.codec import InferenceCodec
 from tailcut.protocol.routing import Codecs
 from tailcut.serving.host import Host
@@ -30,7 +31,6 @@ ROUTES = ("local_predict", "local_infer")
 """Names of the requests in metrics."""
 
 _STOP_S = 5.0
-_NO_HEADERS: dict[str, str] = {}
 _ANY = msgspec.json.Decoder()
 
 _Ask = tuple[float | None, str, Any, Any]
@@ -142,25 +142,12 @@ class InProcessModel:
         """Return what ``GET /metrics`` of a server shows, as Prometheus reads it; call it on the event loop."""
         return self.host.exposition.render()
 
-    # -- The door of the data plane ----------------------------------------------------------------------------------
-
-    def answered(self, context: RequestContext, headers: HeaderMap, answer: Any) -> Any:
-        """Return the answer as it is."""
-        return answer
-
-    def failed(self, context: RequestContext, headers: HeaderMap, error: TailcutError, incident: str) -> NoReturn:
-        """Raise the error."""
-        try:
-            raise error
-        finally:
-            del error  # its traceback knows this frame: a circle would keep the request
-
     # -- Inside ------------------------------------------------------------------------------------------------------
 
     async def _answer(self, route: str, work: _Work, ask: _Ask) -> Any:
         if self._loop is not asyncio.get_running_loop():
             raise self._misused()
-        return await self._plane.answer(self, route, work, _NO_HEADERS, ask)
+        return await self._plane.answer(LOCAL_DOOR, route, work, NO_HEADERS, ask)
 
     def _misused(self) -> TailcutError:
         """Return the error for a call that is not awaited where the model is open."""
