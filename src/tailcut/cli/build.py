@@ -9,7 +9,7 @@ import typer
 
 from tailcut.cli._listing import live_code_lines
 from tailcut.cli.console import ExitCode, note, write
-from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest, manifest_option
+from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject, manifest_option
 from tailcut.errors import BuildError
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def register(app: typer.Typer) -> None:
 
 
 def build(
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
+    model: ModelName = "",
     settings: Settings = None,
     recipes: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Try only these recipes, separated by commas (build.recipes).")
@@ -61,21 +62,27 @@ def build(
     """
     from tailcut.builder import build as make
     from tailcut.cli._build_progress import shown
-    from tailcut.cli._versions import print_table, refusals, summary, table
 
-    loaded = load_manifest(manifest, settings, _recipes(recipes), _quantize(quantize), time_limit, keep_unset=True)
+    flags = (_recipes(recipes), _quantize(quantize), time_limit)
+    subject = load_subject(manifest, model, settings, *flags, keep_unset=True)
     if list_recipes:
-        _list(loaded)
+        _list(subject.manifest)
         return
     with shown() as progress:
-        version, promotion = make(loaded, from_registry=from_registry or "", progress=progress)
+        version, promotion = make(subject.manifest, from_registry=from_registry or "", progress=progress)
     _write_reports(version, promotion, json, html)
+    _print(version, promotion)
+    raise typer.Exit(ExitCode.OK if version.evidence["choice"]["meets_slo"] else ExitCode.FAILED)
+
+
+def _print(version: Version, promotion: Promotion) -> None:
+    from tailcut.cli._versions import print_table, refusals, summary, table
+
     print_table(table(version, promotion))
     chosen = f"chosen: {version.evidence['choice']['why']}"
     for line in (*refusals(version), *live_code_lines(version), *summary(version), chosen):
         write(line)
     note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")
-    raise typer.Exit(ExitCode.OK if version.evidence["choice"]["meets_slo"] else ExitCode.FAILED)
 
 
 def _write_reports(version: Version, promotion: Promotion, json: Path | None, html: Path | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from tailcut.cli.console import exit_code
-from tailcut.cli.options import DEFAULT_MANIFEST, Settings, examples, load_host, manifest_option
+from tailcut.cli.options import Settings, examples, load_host, manifest_option, manifest_paths
 from tailcut.errors import TailcutError
 
 if TYPE_CHECKING:
@@ -68,9 +67,7 @@ def serve(
     """
     if path is not None and manifest:
         raise typer.BadParameter(f"give {path} or --manifest, not both; repeat --manifest for several models")
-    # Not typer's variable: it would take a path with a space for two.
-    usual = Path(os.environ.get("TAILCUT_MANIFEST") or DEFAULT_MANIFEST)
-    paths = [path] if path is not None else manifest or [usual]
+    paths = [path] if path is not None else manifest_paths(manifest)
     loaded = load_host(paths, settings, host, port, variant, "serve.force=true" if force else None)
     raise typer.Exit(_run(loaded))
 
