@@ -83,6 +83,7 @@ class Inspection:
         opened = engine.opened
         report.executor, report.executors, report.rows_alone = opened.executor, opened.executors, opened.rows_alone
         report.executor_reason = opened.executor_reason
+        report.unjudged = engine.unjudged
         report.warm_up_ms = {rows: _ms(ns) for rows, ns in opened.warm_up_ns.items()}
         report.groups_opened = [group.name for group in self.manifest.deployment.features.groups]
         return opened

@@ -10,10 +10,11 @@ import typer
 from tailcut.cli._listing import live_code_lines
 from tailcut.cli.console import ExitCode, note, write
 from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject, manifest_option
-from tailcut.errors import BuildError
+from tailcut.errors import BuildError, ManifestError
 
 if TYPE_CHECKING:
     from tailcut.manifest import Manifest
+    from tailcut.manifest.subject import Subject
     from tailcut.registry import Promotion, Version
 
 
@@ -68,11 +69,40 @@ def build(
     if list_recipes:
         _list(subject.manifest)
         return
+    recorded = _feature_models(subject)
     with shown() as progress:
-        version, promotion = make(subject.manifest, from_registry=from_registry or "", progress=progress)
+        version, promotion = make(
+            subject.manifest, from_registry=from_registry or "", progress=progress, feature_models=recorded
+        )
     _write_reports(version, promotion, json, html)
     _print(version, promotion)
     raise typer.Exit(ExitCode.OK if version.evidence["choice"]["meets_slo"] else ExitCode.FAILED)
+
+
+def _feature_models(subject: Subject) -> dict[str, str]:
+    """Return the version of each model that computes features, for the record.
+
+    Raises:
+        TailcutError: one was given and cannot be served, so that it has no version.
+    """
+    from tailcut.manifest.subject import needs_of
+    from tailcut.serving.deployment_loader import find_variant
+    from tailcut.serving.feature_verdict import answering_version
+
+    given = {hosted.name: hosted for hosted in subject.host.models}
+    found: dict[str, str] = {}
+    for need in needs_of(subject.manifest):
+        hosted = given.get(need.model)
+        if hosted is None:
+            note(
+                f'model {need.model!r} of features.groups "{need.group}" was not given: its version is not recorded, '
+                "and servers will call this build unjudged; add its manifest with -m"
+            )
+        elif hosted.manifest is None:
+            raise hosted.error or ManifestError(f"{hosted.file}: cannot be read", hint="mend the manifest")
+        else:
+            found[need.model] = answering_version(find_variant(hosted.manifest))
+    return found
 
 
 def _print(version: Version, promotion: Promotion) -> None:

@@ -202,6 +202,8 @@ def _model(report: Report) -> Iterator[str]:
         )
         if seen.refused:
             yield _line("", f"refused by the build: {seen.refused}")
+        if report.unjudged:
+            yield _line("", f"unjudged: {report.unjudged}")
     if report.executor:
         yield _line("executor", f"{report.executors} x {report.executor} ({report.executor_reason})")
         if report.rows_alone:

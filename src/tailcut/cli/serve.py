@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from tailcut.manifest.host import HostManifest
 
 
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict", help="Refuse a model that was judged with other features than it gets: serve.strict = true."
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command(
@@ -59,6 +67,7 @@ def serve(
         bool,
         typer.Option("--force", help="Serve the variant although the gate refused its answers: serve.force = true."),
     ] = False,
+    strict: Strict = False,
 ) -> None:
     """Serve one model or several until SIGTERM or Ctrl-C.
 
@@ -68,8 +77,8 @@ def serve(
     if path is not None and manifest:
         raise typer.BadParameter(f"give {path} or --manifest, not both; repeat --manifest for several models")
     paths = [path] if path is not None else manifest_paths(manifest)
-    loaded = load_host(paths, settings, host, port, variant, "serve.force=true" if force else None)
-    raise typer.Exit(_run(loaded))
+    switches = ("serve.force=true" if force else None, "serve.strict=true" if strict else None)
+    raise typer.Exit(_run(load_host(paths, settings, host, port, variant, *switches)))
 
 
 def _run(loaded: HostManifest) -> int:

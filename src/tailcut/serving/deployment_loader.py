@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ from tailcut.pipeline.streaming import streaming_of
 from tailcut.registry import Registry, Variant
 from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.scheduler.pool_scaling import Limits, Wear
+from tailcut.serving.feature_verdict import feature_models, refuse_unjudged
 from tailcut.serving.host_state import HostState
 from tailcut.serving.unproven import refuse_unproven
 
@@ -112,6 +113,7 @@ class Opened:
         loading: the variant to serve, for which this one stands in until it is warm; None where this is it. Who puts
             it in place closes it.
         budget: of the cores that it shares with other models; None where there are none.
+        served: what answers of each model of the process; see ``HostState.served``.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class Opened:
         device: DeviceTime | None,
         loading: asyncio.Task[Warm] | None = None,
         budget: CoreBudget | None = None,
+        served: Mapping[str, str] | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.pool = pool
@@ -139,6 +142,7 @@ class Opened:
         self.fallback: Opened | None = None
         self.loading = loading
         self.budget = budget
+        self.served = served if served is not None else {}
 
     @property
     def answers_invented(self) -> bool:
@@ -195,6 +199,9 @@ async def open_deployment(
     deployment = manifest.deployment
     variant = await asyncio.to_thread(choose or find_variant, manifest)
     await asyncio.to_thread(refuse_unproven, manifest, variant)
+    if host is not None and deployment.serve.strict:
+        await host.wait_loaded(feature_models(deployment))
+        refuse_unjudged(deployment, variant, host.served)
     if host is None or not (host.quiet or host.many):
         return await _open(manifest, variant, recorder, in_flight, stand_in, host)
     room = host.memory.room_for(f"model {deployment.name!r}", artifact_bytes(variant), held_bytes(variant))
@@ -238,7 +245,8 @@ async def _open(
         in_flight=in_flight,
         limits=_limits(deployment, variant, code),
     )
-    return Opened(pipeline, _pool(deployment, dispatcher, warm, recorder), warm, code, device, loading, budget)
+    pool = _pool(deployment, dispatcher, warm, recorder)
+    return Opened(pipeline, pool, warm, code, device, loading, budget, host.served if host is not None else None)
 
 
 async def _connect(
@@ -318,7 +326,7 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recor
     limits = _limits(deployment, warm.variant, running.code)
     pipeline = running.pipeline.beside(version, served, dispatcher, limits, rows_alone=rows_alone(warm.variant))
     pool = _pool(deployment, dispatcher, warm, recorder)
-    return Opened(pipeline, pool, warm, running.code, device, budget=running.budget)
+    return Opened(pipeline, pool, warm, running.code, device, budget=running.budget, served=running.served)
 
 
 def _limits(deployment: Deployment, variant: Variant, code: HookCode) -> PathLimits | None:
