@@ -37,6 +37,18 @@ variant = "onnx"
 set = ["features.cache=off", "serve.variant=onnx"]
 """
 
+PILOT = """
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+async def predict(request):
+    texts = (await request.json())["entities"]
+    return JSONResponse({"predictions": [{"y": [len(text), 20.0, 10.0, 1000.0]} for text in texts]})
+
+app = Starlette(routes=[Route("/predict", predict, methods=["POST"])])
+"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -85,6 +97,19 @@ def test_a_deployment_is_profiled_beside_the_model_that_computes_its_features(fo
     refused = tailcut(folder, "profile", "parent", *arguments)
     assert refused.returncode == 2
     assert "its columns come from model 'child', which was not given" in refused.stderr
+
+
+def test_the_pilot_is_compared_with_both_and_causes_are_looked_for(folder: Path) -> None:
+    (folder / "pilot_app.py").write_text(PILOT)
+    (folder / "bodies.jsonl").write_text('{"entities": ["abc"]}\n{"entities": ["ab", "abcd"]}\n')
+    done = tailcut(
+        folder, "parity", "-m", ".", "--pilot", "pilot_app:app", "--payloads", "bodies.jsonl",
+        "--set", "parent:serve.variant=source", "--json", "parity.json",
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    (found,) = json.loads((folder / "parity.json").read_text())["variants"]
+    assert (found["both_answered"], found["differing_requests"]) == (2, 2)
+    assert not [note for note in found["notes"] if "causes were not looked for" in note]
 
 
 def test_the_ladder_serves_both_and_a_rung_sets_its_own_model_only(folder: Path) -> None:

@@ -152,7 +152,7 @@ class _Runner:
         if not self.plan.explain:
             return record
         variant = "" if self.plan.deployment else chosen.name
-        return diagnose(record, found, self.comparison, self.pilot, asker, self.manifest, variant, self.tell)
+        return diagnose(record, found, self.comparison, self.pilot, asker, self.subject, variant, self.tell)
 
 
 def _summary(record: VariantParity) -> str:

@@ -67,6 +67,8 @@ def with_hook_steps(
     labels = {name: reference for name in HOOKS if (reference := getattr(deployment.model, name))}
     if not labels:
         return recording
+    if alike := _alike(subject, labels):
+        return with_notes(recording, f"calls of the hooks were not traced: {alike}")
     say(f"tracing the hooks of {deployment.name}")
     files, settings = serve_arguments(subject)
     try:
@@ -82,6 +84,18 @@ def with_hook_steps(
     except (ProfileError, LoadTestError, MissingExtra) as error:
         return with_notes(recording, f"calls of the hooks could not be traced: {error.message}")
     return with_notes(divided(recording, traced, labels), _NOTE)
+
+
+def _alike(subject: Subject, labels: Mapping[str, str]) -> str:
+    """Say which hook of a model that computes features cannot be told from the subject's; empty where none can be.
+
+    Spans of both are in one trace, and are named after what they call.
+    """
+    for hosted in subject.needed:
+        for kind in labels:
+            if hosted.manifest is not None and (other := getattr(hosted.manifest.deployment.model, kind)):
+                return f"the {kind} of model {hosted.name!r} ({other}) would be counted as that of {subject.name!r}"
+    return ""
 
 
 def divided(recording: Recording, traced: Recording, labels: Mapping[str, str]) -> Recording:
