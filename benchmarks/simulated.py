@@ -31,7 +31,7 @@ import numpy as np
 
 from benchmarks.overhead import commit, cpu
 from tailcut.load import LoadPlan, measure, summarise_run
-from tailcut.manifest import load
+from tailcut.manifest.subject import find_subject
 from tailcut.profiler.deployments.deployment import started
 from tailcut.profiler.deployments.surroundings import surroundings
 
@@ -178,10 +178,11 @@ def _simulated(case: Case, rates: list[float], folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def _served(case: Case) -> Iterator[LoadPlan]:
-    manifest = load(case.folder)
+    subject = find_subject([case.folder])
+    manifest = subject.manifest
     plan = LoadPlan(url="", payloads=case.payloads, payload_seed=0, timeout_s=float(manifest.deployment.slo.timeout_s))
     with surroundings(manifest, _say) as environment:  # noqa: SIM117
-        with started(manifest, case.folder, plan, overrides=(), environment=environment) as served:
+        with started(subject, plan, environment=environment) as served:
             yield served.plan
 
 

@@ -40,22 +40,24 @@ def asgi(*manifests: Manifest | Path | str, overrides: Sequence[str] = ()) -> AS
     return make(*manifests, overrides=overrides)
 
 
-def open(manifest: Manifest | Path | str = "tailcut.toml", *, overrides: Sequence[str] = ()) -> InProcessModel:
+def open(*manifests: Manifest | Path | str, model: str = "", overrides: Sequence[str] = ()) -> InProcessModel:
     """Make a deployment that this process asks by function calls, without a server.
 
         async with tailcut.open("tailcut.toml") as model:
             predictions = await model.predict([{"age": 41, "income": 2300}])
 
     Args:
-        manifest: a deployment, or the path of its manifest or folder.
-        overrides: settings in place of the file's, each "path=value".
+        manifests: one deployment; or paths as ``tailcut serve`` takes them: its manifest or folder, with those of the
+            models that compute its features; without any, ``./tailcut.toml``.
+        model: of several models the one to ask; by default the one that computes features for no other.
+        overrides: settings in place of the file's, each "path=value"; of several models "NAME:path=value" sets one.
 
     Raises:
         ManifestError: the manifest is wrong.
     """
     from tailcut.transport.in_process import open_model
 
-    return open_model(manifest, overrides)
+    return open_model(*manifests, model=model, overrides=overrides)
 
 
 def __getattr__(name: str) -> Any:

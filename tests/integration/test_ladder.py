@@ -15,6 +15,7 @@ from tailcut.errors import ManifestError, StartError
 from tailcut.ladder import LadderOptions, climb
 from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.manifest import Tensor
+from tailcut.manifest.subject import find_subject
 from tailcut.registry import NewVariant, Registry
 from tailcut.report import LadderRecord, load_ladder
 
@@ -94,7 +95,7 @@ def climbed(manifest: Path) -> tuple[LadderRecord, Path, list[str]]:
         step_warmup_s=0.1, search_s=6.0, tolerance=0.5,
         max_rate=100.0,  # a search ends there, by itself: the servers could take thousands
     )  # fmt: skip
-    record = climb(manifest, options, tell=told.append)
+    record = climb(find_subject([manifest], keep_unset=True), options, tell=told.append)
     return record, out, told
 
 
@@ -190,4 +191,8 @@ def test_a_server_that_dies_shows_its_last_lines(tmp_path: Path) -> None:
 def test_a_ladder_without_traffic_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tailcut.toml").write_text(MANIFEST.replace('traffic = "ladder_example:traffic"', ""))
     with pytest.raises(ManifestError, match=r"ladder\.traffic is empty"):
-        climb(tmp_path / "tailcut.toml", LadderOptions(out=tmp_path / "out"), tell=lambda line: None)
+        climb(
+            find_subject([tmp_path / "tailcut.toml"], keep_unset=True),
+            LadderOptions(out=tmp_path / "out"),
+            tell=lambda line: None,
+        )

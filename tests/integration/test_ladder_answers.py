@@ -11,6 +11,7 @@ from tests.integration.test_parity import HERE, MANIFEST
 from tests.models.graphs import linear
 
 from tailcut.ladder import LadderOptions, climb
+from tailcut.manifest.subject import find_subject
 from tailcut.report import LadderRecord, load_ladder, render_html, render_markdown
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
@@ -41,7 +42,7 @@ def climbed(tmp_path_factory: pytest.TempPathFactory) -> LadderRecord:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PARITY_MODEL", str(folder / "model.onnx"))
         patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
-        climb(folder, options, tell=lambda _: None)
+        climb(find_subject([folder], keep_unset=True), options, tell=lambda _: None)
     return load_ladder(folder / "out" / "ladder.json")
 
 

@@ -20,6 +20,7 @@ from tests.integration.servers import free_port
 from tests.models.graphs import linear
 
 from tailcut.errors import ManifestError, StartError
+from tailcut.manifest.subject import find_subject
 from tailcut.parity.analysis.mapping import parse_pair
 from tailcut.parity.analysis.request_form import parse_form
 from tailcut.parity.analysis.tolerance import parse_tolerance
@@ -127,7 +128,7 @@ def deployment(folder: Path) -> Iterator[str]:
 
 
 def compared(folder: Path, plan: ParityPlan) -> tuple[ParityRecord, VariantParity]:
-    record = run(folder / "tailcut.toml", plan, tell=lambda _: None)
+    record = run(find_subject([folder / "tailcut.toml"], keep_unset=True), plan, tell=lambda _: None)
     return record, record.variants[0]
 
 
@@ -203,7 +204,7 @@ def test_a_fault_of_the_deployment_is_named_as_its_opposite(folder: Path) -> Non
     """Given a feature function that is one too high; then the pilot has x - 1."""
     changed = folder / "aged.toml"
     changed.write_text(MANIFEST.replace("parity_deployment:features", "parity_deployment:aged_features"))
-    found = run(changed, of_app(folder, BATCH), tell=lambda _: None).variants[0]
+    found = run(find_subject([changed], keep_unset=True), of_app(folder, BATCH), tell=lambda _: None).variants[0]
     assert [(one.feature, one.change) for one in found.causes] == [("age", "x - 1")]
     assert found.inputs is not None
     assert [(one.column, one.features) for one in found.inputs.differing] == [("x[0]", ("age",))]
@@ -214,7 +215,7 @@ def test_a_preprocess_that_lowers_case_is_seen_in_the_column_that_it_fills(folde
     and the feature that fills it are named."""
     changed = folder / "lowered.toml"
     changed.write_text(MANIFEST.replace("parity_deployment:preprocess", "parity_deployment:lowered_preprocess"))
-    found = run(changed, of_app(folder, BATCH), tell=lambda _: None).variants[0]
+    found = run(find_subject([changed], keep_unset=True), of_app(folder, BATCH), tell=lambda _: None).variants[0]
     assert found.inputs is not None
     assert [(one.column, one.features) for one in found.inputs.differing] == [("x[5]", ("note",))]
     assert any(one.startswith("note = 'Late Payment' or 'On Time': 100%") for one in found.common), found.common

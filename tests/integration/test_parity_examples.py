@@ -18,6 +18,7 @@ from tests.integration.flight_sample import AT, flight_sample
 from flight_risk import clock
 from flight_risk.model import load as load_flight_risk
 from tailcut.manifest import load
+from tailcut.manifest.subject import find_subject
 from tailcut.parity.plan import ParityPlan
 from tailcut.parity.run import run
 from tailcut.registry import NewVariant, Registry
@@ -60,8 +61,8 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...
 
 def compared(settings: tuple[str, ...], manifest: Path, **more: object) -> VariantParity:
     given = {"pilot": "parity_flight_pilot:app", "path": "/predict", "directory": HERE, "requests": REQUESTS, **more}
-    plan = ParityPlan(overrides=settings, **given)  # type: ignore[arg-type]
-    (found,) = run(manifest, plan, tell=lambda _: None).variants
+    plan = ParityPlan(**given)  # type: ignore[arg-type]
+    (found,) = run(find_subject([manifest], overrides=settings, keep_unset=True), plan, tell=lambda _: None).variants
     return found
 
 

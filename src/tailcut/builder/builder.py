@@ -11,7 +11,7 @@ choice saw the selection split only.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,13 @@ from tailcut.models.runtimes.live import LIVE
 from tailcut.registry import NewVariant, Promotion, Registry, Version, digest
 
 
-def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = silent) -> tuple[Version, Promotion]:
+def build(
+    manifest: Manifest,
+    *,
+    from_registry: str = "",
+    progress: Progress = silent,
+    feature_models: Mapping[str, str] | None = None,
+) -> tuple[Version, Promotion]:
     """Build, judge, store and promote.
 
     Args:
@@ -47,6 +53,7 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
         from_registry: start from this version's portable base ("promoted", "latest" or an id) instead of from
             ``model.source``.
         progress: told of every event; see ``progress.Event``.
+        feature_models: version of each model that computes features, for the record: the holdout holds their answers.
 
     Returns:
         the stored version, and what is promoted: the cheapest variant that passed and meets the SLO.
@@ -85,6 +92,7 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
             "slo": {"percentile": served.objective(deployment).name, "rate": deployment.slo.rate},
             "durations_s": running.durations_s,
             "code_left_out": written.left_out,
+            **({"feature_models": dict(feature_models)} if feature_models else {}),
         }
         code_snapshot.check_unchanged(written, manifest)
         version = _store(running, registry, evidence, origins, written)

@@ -92,6 +92,8 @@ class Report(msgspec.Struct):
     executors: int = 0
     rows_alone: bool = False
     warm_up_ms: dict[int, float] = {}
+    unjudged: str = ""
+    """Why the build's verdict is not about the features that the model gets here."""
     groups_opened: list[str] = []
     groups: list[Group] = []
     fresh_for_s: float | None = None

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from tailcut.cli._registry import Model, Place, as_typed, only_model, open_registry
+from tailcut.cli._registry import Model, Place, as_typed, load_named, only_model, open_registry
 from tailcut.cli.console import write
-from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, load_manifest
+from tailcut.cli.options import ManifestPaths, Settings
 from tailcut.code.digest import few
 from tailcut.common.fingerprint import LIVE
 from tailcut.errors import ArtifactError
@@ -23,14 +23,14 @@ from tailcut.registry.code import ARCHIVE, Check, code_of, nothing
 def code(
     version: Annotated[str, typer.Argument(metavar="ID", help="A version's id, 'latest' or 'promoted'.")],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write to; created if missing.")],
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
     settings: Settings = None,
     model: Model = "",
     place: Place = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files that differ.")] = False,
 ) -> None:
     """Write out the copy of your code that was kept with a version, and name its files."""
-    registry, named = open_registry(manifest, settings, place)
+    registry, named = open_registry(manifest, model, settings, place)
     name = model or named or only_model(registry)
     with as_typed(registry, model, name):
         record = registry.version(name, version)
@@ -38,7 +38,9 @@ def code(
         write(str(path))
 
 
-def code_check(manifest: Path, settings: list[str] | None, place: str | None, *, force: bool) -> Check:
+def code_check(
+    manifest: list[Path] | None, model: str, settings: list[str] | None, place: str | None, *, force: bool
+) -> Check:
     """Return the check that a variant which is to be served was built with the manifest and its folder's code.
 
     Args:
@@ -47,7 +49,7 @@ def code_check(manifest: Path, settings: list[str] | None, place: str | None, *,
     """
     if place is not None or force:
         return nothing
-    loaded = load_manifest(manifest, settings, keep_unset=True)
+    loaded = load_named(manifest, model, settings)
 
     def check(version: Version, variant: str) -> None:
         if version.model != loaded.deployment.name:
@@ -78,22 +80,24 @@ def code_check(manifest: Path, settings: list[str] | None, place: str | None, *,
     return check
 
 
-def other_code(registry: Registry, manifest: Path, settings: list[str] | None, place: str | None) -> Iterator[str]:
+def other_code(
+    registry: Registry, manifest: list[Path] | None, model: str, settings: list[str] | None, place: str | None
+) -> Iterator[str]:
     """Say which versions of the manifest's model were built with other code than the manifest's folder has."""
     if place is not None:
         return
-    loaded = load_manifest(manifest, settings, keep_unset=True)
-    model = loaded.deployment.name
-    for found, record in registry.scan(model):
+    loaded = load_named(manifest, model, settings)
+    name = loaded.deployment.name
+    for found, record in registry.scan(name):
         if isinstance(record, ArtifactError):
             continue
         try:
-            version = registry.version(model, found)
+            version = registry.version(name, found)
         except ArtifactError:  # `registry verify` has named it
             continue
         built = [name for name, each in version.variants.items() if each.sha256]
         if lacks := _lacks(loaded, version, built):
-            yield f"{model} {found} needs other code than {loaded.directory} has: {few(lacks)}"
+            yield f"{name} {found} needs other code than {loaded.directory} has: {few(lacks)}"
 
 
 def write_out(registry: Registry, version: Version, folder: Path, *, force: bool) -> list[Path]:

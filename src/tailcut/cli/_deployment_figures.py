@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tailcut.cli.console import note
 from tailcut.cli.progress import ProgressLine
-from tailcut.manifest import Deployment, Manifest
+from tailcut.manifest import Deployment
+from tailcut.manifest.subject import Subject
 from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.simulation.request_steps import Steps, drawn, nearness
 
@@ -22,11 +22,10 @@ _FEWEST = 20
 """Batches of a size that make its mean under load worth more than the bare runtime's in proportion."""
 
 
-def measured_here(manifest: Manifest, file: Path, payloads: str, path: str, overrides: Sequence[str]) -> Measured:
+def measured_here(subject: Subject, payloads: str, path: str) -> Measured:
     """Serve the deployment here under its traffic and take its figures; tell what goes on.
 
     Args:
-        file: the manifest's, or its folder.
         payloads, path: what is sent, and where; empty: the manifest's.
 
     Raises:
@@ -35,13 +34,11 @@ def measured_here(manifest: Manifest, file: Path, payloads: str, path: str, over
     from tailcut.profiler.deployments.measure import measure_deployment
     from tailcut.profiler.deployments.surroundings import surroundings
 
-    with surroundings(manifest, note) as environment, ProgressLine() as line:
+    with surroundings(subject.manifest, note) as environment, ProgressLine() as line:
         return measure_deployment(
-            manifest,
-            file,
+            subject,
             payloads,
             path=path,
-            overrides=overrides,
             environment=environment,
             tell=line.note,
             on_progress=line.show,

@@ -7,22 +7,28 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter, perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tailcut.cli._check_report import Failure, Group, Origin, Report, Request, Step, Tensor, Untried, Variant
+from tailcut.cli._limits import undeclared
+from tailcut.cli.console import note
 from tailcut.common.tensors import DATATYPE_OF, Arrays
 from tailcut.common.timings import STAGE_NAMES
 from tailcut.errors import InferenceError, ManifestError, TailcutError
 from tailcut.features import FeatureService
 from tailcut.manifest import Deployment, FeatureGroup, Manifest, parse_duration, resolve
+from tailcut.manifest.host import Hosted, HostManifest
+from tailcut.manifest.subject import in_order
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer, limited_inputs
+from tailcut.protocol.data_plane import DataPlane
 from tailcut.serving.deployment import Engine
 from tailcut.serving.deployment_loader import Opened, find_variant
+from tailcut.serving.host import Host
 
-LOADING = ("artifact", "load")
+LOADING = ("manifest", "artifact", "load")
 """The steps before the first row: what fails here is the deployment's set-up and not an answer."""
 
 _PATIENCE_S = 30.0
@@ -32,45 +38,44 @@ _SAMPLE = 6
 
 
 class Inspection:
-    """One run of ``tailcut check``.
+    """What ``tailcut check`` sees of one model.
 
     Args:
-        manifest: the deployment.
+        engine: the model, not started yet; whoever made it stops it.
         entity: an entity to ask for; ``msgspec.UNSET`` for none.
         row: a feature row to send instead; None for none. Without either the model gets a row of the holdout that its
             version keeps, else an invented one.
     """
 
-    def __init__(self, manifest: Manifest, entity: object = msgspec.UNSET, row: dict[str, Any] | None = None) -> None:
+    def __init__(self, engine: Engine, entity: object = msgspec.UNSET, row: dict[str, Any] | None = None) -> None:
+        manifest = engine.manifest
         origin: Origin = "entity" if entity is not msgspec.UNSET else "example tensors" if row is None else "row"
         counts = dict(Counter(manifest.origins.values()))
         self.report = Report(manifest.deployment.name, str(manifest.directory), counts, origin)
         self.report.untried = list(_untried(manifest.deployment, origin))
         self.inputs: Arrays = {}
         self.step = ""
-        self._manifest = manifest
+        self.manifest = manifest
+        self._engine = engine
         self._entity = entity
         self._row = row
 
     async def run(self) -> TailcutError | None:
-        """Load, send the row through, stop; returns the error that ended it, if one did."""
-        engine = Engine(self._manifest)
+        """Load, and send the row through; returns the error that ended it, if one did."""
         try:
-            opened = await self._load(engine)
-            await self._row_through(engine, opened)
+            opened = await self._load(self._engine)
+            await self._row_through(self._engine, opened)
             self._references()
             self.report.ok = True
         except TailcutError as error:
             self.report.failure = Failure(self.step, error.code, error.explained, error.hint)
             return error
-        finally:
-            await engine.stop(_STOP_S)
         return None
 
     async def _load(self, engine: Engine) -> Opened:
         report = self.report
         with self._step("artifact"):
-            seen = find_variant(self._manifest)
+            seen = find_variant(self.manifest)
             report.variant = Variant(
                 seen.name, seen.runtime, seen.version, seen.artifact.stat().st_size, seen.sha256, seen.refused
             )
@@ -79,8 +84,9 @@ class Inspection:
         opened = engine.opened
         report.executor, report.executors, report.rows_alone = opened.executor, opened.executors, opened.rows_alone
         report.executor_reason = opened.executor_reason
+        report.unjudged = engine.unjudged
         report.warm_up_ms = {rows: _ms(ns) for rows, ns in opened.warm_up_ns.items()}
-        report.groups_opened = [group.name for group in self._manifest.deployment.features.groups]
+        report.groups_opened = [group.name for group in self.manifest.deployment.features.groups]
         return opened
 
     async def _row_through(self, engine: Engine, opened: Opened) -> None:
@@ -125,7 +131,7 @@ class Inspection:
 
     def _references(self) -> None:
         """Import what serving never does, and call none of it."""
-        deployment = self._manifest.deployment
+        deployment = self.manifest.deployment
         named = {
             "holdout.source": deployment.holdout.source,
             "ladder.setup": deployment.ladder.setup,
@@ -136,10 +142,10 @@ class Inspection:
                 continue
             with self._step(key):
                 if key == "holdout.source" and deployment.holdout.is_file:
-                    if not (file := self._manifest.directory / reference).is_file():
+                    if not (file := self.manifest.directory / reference).is_file():
                         raise ManifestError(f"holdout.source: there is no file {file}", hint="correct the path")
                 else:
-                    resolve(reference, self._manifest)
+                    resolve(reference, self.manifest)
             self.report.references.append(key)
 
     async def _features(self, features: FeatureService) -> dict[str, Any]:
@@ -148,7 +154,7 @@ class Inspection:
         row = found.rows[0]
         spent_s = {group.name: group.source_s for group in features.statistics().groups}
         self.report.groups = [
-            self._group(group, row, spent_s[group.name]) for group in self._manifest.deployment.features.groups
+            self._group(group, row, spent_s[group.name]) for group in self.manifest.deployment.features.groups
         ]
         self.report.fresh_for_s = round(found.fresh_for_s[0], 3)
         return row
@@ -156,7 +162,7 @@ class Inspection:
     def _group(self, group: FeatureGroup, row: dict[str, Any], source_s: float) -> Group:
         key = {column: row[column] for column in group.key}
         values = {column: row[column] for column in group.columns}
-        ttl_s = _ttl_s(group, tuple(key.values()), values, self._manifest)
+        ttl_s = _ttl_s(group, tuple(key.values()), values, self.manifest)
         return Group(group.name, key, ttl_s, group.ttl, round(source_s * 1e3, 3), values)
 
     async def _request(self, engine: Engine, opened: Opened) -> Request:
@@ -178,6 +184,63 @@ class Inspection:
         started_s = perf_counter()
         yield
         self.report.steps.append(Step(name, round((perf_counter() - started_s) * 1e3, 3)))
+
+
+class Seen(NamedTuple):
+    """What was seen of one model.
+
+    Attributes:
+        report: for people and programs.
+        step: the last one.
+        error: what ended it; None where all went well.
+    """
+
+    report: Report
+    step: str
+    error: TailcutError | None
+
+
+async def inspect(
+    models: HostManifest, name: str, entity: object = msgspec.UNSET, row: dict[str, Any] | None = None
+) -> list[Seen]:
+    """Inspect models one after the other, each after those that compute its features, which stay loaded meanwhile.
+
+    Args:
+        models: all of them; one whose manifest cannot be read has failed.
+        name: of the model that ``entity`` and ``row`` are for; see ``Inspection``.
+    """
+    host = Host(models)
+    DataPlane(host)  # through which models ask each other for features
+    found: list[Seen] = []
+    try:
+        for hosted in in_order(models):
+            if hosted.manifest is None:
+                found.append(_unread(hosted))
+                continue
+            mine = (entity, row) if hosted.name == name else ()
+            found.append(await _inspected(Inspection(host.engine(hosted.name), *mine)))
+    finally:
+        await host.stop(_STOP_S)
+    return found
+
+
+async def _inspected(inspection: Inspection) -> Seen:
+    try:
+        error = await inspection.run()
+    except Exception:
+        note(f"{inspection.manifest.deployment.name} failed at: {inspection.step}")
+        raise
+    if error is None:
+        inspection.report.limits = undeclared(inspection.manifest, inspection.inputs)
+    return Seen(inspection.report, inspection.step, error)
+
+
+def _unread(hosted: Hosted) -> Seen:
+    """Report a model whose manifest cannot be read."""
+    error = hosted.error or ManifestError(f"{hosted.file}: cannot be read", hint="mend the manifest")
+    report = Report(hosted.name, str(hosted.file.parent), {}, "example tensors")
+    report.failure = Failure("manifest", error.code, error.explained, error.hint)
+    return Seen(report, "manifest", error)
 
 
 def _untried(deployment: Deployment, origin: Origin) -> Iterator[Untried]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, cast, get_args
 from tailcut.cli._load_flags import objectives
 from tailcut.cli._profiling import DEFAULT_RATE, Wanted, kind_of
 from tailcut.cli.console import usage
-from tailcut.cli.options import load_manifest
+from tailcut.cli.options import load_subject
 from tailcut.common.redaction import command_without_secrets
 from tailcut.errors import ManifestError, ProfileError
+from tailcut.manifest.host import is_one_manifest
 
 if TYPE_CHECKING:
     from tailcut.load import LoadPlan
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 def read_wanted(
     target: str,
-    manifest: Path | None,
+    manifest: list[Path] | None,
+    model: str,
     settings: list[str] | None,
     plan: LoadPlan,
     slo: str,
@@ -37,17 +39,18 @@ def read_wanted(
 ) -> Wanted:
     """Put together what was asked for, and what the manifest adds to it."""
     kind = kind_of(target)
-    manifest = _manifest_path(kind, target, manifest)
-    loaded = load_manifest(manifest, settings, keep_unset=True) if manifest is not None else None
+    paths = _manifest_paths(kind, target, manifest)
+    subject = load_subject(paths, model, settings, keep_unset=True) if paths else None
+    loaded = subject.manifest if subject is not None else None
+    if subject is not None and kind == "deployment":
+        subject.refuse_missing()
     with usage():
         if kind == "pilot":
             _check_application(target, app_dir)
         return Wanted(
             kind=kind,
             target=target,
-            manifest=loaded,
-            manifest_path=manifest or Path(),
-            overrides=tuple(settings or ()),
+            subject=subject,
             plan=_plan(kind, target, plan, loaded),
             slo=objectives(slo),
             directory=app_dir,
@@ -69,17 +72,22 @@ def _check_application(target: str, app_dir: Path) -> None:
         raise ProfileError(f"there is no folder {app_dir}", hint="give the application's folder with --app-dir")
 
 
-def _manifest_path(kind: str, target: str, manifest: Path | None) -> Path | None:
+def _manifest_paths(kind: str, target: str, manifest: list[Path] | None) -> list[Path]:
+    given = manifest or []
     if kind != "deployment":
-        return manifest
-    if target and manifest is not None and manifest.resolve() != Path(target).resolve():
-        raise ManifestError(f"both {target} and --manifest {manifest} name a deployment", hint="give one of them")
-    if not target and manifest is None and not Path("tailcut.toml").is_file():
+        return given
+    if target and any(path.resolve() != Path(target).resolve() for path in given):
+        named = " ".join(f"--manifest {path}" for path in given)
+        raise ManifestError(
+            f"both {target} and {named} name a deployment",
+            hint="give one of them; of several models name each with --manifest",
+        )
+    if not target and not given and is_one_manifest([Path()]) and not Path("tailcut.toml").is_file():
         raise ManifestError(
             "no target was given, and this folder has no tailcut.toml",
             hint="name what to profile: an application (app:app), a folder with a tailcut.toml, or a URL",
         )
-    return Path(target) if target else manifest or Path("tailcut.toml")
+    return [Path(target)] if target else given or [Path()]
 
 
 def _plan(kind: str, target: str, plan: LoadPlan, manifest: Manifest | None) -> LoadPlan:

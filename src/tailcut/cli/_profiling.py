@@ -21,6 +21,7 @@ from tailcut.errors import ManifestError, TailcutError
 if TYPE_CHECKING:
     from tailcut.load import LoadPlan
     from tailcut.manifest import Manifest
+    from tailcut.manifest.subject import Subject
     from tailcut.profiler.attribution.layers import ModelLayers
     from tailcut.profiler.child_channel import Loop
     from tailcut.profiler.diversity import PayloadLog
@@ -38,9 +39,7 @@ class Wanted:
 
     Attributes:
         kind, target: an application's reference, a URL, or the path of a manifest.
-        manifest: of a deployment, or what an application's or a URL's traffic, set-up and SLO come from; None: none.
-        manifest_path: where it was loaded from.
-        overrides: over the manifest.
+        subject: a deployment, or what an application's or a URL's traffic, set-up and SLO come from; None: none.
         plan: of the load; its ``url`` is the path, or the URL.
         slo: empty: the manifest's.
         directory: that an application is imported from and runs in.
@@ -55,9 +54,7 @@ class Wanted:
 
     kind: Kind
     target: str
-    manifest: Manifest | None
-    manifest_path: Path
-    overrides: tuple[str, ...]
+    subject: Subject | None
     plan: LoadPlan
     slo: Objectives
     directory: Path
@@ -68,6 +65,11 @@ class Wanted:
     shapes: tuple[InputShape, ...]
     log: Path | None
     command: str
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Of the subject; None where there is none."""
+        return self.subject.manifest if self.subject is not None else None
 
 
 def kind_of(target: str) -> Kind:
@@ -226,26 +228,11 @@ def _deployment(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
     from tailcut.profiler.deployments.deployment import record_deployment
     from tailcut.profiler.deployments.hook_steps import with_hook_steps
 
-    assert wanted.manifest is not None
-    note(f"starting {wanted.manifest.deployment.name}")
+    assert wanted.subject is not None
+    note(f"starting {wanted.subject.name}")
     with ProgressLine() as line:
-        recording, _ = record_deployment(
-            wanted.manifest,
-            wanted.manifest_path,
-            wanted.plan,
-            overrides=wanted.overrides,
-            environment=environment,
-            on_progress=line.show,
-        )
-    return with_hook_steps(
-        recording,
-        wanted.manifest,
-        wanted.manifest_path,
-        wanted.plan,
-        overrides=wanted.overrides,
-        environment=environment,
-        say=note,
-    )
+        recording, _ = record_deployment(wanted.subject, wanted.plan, environment=environment, on_progress=line.show)
+    return with_hook_steps(recording, wanted.subject, wanted.plan, environment=environment, say=note)
 
 
 def _given_layers(wanted: Wanted, environment: Mapping[str, str]) -> tuple[ModelLayers, ...]:
@@ -255,12 +242,11 @@ def _given_layers(wanted: Wanted, environment: Mapping[str, str]) -> tuple[Model
     from tailcut.profiler.layers.search import LayersSpec, find_layers
 
     note(f"timing the layers of {wanted.layers}")
-    manifest = str(wanted.manifest_path.resolve()) if wanted.manifest is not None else ""
     spec = LayersSpec(
         model=wanted.layers,
         shapes=wanted.shapes,
-        manifest=manifest,
-        overrides=wanted.overrides,
+        manifest=str(wanted.subject.file) if wanted.subject is not None else "",
+        overrides=wanted.subject.overrides if wanted.subject is not None else (),
         folders=(str(wanted.directory.resolve()),),
     )
     return (find_layers(spec, environment=environment or None),)
@@ -272,12 +258,12 @@ def _own_layers(
     """Layers of the model that the target runs, where it can be had."""
     if wanted.layers != "":
         return (), ()
-    if wanted.kind != "deployment":
+    if wanted.kind != "deployment" or wanted.subject is None:
         return recording.layers, ()
     from tailcut.profiler.layers.search import LayersSpec, find_layers
 
     note("timing the layers of the served variant")
-    spec = LayersSpec(shapes=wanted.shapes, manifest=str(wanted.manifest_path.resolve()), overrides=wanted.overrides)
+    spec = LayersSpec(shapes=wanted.shapes, manifest=str(wanted.subject.file), overrides=wanted.subject.overrides)
     try:
         return (find_layers(spec, environment=environment),), ()
     except TailcutError as error:

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
-from tailcut.cli.options import load_manifest
+from tailcut.cli.options import load_subject, manifest_paths
 from tailcut.common.fingerprint import Machine
 from tailcut.errors import ManifestError, NotInRegistry
+from tailcut.manifest import Manifest
+from tailcut.manifest.host import is_one_manifest
 from tailcut.registry import Registry
 
 Place = Annotated[
@@ -23,8 +25,23 @@ Which = Annotated[str, typer.Option("--version", metavar="ID", help="A version's
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def load_named(given: list[Path] | None, model: str, settings: list[str] | None) -> Manifest:
+    """Load the manifest that a command of the registry is about.
+
+    Args:
+        given: what ``--manifest`` names.
+        model: what ``--model`` names: of several manifests one; of a single one another model of its registry.
+    """
+    name = "" if is_one_manifest(manifest_paths(given)) else model
+    return load_subject(given, name, settings, keep_unset=True).manifest
+
+
 def open_registry(
-    manifest: Path, settings: list[str] | None, place: str | None, machine: Machine | None = None
+    manifest: list[Path] | None,
+    model: str,
+    settings: list[str] | None,
+    place: str | None,
+    machine: Machine | None = None,
 ) -> tuple[Registry, str]:
     """Find the registry and the manifest's model; with a place given no manifest is read and the name is empty."""
     if place is not None:
@@ -36,7 +53,7 @@ def open_registry(
                 hint="give the folder or URL that the manifest has in registry.path",
             )
         return registry, ""
-    loaded = load_manifest(manifest, settings, keep_unset=True)
+    loaded = load_named(manifest, model, settings)
     registry = Registry.of(loaded, machine=machine)
     if registry.folder is not None and registry.folder.exists() and not registry.folder.is_dir():
         raise ManifestError(f"registry.path: {registry.url} is not a folder", hint="set it to a folder, or to a URL")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tailcut.cli.options import load_manifest
+from tailcut.cli._registry import load_named
 from tailcut.registry import Registry
 from tailcut.registry.checking import Trial
 
@@ -15,7 +15,13 @@ Quick = Annotated[bool, typer.Option("--quick", help="Check only size and SHA-25
 
 
 def smoke_test(
-    manifest: Path, settings: list[str] | None, place: str | None, registry: Registry, *, quick: bool
+    manifest: list[Path] | None,
+    model: str,
+    settings: list[str] | None,
+    place: str | None,
+    registry: Registry,
+    *,
+    quick: bool,
 ) -> Trial | None:
     """Return what opens a variant and runs rows on it; None for the quick check.
 
@@ -26,4 +32,4 @@ def smoke_test(
         return None
     from tailcut.models.smoke_test import SmokeTest
 
-    return SmokeTest(registry, load_manifest(manifest, settings, keep_unset=True) if place is None else None)
+    return SmokeTest(registry, load_named(manifest, model, settings) if place is None else None)

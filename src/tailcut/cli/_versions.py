@@ -76,6 +76,7 @@ def summary(version: Version) -> Iterable[str]:
     yield from _labels(version)
     yield from _outputs(version)
     yield from _limits(version)
+    yield from _feature_models(version)
     if left_out := evidence.get("code_left_out"):
         yield f"the stored copy of your code is incomplete: it lacks {left_out}"
     if constant:
@@ -114,6 +115,19 @@ def _limits(version: Version) -> Iterable[str]:
             limits.append(allowed(bound.min, bound.max, bound.values))
         why = f" ({bound.why})" if bound.why else ""
         yield f"input {bound.input!r}{columns}: {', '.join(limits)}{why}; other values get status 400"
+
+
+def _feature_models(version: Version) -> Iterable[str]:
+    """Say with which versions of the models that compute features a version was judged."""
+    recorded = version.evidence.get("feature_models", {})
+    for group in version.manifest.get("features", {}).get("groups", []):
+        if not (model := group.get("model")):
+            continue
+        where = f"features.groups {group['name']!r}"
+        if model in recorded:
+            yield f"{where}: judged with answers of model {model!r} version {recorded[model]}"
+        else:
+            yield f"{where}: no version of model {model!r} was recorded, so servers call this version unjudged"
 
 
 def _outputs(version: Version) -> Iterable[str]:

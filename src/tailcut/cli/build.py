@@ -9,11 +9,12 @@ import typer
 
 from tailcut.cli._listing import live_code_lines
 from tailcut.cli.console import ExitCode, note, write
-from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest, manifest_option
-from tailcut.errors import BuildError
+from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject, manifest_option
+from tailcut.errors import BuildError, ManifestError
 
 if TYPE_CHECKING:
     from tailcut.manifest import Manifest
+    from tailcut.manifest.subject import Subject
     from tailcut.registry import Promotion, Version
 
 
@@ -30,7 +31,8 @@ def register(app: typer.Typer) -> None:
 
 
 def build(
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
+    model: ModelName = "",
     settings: Settings = None,
     recipes: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Try only these recipes, separated by commas (build.recipes).")
@@ -61,21 +63,56 @@ def build(
     """
     from tailcut.builder import build as make
     from tailcut.cli._build_progress import shown
+
+    flags = (_recipes(recipes), _quantize(quantize), time_limit)
+    subject = load_subject(manifest, model, settings, *flags, keep_unset=True)
+    if list_recipes:
+        _list(subject.manifest)
+        return
+    recorded = _feature_models(subject)
+    with shown() as progress:
+        version, promotion = make(
+            subject.manifest, from_registry=from_registry or "", progress=progress, feature_models=recorded
+        )
+    _write_reports(version, promotion, json, html)
+    _print(version, promotion)
+    raise typer.Exit(ExitCode.OK if version.evidence["choice"]["meets_slo"] else ExitCode.FAILED)
+
+
+def _feature_models(subject: Subject) -> dict[str, str]:
+    """Return the version of each model that computes features, for the record.
+
+    Raises:
+        TailcutError: one was given and cannot be served, so that it has no version.
+    """
+    from tailcut.manifest.subject import needs_of
+    from tailcut.serving.deployment_loader import find_variant
+    from tailcut.serving.feature_verdict import answering_version
+
+    given = {hosted.name: hosted for hosted in subject.host.models}
+    found: dict[str, str] = {}
+    for need in needs_of(subject.manifest):
+        hosted = given.get(need.model)
+        if hosted is None:
+            note(
+                f'model {need.model!r} of features.groups "{need.group}" was not given: its version is not recorded, '
+                "and servers will call this build unjudged; add its manifest with -m"
+            )
+        elif hosted.manifest is None:
+            raise hosted.error or ManifestError(f"{hosted.file}: cannot be read", hint="mend the manifest")
+        else:
+            found[need.model] = answering_version(find_variant(hosted.manifest))
+    return found
+
+
+def _print(version: Version, promotion: Promotion) -> None:
     from tailcut.cli._versions import print_table, refusals, summary, table
 
-    loaded = load_manifest(manifest, settings, _recipes(recipes), _quantize(quantize), time_limit, keep_unset=True)
-    if list_recipes:
-        _list(loaded)
-        return
-    with shown() as progress:
-        version, promotion = make(loaded, from_registry=from_registry or "", progress=progress)
-    _write_reports(version, promotion, json, html)
     print_table(table(version, promotion))
     chosen = f"chosen: {version.evidence['choice']['why']}"
     for line in (*refusals(version), *live_code_lines(version), *summary(version), chosen):
         write(line)
     note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")
-    raise typer.Exit(ExitCode.OK if version.evidence["choice"]["meets_slo"] else ExitCode.FAILED)
 
 
 def _write_reports(version: Version, promotion: Promotion, json: Path | None, html: Path | None) -> None:

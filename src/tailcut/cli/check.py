@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tailcut.cli.console import ExitCode, exit_code, note, print_error, write
-from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest, manifest_option
+from tailcut.cli.options import (
+    ManifestPaths,
+    ModelName,
+    Settings,
+    examples,
+    load_host,
+    load_subject,
+    manifest_option,
+    manifest_paths,
+)
 
 if TYPE_CHECKING:
     from tailcut.cli._check_report import Report
+    from tailcut.manifest import Manifest
+    from tailcut.manifest.host import HostManifest
 
 _LABEL = 14
 _ORIGINS = {"kept row": "of the holdout, kept by the build", "example tensors": "invented"}
@@ -27,13 +39,15 @@ def register(app: typer.Typer) -> None:
             ("tailcut check", "load ./tailcut.toml and run the model once"),
             ("tailcut check --entity '{\"flight\": 4711}'", "through the feature groups too"),
             ("tailcut check --row '{\"age\": 41.0}' --variant onnx", "through preprocess, with one variant"),
+            ("tailcut check -m risk -m minilm", "a model, and the one that computes its features"),
             ("tailcut check --json | jq .request.stages_ms", "output for programs"),
         ),
     )(check)
 
 
 def check(
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
+    model: ModelName = "",
     settings: Settings = None,
     variant: Annotated[str | None, manifest_option("serve.variant")] = None,
     entity: Annotated[
@@ -48,37 +62,60 @@ def check(
     stages are reported as not tried. Input limits that the source model proves and the manifest lacks are proposed,
     where that model can be loaded here. References that only build and ladder use (holdout.source, ladder.setup,
     ladder.traffic) are imported but not called.
-    Exit code 0: everything works; 1: loaded, but the row or such a reference failed; 2, 3, 4: loading failed.
+    Of several models all are checked. --entity, --row and --variant are for the one that --model names; with one of
+    these flags only that model is checked, and those that compute its features.
+    Exit code 0: everything works; 1: loaded, but the row or such a reference failed; 2, 3, 4: loading failed; of
+    several models that of the first that failed.
     """
     import msgspec
 
     wanted, given = _entity(entity), _row(row)
-    loaded = load_manifest(manifest, settings, variant)
-    groups = loaded.deployment.features.groups
     if wanted is not msgspec.UNSET and given is not None:
         raise typer.BadParameter("give --entity or --row, not both")
-    if wanted is not msgspec.UNSET and not groups:
+    is_about_one = wanted is not msgspec.UNSET or given is not None or variant is not None
+    models, subject = _models(manifest, model, settings, variant, is_about_one=is_about_one)
+    if wanted is not msgspec.UNSET and subject is not None and not subject.deployment.features.groups:
         raise typer.BadParameter("--entity needs feature groups, and the manifest has none; give --row")
-    from tailcut.cli._inspection import LOADING, Inspection
+    from tailcut.cli._inspection import LOADING, inspect
 
-    inspection = Inspection(loaded, wanted, given)
-    try:
-        error = asyncio.run(inspection.run())
-    except Exception:
-        note(f"failed at: {inspection.step}")
-        raise
-    report = inspection.report
-    if error is None:
-        from tailcut.cli._limits import undeclared
+    name = subject.deployment.name if subject is not None else ""
+    found = asyncio.run(inspect(models, name, wanted, given))
+    reports = [seen.report for seen in found]
+    write(_as_json(reports) if as_json else "\n\n".join("\n".join(_lines(report)) for report in reports))
+    for seen in found:
+        where = f"{seen.report.deployment}: " if len(found) > 1 else ""
+        if seen.error is not None:
+            print_error(f"{where}{seen.step}: {seen.error.explained}", seen.error.hint)
+        elif seen.report.untried:
+            note(f"{where}{_not_tried(seen.report)}")
+    for seen in found:
+        if seen.error is not None:
+            raise typer.Exit(exit_code(seen.error) if seen.step in LOADING else ExitCode.FAILED)
 
-        report.limits = undeclared(loaded, inspection.inputs)
-    write(_as_json(report) if as_json else "\n".join(_lines(report)))
-    if error is not None:
-        print_error(f"{inspection.step}: {error.explained}", error.hint)
-        raise typer.Exit(exit_code(error) if inspection.step in LOADING else ExitCode.FAILED)
-    if report.untried:
-        stages = ", ".join(one.stage for one in report.untried)
-        note(f"not tried: {stages}; {'--entity' if groups else '--row'} JSON tries every stage")
+
+def _models(
+    given: list[Path] | None, model: str, settings: list[str] | None, variant: str | None, *, is_about_one: bool
+) -> tuple[HostManifest, Manifest | None]:
+    """Load the models that are checked, and the one that the flags are about; None where they are about none."""
+    from tailcut.manifest.host import is_one_manifest
+    from tailcut.manifest.subject import missing_of, refuse_missing
+
+    if model or is_about_one or is_one_manifest(manifest_paths(given)):
+        subject = load_subject(given, model, settings, variant)
+        subject.refuse_missing()
+        return subject.host, subject.manifest
+    models = load_host(manifest_paths(given), settings)
+    for need, folder in missing_of(models):
+        for hosted in models.models:
+            if hosted.error is not None:
+                raise hosted.error  # it may be that one
+        refuse_missing([need], folder)
+    return models, None
+
+
+def _not_tried(report: Report) -> str:
+    stages = ", ".join(one.stage for one in report.untried)
+    return f"not tried: {stages}; {'--entity' if report.groups_opened else '--row'} JSON tries every stage"
 
 
 def _entity(text: str | None) -> object:
@@ -109,10 +146,12 @@ def _decoded(text: str, flag: str) -> object:
         ) from None
 
 
-def _as_json(report: Report) -> str:
+def _as_json(reports: list[Report]) -> str:
+    """One report, or those of several models under one."""
     import msgspec
 
-    encoded = msgspec.json.encode(report, enc_hook=_plain)
+    several = {"ok": all(report.ok for report in reports), "models": reports}
+    encoded = msgspec.json.encode(several if len(reports) > 1 else reports[0], enc_hook=_plain)
     return msgspec.json.format(encoded, indent=2).decode()
 
 
@@ -163,6 +202,8 @@ def _model(report: Report) -> Iterator[str]:
         )
         if seen.refused:
             yield _line("", f"refused by the build: {seen.refused}")
+        if report.unjudged:
+            yield _line("", f"unjudged: {report.unjudged}")
     if report.executor:
         yield _line("executor", f"{report.executors} x {report.executor} ({report.executor_reason})")
         if report.rows_alone:

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from tailcut.cli.console import ExitCode, note, usage, write
-from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples
+from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject
 from tailcut.common.redaction import command_without_secrets
 from tailcut.common.slo import parse_duration_s
 from tailcut.errors import LoadTestError
@@ -36,7 +36,8 @@ def register(app: typer.Typer) -> None:
 
 
 def ladder(
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
+    model: ModelName = "",
     settings: Settings = None,
     rates: Annotated[str, typer.Option(help="Rates (req/s) to measure beside the comfortable rate.")] = "200",
     rounds: Annotated[int | None, typer.Option(help="Measurements per rung.", show_default="3")] = None,
@@ -74,7 +75,7 @@ def ladder(
             comfortable_rate=comfortable, capacity=capacity, parity=parity,
         )  # fmt: skip
     options = _with_lengths(options, short, rounds, duration)
-    record = climb(manifest, options, overrides=settings or (), tell=note)
+    record = climb(load_subject(manifest, model, settings, keep_unset=True), options, tell=note)
     _report(record, out)
     if any(rung.failed or rung.capacity_failed for rung in record.rungs):
         raise typer.Exit(ExitCode.FAILED)

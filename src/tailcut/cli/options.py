@@ -1,20 +1,22 @@
 """Options that commands share, and flags that are made from the manifest's definition.
 
-from tailcut.cli.options import ManifestPath, Settings, examples, load_manifest, manifest_option
+from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject, manifest_option
 
 def register(app: typer.Typer) -> None:
     app.command("serve", epilog=examples(("tailcut serve", "serve ./tailcut.toml")))(serve)
 
 def serve(
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
+    model: ModelName = "",
     settings: Settings = None,
     port: Annotated[str | None, manifest_option("server.port")] = None,
 ) -> None:
-    deployment = load_manifest(manifest, settings, port).deployment
+    deployment = load_subject(manifest, model, settings, port).manifest.deployment
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,23 +25,33 @@ import typer
 from rich.markup import escape
 
 if TYPE_CHECKING:
-    from tailcut.manifest import Manifest
     from tailcut.manifest.host import HostManifest
+    from tailcut.manifest.subject import Subject
 
 DEFAULT_MANIFEST = Path("tailcut.toml")
 
 AppFolder = Annotated[
     Path, typer.Option("--app-dir", metavar="FOLDER", help="Folder in which the application is imported and runs.")
 ]
-ManifestPath = Annotated[
-    Path,
+ManifestPaths = Annotated[
+    list[Path] | None,
+    # Not typer's variable: it would take a path with a space for two.
     typer.Option(
         "--manifest",
         "-m",
-        envvar="TAILCUT_MANIFEST",
         metavar="PATH",
         show_default="./tailcut.toml",
-        help="The manifest, or the folder of its tailcut.toml.",
+        help="A manifest or its folder, a host.toml, or a folder of models; repeatable, for the models that compute "
+        f"features. {escape('[env: TAILCUT_MANIFEST]')}",
+    ),
+]
+ModelName = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        show_default="the one that computes features for no other",
+        help="Of several models the one that the command is about.",
     ),
 ]
 
@@ -48,7 +60,8 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="PATH=VALUE",
-        help="Set any key of the manifest, for example features.cache=off; repeatable.",
+        help="Set any key of the manifest, for example features.cache=off; repeatable. Of several models "
+        "NAME:PATH=VALUE sets one.",
     ),
 ]
 
@@ -57,7 +70,7 @@ def manifest_option(path: str, *flags: str) -> Any:
     """Make a named flag from a key of the manifest: its help, variable and default are the schema's.
 
     The flag's value arrives as the override "path=value" (None where it was not given): hand it to
-    ``load_manifest``. Annotate it as ``str | None``.
+    ``load_subject``. Annotate it as ``str | None``.
 
     Args:
         path: dotted path of the key, such as "server.port".
@@ -78,31 +91,45 @@ def manifest_option(path: str, *flags: str) -> Any:
     )
 
 
-def load_manifest(path: Path, settings: Sequence[str] | None, *named: str | None, keep_unset: bool = False) -> Manifest:
-    """Load the manifest with ``--set`` texts and named flags over it; a named flag wins over ``--set``.
+def manifest_paths(given: Sequence[Path] | None) -> list[Path]:
+    """Return what ``--manifest`` names, else the variable, else the manifest in the working folder."""
+    return list(given) if given else [Path(os.environ.get("TAILCUT_MANIFEST") or DEFAULT_MANIFEST)]
+
+
+def load_subject(
+    given: Sequence[Path] | None,
+    model: str,
+    settings: Sequence[str] | None,
+    *named: str | None,
+    keep_unset: bool = False,
+) -> Subject:
+    """Load the model that a command is about, and those that compute its features.
+
+    Named flags set this model only, and win over ``--set``.
+
+    Args:
+        given: what ``--manifest`` names.
+        model: what ``--model`` names.
 
     Raises:
-        ManifestError: see ``tailcut.manifest.load``.
+        ManifestError: see ``tailcut.manifest.subject.find_subject``.
     """
-    from tailcut.manifest import load
+    from tailcut.manifest.subject import find_subject
 
-    return load(path, overrides=_overrides(settings, named), keep_unset=keep_unset)
+    own = [one for one in named if one is not None]
+    return find_subject(manifest_paths(given), model=model, overrides=settings or (), own=own, keep_unset=keep_unset)
 
 
 def load_host(paths: Sequence[Path], settings: Sequence[str] | None, *named: str | None) -> HostManifest:
-    """Load what a server serves; see ``load_manifest``.
+    """Load what a server serves, with ``--set`` texts and named flags over it; a named flag wins over ``--set``.
 
     Raises:
         ManifestError: see ``tailcut.manifest.host.load_host``.
     """
     from tailcut.manifest import host
 
-    return host.load_host(paths, overrides=_overrides(settings, named))
-
-
-def _overrides(settings: Sequence[str] | None, named: Sequence[str | None]) -> list[str]:
-    """Return ``--set`` texts, and behind them the named flags that were given."""
-    return [*(settings or ()), *(one for one in named if one is not None)]
+    overrides = [*(settings or ()), *(one for one in named if one is not None)]
+    return host.load_host(paths, overrides=overrides)
 
 
 def examples(*pairs: tuple[str, str]) -> str:

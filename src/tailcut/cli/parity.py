@@ -11,9 +11,10 @@ import typer
 
 from tailcut.cli._load_flags import read_header, seconds
 from tailcut.cli.console import ExitCode, note, usage, write
-from tailcut.cli.options import DEFAULT_MANIFEST, AppFolder, ManifestPath, Settings, examples
+from tailcut.cli.options import AppFolder, ManifestPaths, ModelName, Settings, examples, load_subject
 
 if TYPE_CHECKING:
+    from tailcut.manifest.subject import Subject
     from tailcut.parity.plan import ParityPlan
     from tailcut.report.parity.file import ParityRecord
 
@@ -36,7 +37,8 @@ def register(app: typer.Typer) -> None:
 
 
 def parity(
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
+    model: ModelName = "",
     settings: Settings = None,
     pilot: Annotated[
         str,
@@ -160,19 +162,18 @@ def parity(
                 ready_s=seconds("--ready", ready),
                 seed=seed,
                 explain=causes,
-                overrides=tuple(settings or ()),
                 command=shlex.join(command_without_secrets(["tailcut", *sys.argv[1:]])),
             )
-        record = _run(manifest, plan)
+        record = _run(load_subject(manifest, model, settings, keep_unset=True), plan)
     _show(record, json_path, html)
     if not record.equal:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _run(manifest: Path, plan: ParityPlan) -> ParityRecord:
+def _run(subject: Subject, plan: ParityPlan) -> ParityRecord:
     from tailcut.parity.run import run
 
-    return run(manifest, plan, tell=note)
+    return run(subject, plan, tell=note)
 
 
 def _show(record: ParityRecord, json_path: Path | None, html: Path | None) -> None:

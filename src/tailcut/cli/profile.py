@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -10,7 +11,7 @@ import typer
 
 from tailcut.cli._load_flags import read_header, seconds
 from tailcut.cli.console import ExitCode, note, usage, write
-from tailcut.cli.options import AppFolder, Settings, examples
+from tailcut.cli.options import AppFolder, ManifestPaths, ModelName, Settings, examples
 from tailcut.errors import ManifestError
 
 if TYPE_CHECKING:
@@ -152,16 +153,8 @@ def profile(
             metavar="NAME=DIMS", help="Shape of an input of that model, for example ids=1x128:INT64; repeatable."
         ),
     ] = None,
-    manifest: Annotated[
-        Path | None,
-        typer.Option(
-            "--manifest",
-            "-m",
-            envvar="TAILCUT_MANIFEST",
-            metavar="PATH",
-            help="The manifest, or the folder of its tailcut.toml.",
-        ),
-    ] = None,
+    manifest: ManifestPaths = None,
+    model: ModelName = "",
     settings: Settings = None,
     json_path: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the whole result as JSON.")
@@ -187,6 +180,8 @@ def profile(
             _check_files(html)
             report = load_report(from_)
         raise typer.Exit(_show(report, None, html))
+    if manifest is None and (usual := os.environ.get("TAILCUT_MANIFEST")):
+        manifest = [Path(usual)]
     if not target and manifest is None and layers not in {"", "off"}:
         from tailcut.cli._profile_flags import read_shapes
 
@@ -216,7 +211,7 @@ def profile(
         ready_s = seconds("--ready", ready)
         rounds = _rounds(thorough, overhead_rounds, overhead)
     wanted = read_wanted(
-        target, manifest, settings, plan, slo, app_dir, loop, rounds, ready_s, layers, shape, log
+        target, manifest, model, settings, plan, slo, app_dir, loop, rounds, ready_s, layers, shape, log
     )  # fmt: skip
     raise typer.Exit(_profile(wanted, levers, json_path, html, raw))
 

@@ -15,7 +15,7 @@ from tailcut.cli._registry import AsJson, Model, Place, Which, as_typed, only_mo
 from tailcut.cli._smoke import Quick, smoke_test
 from tailcut.cli._versions import differences, print_table, refusals, size, summary, table
 from tailcut.cli.console import ExitCode, note, print_error, write
-from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples
+from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples
 from tailcut.common.fingerprint import Machine
 from tailcut.errors import ManifestError, NotServable
 from tailcut.registry import Promotion, Registry, Version, read_machine
@@ -37,13 +37,17 @@ def register(app: typer.Typer) -> None:
 
 
 def list_versions(
-    manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, place: Place = None, as_json: AsJson = False
+    manifest: ManifestPaths = None,
+    model: ModelName = "",
+    settings: Settings = None,
+    place: Place = None,
+    as_json: AsJson = False,
 ) -> None:
     """List every model's versions, newest first; the promoted one is marked.
 
     Unreadable entries are listed too; the exit code is then 1.
     """
-    registry = open_registry(manifest, settings, place)[0]
+    registry = open_registry(manifest, model, settings, place)[0]
     rows, errors = list_rows(registry)
     if as_json:
         _print_json(rows)
@@ -58,7 +62,7 @@ def list_versions(
 
 
 def show(
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
     settings: Settings = None,
     model: Model = "",
     version: Which = "promoted",
@@ -67,7 +71,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a version's variants with their evidence, and the evidence that does not hold on this machine."""
-    registry, named = open_registry(manifest, settings, place, _read_machine(machine))
+    registry, named = open_registry(manifest, model, settings, place, _read_machine(machine))
     name = model or named or only_model(registry)
     with as_typed(registry, model, name):
         record = registry.version(name, version)
@@ -89,14 +93,14 @@ def machine() -> None:
 def diff(
     old: Annotated[str, typer.Argument(metavar="OLD", help="A version's id, 'latest' or 'promoted'.")] = "promoted",
     new: Annotated[str, typer.Argument(metavar="NEW", help="The version to compare it with.")] = "latest",
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
     settings: Settings = None,
     model: Model = "",
     place: Place = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare two versions: variants, artifacts, settings, metrics, machines and the manifests they were built from."""
-    registry, named = open_registry(manifest, settings, place)
+    registry, named = open_registry(manifest, model, settings, place)
     name = model or named or only_model(registry)
     with as_typed(registry, model, name):
         found = registry.diff(name, old, new)
@@ -108,16 +112,20 @@ def diff(
 
 
 def verify(
-    manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, place: Place = None, quick: Quick = False
+    manifest: ManifestPaths = None,
+    model: ModelName = "",
+    settings: Settings = None,
+    place: Place = None,
+    quick: Quick = False,
 ) -> None:
     """Check every record and artifact, open every variant and run rows on it; exit code 1 if any is bad.
 
     An intact variant that cannot be served here is listed with what it lacks; it is bad only if it is promoted.
     Versions built with other code than the manifest's folder holds are named; the registry itself is intact.
     """
-    registry = open_registry(manifest, settings, place)[0]
+    registry = open_registry(manifest, model, settings, place)[0]
     bad = 0
-    for what, error in registry.verify(smoke_test(manifest, settings, place, registry, quick=quick)):
+    for what, error in registry.verify(smoke_test(manifest, model, settings, place, registry, quick=quick)):
         if error is None:
             write(f"ok {what}")
         elif isinstance(error, NotServable):
@@ -126,7 +134,7 @@ def verify(
         else:
             bad += 1
             print_error(error.message, error.hint)
-    for line in other_code(registry, manifest, settings, place):
+    for line in other_code(registry, manifest, model, settings, place):
         note(line)
     if bad:
         raise typer.Exit(ExitCode.FAILED)
@@ -134,7 +142,7 @@ def verify(
 
 def promote(
     variant: Annotated[str, typer.Argument(metavar="VARIANT", help="Name of the variant to serve.")],
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
     settings: Settings = None,
     model: Model = "",
     version: Which = "latest",
@@ -149,16 +157,16 @@ def promote(
     Each promotion can be rolled back.
     A variant built with other code than the manifest's folder holds is refused; the error names the files that differ.
     """
-    registry, named = open_registry(manifest, settings, place)
+    registry, named = open_registry(manifest, model, settings, place)
     name = model or named or only_model(registry)
-    check = code_check(manifest, settings, place, force=force)
-    trial = smoke_test(manifest, settings, place, registry, quick=quick)
+    check = code_check(manifest, model, settings, place, force=force)
+    trial = smoke_test(manifest, model, settings, place, registry, quick=quick)
     with as_typed(registry, model, name):
         _print_promotion(name, registry.promote(name, version, variant, force=force, check=check, trial=trial))
 
 
 def rollback(
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
     settings: Settings = None,
     model: Model = "",
     place: Place = None,
@@ -171,23 +179,23 @@ def rollback(
 
     A variant built with other code than the manifest's folder holds is refused; the error names the files that differ.
     """
-    registry, named = open_registry(manifest, settings, place)
+    registry, named = open_registry(manifest, model, settings, place)
     name = model or named or only_model(registry)
-    check = code_check(manifest, settings, place, force=force)
-    trial = smoke_test(manifest, settings, place, registry, quick=quick)
+    check = code_check(manifest, model, settings, place, force=force)
+    trial = smoke_test(manifest, model, settings, place, registry, quick=quick)
     with as_typed(registry, model, name):
         _print_promotion(name, registry.rollback(name, check=check, trial=trial, notice=note))
 
 
 def retire(
     version: Annotated[str, typer.Argument(metavar="ID", help="The version's id.")],
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
     settings: Settings = None,
     model: Model = "",
     place: Place = None,
 ) -> None:
     """Retire a version: it is no longer served, and gc may remove it. Building the same artifacts again restores it."""
-    registry, named = open_registry(manifest, settings, place)
+    registry, named = open_registry(manifest, model, settings, place)
     name = model or named or only_model(registry)
     with as_typed(registry, model, name):
         record = registry.retire(name, version)
@@ -195,13 +203,14 @@ def retire(
 
 
 def gc(
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
+    model: ModelName = "",
     settings: Settings = None,
     place: Place = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, but remove nothing.")] = False,
 ) -> None:
     """Remove retired versions and unreferenced artifacts; the promoted version and the rollback target stay."""
-    registry = open_registry(manifest, settings, place)[0]
+    registry = open_registry(manifest, model, settings, place)[0]
     found = registry.collect_garbage(dry_run=dry_run)
     for path in found.files:
         write(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +10,19 @@ import typer
 from rich.markup import escape
 
 from tailcut.cli.console import exit_code
-from tailcut.cli.options import DEFAULT_MANIFEST, Settings, examples, load_host, manifest_option
+from tailcut.cli.options import Settings, examples, load_host, manifest_option, manifest_paths
 from tailcut.errors import TailcutError
 
 if TYPE_CHECKING:
     from tailcut.manifest.host import HostManifest
+
+
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict", help="Refuse a model that was judged with other features than it gets: serve.strict = true."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -60,6 +67,7 @@ def serve(
         bool,
         typer.Option("--force", help="Serve the variant although the gate refused its answers: serve.force = true."),
     ] = False,
+    strict: Strict = False,
 ) -> None:
     """Serve one model or several until SIGTERM or Ctrl-C.
 
@@ -68,11 +76,9 @@ def serve(
     """
     if path is not None and manifest:
         raise typer.BadParameter(f"give {path} or --manifest, not both; repeat --manifest for several models")
-    # Not typer's variable: it would take a path with a space for two.
-    usual = Path(os.environ.get("TAILCUT_MANIFEST") or DEFAULT_MANIFEST)
-    paths = [path] if path is not None else manifest or [usual]
-    loaded = load_host(paths, settings, host, port, variant, "serve.force=true" if force else None)
-    raise typer.Exit(_run(loaded))
+    paths = [path] if path is not None else manifest_paths(manifest)
+    switches = ("serve.force=true" if force else None, "serve.strict=true" if strict else None)
+    raise typer.Exit(_run(load_host(paths, settings, host, port, variant, *switches)))
 
 
 def _run(loaded: HostManifest) -> int:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailcut.cli.console import ExitCode, note, usage, write
-from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest
+from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject, manifest_paths
 from tailcut.common.slo import parse_duration_s
 from tailcut.errors import LoadTestError
 
 if TYPE_CHECKING:
     from tailcut.cli._deployment_figures import Deployed
     from tailcut.cli._simulation import Assumptions, Known, Line
-    from tailcut.manifest import Batching, Manifest, Slo
+    from tailcut.manifest import Batching, Slo
+    from tailcut.manifest.subject import Subject
     from tailcut.profiler.deployments.measure import Measured
 
 _REQUEST_CPU = "60us"
@@ -47,7 +48,8 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
-    manifest: ManifestPath = DEFAULT_MANIFEST,
+    manifest: ManifestPaths = None,
+    model: ModelName = "",
     settings: Settings = None,
     rate: Annotated[
         str, typer.Option(metavar="R,R,...", help="Requests per second; 0: the rate of the trace.")
@@ -126,7 +128,8 @@ def simulate(
         counts = [int(one) for one in _numbers("--executors", executors, whole=True)] if executors else []
         given = _costs(cost)
         _simulation.check_arrivals(arrivals, rates)
-        loaded = _manifest(manifest, settings, needed=not given)
+        subject = _subject(manifest, model, settings, needed=not given)
+        loaded = subject.manifest if subject is not None else None
         asked = measure and loaded is not None and bool(payloads or loaded.deployment.ladder.traffic)
         _check_both({"--cost": measure and cost, "--request-cpu": asked and request_cpu, "--rows": asked and rows > 1})
         slo = loaded.deployment.slo if loaded is not None else Slo()
@@ -139,7 +142,7 @@ def simulate(
                 hint="lower --rows, or raise batching.max_queue_rows",
             )
         request_us = parse_duration_s(request_cpu or _REQUEST_CPU) * 1e6
-        measured = _measured(loaded, manifest, settings, payloads, path) if asked else None
+        measured = _measured(subject, payloads, path) if asked else None
         assumed = msgspec.structs.replace(
             _assumptions(batching, slo, known),
             sigma=next(one for one in (noise, measured and measured.spread, known.sigma, _NOISE) if one is not None),
@@ -174,14 +177,12 @@ def _check_both(found_out: Mapping[str, object]) -> None:
             )
 
 
-def _measured(
-    loaded: Manifest | None, manifest: Path, settings: list[str] | None, payloads: str, path: str
-) -> Measured:
+def _measured(subject: Subject | None, payloads: str, path: str) -> Measured:
     """Measure the deployment under its traffic."""
     from tailcut.cli._deployment_figures import measured_here
 
-    assert loaded is not None
-    return measured_here(loaded, manifest, payloads, path, settings or ())
+    assert subject is not None
+    return measured_here(subject, payloads, path)
 
 
 def _deployed(measured: Measured | None) -> Deployed | None:
@@ -200,12 +201,13 @@ def _deployed(measured: Measured | None) -> Deployed | None:
     )
 
 
-def _manifest(path: Path, settings: list[str] | None, *, needed: bool) -> Manifest | None:
+def _subject(given: list[Path] | None, model: str, settings: list[str] | None, *, needed: bool) -> Subject | None:
     """Load the manifest; None where there is none and the costs are given."""
-    there = path.is_file() or (path / "tailcut.toml").is_file()
-    if not there and not needed:
-        return None
-    return load_manifest(path, settings)
+    from tailcut.manifest.host import is_one_manifest
+
+    paths = manifest_paths(given)
+    there = not is_one_manifest(paths) or paths[0].is_file() or (paths[0] / "tailcut.toml").is_file()
+    return load_subject(given, model, settings) if needed or there else None
 
 
 def _assumptions(batching: Batching, slo: Slo, known: Known) -> Assumptions:

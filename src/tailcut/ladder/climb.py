@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
-from pathlib import Path
 
 from tailcut.common.slo import LatencyObjective, Objectives
 from tailcut.errors import ManifestError, TailcutError
@@ -21,7 +20,8 @@ from tailcut.ladder.pilot import measure_pilot
 from tailcut.ladder.places import machine_places, without_places
 from tailcut.ladder.plan import choose_rungs, harder_than_errors, plan_rungs, round_order
 from tailcut.ladder.rungs import RungRun
-from tailcut.manifest import Deployment, Manifest, load, resolve
+from tailcut.manifest import Deployment, Manifest, resolve
+from tailcut.manifest.subject import Subject
 from tailcut.parity.payloads import read_payloads
 from tailcut.report.ladder.file import COMFORTABLE, LadderRecord, PilotFacts, save_ladder
 from tailcut.system.machine import package_versions
@@ -29,25 +29,25 @@ from tailcut.system.machine import package_versions
 Tell = Callable[[str], None]
 
 
-def climb(path: Path, options: LadderOptions, *, overrides: Sequence[str] = (), tell: Tell) -> LadderRecord:
+def climb(subject: Subject, options: LadderOptions, *, tell: Tell) -> LadderRecord:
     """Climb a manifest's ladder and write ``ladder.json`` (after each round too, so that nothing is lost).
 
     Args:
-        path: the manifest.
+        subject: the model, loaded with the settings under all rungs, and with ``keep_unset``.
         options: lengths and limits.
-        overrides: "path=value" settings under all rungs.
         tell: hears what is going on, a line at a time.
 
     Raises:
         TailcutError: the ladder is not fit to be climbed, or the pilot does not work. A rung that does not start is
             no error: it is shown as failed.
     """
-    manifest = load(path, overrides=overrides, keep_unset=True)
+    manifest = subject.manifest
+    subject.refuse_missing()
     _check(manifest.deployment, options)
     options.out.mkdir(parents=True, exist_ok=True)
     evidence = read_evidence(manifest)
     with _environment(manifest, tell) as (environment, variables):
-        climber = _Climber(manifest, path, options, overrides, evidence, environment, variables, tell)
+        climber = _Climber(subject, options, evidence, environment, variables, tell)
         return climber.climb()
 
 
@@ -62,22 +62,20 @@ def objectives_of(deployment: Deployment) -> Objectives:
 class _Climber:
     def __init__(
         self,
-        manifest: Manifest,
-        path: Path,
+        subject: Subject,
         options: LadderOptions,
-        overrides: Sequence[str],
         evidence: Evidence,
         environment: Mapping[str, str],
         variables: Mapping[str, str],
         tell: Tell,
     ) -> None:
-        self._manifest = manifest
+        self._manifest = manifest = subject.manifest
         self._options = options
         self._evidence = evidence
         self._tell = tell
         self._cores: Cores = choose_cores()
         self._slo = objectives_of(manifest.deployment)
-        self._bench = Bench(manifest, path, options, overrides, environment, self._cores, self._slo)
+        self._bench = Bench(subject, options, environment, self._cores, self._slo)
         self._runs = self._make_runs()
         self._pilot: PilotFacts | None = None
         self._setup = _without_secrets(variables)

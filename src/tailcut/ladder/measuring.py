@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,15 +16,12 @@ from tailcut.ladder.options import LadderOptions, warmup_of
 from tailcut.ladder.places import FileNames
 from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.ladder.rungs import RungRun
+from tailcut.ladder.serve_command import serve_command
 from tailcut.load import LoadPlan, LoadResult, SearchLimits, find_capacity, measure, save_samples, summarise_run
 from tailcut.load.text import render_step
-from tailcut.manifest import Manifest, resolve
+from tailcut.manifest import resolve
+from tailcut.manifest.subject import Subject
 from tailcut.report.ladder.file import Capacity, CapacityPoint, Measurement
-
-_SERVER_SETTINGS = ("server.drain=100ms", "server.grpc_port=0")
-"""Under every rung: it is stopped idle, so nothing needs draining; a port for gRPC is that of the place of serving."""
-
-_OF_THE_PLACE = ("tokens", "tls_cert", "tls_key", "tenant_header")
 
 
 class Bench:
@@ -32,18 +29,15 @@ class Bench:
 
     def __init__(
         self,
-        manifest: Manifest,
-        path: Path,
+        subject: Subject,
         options: LadderOptions,
-        overrides: Sequence[str],
         environment: Mapping[str, str],
         cores: Cores,
         slo: Objectives,
     ) -> None:
-        self._manifest = manifest
-        self._path = path.resolve()
+        self._subject = subject
+        self._manifest = subject.manifest
         self._options = options
-        self._overrides = tuple(overrides)
         self._environment = environment
         self._cores = cores
         self._slo = slo
@@ -173,15 +167,7 @@ class Bench:
         if rung.pilot:
             filled = {"{port}": str(port), "{python}": sys.executable}
             return tuple(_fill(word, filled) for word in self._manifest.deployment.ladder.pilot)
-        # Tokens and TLS are of the place where it will serve; here it is asked over the loopback.
-        server = self._manifest.deployment.server
-        off = [f'server.{name}=""' for name in _OF_THE_PLACE if getattr(server, name)]
-        settings = [*self._overrides, *_SERVER_SETTINGS, *off, *rung.settings]
-        flags = [word for text in settings for word in ("--set", text)]
-        return (
-            *(sys.executable, "-m", "tailcut", "serve", "--manifest", str(self._path), "--port", str(port)),
-            *flags,
-        )
+        return tuple(serve_command(self._subject, port, settings=rung.settings))
 
 
 def _measurement(result: LoadResult, name: str, rate: float, round_index: int, raw: str) -> Measurement:

@@ -102,38 +102,74 @@ def load_host(
     *,
     environment: Mapping[str, str] | None = None,
     overrides: Sequence[str] = (),
+    keep_unset: bool = False,
 ) -> HostManifest:
     """Load what ``tailcut serve`` is given.
 
-    Flags and variables that begin with ``server`` set the host's; all others set every model's.
+    Flags and variables that begin with ``server`` set the host's; flags that begin with a model's name and a colon set
+    that model's; all others set every model's.
 
     Args:
         paths: of manifests or their folders; or one: a host.toml, its folder, or a folder of models.
-        environment, overrides: see ``load``.
+        environment, overrides, keep_unset: see ``load``.
 
     Raises:
-        ManifestError: as ``load``; two models have one name; a folder has no model; or a model sets the server. In
-            a folder of models one broken manifest is no error: its model has failed, and can be loaded once it is
-            mended.
+        ManifestError: as ``load``; two models have one name; a folder has no model; a model sets the server; or a
+            flag sets a model that is not there. In a folder of models one broken manifest is no error: its model has
+            failed, and can be loaded once it is mended.
     """
-    environment = os.environ if environment is None else environment
-    if len(paths) == 1 and (file := _host_file(paths[0])) is not None:
-        return _of_host_file(file, environment, overrides)
-    if len(paths) == 1 and _is_folder_of_models(paths[0]):
-        return _of_folder(paths[0].resolve(), {}, "", environment, overrides)
-    if len(paths) == 1:
+    values = _Values(os.environ if environment is None else environment, overrides, keep_unset)
+    found = _loaded(paths, values)
+    _refuse_unknown(found, overrides)
+    return found
+
+
+def is_one_manifest(paths: Sequence[Path]) -> bool:
+    """Whether the paths name one manifest, which then owns its server."""
+    return len(paths) == 1 and _host_file(paths[0]) is None and not _is_folder_of_models(paths[0])
+
+
+@dataclass(frozen=True)
+class _Values:
+    """What is put over the files; see ``load``."""
+
+    environment: Mapping[str, str]
+    overrides: Sequence[str]
+    keep_unset: bool
+
+
+def _loaded(paths: Sequence[Path], values: _Values) -> HostManifest:
+    if is_one_manifest(paths):
         file = _named(paths[0])
-        alone = partial(load, environment=environment, overrides=overrides)
+        alone = partial(load, environment=values.environment, overrides=values.overrides, keep_unset=values.keep_unset)
         manifest = alone(file)
         return replace(HostManifest.of(manifest), models=(Hosted(file, manifest),), read=alone)
-    settings = _server({}, environment, overrides)
+    if len(paths) == 1:
+        host_file = _host_file(paths[0])
+        return _of_host_file(host_file, values) if host_file else _of_folder(paths[0].resolve(), {}, "", values)
+    settings = _server({}, values)
     files = [_named_beside_others(path) for path in paths]
     _refuse_twice(files)
-    read = _Reader(environment, overrides, Shared({}), tuple(files))
+    read = _Reader(values, Shared({}), tuple(files))
     models = tuple(Hosted(file, read(file)) for file in files)
     _refuse_same_names(models)
     refuse_cycles(hosted.manifest for hosted in models if hosted.manifest is not None)
     return HostManifest(_MODELS, settings, Path.cwd(), models, read=read)
+
+
+def _refuse_unknown(host: HostManifest, overrides: Sequence[str]) -> None:
+    names = [hosted.name for hosted in host.models]
+    for override in over.from_flags(overrides):
+        if override.model and override.parts[0] == "server":
+            raise ManifestError(
+                f"--set {override.model}:{dotted(override.parts)}: the server is of no model",
+                hint=f"write --set {dotted(override.parts)}={override.text}",
+            )
+        if override.model and override.model not in names and all(hosted.error is None for hosted in host.models):
+            raise ManifestError(
+                f"--set {override.model}:{dotted(override.parts)}: there is no model {override.model!r} here",
+                hint=f"the models are {', '.join(map(repr, names))}; without a name and a colon all are set",
+            )
 
 
 @dataclass(frozen=True)
@@ -145,8 +181,7 @@ class _Reader:
         files: all manifests, where they are named one by one.
     """
 
-    environment: Mapping[str, str]
-    overrides: Sequence[str]
+    values: _Values
     server: Shared
     files: tuple[Path, ...] = ()
 
@@ -155,7 +190,13 @@ class _Reader:
         if other := next((each for each in self.files if each != file), None):
             server = replace(server, beside=str(other))
         try:
-            return load(file, environment=self.environment, overrides=self.overrides, server=server)
+            return load(
+                file,
+                environment=self.values.environment,
+                overrides=self.values.overrides,
+                keep_unset=self.values.keep_unset,
+                server=server,
+            )
         except ManifestError as error:
             said = error.message if str(file) in error.message else f"{file}: {error.message}"
             hint = f"{error.hint}{self._of_flags(file, server)}"
@@ -164,11 +205,12 @@ class _Reader:
     def _of_flags(self, file: Path, server: Shared) -> str:
         """Return what to do where a manifest is right without the flags and variables; else empty."""
         try:
-            load(file, environment=_without_keys(self.environment), overrides=(), server=server)
+            load(file, environment=_without_keys(self.values.environment), overrides=(), server=server)
         except TailcutError:
             return ""
         return (
-            f"; flags and variables set every model of the server: to set one model, write the key in its {FILE_NAME}"
+            "; flags and variables set every model of the server: to set one, put its name before the key, as in --set "
+            f"NAME:pool.threads=1, or write the key in its {FILE_NAME}"
         )
 
 
@@ -220,7 +262,7 @@ def _files_in(folder: Path) -> list[Path]:
         raise ManifestError(f"{folder}: cannot be read: {error.strerror}", hint="check its permissions") from None
 
 
-def _of_host_file(file: Path, environment: Mapping[str, str], overrides: Sequence[str]) -> HostManifest:
+def _of_host_file(file: Path, values: _Values) -> HostManifest:
     tree = parse(file)
     found = _read(file, tree)
     server = tree.get("server", {})
@@ -230,11 +272,11 @@ def _of_host_file(file: Path, environment: Mapping[str, str], overrides: Sequenc
                 f"{file}: it names no models, and no subfolder has a {FILE_NAME}",
                 hint='add [[models]] with path = "FOLDER" for each model',
             )
-        return _of_folder(file.parent, server, str(file), environment, overrides)
-    settings = _server(server, environment, overrides)
+        return _of_folder(file.parent, server, str(file), values)
+    settings = _server(server, values)
     files = [_listed(file, number, one.path) for number, one in enumerate(found.models)]
     _refuse_twice(files)
-    read = _Reader(environment, overrides, Shared(server, str(file)))
+    read = _Reader(values, Shared(server, str(file)))
     models = tuple(
         Hosted(path, read(path), required=one.required) for path, one in zip(files, found.models, strict=True)
     )
@@ -263,11 +305,10 @@ def _of_folder(
     folder: Path,
     server: Mapping[str, Any],
     where: str,
-    environment: Mapping[str, str],
-    overrides: Sequence[str],
+    values: _Values,
 ) -> HostManifest:
-    read = _Reader(environment, overrides, Shared(server, where, beside=f"the others of {folder}"))
-    settings = _server(server, environment, overrides)
+    read = _Reader(values, Shared(server, where, beside=f"the others of {folder}"))
+    settings = _server(server, values)
     empty = HostManifest(_MODELS, settings, folder, (), folder, read)
     models = [replace(hosted, required=True) for hosted in empty.look()]
     if all(hosted.error is not None for hosted in models) and (error := models[0].error) is not None:
@@ -299,17 +340,17 @@ def _read(file: Path, tree: Mapping[str, Any]) -> HostFile:
         raise ManifestError(f"{file}: {error.message}", hint=hint) from None
 
 
-def _server(tree: Mapping[str, Any], environment: Mapping[str, str], overrides: Sequence[str]) -> Server:
+def _server(tree: Mapping[str, Any], values: _Values) -> Server:
     """Return the server's settings, with those flags and variables that set them."""
     whole: dict[str, Any] = {"server": dict(tree)}
     origins: dict[str, str] = {}
-    for override in (*over.from_environment(environment), *over.from_flags(overrides)):
+    for override in (*over.from_environment(values.environment), *over.from_flags(values.overrides)):
         if override.parts == ("name",):
             raise ManifestError(
                 f"name = {override.text!r} is set by a flag or a variable, but the server has several models",
                 hint=f"write name in each model's {FILE_NAME}",
             )
-        if override.parts[0] == "server":
+        if override.parts[0] == "server" and not override.model:
             origins[dotted(over.put(whole, override))] = override.origin
     return read_as(HostFile, whole, origins).server
 

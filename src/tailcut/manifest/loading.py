@@ -82,7 +82,8 @@ def load(
     Args:
         path: the file, or the folder that holds ``tailcut.toml``.
         environment: variables to read instead of the process's own.
-        overrides: "dotted.path=value" texts from flags; a later one wins.
+        overrides: "dotted.path=value" texts from flags; a later one wins. One that begins with the name of another
+            model ("risk:dotted.path=value") does not count.
         keep_unset: leave ``${NAME}`` as it stands where the environment has no NAME, for commands that start the
             databases first and learn their addresses only then.
         server: the settings of the server where it has several models; the manifest itself then has none.
@@ -97,7 +98,8 @@ def load(
         server.give(tree, file)
     origins = {dotted(one): "file" for one in _paths(tree)}
     for override in (*over.from_environment(environment), *over.from_flags(overrides)):
-        origins[dotted(over.put(tree, override))] = override.origin
+        if override.sets(tree.get("name")):
+            origins[dotted(over.put(tree, override))] = override.origin
     deployment = _deployment(tree, origins, environment, keep_unset)
     _check_rungs(tree, deployment, environment)
     return Manifest(deployment, file.parent, origins)
@@ -116,7 +118,8 @@ def with_overrides(manifest: Manifest, overrides: Sequence[str]) -> Manifest:
     tree = to_plain(manifest.deployment)
     origins = dict(manifest.origins)
     for override in over.from_flags(overrides):
-        origins[dotted(over.put(tree, override))] = override.origin
+        if override.sets(manifest.deployment.name):
+            origins[dotted(over.put(tree, override))] = override.origin
     return replace(manifest, deployment=_deployment(tree, origins, os.environ, keep_unset=True), origins=origins)
 
 
@@ -195,7 +198,8 @@ def _check_rungs(tree: dict[str, Any], deployment: Deployment, environment: Mapp
                 override = over.from_flags([text])[0]
                 if override.parts[0] == "ladder":
                     raise ManifestError("a rung cannot change the ladder itself", hint="set it in [ladder]")
-                over.put(rung_tree, override)
+                if override.sets(deployment.name):
+                    over.put(rung_tree, override)
             except ManifestError as error:
                 raise ManifestError(f'{path}: "{text}": {error.message}', hint=error.hint) from None
         try:

@@ -34,18 +34,33 @@ _ESCAPED = re.compile(r"\\(.)")
 _PATH = re.compile(rf"(?:{_QUOTED.pattern}|[^\"=])*(?==)")
 """Up to the first equals sign outside quotes."""
 
+_OF_MODEL = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9_.-]*):")
+"""Before the path: the name of the model that is set, where there are several."""
+
 
 @dataclass(frozen=True)
 class Override:
-    """One value to put over the tree: its path as written, its text, and where it came from."""
+    """One value to put over the tree.
+
+    Attributes:
+        parts: its path as written.
+        text: the value's.
+        origin: where it came from.
+        model: the only model that it sets; empty where it sets every one.
+    """
 
     parts: Path
     text: str
     origin: str
+    model: str = ""
+
+    def sets(self, model: object) -> bool:
+        """Whether it sets a model of this name."""
+        return not self.model or self.model == model
 
 
 def from_flags(texts: Sequence[str]) -> list[Override]:
-    """Read "dotted.path=value" texts.
+    """Read "dotted.path=value" texts; those of one model begin with its name: "risk:dotted.path=value".
 
     Raises:
         ManifestError: no "=" in a text, or a path that cannot be read; or one text instead of a list.
@@ -148,7 +163,8 @@ def _from_flag(text: str) -> Override:
     path, equals, value = (found.group(), "=", text[found.end() + 1 :]) if found else text.partition("=")
     if not equals:
         raise ManifestError(f"--set {text}: no value", hint="write path=value, for example --set server.port=8700")
-    return Override(split_path(path), value, "flag")
+    model = of[1] if (of := _OF_MODEL.match(path)) else ""
+    return Override(split_path(path[of.end() :] if of else path), value, "flag", model)
 
 
 def _table(node: dict[str, Any], key: Key, path: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,17 +10,16 @@ from typing import NamedTuple
 
 from tailcut.errors import NotInRegistry
 from tailcut.ladder.process import ServerProcess, free_port
+from tailcut.ladder.serve_command import serve_command
 from tailcut.load.plan import parse_url
-from tailcut.manifest import Deployment, Manifest, load
+from tailcut.manifest import Deployment, Manifest
+from tailcut.manifest.subject import Subject
 from tailcut.parity.asking import Asker
 from tailcut.registry import Registry, Version
 
 TIMEOUT_HEADER = "x-tailcut-timeout-ms"
 CACHES_OFF = ("cache.entity.enabled=false", "cache.tensor.enabled=false", "features.cache=off", "serve.fallback=[]")
 """An answer or a feature that was kept would hide a difference, or make one; a fallback would answer for another."""
-
-_SERVER = ("server.drain=100ms", "server.grpc_port=0")
-_OF_THE_PLACE = ("tokens", "tls_cert", "tls_key", "tenant_header")
 
 
 class Chosen(NamedTuple):
@@ -40,13 +38,15 @@ class Chosen(NamedTuple):
     judged: bool
 
 
-def load_uncached(path: Path, overrides: Sequence[str]) -> Manifest:
-    """Load a manifest with its caches off, unless an override turns one on again.
+def load_uncached(subject: Subject) -> Subject:
+    """Load a model anew with caches off, those of the models that compute its features too.
+
+    An override of the given one turns a cache on again.
 
     Raises:
         ManifestError: see ``tailcut.manifest.load``.
     """
-    return load(path, overrides=[*CACHES_OFF, *overrides])
+    return subject.again(CACHES_OFF)
 
 
 def caches_of(deployment: Deployment) -> str:
@@ -94,9 +94,7 @@ def is_exact(version: Version, name: str) -> bool:
 
 @contextmanager
 def serve_variant(
-    manifest: Manifest,
-    path: Path,
-    overrides: Sequence[str],
+    subject: Subject,
     variant: str,
     *,
     environment: Mapping[str, str],
@@ -106,9 +104,7 @@ def serve_variant(
     """Serve a variant on a free loopback port and stop it in the end.
 
     Args:
-        manifest: as ``load_uncached`` gives it.
-        path: of the manifest.
-        overrides: that it was loaded with.
+        subject: as ``load_uncached`` gives it.
         variant: its name.
         environment: whole, of the server.
         ready_s: longest wait for its start.
@@ -117,17 +113,14 @@ def serve_variant(
     Raises:
         StartError: it does not come up.
     """
-    deployment, port = manifest.deployment, free_port()
-    off = [f'server.{name}=""' for name in _OF_THE_PLACE if getattr(deployment.server, name)]
-    settings = (*CACHES_OFF, *overrides, *_SERVER, *off, f"serve.variant={variant}", "serve.force=true")
-    flags = [word for text in settings for word in ("--set", text)]
-    command = [sys.executable, "-m", "tailcut", "serve", "--manifest", str(path.resolve()), "--port", str(port), *flags]
+    manifest, port = subject.manifest, free_port()
+    command = serve_command(subject, port, settings=[f"serve.variant={variant}", "serve.force=true"])
     with tempfile.TemporaryDirectory(prefix="tailcut-parity-") as folder:
         log = Path(folder) / "serve.log"
         process = ServerProcess(command, port, log, environment=environment, directory=manifest.directory, core=None)
         with process:
             process.wait_until_ready("/v2/health/ready", timeout_s=ready_s, ok=(200,))
-            with deployment_asker(f"http://127.0.0.1:{port}", deployment, timeout_s) as asker:
+            with deployment_asker(f"http://127.0.0.1:{port}", manifest.deployment, timeout_s) as asker:
                 yield asker
 
 

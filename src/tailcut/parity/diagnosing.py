@@ -8,7 +8,7 @@ import msgspec
 
 from tailcut.common.json_values import encode
 from tailcut.errors import TailcutError
-from tailcut.manifest import Manifest
+from tailcut.manifest.subject import Subject
 from tailcut.parity.analysis.comparing import Exchange, sides_of
 from tailcut.parity.analysis.concentration import concentrations
 from tailcut.parity.analysis.explaining import Cause
@@ -36,7 +36,7 @@ def diagnose(
     comparison: Comparison,
     pilot: Pilot,
     asker: Asker,
-    manifest: Manifest,
+    subject: Subject,
     variant: str,
     tell: Callable[[str], None],
 ) -> VariantParity:
@@ -48,7 +48,7 @@ def diagnose(
         comparison: what counts as equal.
         pilot: that is still there to be asked.
         asker: of the variant.
-        manifest: with caches off.
+        subject: the deployment, with caches off.
         variant: its name; empty: the manifest's own.
         tell: hears what is being done.
     """
@@ -59,7 +59,7 @@ def diagnose(
     notes = [f"{unsteady} of {len(differing)} requests that differ: {_MOVING}"] if unsteady else []
     tell("looking for causes")
     try:
-        with open_replica(manifest, variant or manifest.deployment.serve.variant) as replica:
+        with open_replica(subject, variant or subject.manifest.deployment.serve.variant) as replica:
             causes, inputs, common, more = _causes(found, differing, comparison, pilot, replica)
     except TailcutError as error:
         causes, inputs, common, more = [], None, [], [f"causes were not looked for: {error.message}"]

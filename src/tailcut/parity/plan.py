@@ -37,7 +37,6 @@ class ParityPlan:
         ready_s: longest wait for the start of the pilot and of each variant.
         seed: of payloads that a function makes.
         explain: whether causes of differences are looked for.
-        overrides: "path=value" settings over the manifest.
         command: the command line, for the record.
     """
 
@@ -58,7 +57,6 @@ class ParityPlan:
     ready_s: float = 120.0
     seed: int = 0
     explain: bool = True
-    overrides: tuple[str, ...] = ()
     command: str = "tailcut parity"
 
 

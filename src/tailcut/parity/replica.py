@@ -16,12 +16,14 @@ import numpy as np
 from tailcut.common.json_values import decode
 from tailcut.common.tensors import Array, Arrays
 from tailcut.common.texts import MISSING_TEXT, texts_of
-from tailcut.manifest import Manifest
+from tailcut.manifest.subject import Subject
 from tailcut.models.batch_item import run_rows
 from tailcut.parity.analysis.columns import Columns, split
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.row_transform import encode_answer
+from tailcut.protocol.data_plane import DataPlane
 from tailcut.serving.deployment import Engine
+from tailcut.serving.host import Host
 
 Row = Mapping[str, Any]
 _STOP_S = 2.0
@@ -60,7 +62,8 @@ class Replica:
         Raises:
             TailcutError: the rows cannot be turned into inputs.
         """
-        return self._pipeline.transform.inputs(rows, from_client=True)
+        # Rows of feature groups hold the keys, too, which no input needs to read.
+        return self._pipeline.transform.inputs(rows, from_client=self._pipeline.features is None)
 
     def columns(self, rows: Sequence[Row]) -> dict[str, Columns]:
         """Return the model's inputs of rows, per tensor, column by column.
@@ -107,19 +110,24 @@ def _listed(array: Array, allow_nan: bool) -> list[Any]:
 
 
 @contextmanager
-def open_replica(manifest: Manifest, variant: str) -> Iterator[Replica]:
-    """Open a variant in this process.
+def open_replica(subject: Subject, variant: str) -> Iterator[Replica]:
+    """Open a variant in this process, with the models that compute its features.
 
     Raises:
-        TailcutError: it cannot be opened.
+        TailcutError: one of them cannot be opened, or was not given.
     """
+    subject.refuse_missing()
+    manifest = subject.manifest
     serve = msgspec.structs.replace(manifest.deployment.serve, variant=variant, fallback=(), force=True)
     pool = msgspec.structs.replace(manifest.deployment.pool, executors=1, max_executors=0)
     opened = replace(manifest, deployment=msgspec.structs.replace(manifest.deployment, serve=serve, pool=pool))
+    models = tuple(replace(one, manifest=opened) if one.file == subject.file else one for one in subject.host.models)
+    host = Host(replace(subject.host, models=models))
+    DataPlane(host)  # through which models ask each other for features
     with asyncio.Runner() as runner:
-        engine = Engine(opened)
         try:
-            runner.run(engine.start())
-            yield Replica(engine, runner)
+            for one in models:  # those that compute features come first
+                runner.run(host.engine(one.name).start())
+            yield Replica(host.engine(subject.name), runner)
         finally:
-            runner.run(engine.stop(_STOP_S))
+            runner.run(host.stop(_STOP_S))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from tailcut.errors import ManifestError, StartError, TailcutError
-from tailcut.manifest import Manifest, load
+from tailcut.manifest import Manifest
+from tailcut.manifest.subject import Subject
 from tailcut.parity.analysis.mapping import Answered, unmatched
 from tailcut.parity.analysis.request_form import RequestForm
 from tailcut.parity.asking import Asker, exchange_all
@@ -40,11 +40,11 @@ from tailcut.report.parity.file import ParityRecord, VariantParity
 Tell = Callable[[str], None]
 
 
-def run(path: Path, plan: ParityPlan, *, tell: Tell) -> ParityRecord:
+def run(subject: Subject, plan: ParityPlan, *, tell: Tell) -> ParityRecord:
     """Ask the pilot and the deployment the same requests and compare their answers.
 
     Args:
-        path: of the manifest.
+        subject: the model, loaded with ``keep_unset``.
         plan: what is asked.
         tell: hears what is being done.
 
@@ -54,13 +54,15 @@ def run(path: Path, plan: ParityPlan, *, tell: Tell) -> ParityRecord:
         StartError: one side cannot be asked, or no answers could be compared.
     """
     check_plan(plan)
-    outside = load(path, overrides=plan.overrides, keep_unset=True)
-    with surroundings(outside, tell) as environment:
-        manifest = load_uncached(path, plan.overrides)
+    if not plan.deployment:
+        subject.refuse_missing()
+    with surroundings(subject.manifest, tell) as environment:
+        uncached = load_uncached(subject)
+        manifest = uncached.manifest
         payloads = read_payloads(manifest, plan.payloads, plan.requests, plan.seed)
         chosen = [_RUNNING] if plan.deployment else choose_variants(manifest, plan.variants)
         with open_pilot(plan, manifest, environment, tell) as pilot:
-            runner = _Runner(path, plan, manifest, environment, payloads, pilot, tell)
+            runner = _Runner(uncached, plan, manifest, environment, payloads, pilot, tell)
             return runner.run(chosen)
 
 
@@ -69,7 +71,7 @@ _RUNNING = Chosen("as served", "", exact=True, judged=True)
 
 @dataclass
 class _Runner:
-    path: Path
+    subject: Subject
     plan: ParityPlan
     manifest: Manifest
     environment: Mapping[str, str]
@@ -112,9 +114,7 @@ class _Runner:
                     return self._asked(chosen, asker)
             self.tell(f"starting {chosen.name}")
             with serve_variant(
-                self.manifest,
-                self.path,
-                self.plan.overrides,
+                self.subject,
                 chosen.name,
                 environment=self.environment,
                 ready_s=self.plan.ready_s,
@@ -152,7 +152,7 @@ class _Runner:
         if not self.plan.explain:
             return record
         variant = "" if self.plan.deployment else chosen.name
-        return diagnose(record, found, self.comparison, self.pilot, asker, self.manifest, variant, self.tell)
+        return diagnose(record, found, self.comparison, self.pilot, asker, self.subject, variant, self.tell)
 
 
 def _summary(record: VariantParity) -> str:

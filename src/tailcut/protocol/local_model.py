@@ -83,7 +83,7 @@ class LocalModel:
     async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> list[Any]:
         """Answer rows; see ``ServedModel.predict``."""
         found: list[Any] = await self._plane.answer(
-            LOCAL_DOOR, ROUTE, self._predict, _NO_HEADERS, (rows, deadline_s, tenant)
+            LOCAL_DOOR, ROUTE, self._predict, NO_HEADERS, (rows, deadline_s, tenant)
         )
         return found
 

@@ -229,6 +229,7 @@ class Reader:
             code=code_of(record),
             files=record.files,
             manifest=record.manifest,
+            feature_models=record.evidence.get("feature_models", {}),
         )
 
     def _part(self, record: Version, what: str, part: str, sha: str) -> Path:

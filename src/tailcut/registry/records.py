@@ -85,6 +85,8 @@ class Variant:
         code: the user's code that it was built with; None where the build did not write it down.
         files: what its version keeps beside the artifacts, by what it is: see ``Registry.file``.
         manifest: the deployment as it was built, as plain values; empty where the version has no record of it.
+        feature_models: version of each model that computes features, as it was when this was judged; a model is absent
+            where the build has no record of it.
     """
 
     model: str
@@ -106,6 +108,7 @@ class Variant:
     code: Code | None = None
     files: Mapping[str, KeptFile] = field(default_factory=dict)
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    feature_models: Mapping[str, str] = field(default_factory=dict)
 
 
 class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):

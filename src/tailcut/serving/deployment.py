@@ -21,6 +21,7 @@ from tailcut.pipeline.request_context import InFlight, RequestContext
 from tailcut.pipeline.streaming import Streams
 from tailcut.serving.deployment_loader import Choose, Opened, open_deployment
 from tailcut.serving.fallback import Fallbacks
+from tailcut.serving.feature_verdict import answering_version, unjudged
 from tailcut.serving.host_state import HostState
 from tailcut.serving.notices import tell_code, tell_trust
 from tailcut.serving.promotion_watcher import Follower
@@ -169,6 +170,7 @@ class Engine:
         self.sinks.switch(VariantSwitch(*self._served, before))
         self.statistics.begin(opened.variant.version)
         self.fallbacks.attach(opened)
+        self.host.note_served(self.deployment.name, answering_version(opened.variant))
 
     def unload(self) -> None:
         """Answer no more requests until the next ``start``; those that were admitted end, then all memory is freed.
@@ -184,6 +186,7 @@ class Engine:
         if self.state != "ready" or opened is None:
             raise NotReady(f"the model is {self.state}", hint="unload it when it is ready")
         self._opened, self.state = None, "unloaded"
+        self.host.note_served(self.deployment.name, "")
         self.fallbacks.stop()
         switcher, self.follower = self.repository.used, None
         if switcher is not None:
@@ -286,6 +289,12 @@ class Engine:
     def notices(self) -> dict[str, Any]:
         """What clients are told beside the state: of the promotion, and of the code."""
         return self.promotion | self.outdated
+
+    @property
+    def unjudged(self) -> str:
+        """Why the verdict on what is served is not about the features that it gets; see ``feature_verdict``."""
+        opened = self._opened
+        return unjudged(self.deployment, opened.variant, self.host.served) if opened is not None else ""
 
     @property
     def is_ready(self) -> bool:

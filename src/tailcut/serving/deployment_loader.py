@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from tailcut.pipeline.streaming import streaming_of
 from tailcut.registry import Registry, Variant
 from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.scheduler.pool_scaling import Limits, Wear
+from tailcut.serving.feature_verdict import feature_models, refuse_unjudged
 from tailcut.serving.host_state import HostState
 from tailcut.serving.unproven import refuse_unproven
 
@@ -115,6 +116,7 @@ class Opened:
         loading: the variant to serve, for which this one stands in until it is warm; None where this is it. Who puts
             it in place closes it.
         budget: of the cores that it shares with other models; None where there are none.
+        versions: what answers of each model of the process; see ``HostState.served``.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Opened:
         device: DeviceTime | None,
         loading: asyncio.Task[Warm] | None = None,
         budget: CoreBudget | None = None,
+        versions: Mapping[str, str] | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.served = served
@@ -144,6 +147,7 @@ class Opened:
         self.fallback: Opened | None = None
         self.loading = loading
         self.budget = budget
+        self.versions = versions if versions is not None else {}
 
     @property
     def answers_invented(self) -> bool:
@@ -200,6 +204,9 @@ async def open_deployment(
     deployment = manifest.deployment
     variant = await asyncio.to_thread(choose or find_variant, manifest)
     await asyncio.to_thread(refuse_unproven, manifest, variant)
+    if host is not None and deployment.serve.strict:
+        await host.wait_loaded(feature_models(deployment))
+        refuse_unjudged(deployment, variant, host.served)
     if host is None or not (host.quiet or host.many):
         return await _open(manifest, variant, sinks, in_flight, stand_in, host)
     room = host.memory.room_for(f"model {deployment.name!r}", artifact_bytes(variant), held_bytes(variant))
@@ -239,7 +246,9 @@ async def _open(
         fallback_stale="stale" in deployment.serve.fallback,
         in_flight=in_flight,
     )
-    return Opened(pipeline, served, _pool(deployment, dispatcher, warm, sinks), warm, code, device, loading, budget)
+    pool = _pool(deployment, dispatcher, warm, sinks)
+    versions = host.served if host is not None else None
+    return Opened(pipeline, served, pool, warm, code, device, loading, budget, versions)
 
 
 def _served(
@@ -339,7 +348,7 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, sinks: ModelSin
     pipeline = running.pipeline
     served = _served(deployment, warm, dispatcher, pipeline.transform, pipeline.features, limits)
     pool = _pool(deployment, dispatcher, warm, sinks)
-    return Opened(pipeline, served, pool, warm, running.code, device, budget=running.budget)
+    return Opened(pipeline, served, pool, warm, running.code, device, budget=running.budget, versions=running.versions)
 
 
 def _limits(deployment: Deployment, variant: Variant, code: HookCode) -> PathLimits | None:

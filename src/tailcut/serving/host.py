@@ -26,7 +26,7 @@ from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.feature_chains import refuse_misfits
 from tailcut.serving.host_state import HostState
-from tailcut.serving.notices import tell_ready
+from tailcut.serving.notices import tell_ready, tell_unjudged
 
 log = logging.getLogger("tailcut.server")
 
@@ -70,6 +70,9 @@ class Host:
         }
         if self._state.many:
             self._state.models = self._model
+            self._state.on_served = self._tell_unjudged
+            self._state.wait_loaded = self._wait_loaded
+        self._unjudged: dict[str, str] = {}
         self.exposition = Exposition(self._series, self.loop_lag, [self._samples])
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloads: Counter[str] = Counter()
@@ -167,8 +170,9 @@ class Host:
             models[name] = {"ready": ready, "state": self._state_of(name), "required": hosted.required}
             if engine is not None:
                 models[name] |= engine.notices
-            if (why := self._why_not(name)) is not None:
-                models[name]["reason"] = why.message
+                models[name] |= {"unjudged": why} if (why := engine.unjudged) else {}
+            if (error := self._why_not(name)) is not None:
+                models[name]["reason"] = error.message
         return found | {"models": models}
 
     # -- Models ------------------------------------------------------------------------------------------------------
@@ -434,6 +438,17 @@ class Host:
             engine.state, engine.is_new = "unloaded", True
             for tell in self.on_added:
                 tell(hosted.name)
+
+    async def _wait_loaded(self, names: Sequence[str]) -> None:
+        while tasks := [self._loading[name] for name in names if name in self._loading]:
+            await asyncio.wait(tasks)
+
+    def _tell_unjudged(self) -> None:
+        """Tell the operator of each model whose features now come from another version than it was judged with."""
+        for name, engine in self.engines.items():
+            before, self._unjudged[name] = self._unjudged.get(name, ""), engine.unjudged
+            if self._unjudged[name] not in ("", before):
+                tell_unjudged(engine.deployment, engine.opened.variant, self._unjudged[name])
 
     def _state_of(self, name: str) -> str:
         engine = self.engines.get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from math import ceil
 
 from tailcut.common.histogram import Histogram
@@ -26,6 +27,9 @@ class HostState:
         models: finds a model for another one's feature group; None where there is only one model.
         cores: what the models share of the machine; None where there is only one model.
         quiet: whether models are loaded in the background, because others (may) serve meanwhile.
+        served: what answers now of each model that is loaded; see ``feature_verdict.answering_version``.
+        on_served: called after ``served`` has changed.
+        wait_loaded: returns when none of the named models is being loaded.
     """
 
     def __init__(self, *, many: bool = False) -> None:
@@ -38,3 +42,21 @@ class HostState:
         self.quiet = False
         self.cores = CoreBudget(ceil(usable_cores())) if many else None
         self.models: Models | None = None
+        self.served: dict[str, str] = {}
+        self.on_served: Callable[[], object] = _nothing
+        self.wait_loaded: Callable[[Sequence[str]], Awaitable[None]] = _settled
+
+    def note_served(self, model: str, version: str) -> None:
+        """Note what answers of a model from now on; empty: nothing does."""
+        self.served.pop(model, None)
+        if version:
+            self.served[model] = version
+        self.on_served()
+
+
+def _nothing() -> None:
+    pass
+
+
+async def _settled(models: Sequence[str]) -> None:
+    """Return at once: there is no other model."""

@@ -11,6 +11,7 @@ from tailcut.manifest.answer_settings import other_settings
 from tailcut.models.deployment_version import is_live
 from tailcut.registry import Variant
 from tailcut.serving.deployment_loader import Opened
+from tailcut.serving.feature_verdict import build_command
 
 log = logging.getLogger("tailcut.server")
 
@@ -53,6 +54,18 @@ def tell_trust(variant: Variant) -> None:
             variant.version,
             variant.trust.reason,
         )
+
+
+def tell_unjudged(deployment: Deployment, variant: Variant, why: str) -> None:
+    """Tell the operator where a variant gets its features from another version of a model than it was judged with."""
+    log.warning(
+        "variant %s of version %s is served unjudged: %s; `%s` judges it",
+        variant.name,
+        variant.version,
+        why,
+        build_command(deployment),
+        extra={"model": deployment.name},
+    )
 
 
 def tell_ready(name: str, opened: Opened, took_s: float, where: str) -> None:

@@ -20,6 +20,7 @@ from tailcut.observe.model_sinks import ModelSinks
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.registry import Registry
 from tailcut.serving.deployment_loader import Opened, Warm, open_beside, open_variant
+from tailcut.serving.feature_verdict import refuse_unjudged
 from tailcut.serving.notices import tell_trust
 from tailcut.serving.variant_swap import refuse_other_model, retire
 
@@ -231,6 +232,7 @@ class Follower:
             return None
         variant = self._registry.variant(self._name)
         refuse_other_model(self._manifest.deployment, running.code.files, variant)
+        refuse_unjudged(self._manifest.deployment, variant, running.versions)
         for runtime in (variant.runtime, *variant.part_runtimes):
             bring_in(runtime)
         pool = self._manifest.deployment.pool

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from tailcut.registry import Registry, Variant, Version, quality_refusal, state_
 from tailcut.registry.records import VariantRecord
 from tailcut.serving.deployment_loader import Choose, Opened, Warm, find_variant, open_variant
 from tailcut.serving.engine_view import EngineView
+from tailcut.serving.feature_verdict import refuse_unjudged
 from tailcut.serving.promotion_watcher import Follower
 from tailcut.serving.unproven import FORCED, refuse_unproven
 from tailcut.serving.variant_swap import refuse_other_model
@@ -52,9 +54,9 @@ class Repository:
         """
         engine = self._engine
         served = engine.opened.variant if engine.is_loaded else None  # read here: it is the event loop's
-        is_ready = engine.is_ready
+        is_ready, unjudged = engine.is_ready, engine.unjudged
         try:
-            entries = await asyncio.to_thread(self._entries, served, is_ready)
+            entries = await asyncio.to_thread(self._entries, served, is_ready, unjudged)
         except TailcutError as error:
             if served is None:
                 raise
@@ -147,7 +149,7 @@ class Repository:
         """Whether a model is served that was not unloaded since this repository was made."""
         return self._engine.is_loaded and self._engine.repository is self
 
-    def _entries(self, served: Variant | None, is_ready: bool) -> list[dict[str, str]]:
+    def _entries(self, served: Variant | None, is_ready: bool, unjudged: str) -> list[dict[str, str]]:
         """Read the registry; blocks."""
         engine = self._engine
         model = engine.deployment.name
@@ -165,15 +167,16 @@ class Repository:
                 is_served = served is not None and (served.version, served.name) == (version.id, name)
                 seen = seen or is_served
                 why_not = _why_not(variant) or ("not served" if served is not None else engine.not_served)
-                entries.append(_entry(model, version.id, name, status, self._state(is_served, is_ready, why_not)))
+                state = self._state(is_served, is_ready, unjudged if is_served else why_not)
+                entries.append(_entry(model, version.id, name, status, state))
         if served is not None and not seen:
             entries.insert(0, _entry(model, served.version, served.name, "source", self._state(True, is_ready)))
         return entries
 
-    def _state(self, is_served: bool, is_ready: bool, why_not: str = "") -> tuple[str, str]:
+    def _state(self, is_served: bool, is_ready: bool, reason: str = "") -> tuple[str, str]:
         if not is_served:
-            return "UNAVAILABLE", why_not
-        return ("READY", "") if is_ready else ("UNAVAILABLE", self._engine.state)
+            return "UNAVAILABLE", reason
+        return ("READY", f"unjudged: {reason}" * bool(reason)) if is_ready else ("UNAVAILABLE", self._engine.state)
 
     def _open(self, running: Opened, choose: Choose) -> Warm | None:
         """Open and warm up what is wanted; None where it is served already. Runs in the background."""
@@ -181,8 +184,11 @@ class Repository:
         variant = choose(engine.manifest)
         served = running.variant
         if (variant.version, variant.name, variant.sha256) == (served.version, served.name, served.sha256):
+            # It may have been judged again, with other features. One assignment: the event loop sees it or does not.
+            running.variant = replace(served, feature_models=variant.feature_models)
             return None
         refuse_other_model(engine.deployment, running.code.files, variant)
+        refuse_unjudged(engine.deployment, variant, running.versions)
         code = running.code.files.snapshot(live=is_live(variant))
         return open_variant(engine.manifest, variant, BRIEF, code=code, must_answer=running.answers_invented)
 

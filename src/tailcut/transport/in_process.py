@@ -17,7 +17,10 @@ from tailcut.common.json_values import decode, to_builtins
 from tailcut.common.tensors import Array, Arrays
 from tailcut.common.timings import Stage
 from tailcut.errors import BadRequest, NotReady, StartError, TailcutError
-from tailcut.manifest import Manifest, load
+from tailcut.manifest import Manifest
+from tailcut.manifest.host import HostManifest
+from tailcut.manifest.loading import FILE_NAME
+from tailcut.manifest.subject import find_subject
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.protocol.data_plane import DataPlane
@@ -44,11 +47,15 @@ class InProcessModel:
     """One deployment, asked by function calls on the event loop that opened it; open it with ``async with``.
 
     A request goes the way of every other one: admission, features, caches, batches, deadline and metrics are the same.
+
+    Args:
+        manifest: of the deployment; or of several models, those that compute its features.
+        name: of the deployment, where there are several.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
-        self.host = Host.of(manifest)
-        self._plane = DataPlane(self.host).model(manifest.deployment.name)
+    def __init__(self, manifest: Manifest | HostManifest, name: str = "") -> None:
+        self.host = Host.of(manifest) if isinstance(manifest, Manifest) else Host(manifest)
+        self._plane = DataPlane(self.host).model(name or self.host.only.deployment.name)
         self._engine = self._plane.engine
         self._codecs = Codecs(InferenceCodec, self._engine)
         self._opened = False
@@ -68,6 +75,9 @@ class InProcessModel:
         self._opened = True
         try:
             await self.host.start()
+            for engine in self.host.engines.values():  # of several, one that failed may compute features
+                if engine.failure is not None:
+                    raise engine.failure
         except BaseException:
             await self.close()
             raise
@@ -241,6 +251,13 @@ def _plain(values: list[Any], what: str) -> Any:
         raise BadRequest(said, hint="pass numbers, text and lists") from None
 
 
-def open_model(manifest: Manifest | Path | str, overrides: Sequence[str] = ()) -> InProcessModel:
+def open_model(*manifests: Manifest | Path | str, model: str = "", overrides: Sequence[str] = ()) -> InProcessModel:
     """Make the model of one deployment; see ``tailcut.open``."""
-    return InProcessModel(manifest if isinstance(manifest, Manifest) else load(Path(manifest), overrides=overrides))
+    if len(manifests) == 1 and isinstance(manifests[0], Manifest):
+        return InProcessModel(manifests[0])
+    paths = [Path(each) for each in manifests if not isinstance(each, Manifest)]
+    if len(paths) < len(manifests):
+        raise TypeError("several models are given as paths; a Manifest has a server of its own")
+    subject = find_subject(paths or [Path(FILE_NAME)], model=model, overrides=overrides)
+    subject.refuse_missing('pass "{}" to tailcut.open as well')
+    return InProcessModel(subject.host, subject.name)

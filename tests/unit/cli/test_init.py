@@ -16,7 +16,7 @@ from tailcut import errors
 from tailcut.cli import app, console
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
-from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest, manifest_option
+from tailcut.cli.options import ManifestPaths, Settings, examples, load_subject, manifest_option
 from tailcut.manifest import load
 
 Capture = pytest.CaptureFixture[str]
@@ -158,12 +158,12 @@ def test_commands_share_options_and_named_flags_come_from_the_manifest(
     command: Callable[..., None], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(
-        manifest: ManifestPath = DEFAULT_MANIFEST,
+        manifest: ManifestPaths = None,
         settings: Settings = None,
         port: Annotated[str | None, manifest_option("server.port")] = None,
         variant: Annotated[str | None, manifest_option("serve.variant", "--variant", "-v")] = None,
     ) -> None:
-        loaded = load_manifest(manifest, settings, port, variant)
+        loaded = load_subject(manifest, "", settings, port, variant).manifest
         server = loaded.deployment.server
         console.write(f"{server.host} {server.port} {loaded.deployment.serve.variant} {sorted(loaded.origins)[-2:]}")
 
@@ -197,7 +197,7 @@ def test_help_of_named_flags_is_the_schemas(
     command: Callable[..., None], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(
-        manifest: ManifestPath = DEFAULT_MANIFEST, port: Annotated[str | None, manifest_option("server.port")] = None
+        manifest: ManifestPaths = None, port: Annotated[str | None, manifest_option("server.port")] = None
     ) -> None:
         """Check it."""
 

@@ -19,7 +19,7 @@ from tailcut.ladder.machine import Cores
 from tailcut.ladder.options import describe
 from tailcut.ladder.rungs import RungRun
 from tailcut.load import LoadPlan
-from tailcut.manifest import load
+from tailcut.manifest.subject import find_subject
 from tailcut.report import load_ladder
 
 MANIFEST = """
@@ -68,7 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_server_that_fails_in_the_search_costs_the_capacity_only(folder: Path) -> None:
     options = LadderOptions(out=folder / "out", rounds=1, comfortable_rate=10.0)
     told: list[str] = []
-    (rung,) = climb(folder, options, tell=told.append).rungs
+    (rung,) = climb(find_subject([folder], keep_unset=True), options, tell=told.append).rungs
     assert (rung.failed, rung.capacity) == ("", None)
     assert rung.capacity_failed == "the server exited with code 137 before it was ready"
     assert len(rung.measurements) == 2
@@ -82,7 +82,7 @@ def test_a_server_that_was_just_started_is_measured_after_it_settled(folder: Pat
         out=folder / "out", rounds=1, comfortable_rate=10.0, rates=(20.0, 30.0), capacity=False,
         duration_s=15.0, warmup_s=3.0, settle_s=8.0,
     )  # fmt: skip
-    climb(folder, options, tell=lambda _: None)
+    climb(find_subject([folder], keep_unset=True), options, tell=lambda _: None)
     # 8 + 3 + 15 s at 10/s, then 3 + 15 s at 20/s.
     assert SENT == [("comfortable", 0), ("20", 260), ("30", 620)]
     assert describe(options)["measured"] == (
@@ -103,7 +103,7 @@ def test_what_a_server_has_had_says_how_long_it_is_warmed_up(
 
     monkeypatch.setattr(import_module("tailcut.ladder.measuring"), "measure", measured)
     options = LadderOptions(out=folder, warmup_s=3.0, settle_s=8.0)
-    bench = measuring.Bench(load(folder), folder, options, (), {}, Cores(server=None, load=None), Objectives())
+    bench = measuring.Bench(find_subject([folder]), options, {}, Cores(server=None, load=None), Objectives())
     with pytest.raises(Asked) as asked:
         bench.measure(SimpleNamespace(port=1, pid=1), RungRun.of_pilot("", {}), "20", 20.0, 0, sent=sent)  # type: ignore[arg-type]
     plan = asked.value.args[0]

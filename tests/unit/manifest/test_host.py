@@ -333,7 +333,7 @@ key = ["id"]
 columns = ["value"]
 ttl = "1h"
 """
-ONE_MODEL = "flags and variables set every model of the server: to set one model, write the key in its tailcut.toml"
+ONE_MODEL = "as in --set NAME:pool.threads=1, or write the key in its tailcut.toml"
 
 
 @pytest.mark.parametrize("how", ["flag", "variable"])

@@ -8,7 +8,8 @@ import pytest
 from tests.models.graphs import linear
 
 from tailcut.errors import NotInRegistry
-from tailcut.manifest import Tensor, load
+from tailcut.manifest import Manifest, Tensor, load
+from tailcut.manifest.subject import find_subject
 from tailcut.parity.deployments import caches_of, choose_variants, deployment_asker, load_uncached
 from tailcut.registry import NewVariant, Registry
 
@@ -49,23 +50,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def uncached(folder: Path, *overrides: str) -> Manifest:
+    return load_uncached(find_subject([folder], overrides=overrides)).manifest
+
+
 def test_all_that_may_be_served_are_asked_and_exact_ones_are_judged(folder: Path) -> None:
-    found = choose_variants(load_uncached(folder, ()), ())
+    found = choose_variants(uncached(folder), ())
     assert [(one.name, one.exact, one.judged) for one in found] == [
         ("onnx", True, True), ("int8", False, False), ("openvino", True, True),
     ]  # fmt: skip
 
 
 def test_a_variant_that_is_named_is_judged_by_its_values(folder: Path) -> None:
-    (found,) = choose_variants(load_uncached(folder, ()), ("int8",))
+    (found,) = choose_variants(uncached(folder), ("int8",))
     assert (found.name, found.exact, found.judged) == ("int8", False, True)
     with pytest.raises(NotInRegistry, match="no variant 'int4'"):
-        choose_variants(load_uncached(folder, ()), ("int4",))
+        choose_variants(uncached(folder), ("int4",))
 
 
 def test_caches_are_off_unless_a_setting_turns_one_on(folder: Path) -> None:
-    assert caches_of(load_uncached(folder, ()).deployment) == "all off"
-    again = load_uncached(folder, ("cache.tensor.enabled=true",))
+    assert caches_of(uncached(folder).deployment) == "all off"
+    again = uncached(folder, "cache.tensor.enabled=true")
     assert caches_of(again.deployment) == "on: outputs by tensor"
 
 
@@ -74,10 +79,10 @@ def test_no_fallback_answers_for_the_variant_that_is_asked(folder: Path) -> None
     more = '\n[serve]\nfallback = ["int8", "stale"]\n'
     (folder / "tailcut.toml").write_text(MANIFEST.replace("enabled = true", 'enabled = true\nstale_for = "1m"') + more)
     assert load(folder).deployment.serve.fallback == ("int8", "stale")
-    assert load_uncached(folder, ()).deployment.serve.fallback == ()
+    assert uncached(folder).deployment.serve.fallback == ()
 
 
 @pytest.mark.parametrize("url", ["http://host:1/", "http://host:1", "http://host:1/predict/other"])
 def test_a_deployments_address_may_name_its_route(folder: Path, url: str) -> None:
-    asker = deployment_asker(url, load_uncached(folder, ()).deployment, 1.0)
+    asker = deployment_asker(url, uncached(folder).deployment, 1.0)
     assert asker.url == ("http://host:1/predict/other" if "other" in url else "http://host:1/predict/m")

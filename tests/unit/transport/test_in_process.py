@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, deployment, running, samples
+from tests.chain_kit import add_chain
 from tests.wait_kit import until
 
 import tailcut
 from tailcut.common.tensors import Arrays
 from tailcut.errors import (
+    ArtifactError,
     BadRequest,
     DeadlineExceeded,
     InferenceError,
@@ -447,3 +449,33 @@ def test_two_models_in_one_process(tmp_path: Path) -> None:
             assert counted(first) == counted(second) == {("local_predict", "ok", "off"): 1}
 
     run(work)
+
+
+def test_a_model_is_opened_with_the_one_that_computes_its_features(tmp_path: Path) -> None:
+    folder = add_chain(tmp_path)
+
+    async def main() -> None:
+        async with tailcut.open(folder / "parent", folder / "child") as model:
+            assert await model.predict(entities=["abc"]) == [{"y": [60.0, 20.0, 10.0, 1000.0]}]
+        async with tailcut.open(folder, model="child") as model:
+            assert await model.predict([{"text": "abc"}]) == [{"embedding": [6.0, 2.0, 1.0]}]
+
+    asyncio.run(main())
+
+
+def test_a_model_that_computes_features_and_was_not_given_is_named(tmp_path: Path) -> None:
+    folder = add_chain(tmp_path)
+    with pytest.raises(ManifestError, match="its columns come from model 'child', which was not given") as error:
+        tailcut.open(folder / "parent")
+    assert error.value.hint == f'pass "{folder / "child" / "tailcut.toml"}" to tailcut.open as well'
+
+
+def test_a_model_that_computes_features_and_cannot_be_loaded_ends_the_opening(tmp_path: Path) -> None:
+    folder = add_chain(tmp_path)
+    (folder / "child" / "model.onnx").unlink()
+
+    async def main() -> None:
+        with pytest.raises(ArtifactError, match="does not exist"):
+            await tailcut.open(folder).__aenter__()
+
+    asyncio.run(main())

@@ -149,6 +149,11 @@ def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path, bounds: Seq
         plain.pop(section, None)
     plain["python_path"] = [str((manifest.directory / each).resolve()) for each in deployment.python_path]
     plain["model"] = {**plain["model"], "source": _absolute(manifest, deployment.model.source)}
+    if any(group.model for group in deployment.features.groups):
+        # Without the groups nothing says which columns are vectors; tensors are sent, no columns.
+        plain["model"]["inputs"] = [
+            {name: value for name, value in tensor.items() if name != "columns"} for tensor in plain["model"]["inputs"]
+        ]
     plain["registry"] = {"path": str(folder / "registry")}
     # Addresses, tokens and TLS are of the place where it will serve; here it is asked over the loopback.
     server = plain.get("server", {})

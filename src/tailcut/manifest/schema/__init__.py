@@ -171,6 +171,13 @@ class Serve(Section, frozen=True, kw_only=True):
             "variant refused only for its speed needs no force"
         ),
     ] = False
+    strict: Annotated[
+        bool,
+        Meta(
+            description="refuse to load the model if its features come from another model's version than it was judged "
+            "with; false: it is served, with a warning"
+        ),
+    ] = False
 
 
 class Registry(Section, frozen=True, kw_only=True):

@@ -11,15 +11,15 @@ import tailcut
 from tailcut.transport.asgi import ASGIApplication
 
 _VARIABLE = "PROFILED_DEPLOYMENT"
-"""The manifest's path and the settings over it, as JSON. (tailcut refuses ``TAILCUT_*`` that are no settings.)"""
+"""The manifests' paths and the settings over them, as JSON. (tailcut refuses ``TAILCUT_*`` that are no settings.)"""
 
 
-def environment_of(manifest: Path, overrides: Sequence[str]) -> dict[str, str]:
+def environment_of(files: Sequence[Path], overrides: Sequence[str]) -> dict[str, str]:
     """Return what the process has to have in its environment."""
-    return {_VARIABLE: json.dumps([str(manifest.resolve()), *overrides])}
+    return {_VARIABLE: json.dumps([[str(file) for file in files], list(overrides)])}
 
 
 def app() -> ASGIApplication:
     """Make the application."""
-    manifest, *overrides = json.loads(os.environ[_VARIABLE])
-    return tailcut.asgi(Path(manifest), overrides=overrides)
+    files, overrides = json.loads(os.environ[_VARIABLE])
+    return tailcut.asgi(*map(Path, files), overrides=overrides)

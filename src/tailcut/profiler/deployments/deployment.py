@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -14,40 +13,35 @@ import msgspec
 from tailcut.errors import ManifestError, TailcutError
 from tailcut.ladder.machine import choose_cores, pinned
 from tailcut.ladder.process import ServerProcess, free_port
+from tailcut.ladder.serve_command import serve_command
 from tailcut.load import LoadPlan, LoadResult
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import parse_url
 from tailcut.load.runner import OnProgress
 from tailcut.manifest import Deployment, Manifest, resolve
+from tailcut.manifest.subject import Subject
 from tailcut.profiler.attribution.server_timing import TAILCUT
 from tailcut.profiler.outside import record_load, with_notes
 from tailcut.profiler.records import Recording, Stage
 from tailcut.serving.deployment_loader import find_variant
 
 _READY_S = 120.0
-_SETTINGS = ("server.drain=100ms", "server.grpc_port=0")
-"""It is stopped idle, so nothing needs draining; a port for gRPC is that of the place of serving."""
 _NEXT = "at other rates, or with more executors: `tailcut simulate`; lever by lever: `tailcut ladder`"
-_OF_THE_PLACE = ("tokens", "tls_cert", "tls_key", "tenant_header")
 
 
 def record_deployment(
-    manifest: Manifest,
-    path: Path,
+    subject: Subject,
     plan: LoadPlan,
     *,
-    overrides: Sequence[str],
     environment: Mapping[str, str],
     on_progress: OnProgress | None = None,
 ) -> tuple[Recording, LoadResult]:
     """Start the deployment, send it a load, and make a recording of what it says of its own time.
 
     Args:
-        manifest: of the deployment.
-        path: where it was loaded from.
+        subject: the deployment, and what computes its features.
         plan: what is sent; its ``url`` is a path (empty: ``/predict/{model}``), its ``payloads`` may be empty where
             the manifest has ``ladder.traffic``.
-        overrides: "dotted.path=value" over the manifest, as they were given when it was loaded.
         environment: whole, of the server.
         on_progress: as in ``tailcut.load.run``.
 
@@ -56,7 +50,8 @@ def record_deployment(
         StartError: it does not come up, or does not answer the first request.
         LoadTestError, ProfileError: as ``record_load``.
     """
-    with started(manifest, path, plan, overrides=overrides, environment=environment) as served:
+    manifest = subject.manifest
+    with started(subject, plan, environment=environment) as served:
         recording, result = record_load(
             served.plan, f"deployment {manifest.deployment.name}", known=_stages(manifest), on_progress=on_progress
         )
@@ -82,19 +77,17 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def started(
-    manifest: Manifest, path: Path, plan: LoadPlan, *, overrides: Sequence[str], environment: Mapping[str, str]
-) -> Iterator[Served]:
+def started(subject: Subject, plan: LoadPlan, *, environment: Mapping[str, str]) -> Iterator[Served]:
     """Serve a deployment in a process of its own, and keep this thread on the load's core meanwhile.
 
     Args:
-        manifest, path, plan, overrides, environment: as in ``record_deployment``.
+        subject, plan, environment: as in ``record_deployment``.
 
     Raises:
-        ManifestError: the traffic is missing.
+        ManifestError: the traffic is missing, or a model that computes its features.
         StartError: it does not come up, or does not answer the first request.
     """
-    deployment = manifest.deployment
+    manifest, deployment = subject.manifest, subject.manifest.deployment
     payloads = plan.payloads or deployment.ladder.traffic
     if not payloads:
         raise ManifestError(
@@ -108,7 +101,7 @@ def started(
     where = "cores shared with the load" if core is None else f"server on core {core}, load on core {load_core}"
     with tempfile.TemporaryDirectory(prefix="tailcut-profile-") as folder:
         server = ServerProcess(
-            _command(deployment, path, port, overrides),
+            serve_command(subject, port),
             port,
             Path(folder) / "serve.log",
             environment=environment,
@@ -136,18 +129,6 @@ def _cores(deployment: Deployment) -> tuple[int | None, int | None]:
     several = max(deployment.pool.executors, deployment.pool.max_executors) > 1 or deployment.pool.threads > 1
     cores = choose_cores()
     return (None, None) if several else (cores.server, cores.load)
-
-
-def settings_of(deployment: Deployment, overrides: Sequence[str]) -> list[str]:
-    """Return the settings over the manifest that it is profiled with."""
-    # Tokens and TLS are of the place where it will serve; here it is asked over the loopback.
-    off = [f'server.{name}=""' for name in _OF_THE_PLACE if getattr(deployment.server, name)]
-    return [*overrides, *_SETTINGS, *off]
-
-
-def _command(deployment: Deployment, path: Path, port: int, overrides: Sequence[str]) -> list[str]:
-    flags = [word for text in settings_of(deployment, overrides) for word in ("--set", text)]
-    return [*(sys.executable, "-m", "tailcut", "serve", "--manifest", str(path.resolve()), "--port", str(port)), *flags]
 
 
 def _stages(manifest: Manifest) -> dict[str, tuple[Stage, str]]:

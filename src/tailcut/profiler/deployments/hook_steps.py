@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
 from tailcut.errors import LoadTestError, MissingExtra, ProfileError
+from tailcut.ladder.serve_command import serve_arguments
 from tailcut.load import LoadPlan
-from tailcut.manifest import Manifest
+from tailcut.manifest.subject import Subject
 from tailcut.profiler.deployments.app import environment_of
-from tailcut.profiler.deployments.deployment import settings_of
 from tailcut.profiler.outside import with_notes
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
@@ -51,11 +50,9 @@ class HookCall:
 
 def with_hook_steps(
     recording: Recording,
-    manifest: Manifest,
-    path: Path,
+    subject: Subject,
     plan: LoadPlan,
     *,
-    overrides: Sequence[str],
     environment: Mapping[str, str],
     say: OnStep,
 ) -> Recording:
@@ -63,15 +60,17 @@ def with_hook_steps(
 
     Args:
         recording: as ``record_deployment`` made it.
-        manifest, path, plan, overrides, environment: as they were given to it.
+        subject, plan, environment: as they were given to it.
         say: hears what is being done.
     """
-    deployment = manifest.deployment
+    manifest, deployment = subject.manifest, subject.manifest.deployment
     labels = {name: reference for name in HOOKS if (reference := getattr(deployment.model, name))}
     if not labels:
         return recording
+    if alike := _alike(subject, labels):
+        return with_notes(recording, f"calls of the hooks were not traced: {alike}")
     say(f"tracing the hooks of {deployment.name}")
-    settings = settings_of(deployment, overrides)
+    files, settings = serve_arguments(subject)
     try:
         traced = record(
             PilotPlan(
@@ -79,12 +78,24 @@ def with_hook_steps(
                 payloads=plan.payloads or deployment.ladder.traffic, method=plan.method, headers=plan.headers,
                 rate=recording.rate, duration_s=_SECONDS, warmup_s=_WARMUP_S, timeout_s=plan.timeout_s,
                 directory=str(manifest.directory), sample_s=_SECONDS, layers=False, seed=plan.seed,
-                environment={**environment, **environment_of(path, settings)},
+                environment={**environment, **environment_of(files, settings)},
             )
         )  # fmt: skip
     except (ProfileError, LoadTestError, MissingExtra) as error:
         return with_notes(recording, f"calls of the hooks could not be traced: {error.message}")
     return with_notes(divided(recording, traced, labels), _NOTE)
+
+
+def _alike(subject: Subject, labels: Mapping[str, str]) -> str:
+    """Say which hook of a model that computes features cannot be told from the subject's; empty where none can be.
+
+    Spans of both are in one trace, and are named after what they call.
+    """
+    for hosted in subject.needed:
+        for kind in labels:
+            if hosted.manifest is not None and (other := getattr(hosted.manifest.deployment.model, kind)):
+                return f"the {kind} of model {hosted.name!r} ({other}) would be counted as that of {subject.name!r}"
+    return ""
 
 
 def divided(recording: Recording, traced: Recording, labels: Mapping[str, str]) -> Recording:

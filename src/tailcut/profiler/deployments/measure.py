@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, measure, summarise_run
 from tailcut.load.runner import OnProgress
-from tailcut.manifest import Manifest
+from tailcut.manifest.subject import Subject
 from tailcut.profiler.deployments.deployment import Served, started
 from tailcut.profiler.deployments.request_costs import LoadFigures, RequestCosts
 from tailcut.profiler.deployments.server_counters import Counted, Counters, read_counters
@@ -55,12 +54,10 @@ class Measured(NamedTuple):
 
 
 def measure_deployment(
-    manifest: Manifest,
-    file: Path,
+    subject: Subject,
     payloads: str,
     *,
     path: str,
-    overrides: Sequence[str],
     environment: Mapping[str, str],
     tell: Callable[[str], None],
     on_progress: OnProgress | None = None,
@@ -68,8 +65,7 @@ def measure_deployment(
     """Serve the deployment here, and take its figures under a low and a high load.
 
     Args:
-        manifest, overrides, environment: as in ``deployment.record_deployment``.
-        file: where the manifest was loaded from.
+        subject, environment: as in ``deployment.record_deployment``.
         payloads: what is sent; empty: the manifest's ``ladder.traffic``.
         path: where it is sent; empty: ``/predict/{model}``.
         tell: says what goes on.
@@ -79,11 +75,11 @@ def measure_deployment(
         StartError: it does not come up, or does not answer the first request.
         ProfileError: it answers nothing, or cannot bear the load.
     """
-    deployment = manifest.deployment
+    deployment = subject.manifest.deployment
     timeout_s = float(deployment.slo.timeout_s)
     # One seed of the payloads: traffic whose favourites changed between the loads would find cold caches.
     plan = LoadPlan(url=path, payloads=payloads, payload_seed=0, warmup_s=_WARMUP_S, timeout_s=timeout_s)
-    with started(manifest, file, plan, overrides=overrides, environment=environment) as served:
+    with started(subject, plan, environment=environment) as served:
         bench = _Bench(served, deployment.name, on_progress)
         rate = float(deployment.slo.rate or _DEFAULT_RATE)
         tell(f"measuring {deployment.name} at {rate:g} requests/s: {served.where}")
