@@ -37,6 +37,12 @@ class LocalModel:
             self._version = self._engine.pipeline.version
         return self._version
 
+    @property
+    def most_rows(self) -> int:
+        """Rows of a full batch, as far as the queue has room for one."""
+        batching = self._engine.manifest.deployment.batching
+        return min(batching.max_rows, batching.max_queue_rows)
+
     async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> list[Any]:
         """Answer rows; see ``ServedModel.predict``."""
         engine = self._engine
