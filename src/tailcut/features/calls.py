@@ -229,9 +229,10 @@ class Calls:
         counters.errors += bool(failed)
         # A source that answered is well, also where a key's row is of no use: that is the key's error alone.
         self._judge(group, found if isinstance(found, Failure) else None, took_s)
-        if failed and not isinstance(found, Failure) and group not in self._with_bad_rows:
+        bad = [failure for failure in failed if failure.retry_s is None]  # keys that were shed have no row
+        if bad and not isinstance(found, Failure) and group not in self._with_bad_rows:
             self._with_bad_rows.add(group)
-            _log.warning('feature group "%s" returned invalid rows, the first: %s', group.name, failed[0].message)
+            _log.warning('feature group "%s" returned invalid rows, the first: %s', group.name, bad[0].message)
         return outcomes
 
     async def _ask(self, group: Group, keys: list[Key], tenant: str, gives_up_s: float) -> list[Answer] | Failure:

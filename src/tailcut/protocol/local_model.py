@@ -76,6 +76,12 @@ class LocalModel:
         return self._version
 
     @property
+    def most_rows(self) -> int:
+        """Rows of a full batch, as far as the queue has room for one."""
+        batching = self._engine.deployment.batching
+        return min(batching.max_rows, batching.max_queue_rows)
+
+    @property
     def timeout_s(self) -> float:
         """Longest time that it takes for an answer."""
         return self._engine.timeout_ns / 1e9

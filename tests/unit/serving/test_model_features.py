@@ -92,6 +92,25 @@ def test_a_text_that_the_model_refuses_is_the_clients_error_and_hurts_no_other(f
     serve(folder, test)
 
 
+def test_a_burst_of_new_texts_gets_as_many_answers_as_the_model_has_room_for(folder: Path) -> None:
+    """Given a queue of 2 rows, when 40 texts are missed at once, then some are answered and the others are 429."""
+    manifest = folder / "child" / "tailcut.toml"
+    manifest.write_text(f"{CHILD}[batching]\nmax_rows = 1\nmax_queue_rows = 2\n")
+
+    async def test(client: Client) -> None:
+        before = len(asked(client))
+        answers = await asyncio.gather(*(predict(client, f"text {number}") for number in range(40)))
+        assert {answer.status for answer in answers} == {200, 429}
+        assert all(len(texts) == 1 for texts in asked(client)[before:]), "a call is one batch"
+        shed = next(answer for answer in answers if answer.status == 429)
+        assert (shed.json["code"], "retry-after" in shed.headers) == ("shed", True)
+        assert 'feature group "text"' in shed.json["error"]
+        text = f"text {answers.index(shed)}"
+        assert (await predict(client, text)).status == 200, "nothing of it is kept"
+
+    serve(folder, test)
+
+
 def test_without_the_model_its_cached_values_answer_and_others_are_503(folder: Path) -> None:
     async def test(client: Client) -> None:
         assert (await predict(client, "known")).status == 200

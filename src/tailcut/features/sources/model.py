@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -33,6 +34,11 @@ class ServedModel(Protocol):
     @property
     def timeout_s(self) -> float:
         """Longest time that it takes for an answer."""
+        ...
+
+    @property
+    def most_rows(self) -> int:
+        """Rows that one call should have at most: those of a full batch."""
         ...
 
     async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> list[Any]:
@@ -72,8 +78,26 @@ class ModelSource:
         return self._model.version
 
     async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:
-        """Answer for all keys with one call of the model."""
+        """Answer for all keys with one call of the model per full batch.
+
+        The model admits or sheds each call by itself, so that many keys at once get as many answers as it has room for.
+        """
         rows = [dict(zip(self._key, key, strict=True)) for key in keys]
+        most = self._model.most_rows
+        parts = [rows[start : start + most] for start in range(0, len(rows), most)]
+        if len(parts) == 1:
+            return await self._ask(rows, context)
+        found = await asyncio.gather(*(self._ask(part, context) for part in parts), return_exceptions=True)
+        errors = [each for each in found if isinstance(each, BaseException)]
+        for error in errors:
+            if len(errors) == len(parts) or not isinstance(error, SourceShed):
+                raise error
+        answers: list[Answer] = []
+        for part, each in zip(parts, found, strict=True):
+            answers += each if isinstance(each, list) else [each] * len(part)  # type: ignore[list-item]  # shed: see above
+        return answers
+
+    async def _ask(self, rows: Sequence[dict[str, Any]], context: SourceContext) -> list[Answer]:
         try:
             answers = await self._model.predict(rows, context.deadline_s, context.tenant)
         except Shed as error:
