@@ -1,14 +1,15 @@
-"""What a reload, and a pool that grows or shrinks, cost those who ask meanwhile: at half of capacity, again and again.
+"""What a reload, a pool that changes its size, and another model's loads cost requests at half of capacity.
 
-    python -m benchmarks.reload [--model compute|mlp] [--switches 40] [--only reload|scaling] [--out benchmarks/results]
+    python -m benchmarks.reload [--model compute|mlp] [--switches 40] [--only reload|scaling|neighbour] [--out FOLDER]
 
 Server on core 0, open-loop load (Poisson) on core 1 at half of what a closed loop measured just before, or at the most
-that the generator sends without being late. Latency counts from the intended moment. Two kinds of switches:
+that the generator sends without being late. Latency counts from the intended moment. Three kinds of switches:
 
 - reload: POST /v2/repository/models/{model}/load with the other of two versions; it returns when that is served.
 - scaling: the pool goes from one executor to two and back. Its own rule would do that seldom at half of capacity, and
   only after half a minute; so the server is started by this script with a rule that reads the number from a file. What
   opens, warms up, joins, drains and closes executors is the server's own.
+- neighbour: another model of the same server, equal to the one that is asked, is loaded and unloaded in turn.
 
 Before each switch some seconds of quiet, whose requests are its "before"; its "during" begins with it and ends 1 s
 later, or half a second after it was done where that is later. Forty switches, because chance alone has an interval: of
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -47,6 +49,9 @@ _MOST_RPS = 3000.0
 _QUIET_S, _WINDOW_S, _AFTER_S, _SETTLE_S = 4.0, 1.0, 0.5, 0.5
 """As ``benchmarks.promotion`` cuts its windows."""
 
+KINDS = ("reload", "scaling", "neighbour")
+NEIGHBOUR = "neighbour"
+
 _LOOK_S = 0.1
 _LONGEST_S = 60.0
 
@@ -70,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=("compute", "mlp"), default="compute")
     parser.add_argument("--switches", type=int, default=40, help="reloads, and ups and downs of the pool")
-    parser.add_argument("--only", choices=("reload", "scaling"))
+    parser.add_argument("--only", choices=KINDS)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--serve", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -95,7 +100,7 @@ def main() -> None:
 def collect(model: str, switches: int, only: str | None) -> dict[str, Any]:
     """Measure both kinds of switches; return what goes to the file."""
     load_before = os.getloadavg()[0]
-    kinds = [only] if only else ["reload", "scaling"]
+    kinds = [only] if only else KINDS
     with tempfile.TemporaryDirectory() as name:
         subject = prepare(model, Path(name))
         measured = {kind: measure(subject, kind, switches) for kind in kinds}
@@ -159,6 +164,11 @@ def serving(subject: Subject, kind: str) -> Iterator[tuple[str, Act]]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     flags = ["serve", "--manifest", str(subject.folder), "--port", str(port), "--set", "server.drain=100ms"]
+    if kind == "neighbour":
+        flags += ["--manifest", str(_neighbour(subject))]
+        with server([sys.executable, "-m", "tailcut", *flags], port, path="/v2/health/ready"):
+            yield url, partial(load_in_turn, url)
+        return
     if kind == "reload":
         with server([sys.executable, "-m", "tailcut", *flags], port, path="/v2/health/ready"):
             yield url, partial(reload, url, subject)
@@ -199,6 +209,24 @@ def reload(url: str, subject: Subject, number: int) -> None:
     """Load the version that is not served."""
     body = json.dumps({"parameters": {"version": subject.versions[number % 2]}}).encode()
     _request(f"{url}/v2/repository/models/{subject.name}/load", body)
+
+
+def _neighbour(subject: Subject) -> Path:
+    """Write a model like the one that is asked, beside it."""
+    folder = subject.folder / NEIGHBOUR
+    folder.mkdir(exist_ok=True)
+    text = (subject.folder / "tailcut.toml").read_text()
+    name = next(line for line in text.splitlines() if line.startswith("name ="))
+    text = text.replace(name, f'name = "{NEIGHBOUR}"', 1).replace('variant = "promoted"', 'variant = "source"')
+    (folder / "tailcut.toml").write_text(text)
+    for source in subject.folder.glob("*.onnx"):
+        shutil.copy(source, folder)
+    return folder
+
+
+def load_in_turn(url: str, number: int) -> None:
+    """Unload the other model, or load it again."""
+    _request(f"{url}/v2/repository/models/{NEIGHBOUR}/{'unload' if number % 2 else 'load'}", b"")
 
 
 def scale(url: str, wanted: Path, number: int) -> None:

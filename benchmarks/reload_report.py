@@ -34,7 +34,7 @@ def bounds(windows: list[Window], figure: Callable[[list[Window]], float]) -> tu
 def render(results: dict[str, Any]) -> str:
     """Return all results as a page of Markdown."""
     lines = [
-        "# Reload and pool scaling at half of capacity",
+        "# Reload, pool scaling and another model's loads at half of capacity",
         "",
         "Latency from the intended moment of each request. In brackets: 95 % interval by bootstrap over the switches.",
         "See `benchmarks/reload.py` for what a switch and its window are. The server has one core, so that loading",

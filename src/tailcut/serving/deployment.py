@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from time import perf_counter, perf_counter_ns
+from time import perf_counter_ns
 from typing import Any, Literal
 
 from tailcut import logs
@@ -15,7 +15,6 @@ from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Sample
 from tailcut.observe.failures import ModelFailures
 from tailcut.observe.model_sinks import ModelSinks
-from tailcut.observe.sinks import VariantSwitch
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import InFlight, RequestContext
 from tailcut.pipeline.streaming import Streams
@@ -27,7 +26,7 @@ from tailcut.serving.notices import tell_code, tell_trust
 from tailcut.serving.promotion_watcher import Follower
 from tailcut.serving.repository import Repository
 from tailcut.serving.statistics import Statistics
-from tailcut.serving.variant_swap import retire
+from tailcut.serving.variants import Variants
 
 log = logging.getLogger("tailcut.server")
 
@@ -35,9 +34,6 @@ State = Literal["loading", "ready", "unloaded", "draining", "failed", "stopped"]
 
 TICK_S = 0.1
 """Between two calls of ``Engine.watch_clients``."""
-
-_LAST_S = 1.0
-"""For what is left of a model that was unloaded and whose requests have ended."""
 
 
 class Engine:
@@ -49,6 +45,7 @@ class Engine:
     Attributes:
         state: "ready" only between a finished warm-up and the start of draining.
         failure: why loading failed, where it did.
+        variants: the loaded ones; None where there are none.
         is_new: whether it was found after the start, and never loaded or unloaded since.
         follower: keeps the deployment on what the registry promotes; None where it serves a named variant.
         say: tells the operator what happened, one line at a time.
@@ -67,10 +64,9 @@ class Engine:
         self._in_flight_count = InFlight(self.in_flight, self.host.arrivals)
         self._late: set[RequestContext] = set()
         self._watchers: dict[RequestContext, asyncio.Task[None]] = {}
-        self._opened: Opened | None = None
-        self._retiring: dict[asyncio.Task[None], tuple[Opened, Follower | None]] = {}
+        self.variants: Variants | None = None
+        self._retiring: dict[asyncio.Task[None], tuple[Variants, Follower | None]] = {}
         self._variant = ""
-        self._served = "", ""
         self.say: Callable[[str], None] = log.info
         self.follower: Follower | None = None
         self.statistics = Statistics(self.deployment.name, self.recorder)
@@ -131,7 +127,18 @@ class Engine:
             self.fallbacks.stop()
             self.abandoned()
             raise
-        self._put(opened)
+        self._serve(opened, follower)
+
+    def _serve(self, opened: Opened, follower: Follower | None) -> None:
+        """Begin to answer requests."""
+        self.variants = Variants(
+            opened,
+            sinks=self.sinks,
+            in_flight=self.in_flight,
+            longest_s=float(self.deployment.server.max_timeout_s),
+            on_put=self._served,
+        )
+        self.variants.put(opened)
         tell_trust(opened.variant)
         tell_code(self.deployment, opened.variant, opened.code.files)
         if self.state == "loading":
@@ -153,21 +160,14 @@ class Engine:
         """Make what switches variants; it follows once it is started."""
         return Follower(
             self.manifest,
-            running=lambda: self.opened,
-            put=self._put,
+            variants=self.loaded_variants,
             sinks=self.sinks,
-            in_flight=self.in_flight,
             say=self.say,
         )
 
-    def _put(self, opened: Opened) -> None:
-        """Serve this from now on. Requests that were admitted before end where they began."""
-        self._opened = opened
-        opened.pipeline.router.put(opened.served)
+    def _served(self, opened: Opened) -> None:
+        """Note which variant is served from now on."""
         self._variant = opened.variant.name
-        before = self._served
-        self._served = self._variant, opened.variant.version
-        self.sinks.switch(VariantSwitch(*self._served, before))
         self.statistics.begin(opened.variant.version)
         self.fallbacks.attach(opened)
         self.host.note_served(self.deployment.name, answering_version(opened.variant))
@@ -182,24 +182,18 @@ class Engine:
         if self.state in {"unloaded", "failed"}:
             self.state, self.failure = "unloaded", None
             return
-        opened = self._opened
-        if self.state != "ready" or opened is None:
+        variants = self.variants
+        if self.state != "ready" or variants is None:
             raise NotReady(f"the model is {self.state}", hint="unload it when it is ready")
-        self._opened, self.state = None, "unloaded"
+        self.variants, self.state = None, "unloaded"
         self.host.note_served(self.deployment.name, "")
         self.fallbacks.stop()
         switcher, self.follower = self.repository.used, None
         if switcher is not None:
             switcher.end()
-        task = asyncio.get_running_loop().create_task(self._retire(opened, switcher))
-        self._retiring[task] = opened, switcher
+        task = asyncio.get_running_loop().create_task(variants.retire())
+        self._retiring[task] = variants, switcher
         task.add_done_callback(self._retired)
-
-    async def _retire(self, opened: Opened, switcher: Follower | None) -> None:
-        await retire(opened, self.in_flight, float(self.deployment.server.max_timeout_s))
-        if switcher is not None:
-            await switcher.retired()
-        await _close_stores(opened.pipeline, _LAST_S)
 
     def _retired(self, task: asyncio.Task[None]) -> None:
         self._retiring.pop(task, None)
@@ -220,9 +214,10 @@ class Engine:
         for task in list(self._retiring):
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
-        if self._opened is not None:
-            closing.append((self._opened, self.repository.used))
-        await asyncio.gather(*(_close(opened, switcher, timeout_s) for opened, switcher in closing))
+        if self.variants is not None:
+            closing.append((self.variants, self.repository.used))
+        await asyncio.gather(*(switcher.stop() for _, switcher in closing if switcher is not None))
+        await asyncio.gather(*(variants.stop(timeout_s) for variants, _ in closing))
 
     def drain(self) -> None:
         """Stop being ready, and following; requests are still answered."""
@@ -233,19 +228,23 @@ class Engine:
 
     @property
     def opened(self) -> Opened:
-        """The loaded deployment.
+        """The variant that is served.
 
         Raises:
-            NotReady: it is not loaded (yet).
+            NotReady: none is (yet).
         """
-        if self._opened is None:
-            name = self.deployment.name
-            if self.state == "unloaded":
-                raise NotReady(f"model {name!r} is unloaded", hint=f"load it: POST /v2/repository/models/{name}/load")
-            if self.failure is not None:
-                raise NotReady(f"model {name!r} failed to load: {self.failure.message}", hint=self.failure.hint)
-            raise NotReady(f"model {name!r} is loading and warming up", hint="poll /v2/health/ready and retry")
-        return self._opened
+        return self.loaded_variants().opened
+
+    def loaded_variants(self) -> Variants:
+        """Return the loaded variants; raises NotReady as ``opened`` does."""
+        if self.variants is not None:
+            return self.variants
+        name = self.deployment.name
+        if self.state == "unloaded":
+            raise NotReady(f"model {name!r} is unloaded", hint=f"load it: POST /v2/repository/models/{name}/load")
+        if self.failure is not None:
+            raise NotReady(f"model {name!r} failed to load: {self.failure.message}", hint=self.failure.hint)
+        raise NotReady(f"model {name!r} is loading and warming up", hint="poll /v2/health/ready and retry")
 
     @property
     def not_served(self) -> str:
@@ -257,18 +256,18 @@ class Engine:
     @property
     def is_loaded(self) -> bool:
         """Whether there is a loaded deployment."""
-        return self._opened is not None
+        return self.variants is not None
 
     @property
     def pipeline(self) -> Pipeline:
         """The request path; raises NotReady as ``opened`` does."""
-        opened = self._opened
-        return opened.pipeline if opened is not None else self.opened.pipeline
+        variants = self.variants
+        return variants.pipeline if variants is not None else self.opened.pipeline
 
     def refused_unread(self, now_ns: int) -> TailcutError | None:
         """Return why a request is shed before its body is read; see ``Pipeline.refused_unread``."""
-        opened = self._opened
-        return opened.pipeline.refused_unread(now_ns) if opened is not None else None
+        variants = self.variants
+        return variants.pipeline.refused_unread(now_ns) if variants is not None else None
 
     @property
     def promotion(self) -> dict[str, Any]:
@@ -279,7 +278,7 @@ class Engine:
     @property
     def outdated(self) -> dict[str, Any]:
         """What clients are told of code that has changed on the disk; empty where it has not."""
-        stale = self._opened.code.files.stale if self._opened is not None else ()
+        stale = self.variants.opened.code.files.stale if self.variants is not None else ()
         if not stale:
             return {}
         said = f"{few(stale)} changed on the disk after this process had imported the code, which goes on running"
@@ -293,8 +292,9 @@ class Engine:
     @property
     def unjudged(self) -> str:
         """Why the verdict on what is served is not about the features that it gets; see ``feature_verdict``."""
-        opened = self._opened
-        return unjudged(self.deployment, opened.variant, self.host.served) if opened is not None else ""
+        if self.variants is None:
+            return ""
+        return unjudged(self.deployment, self.variants.opened.variant, self.host.served)
 
     @property
     def is_ready(self) -> bool:
@@ -302,9 +302,9 @@ class Engine:
 
         Where all executors are, a fallback will do.
         """
-        if self.state != "ready" or self._opened is None:
+        if self.state != "ready" or self.variants is None:
             return False
-        pipeline = self._opened.pipeline
+        pipeline = self.variants.pipeline
         return pipeline.router.healthy and (pipeline.hooks is None or pipeline.hooks.healthy)
 
     def begin(self, route: str, start_ns: int, timeout_ns: int = 0, tenant: str = "") -> RequestContext:
@@ -359,34 +359,20 @@ class Engine:
         """Yield what /metrics shows of the model besides the recorder's counts."""
         yield Sample("tailcut_ready", "1 while requests should be sent here.", "gauge", {}, float(self.is_ready))
         yield Sample("tailcut_in_flight", "Requests that are being answered.", "gauge", {}, len(self.in_flight))
-        if self._opened is None:
+        if self.variants is None:
             return
-        yield from self._opened.pipeline.samples()
-        yield from self._opened.pool.samples()
-        yield from self.fallbacks.samples(self._opened)
-        variant = self._opened.variant
+        opened = self.variants.opened
+        yield from opened.pipeline.samples()
+        yield from opened.pool.samples()
+        yield from self.variants.samples()
+        yield from self.fallbacks.samples(opened)
+        variant = opened.variant
         labels = {"variant": variant.name, "version": variant.version}
         yield Sample("tailcut_served", "1 for the variant that is served.", "gauge", labels, 1.0)
-        if self._opened.device is not None:
-            yield self._opened.device.sample(labels)
+        if opened.device is not None:
+            yield opened.device.sample(labels)
         if (switcher := self.repository.used) is not None:
             yield from switcher.samples()
-
-
-async def _close(opened: Opened, switcher: Follower | None, timeout_s: float) -> None:
-    """Close what was opened for a deployment; running batches have at most ``timeout_s``."""
-    give_up_s = perf_counter() + timeout_s
-    if switcher is not None:
-        await switcher.stop(timeout_s)
-    await opened.stop(max(give_up_s - perf_counter(), 0.0))
-    await _close_stores(opened.pipeline, max(give_up_s - perf_counter(), 0.0))
-
-
-async def _close_stores(pipeline: Pipeline, timeout_s: float) -> None:
-    """Close the hooks' threads, the caches and the sources of features."""
-    if pipeline.hooks is not None:
-        await pipeline.hooks.stop(timeout_s)
-    await pipeline.close()
 
 
 async def _abandon_when_gone(context: RequestContext, disconnected: Callable[[], Awaitable[None]]) -> None:

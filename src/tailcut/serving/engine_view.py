@@ -10,6 +10,7 @@ from tailcut.manifest import Deployment, Manifest
 from tailcut.observe.model_sinks import ModelSinks
 from tailcut.serving.deployment_loader import Opened, Warm
 from tailcut.serving.promotion_watcher import Follower
+from tailcut.serving.variants import Variants
 
 
 class FallbackView(Protocol):
@@ -66,5 +67,7 @@ class EngineView(Protocol):
 
     @property
     def opened(self) -> Opened: ...
+
+    def loaded_variants(self) -> Variants: ...
 
     def make_follower(self) -> Follower: ...

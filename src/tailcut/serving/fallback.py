@@ -59,7 +59,7 @@ class Fallbacks:
         if opened.loading is not None:
             self._standing, self._loading, self._coming = opened, opened.loading, None
         elif standing is not None and standing.variant.version == opened.variant.version:
-            opened.fallback, opened.pipeline.router.fallback = standing, standing.served
+            self._engine.loaded_variants().set_fallback(standing)
         else:
             loop = asyncio.get_running_loop()
             if self._attaching is not None:
@@ -107,7 +107,7 @@ class Fallbacks:
         self._coming = None
         if warm is not None:
             fallback = open_beside(self._engine.manifest, opened, warm, self._engine.sinks)
-            opened.fallback, opened.pipeline.router.fallback = fallback, fallback.served
+            self._engine.loaded_variants().set_fallback(fallback)
             log.info("fallback %s of version %s is warm", warm.variant.name, opened.variant.version)
 
     async def _relieve(self, opened: Opened) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from tailcut.errors import TailcutError
@@ -17,12 +17,12 @@ from tailcut.models.variant_loader import close_warm
 from tailcut.models.warm_up import BRIEF
 from tailcut.observe.exposition import Sample
 from tailcut.observe.model_sinks import ModelSinks
-from tailcut.pipeline.request_context import RequestContext
 from tailcut.registry import Registry
-from tailcut.serving.deployment_loader import Opened, Warm, open_beside, open_variant
+from tailcut.serving.deployment_loader import Warm, open_beside, open_variant
 from tailcut.serving.feature_verdict import refuse_unjudged
 from tailcut.serving.notices import tell_trust
-from tailcut.serving.variant_swap import refuse_other_model, retire
+from tailcut.serving.variant_swap import refuse_other_model
+from tailcut.serving.variants import Variants
 
 log = logging.getLogger("tailcut.server")
 
@@ -55,9 +55,7 @@ class Follower:
 
     Args:
         manifest: of the deployment.
-        running: returns what is served now.
-        put: puts another in its place; called on the event loop.
-        in_flight: the requests that are being answered.
+        variants: returns the loaded variants; raises NotReady where there are none.
         say: tells the operator of a switch.
 
     Attributes:
@@ -73,10 +71,8 @@ class Follower:
         self,
         manifest: Manifest,
         *,
-        running: Callable[[], Opened],
-        put: Callable[[Opened], None],
+        variants: Callable[[], Variants],
         sinks: ModelSinks,
-        in_flight: Mapping[RequestContext, None],
         say: Callable[[str], None],
     ) -> None:
         self.failure: TailcutError | None = None
@@ -85,10 +81,8 @@ class Follower:
         self._manifest = manifest
         self._name = manifest.deployment.name
         self._registry = Registry.of(manifest)
-        self._running = running
-        self._put = put
+        self._variants = variants
         self._sinks = sinks
-        self._in_flight = in_flight
         self._say = say
         self._seen: Hashable = _UNREAD
         self._unreadable = ""
@@ -96,7 +90,6 @@ class Follower:
         self.switching = asyncio.Lock()
         self._pause_s, self._told = _RETRY_S, ""
         self._task: asyncio.Task[None] | None = None
-        self._retiring: dict[Opened, asyncio.Task[None]] = {}
 
     async def note(self) -> None:
         """Record what is promoted, before it is loaded: what is promoted meanwhile is then followed."""
@@ -109,23 +102,15 @@ class Follower:
         )
 
     def end(self) -> None:
-        """Look no more and abandon what is being loaded; what is on its way out goes on to its end."""
+        """Look no more and abandon what is being loaded."""
         if self._task is not None:
             self._task.cancel()
 
-    async def stop(self, timeout_s: float) -> None:
-        """End, and close what is on its way out; its running batches have at most ``timeout_s``."""
+    async def stop(self) -> None:
+        """End, and return when it has."""
         self.end()
-        retiring = dict(self._retiring)
-        for task in retiring.values():
-            task.cancel()
-        tasks = [*retiring.values(), *([self._task] if self._task is not None else [])]
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(old.stop(timeout_s) for old in retiring))
-
-    async def retired(self) -> None:
-        """Return when all that is on its way out has closed."""
-        await asyncio.gather(*self._retiring.values(), return_exceptions=True)
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def look(self) -> None:
         """Look once, and follow where the promotion has changed; what fails is told, not raised."""
@@ -173,8 +158,6 @@ class Follower:
         yield Sample("tailcut_switch_failed", text, "gauge", {}, float(self.failure is not None))
         text = "1 while the registry cannot be read, so that promotions are not seen; the current variant stays."
         yield Sample("tailcut_registry_unreachable", text, "gauge", {}, float(bool(self._unreadable)))
-        text = "Variants no longer served whose last requests are still in flight."
-        yield Sample("tailcut_variants_retiring", text, "gauge", {}, len(self._retiring))
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
@@ -225,7 +208,7 @@ class Follower:
 
     def _load(self) -> Warm | None:
         """Open and warm up what is promoted; None where it is served already. Runs in the background."""
-        running = self._running()
+        running = self._variants().opened
         promotion = self._registry.promotion(self._name)
         served = running.variant
         if promotion is not None and (promotion.version, promotion.variant) == (served.version, served.name):
@@ -248,37 +231,26 @@ class Follower:
             self.failure = None
             self.decisions += 1
             return
-        old = self._running()
+        variants = self._variants()
+        old = variants.opened
         try:
             new = open_beside(self._manifest, old, warm, self._sinks)
         except BaseException:
             close_later(close_warm, warm)
             raise
-        self._put(new)
+        variants.put(new)
         self.failure = None
         self.switches += 1
         self.decisions += 1
-        if new.fallback is not old:
-            longest_s = float(self._manifest.deployment.server.max_timeout_s)
-            self._retiring[old] = task = asyncio.get_running_loop().create_task(retire(old, self._in_flight, longest_s))
-            task.add_done_callback(lambda ended: self._retired(old, ended))
         self._say(
             f"switched to variant {new.variant.name} ({new.variant.runtime}, version {new.variant.version}) from "
             f"{old.variant.name} of {old.variant.version}"
         )
         tell_trust(new.variant)
 
-    def _retired(self, old: Opened, ended: asyncio.Task[None]) -> None:
-        if ended.cancelled():
-            return  # by a stop, which closes it
-        self._retiring.pop(old, None)
-        if (error := ended.exception()) is not None:
-            what = f"variant {old.variant.name} of version {old.variant.version}"
-            log.error("%s is no longer served but did not close", what, exc_info=error)
-
     def failed(self, error: TailcutError, what: str = "the promoted variant") -> None:
         """Note that it could not be loaded; it is tried again from time to time."""
-        served = self._running().variant
+        served = self._variants().opened.variant
         self.failure = error
         self.failures += 1
         self.retry_s = asyncio.get_running_loop().time() + self._pause_s

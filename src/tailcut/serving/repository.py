@@ -127,11 +127,6 @@ class Repository:
             self._own = self._engine.make_follower()
         return self._own
 
-    async def stop(self, timeout_s: float) -> None:
-        """Close what is on its way out of service."""
-        if self._own is not None:
-            await self._own.stop(timeout_s)
-
     # -- Inside ------------------------------------------------------------------------------------------------------
 
     def _check_state(self) -> None:

@@ -1,9 +1,7 @@
-"""The parts of a switch from one variant to another: what may take over, and the end of the old one."""
+"""Which variants this process cannot serve, because they are of another manifest or other code."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tailcut.code.digest import few
@@ -12,13 +10,10 @@ from tailcut.errors import ArtifactError
 from tailcut.manifest import Deployment
 from tailcut.manifest.answer_settings import other_settings, other_tensors
 from tailcut.models.deployment_version import has_own_types, is_live
-from tailcut.pipeline.request_context import RequestContext
 from tailcut.registry import Variant
 
 if TYPE_CHECKING:
-    from tailcut.serving.deployment_loader import (
-        Opened,  # which opens pools, and those open executors in the background
-    )
+    pass
 
 _LOOK_S = 0.01
 
@@ -76,26 +71,3 @@ _RESTART = "restart to serve it; until then this server keeps the old variant"
 
 def _what(variant: Variant) -> str:
     return f"variant {variant.name!r} of version {variant.version} is to be served, but"
-
-
-async def retire(old: Opened, in_flight: Mapping[RequestContext, None], timeout_s: float) -> None:
-    """Let the requests of a variant end that is no longer served, then close its executors and runtimes.
-
-    Args:
-        in_flight: all requests that are being answered; none is admitted to ``old`` any more.
-        timeout_s: the longest that a request may take; what is still there then, fails.
-    """
-    loop = asyncio.get_running_loop()
-    give_up_s = loop.time() + timeout_s
-    served = {each.served for each in (old, old.fallback) if each is not None}
-    left = [context for context in in_flight if context.served in served]
-    # Looked after from time to time, so that the end of a request costs nothing more.
-    while any(context in in_flight for context in left) and loop.time() < give_up_s:  # noqa: ASYNC110
-        await asyncio.sleep(_LOOK_S)
-    try:
-        for each in (old, old.fallback):
-            if each is not None and each.executor == "inline":
-                # Freeing a large model takes long; executors with a thread of their own do it there.
-                await loop.run_in_executor(None, each.close)
-    finally:
-        await old.stop(max(give_up_s - loop.time(), _LOOK_S))
