@@ -64,6 +64,24 @@ def test_what_a_slow_minute_taught_is_unlearned_of_sizes_that_do_not_run(seed: i
     assert sum(1 for rows in ran[-50:] if rows > 8) < 5
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_slow_spells_do_not_add_up_in_sizes_that_do_not_run(seed: int) -> None:
+    """Lone rows and pairs run, in forty slow spells too; what eight rows take stays known."""
+    rng, model = random.Random(seed), CostModel()
+    true_ns = {1: 5e6, 2: 8.4e6, 4: 15.2e6, 8: 29.7e6}
+    model.seed(true_ns)
+    for _ in range(40):
+        for slower, batches, noise in ((1.0, 200, 0.05), (rng.uniform(1.5, 3.0), rng.randrange(4, 30), 0.3)):
+            for _ in range(batches):
+                rows = rng.choice((1, 1, 2))
+                model.observe(rows, true_ns[rows] * slower * rng.lognormvariate(0.0, noise))
+    for _ in range(100):
+        rows = rng.choice((1, 1, 2))
+        model.observe(rows, true_ns[rows] * rng.lognormvariate(0.0, 0.05))
+    known = {rows: model.cost.batch_ns(rows) / ns for rows, ns in true_ns.items()}
+    assert all(0.75 < each < 1.33 for each in known.values()), known
+
+
 def test_how_wrong_a_guess_was_is_not_how_late_batches_are() -> None:
     """Larger batches take up to six times what shorter rows let expect; none of them is ever late."""
     model = CostModel()

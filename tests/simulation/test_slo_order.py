@@ -460,13 +460,17 @@ def test_batches_that_differ_by_a_fifth_in_time_are_not_cut_short() -> None:
     """Who boards leaves those who boarded before time for a batch that takes long: the scheduler asks for it too."""
     cost = Cost(5.0 * MS, 1.5 * MS)
     capacity, known = 16e9 / cost.batch_ns(16), {1 << power: cost.batch_ns(1 << power) for power in range(5)}
-    arrivals = offsets_ns(steady(2.0 * capacity, 6.0), 4)
     more = {"max_rows": 16, "limit_ns": 60 * MS, "known": known, "loop_ns": 5_000.0}
-    outcome = simulate(scenario(arrivals, cost, service=noisy(cost, 4, sigma=0.2), **more))
-    later = arrivals > 2e9
-    met = np.nan_to_num(outcome.latency_ns, nan=np.inf) <= 60 * MS
-    assert (met & later).sum() >= 0.85 * capacity * 4.0
-    assert (met | outcome.shed)[later].mean() >= 0.985
+    good, told = [], []
+    for seed in range(1, 5):
+        arrivals = offsets_ns(steady(2.0 * capacity, 6.0), seed)
+        outcome = simulate(scenario(arrivals, cost, service=noisy(cost, seed, sigma=0.2), **more))
+        later = arrivals > 2e9
+        met = np.nan_to_num(outcome.latency_ns, nan=np.inf) <= 60 * MS
+        good.append((met & later).sum() / (capacity * 4.0))
+        told.append((met | outcome.shed)[later].mean())
+    assert np.mean(good) >= 0.85, good
+    assert np.mean(told) >= 0.985, told
 
 
 def test_batches_grow_while_nobody_is_idle_only_where_those_in_them_have_time() -> None:
