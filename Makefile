@@ -51,7 +51,7 @@ bench-peers: setup  ## tailcut beside FastAPI, Mosec, LitServe, BentoML, MLServe
 bench-overload: setup  ## A compute-bound model at 80 % of capacity, in bursts and at 3x (needs wrk)
 	$(PY) -m benchmarks.overload
 
-bench-reload: setup  ## 20 reloads and 20 changes of the pool at half of capacity: errors, p99 (needs wrk)
+bench-reload: setup  ## Reloads, changes of the pool, loads of another model at half of capacity (needs wrk)
 	$(PY) -m benchmarks.reload
 
 bench-soak: setup  ## 30 minutes at 70 % of capacity: does memory grow? (needs wrk)

@@ -1,11 +1,12 @@
 """CPU time per request of this checkout beside an older commit, interleaved, with an A/A pair.
 
-    python -m benchmarks.checkouts --old COMMIT [--rounds 9] [--seconds 3] [--connections 32] [--bounds]
+    python -m benchmarks.checkouts --old COMMIT [--rounds 9] [--seconds 3] [--connections 32] [--bounds] [--models 50]
 
 The model is the MLP of benchmarks.mlp, one row of 64 floats a request, as JSON and as a binary tensor. Three servers
 are up: the old commit's, this checkout's, and this checkout's again; wrk asks one after the other, in an order that
 changes from round to round. A round's figure is the processor time of the server (user and system) by its requests.
-With --bounds the first server has this checkout's code too and the second declares bounds of its input.
+With --bounds the first server has this checkout's code too and the second declares bounds of its input. With --models
+the first has this checkout's code and the model alone, the second so many models, of which one is asked.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -49,16 +51,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--bounds", action="store_true", help="what bounds of the input cost, instead of two commits")
+    parser.add_argument("--models", type=int, default=0, help="what so many models cost, instead of two commits")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        old = ROOT if arguments.bounds else stack.enter_context(checkout(arguments.old, folder))
+        is_one_commit = arguments.bounds or arguments.models
+        old = ROOT if is_one_commit else stack.enter_context(checkout(arguments.old, folder))
         write_model(folder / "mlp.onnx")
         plain = folder / "tailcut.toml"
         plain.write_text(MANIFEST)
         bounded = folder / "bounded.toml"
         bounded.write_text(MANIFEST.replace('name = "x", ', f'name = "x", {_BOUNDS}'))
-        new = bounded if arguments.bounds else plain
+        new = bounded if arguments.bounds else many(folder, arguments.models) if arguments.models else plain
         servers = {
             "old": stack.enter_context(server(old, plain)),
             "new": stack.enter_context(server(ROOT, new)),
@@ -66,6 +70,17 @@ def main() -> None:
         }
         for kind, script in scripts(folder).items():
             report(kind, measure(servers, script, arguments.rounds, arguments.seconds, arguments.connections))
+
+
+def many(folder: Path, count: int) -> Path:
+    """Write a folder of equal models, of which the first is the one that is asked."""
+    for number in range(count):
+        model = folder / "models" / f"{number:02}"
+        model.mkdir(parents=True)
+        name = f"mlp{number:02}" if number else "mlp"
+        (model / "tailcut.toml").write_text(MANIFEST.replace('name = "mlp"', f'name = "{name}"'))
+        shutil.copy(folder / "mlp.onnx", model)
+    return folder / "models"
 
 
 @contextmanager
