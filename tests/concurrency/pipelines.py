@@ -124,10 +124,11 @@ class PipelineBench:
             )
         try:
             transform = RowTransform(MODEL, None, self._postprocess)
+            outputs = ("y", "z")
             yield Pipeline(
-                ServedVariant(dispatcher, deployment_version=version, input_specs=transform.specs),
+                ServedVariant(dispatcher, deployment_version=version, input_specs=transform.specs, outputs=outputs),
                 transform,
-                ("y", "z"),
+                outputs,
                 features=self.service,
                 caches=Caches(self.entity, self.tensor),
                 fallback_stale=self.fallback_stale,

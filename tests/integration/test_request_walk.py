@@ -15,7 +15,7 @@ PACKAGE = Path(tailcut.__file__).parent
 DESIGN = Path(__file__).parents[2] / "docs" / "design.md"
 TRACER = Path(__file__).with_name("request_tracer.py")
 
-MOST = 37
+MOST = 40
 """At the start of the renovation 45 files ran."""
 
 

@@ -25,6 +25,9 @@ from tailcut.manifest.references import folders_of
 
 log = logging.getLogger("tailcut.server")
 
+IMPORTS = threading.RLock()
+"""Held while a deployment's modules are imported: what is new in ``sys.modules`` is then that deployment's."""
+
 
 class Loading:
     """Notes what the import of the user's functions loads: begin it, import them, and end it."""
@@ -105,12 +108,13 @@ class LoadedCode:
         reference = source_reference(self._manifest)
         if not reference or self._source:
             return
-        before, began_s = frozenset(sys.modules), time.time()
-        function = resolve(reference, self._manifest)
-        with self._lock:
-            if not self._source:
-                self._graph.began_s, self._graph.before = began_s, before
-                self._add_source(reference, function, before)
+        with IMPORTS:
+            before, began_s = frozenset(sys.modules), time.time()
+            function = resolve(reference, self._manifest)
+            with self._lock:
+                if not self._source:
+                    self._graph.began_s, self._graph.before = began_s, before
+                    self._add_source(reference, function, before)
 
     def _add_source(self, reference: str, function: Callable[..., Any], before: frozenset[str]) -> None:
         self._roots[reference] = root_of(function, self._locator)

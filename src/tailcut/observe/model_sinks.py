@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tailcut.observe.recorder import Recorder
 from tailcut.observe.sinks import FinishedRequest, Sinks, VariantSwitch
 
@@ -28,13 +30,15 @@ class ModelSinks:
         """Take a request that has ended."""
         ended = self._ended
         ended.append(request)
-        if len(ended) >= _AT_ONCE:
-            self.flush()
+        if len(ended) == _AT_ONCE:
+            # In the next turn: the reply of this request goes first.
+            asyncio.get_running_loop().call_soon(self.flush)
 
     def batch(self, rows: int, duration_ns: int) -> None:
         """Take a batch that ran."""
         self.metrics.on_batch(self._model, rows, duration_ns)
-        self._others.batch(self._model, rows, duration_ns)
+        if self._others.all:
+            self._others.batch(self._model, rows, duration_ns)
 
     def switch(self, switch: VariantSwitch) -> None:
         """Take a switch; requests that ended before are handed over first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -9,6 +10,9 @@ from typing import NamedTuple, Protocol
 from tailcut.common.timings import Timings
 
 log = logging.getLogger("tailcut.server")
+
+_CAUGHT = (Exception, asyncio.CancelledError)
+"""A sink that looks at a cancelled future must not cancel the request."""
 
 
 class FinishedRequest(Protocol):
@@ -60,44 +64,45 @@ class Sinks:
 
     Attributes:
         errors: how often a sink raised.
+        all: the sinks.
     """
 
     def __init__(self) -> None:
         self.errors = 0
-        self._sinks: list[Sink] = []
-        self._logged: set[Sink] = set()
+        self.all: list[Sink] = []
+        self._logged: set[int] = set()
 
     def add(self, sink: Sink) -> None:
         """Hand everything that ends from now on to a sink, too."""
-        self._sinks.append(sink)
+        self.all.append(sink)
 
     def requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         """See ``Sink.on_requests``."""
-        for sink in self._sinks:
+        for sink in self.all:
             try:
                 sink.on_requests(model, requests)
-            except Exception as error:
+            except _CAUGHT as error:
                 self._failed(sink, error)
 
     def batch(self, model: str, rows: int, duration_ns: int) -> None:
         """See ``Sink.on_batch``."""
-        for sink in self._sinks:
+        for sink in self.all:
             try:
                 sink.on_batch(model, rows, duration_ns)
-            except Exception as error:
+            except _CAUGHT as error:
                 self._failed(sink, error)
 
     def switch(self, model: str, switch: VariantSwitch) -> None:
         """See ``Sink.on_switch``."""
-        for sink in self._sinks:
+        for sink in self.all:
             try:
                 sink.on_switch(model, switch)
-            except Exception as error:
+            except _CAUGHT as error:
                 self._failed(sink, error)
 
-    def _failed(self, sink: Sink, error: Exception) -> None:
+    def _failed(self, sink: Sink, error: BaseException) -> None:
         """Count an error of a sink, which must not hurt requests; it is logged once."""
         self.errors += 1
-        if sink not in self._logged:
-            self._logged.add(sink)
+        if id(sink) not in self._logged:
+            self._logged.add(id(sink))
             log.error("the sink %s failed; its later errors are only counted", type(sink).__name__, exc_info=error)

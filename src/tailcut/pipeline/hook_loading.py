@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tailcut import text
-from tailcut.code.loaded import LoadedCode, Loading
+from tailcut.code.loaded import IMPORTS, LoadedCode, Loading
 from tailcut.code.roots import serving_references
 from tailcut.common.tensors import Arrays
 from tailcut.errors import StartError
@@ -50,6 +50,11 @@ def import_code(manifest: Manifest, source: bool = False) -> HookCode:
         ManifestError: one cannot be imported, or a file of ``model.files`` is missing.
         StartError: a hook is async, or a tokenizer cannot be read.
     """
+    with IMPORTS:
+        return _import_code(manifest, source)
+
+
+def _import_code(manifest: Manifest, source: bool) -> HookCode:
     model = manifest.deployment.model
     loading = Loading(manifest)
     found: dict[str, Callable[..., Any]] = {

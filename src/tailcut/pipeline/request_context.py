@@ -21,6 +21,8 @@ class RequestContext:
         request_id: by which the log names it, where the client sent one and the log may need it.
         asked_ns: the shortest deadline that the client asked for, from the begin; 0 where it asked for none.
         is_streamed: whether its answer is a stream, with whose end it ends.
+        is_exact: whether only the served variant may answer, and nothing past its TTL: what it answers is kept under
+            the version of that variant.
         code: how it ended: "ok", or the error's; empty before.
     """
 
@@ -30,6 +32,7 @@ class RequestContext:
     request_id = ""
     asked_ns = 0
     is_streamed = False
+    is_exact = False
     code = ""
     cache = "off"
     disconnected: Callable[[], Awaitable[None]] | None = None

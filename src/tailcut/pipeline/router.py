@@ -25,9 +25,8 @@ class Router:
         self.fallback: ServedVariant | None = None
 
     def put(self, serving: ServedVariant, fallback: ServedVariant | None = None) -> None:
-        """Route requests to other variants from now on; those that were admitted stay where they are."""
-        self.serving = serving
-        self.fallback = fallback
+        """Route requests to these variants from now on; those that were admitted stay where they are."""
+        self.serving, self.fallback = serving, fallback
 
     @property
     def healthy(self) -> bool:
@@ -45,7 +44,7 @@ class Router:
             DeadlineExceeded: the deadline has passed.
             Shed, NotReady: there is no room.
         """
-        served, fallback = self.serving, self.fallback
+        served, fallback = self.serving, None if context.is_exact else self.fallback
         context.served = served
         if served.name:
             context.variant = served.name

@@ -6,7 +6,7 @@ Each protocol is a door to it. A door reads bytes and writes replies; everything
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter_ns
 from typing import Protocol, TypeVar
 
@@ -68,13 +68,13 @@ class DataPlane:
         self._models: dict[str, ModelPlane] = {}
         host.open_local = self.local
 
-    def local(self, name: str, *, by_entity: bool) -> LocalModel:
+    def local(self, name: str, key: Sequence[str]) -> LocalModel:
         """Return a model for the feature group of another.
 
         Args:
-            by_entity: whether the keys of the group are the model's entities.
+            key: columns of the group's key.
         """
-        return LocalModel(self.model(name), by_entity=by_entity)
+        return LocalModel(self.model(name), key)
 
     def model(self, name: str) -> ModelPlane:
         """Return the part that is of one model.
@@ -129,12 +129,11 @@ class ModelPlane:
         outcome = TailcutError.code
         try:
             answer = await work(context, headers, source)
-            if context.is_streamed:
-                outcome = ""
-            else:
+            if not context.is_streamed:
                 context.timings.lap(Stage.ENCODE, perf_counter_ns())
-                outcome = "ok"
-            return door.answered(context, headers, answer)
+            reply = door.answered(context, headers, answer)
+            outcome = "" if context.is_streamed else "ok"
+            return reply
         except TailcutError as error:
             outcome = error.code
             return door.failed(context, headers, *self._failed(context, headers, error))

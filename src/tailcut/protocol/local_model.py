@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter_ns
 from typing import Any, NoReturn, Protocol
 
 import msgspec
 
+from tailcut.common.timings import Stage
 from tailcut.errors import TailcutError
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.http import HeaderMap
@@ -30,8 +32,8 @@ class Plane(Protocol):
         """See ``ModelPlane.answer``."""
         ...
 
-    def carry(self, context: RequestContext, tenant: str, left_ns: int) -> None:
-        """See ``ModelPlane.carry``."""
+    def bound(self, context: RequestContext, asked_ns: int) -> None:
+        """See ``ModelPlane.bound``."""
         ...
 
 
@@ -58,13 +60,13 @@ class LocalModel:
 
     Args:
         plane: of the model that is asked.
-        by_entity: whether the keys of the group are its entities.
+        key: columns of the group's key. Where they are the model's entity, it is asked by entity.
     """
 
-    def __init__(self, plane: Plane, *, by_entity: bool) -> None:
+    def __init__(self, plane: Plane, key: Sequence[str]) -> None:
         self._plane = plane
         self._engine = plane.engine
-        self._by_entity = by_entity
+        self._key = sorted(key)
         self._version = b""
         self._engine.recorder.expect(ROUTE)
 
@@ -96,9 +98,12 @@ class LocalModel:
     async def _predict(self, context: RequestContext, headers: HeaderMap, ask: _Ask) -> list[Any]:
         rows, deadline_s, tenant = ask
         left_ns = int(deadline_s * 1e9) - context.timings.start_ns  # both by the monotonic clock
-        self._plane.carry(context, tenant, max(min(left_ns, self._engine.timeout_ns), 1))
+        context.tenant = tenant  # checked where the request came in; none where the group is shared by all
+        context.is_exact = True
+        self._plane.bound(context, max(min(left_ns, self._engine.timeout_ns), 1))
+        context.timings.lap(Stage.RECEIVE, perf_counter_ns())
         pipeline = self._engine.pipeline
-        if self._by_entity:
+        if sorted(self._engine.deployment.features.entity) == self._key:
             values = await pipeline.predict_entities(context, [_entity(row) for row in rows])
         else:
             values = await pipeline.predict_rows(context, rows)

@@ -62,7 +62,7 @@ class PredictRoutes:
         raw = await self._plane.receive(context, headers, body)
         pipeline = pipeline_of(self._engine, version) if version else self._engine.pipeline
         known = self._codecs.known
-        codec = known[1] if known is not None and known[0] is pipeline.serving else self._codecs.of(pipeline.serving)
+        codec = known[1] if known is not None and known[0]() is pipeline.serving else self._codecs.of(pipeline.serving)
         inference = codec.decode(raw, headers.get(BINARY_HEADER))
         if inference.timeout_ns or inference.priority:
             self._plane.bound_by_body(context, inference.timeout_ns, inference.priority)

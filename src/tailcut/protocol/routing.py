@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable, Callable
 from reprlib import repr as shown
 from typing import Generic, TypeVar
@@ -38,27 +39,27 @@ class Codecs(Generic[C]):
         make: a class with the arguments of ``InferenceCodec``.
 
     Attributes:
-        known: the last variant and its codec.
+        known: the last variant, whose end it does not hold up, and its codec.
     """
 
     def __init__(self, make: Callable[..., C], engine: Engine) -> None:
         self._make = make
         self._engine = engine
-        self.known: tuple[ServedVariant, C] | None = None
+        self.known: tuple[weakref.ref[ServedVariant], C] | None = None
 
     def of(self, served: ServedVariant) -> C:
         """Return the codec of a variant."""
-        if self.known is None or self.known[0] is not served:
+        if self.known is None or self.known[0]() is not served:
             deployment = self._engine.deployment
             codec = self._make(
                 deployment.name,
                 served.version,
                 served.specs,
-                tuple(tensor.name for tensor in deployment.model.outputs),
+                served.outputs,
                 max_rows=deployment.batching.max_queue_rows,
                 nan_outputs=[tensor.name for tensor in deployment.model.outputs if tensor.allow_nan],
             )
-            self.known = served, codec
+            self.known = weakref.ref(served), codec
         return self.known[1]
 
 

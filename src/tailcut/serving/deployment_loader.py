@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sized
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from tailcut.code.loaded import LoadedCode
 from tailcut.common.fingerprint import uses_gpu
@@ -14,7 +14,7 @@ from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.features import FeatureService
 from tailcut.features.source_opener import Models
 from tailcut.manifest import Deployment, Manifest
-from tailcut.models.background_loading import abandon, in_background, in_thread
+from tailcut.models.background_loading import abandon, close_later, in_background, in_thread
 from tailcut.models.deployment_version import is_live, runs_source, version_of
 from tailcut.models.device_time import DeviceTime
 from tailcut.models.dispatch.dispatcher import Dispatcher
@@ -222,27 +222,64 @@ async def _open(
     stand_in: StandIn | None,
     host: HostState | None,
 ) -> Opened:
-    loop = asyncio.get_running_loop()
     deployment = manifest.deployment
     # The user's modules are imported here, off the event loop: what resolves them later finds them imported.
     code = await asyncio.to_thread(import_code, manifest, runs_source(manifest, variant))
     transform = RowTransform(deployment.model, code.preprocess, code.postprocess, fields=code.fields)
-    outputs = tuple(tensor.name for tensor in deployment.model.outputs)
     warm, loading = await _first_warm(manifest, variant, code.files, stand_in, host)
-    variant = warm.variant
-    models, budget = (host.models, host.cores) if host is not None else (None, None)
-    hooks, caches, features = await _connect(manifest, code, transform, warm, loading, models)
+    connected = await _connect(manifest, code, transform, warm, loading, host.models if host is not None else None)
+    try:
+        return _assembled(manifest, sinks, in_flight, transform, code, warm, loading, connected, host)
+    except BaseException:
+        await connected.close()
+        if loading is not None:
+            abandon(loading, Warm.close)
+        close_later(Warm.close, warm)
+        raise
+
+
+class _Connected(NamedTuple):
+    """What a deployment's variants share, open."""
+
+    hooks: Hooks | None
+    caches: Caches
+    features: FeatureService | None
+
+    async def close(self) -> None:
+        """Close all of it."""
+        if self.hooks is not None:
+            await self.hooks.stop(0.0)
+        if self.features is not None:
+            await self.features.close()
+        await self.caches.close()
+
+
+def _assembled(
+    manifest: Manifest,
+    sinks: ModelSinks,
+    in_flight: Sized,
+    transform: RowTransform,
+    code: HookCode,
+    warm: Warm,
+    loading: asyncio.Task[Warm] | None,
+    connected: _Connected,
+    host: HostState | None,
+) -> Opened:
+    deployment, variant = manifest.deployment, warm.variant
+    outputs = tuple(tensor.name for tensor in deployment.model.outputs)
+    budget = host.cores if host is not None else None
     device = _device_time(warm, sinks)
-    observer = device or sinks
+    observer, loop = device or sinks, asyncio.get_running_loop()
     dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, observer, loop, budget)
-    served = _served(deployment, warm, dispatcher, transform, features, _limits(deployment, variant, code))
+    limits = _limits(deployment, variant, code)
+    served = _served(deployment, warm, dispatcher, transform, outputs, connected.features, limits)
     pipeline = Pipeline(
         served,
         transform,
         outputs,
-        hooks=hooks,
-        features=features,
-        caches=caches,
+        hooks=connected.hooks,
+        features=connected.features,
+        caches=connected.caches,
         fallback_stale="stale" in deployment.serve.fallback,
         in_flight=in_flight,
     )
@@ -256,6 +293,7 @@ def _served(
     warm: Warm,
     dispatcher: Dispatcher,
     transform: RowTransform,
+    outputs: tuple[str, ...],
     features: FeatureService | None,
     limits: PathLimits | None,
 ) -> ServedVariant:
@@ -268,6 +306,7 @@ def _served(
         features_version=features.version if features is not None and features.asks_models else None,
         limits=limits,
         input_specs=transform.specs,
+        outputs=outputs,
         rows_alone=rows_alone(variant),
     )
 
@@ -279,12 +318,12 @@ async def _connect(
     warm: Warm,
     loading: asyncio.Task[Warm] | None,
     models: Models | None,
-) -> tuple[Hooks | None, Caches, FeatureService | None]:
+) -> _Connected:
     """Place the hooks and open caches and features; where that fails, what is warm is closed."""
     outputs = tuple(tensor.name for tensor in manifest.deployment.model.outputs)
     try:
         hooks = await place_hooks(manifest.deployment, code, transform, warm, outputs)
-        return hooks, *await _open_stores(manifest, code, models)
+        return _Connected(hooks, *await _open_stores(manifest, code, models))
     except BaseException:
         if loading is None:
             warm.close()
@@ -346,7 +385,7 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, sinks: ModelSin
     )
     limits = _limits(deployment, warm.variant, running.code)
     pipeline = running.pipeline
-    served = _served(deployment, warm, dispatcher, pipeline.transform, pipeline.features, limits)
+    served = _served(deployment, warm, dispatcher, pipeline.transform, pipeline.outputs, pipeline.features, limits)
     pool = _pool(deployment, dispatcher, warm, sinks)
     return Opened(pipeline, served, pool, warm, running.code, device, budget=running.budget, versions=running.versions)
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from tailcut.code.loaded import LoadedCode
 from tailcut.errors import ArtifactError, TailcutError
-from tailcut.models.background_loading import abandon, foreseen, in_background
+from tailcut.models.background_loading import abandon, close_later, foreseen, in_background
 from tailcut.models.deployment_version import is_live, runs_source
 from tailcut.models.variant_loader import Warm, close_warm, open_variant
 from tailcut.models.warm_up import BRIEF
@@ -87,7 +87,7 @@ class Fallbacks:
                 task.cancel()
         _let_go(self._coming)
         _let_go(self._loading)
-        self._coming = self._loading = None
+        self._coming = self._loading = self._standing = None
 
     def samples(self, opened: Opened) -> Iterator[Sample]:
         """Yield whether a fallback is warm."""
@@ -106,7 +106,11 @@ class Fallbacks:
         warm = await coming
         self._coming = None
         if warm is not None:
-            fallback = open_beside(self._engine.manifest, opened, warm, self._engine.sinks)
+            try:
+                fallback = open_beside(self._engine.manifest, opened, warm, self._engine.sinks)
+            except BaseException:
+                close_later(Warm.close, warm)
+                raise
             self._engine.loaded_variants().set_fallback(fallback)
             log.info("fallback %s of version %s is warm", warm.variant.name, opened.variant.version)
 

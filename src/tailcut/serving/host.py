@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from reprlib import repr as shown
 from time import perf_counter, perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
 from tailcut import logs
 from tailcut.errors import NotFound, NotReady, StartError, TailcutError
@@ -36,10 +36,8 @@ _SEVERITY = ("ready", "draining", "stopped", "unloaded", "loading", "failed")
 _LONGEST_NAMES = 10
 
 
-class OpenLocal(Protocol):
-    """See ``DataPlane.local``."""
-
-    def __call__(self, name: str, *, by_entity: bool) -> ServedModel: ...
+OpenLocal = Callable[[str, Sequence[str]], ServedModel]
+"""See ``DataPlane.local``."""
 
 
 class Host:
@@ -132,7 +130,11 @@ class Host:
         for task in loading:
             task.cancel()
         await asyncio.gather(*loading, return_exceptions=True)
-        await asyncio.gather(*(engine.stop(timeout_s) for engine in self.engines.values()))
+        try:
+            await asyncio.gather(*(engine.stop(timeout_s) for engine in self.engines.values()))
+        finally:
+            for engine in self.engines.values():
+                engine.sinks.flush()
 
     @property
     def sinks(self) -> Sinks:
@@ -218,7 +220,7 @@ class Host:
                 f"{where}: model {name!r} is not served here", hint=f"this server has {_names(self._hosted)}"
             )
         assert self.open_local is not None, "a host with several models is asked through a data plane"
-        return self.open_local(name, by_entity=sorted(engine.deployment.features.entity) == sorted(key))
+        return self.open_local(name, key)
 
     async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """List every variant of every version of every model; see ``Repository.index``. New folders are found."""
@@ -296,13 +298,13 @@ class Host:
         """
         if self._phase:
             raise NotReady(f"the server is {self._phase}", hint="it unloads everything when it stops")
-        self._unloads[name] += name in self._hosted
+        if name in self._hosted:
+            self._unloads[name] += 1
         if self.has_failed(name):
             return  # there is nothing of it
         engine = self.engine(name)
-        if (task := self._loading.get(name)) is not None:
-            task.cancel()  # its state is "unloaded" then
-        else:
+        task = self._loading.get(name)
+        if task is None or not task.cancel():  # else its state is "unloaded" then
             with _about(name):
                 engine.unload()
         log.info("the model is unloaded; its memory is freed when its requests have ended", extra={"model": name})
@@ -479,14 +481,14 @@ class Host:
 
         def tick() -> None:
             now_ns = perf_counter_ns()
+            if self._phase != "stopped":
+                self._tick(loop)
             self.loop_lag.add(max(now_ns - due_ns, 0))
             for engine in self.engines.values():
                 engine.sinks.flush()
                 if engine.in_flight:
                     engine.watch_clients(loop)
             self.failures.flush(now_ns)
-            if self._phase != "stopped":
-                self._tick(loop)
 
         self._timer = loop.call_later(TICK_S, tick)
 

@@ -135,14 +135,18 @@ class Repository:
             raise NotReady(f"the model is {state}", hint="load it when it is ready, unloaded or failed")
 
     def _check_in_use(self) -> None:
-        if not self._is_in_use:
-            name = self._engine.deployment.name
-            raise NotReady(f"model {name!r} was unloaded while this load waited", hint="load it again")
+        if self._is_in_use:
+            return
+        name, state = self._engine.deployment.name, self._engine.state
+        if state == "stopped":
+            raise NotReady("the server has stopped", hint="load the model on another server")
+        raise NotReady(f"model {name!r} was unloaded while this load waited", hint="load it again")
 
     @property
     def _is_in_use(self) -> bool:
         """Whether a model is served that was not unloaded since this repository was made."""
-        return self._engine.is_loaded and self._engine.repository is self
+        engine = self._engine
+        return engine.is_loaded and engine.repository is self and engine.state != "stopped"
 
     def _entries(self, served: Variant | None, is_ready: bool, unjudged: str) -> list[dict[str, str]]:
         """Read the registry; blocks."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tailcut.code.digest import few
 from tailcut.code.loaded import LoadedCode
 from tailcut.errors import ArtifactError
@@ -11,11 +9,6 @@ from tailcut.manifest import Deployment
 from tailcut.manifest.answer_settings import other_settings, other_tensors
 from tailcut.models.deployment_version import has_own_types, is_live
 from tailcut.registry import Variant
-
-if TYPE_CHECKING:
-    pass
-
-_LOOK_S = 0.01
 
 
 def refuse_other_model(deployment: Deployment, files: LoadedCode, variant: Variant) -> None:

@@ -72,13 +72,15 @@ class Variants:
     def set_fallback(self, fallback: Opened) -> None:
         """Have another variant take what the one that is served has no room for."""
         self.opened.fallback = fallback
-        self.pipeline.router.fallback = fallback.served
+        self.pipeline.router.put(self.opened.served, fallback.served)
 
     async def retire(self) -> None:
         """Let all requests end, then close everything; no request is admitted any more."""
-        await self._close_after_requests(self.opened)
-        await asyncio.gather(*self._replaced.values(), return_exceptions=True)
-        await _close_stores(self.pipeline, _STORES_S)
+        try:
+            await self._close_after_requests(self.opened)
+        finally:
+            await asyncio.gather(*self._replaced.values(), return_exceptions=True)
+            await _close_stores(self.pipeline, _STORES_S)
 
     async def stop(self, timeout_s: float) -> None:
         """Fail what waits, let running batches end for at most ``timeout_s``, close everything."""
@@ -87,9 +89,12 @@ class Variants:
         for task in replaced.values():
             task.cancel()
         await asyncio.gather(*replaced.values(), return_exceptions=True)
-        await asyncio.gather(*(old.stop(timeout_s) for old in replaced))
-        await self.opened.stop(max(give_up_s - perf_counter(), 0.0))
+        closing = [opened.stop(timeout_s) for opened in (*replaced, self.opened)]
+        ended = await asyncio.gather(*closing, return_exceptions=True)
         await _close_stores(self.pipeline, max(give_up_s - perf_counter(), 0.0))
+        for error in ended:
+            if error is not None:
+                raise error
 
     def samples(self) -> Iterator[Sample]:
         """Yield how many replaced variants are still open."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -99,8 +100,12 @@ def test_a_request_costs_no_histogram_call(monkeypatch: pytest.MonkeyPatch) -> N
     recorder = sinks.metrics
     full: dict[str, Any] = dict.fromkeys(STAGE_NAMES, 1000)
     monkeypatch.setattr(Histogram, "add", lambda self, value: calls.append(value))
-    for number in range(1, 1001):
-        sinks.request(Ended(timings(**full), code="ok" if number % 3 else "shed"))
+
+    async def main() -> None:
+        for number in range(1, 1001):
+            sinks.request(Ended(timings(**full), code="ok" if number % 3 else "shed"))
+
+    asyncio.run(main())
     assert calls == []
     assert [stage.count for stage in recorder.stages] == [1000] * 11
     assert [recorder.ended["infer", outcome].count for outcome in OUTCOMES] == [667, 333, 0]

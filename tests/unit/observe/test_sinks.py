@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 from tests.observe_kit import Ended
@@ -14,7 +16,7 @@ from tailcut.observe.sinks import FinishedRequest, Sinks, VariantSwitch
 class Notes:
     """A sink that remembers everything."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: BaseException | None = None) -> None:
         self.seen: list[tuple[object, ...]] = []
         self._error = error
 
@@ -63,11 +65,52 @@ def test_many_requests_are_handed_over_before_anybody_asks() -> None:
     sinks, notes = Sinks(), Notes()
     sinks.add(notes)
     model = ModelSinks("a", sinks)
-    for _ in range(1000):
-        model.request(ended())
+
+    async def main() -> None:
+        for _ in range(1000):
+            model.request(ended())
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
     received = [len(routes) for _, _, routes in notes.seen if isinstance(routes, list)]
     assert sum(received) > 900
-    assert max(received) <= 64
+    assert max(received) <= 65
+
+
+def test_a_request_is_handed_over_after_the_turn_of_the_loop_in_which_it_ended() -> None:
+    """A sink that takes long must not delay the reply."""
+    sinks, notes = Sinks(), Notes()
+    sinks.add(notes)
+    model = ModelSinks("a", sinks)
+
+    async def main() -> None:
+        for _ in range(200):
+            model.request(ended())
+        assert notes.seen == []
+        await asyncio.sleep(0)
+        assert len(notes.seen) == 1
+
+    asyncio.run(main())
+
+
+@dataclass
+class Unhashable(Notes):
+    """A dataclass has no hash."""
+
+    error: BaseException
+
+    def __post_init__(self) -> None:
+        super().__init__(self.error)
+
+
+@pytest.mark.parametrize("error", [ValueError("full"), asyncio.CancelledError()], ids=lambda each: type(each).__name__)
+def test_whatever_a_sink_raises_stays_with_it(error: BaseException) -> None:
+    sinks = Sinks()
+    sinks.add(Unhashable(error))
+    model = ModelSinks("a", sinks)
+    for _ in range(2):
+        model.batch(1, 10)
+    assert sinks.errors == 2
 
 
 def test_a_sink_that_fails_hurts_no_other_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

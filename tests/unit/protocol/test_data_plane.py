@@ -146,3 +146,19 @@ def test_a_model_has_one_part_of_the_data_plane(tmp_path: Path) -> None:
     assert found.model("m") is found.model("m")
     with pytest.raises(NotFound, match="this server has 'm'"):
         found.model("other")
+
+
+def test_a_reply_that_cannot_be_made_is_an_error_and_ends_once(tmp_path: Path) -> None:
+    class Broken(Notes):
+        def answered(self, context: RequestContext, headers: object, answer: object) -> tuple[object, str]:
+            raise ZeroDivisionError
+
+    model = plane(tmp_path)
+
+    async def work(context: RequestContext, headers: Mapping[str, str], source: None) -> None:
+        context.is_streamed = True
+
+    said, incident = asyncio.run(model.answer(Broken(), "predict", work, {}, None))
+    assert said == "internal"
+    assert incident
+    assert ends(model) == {"internal": 1}

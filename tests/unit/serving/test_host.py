@@ -22,6 +22,7 @@ from tests.wait_kit import until
 from tailcut.errors import NotFound, NotReady, TailcutError
 from tailcut.logs import formatter
 from tailcut.models.loading_memory import LoadingMemory
+from tailcut.serving import host as host_module
 
 Test = Callable[[HostClient], Awaitable[None]]
 THREAD = ("pool.executor=thread", "pool.executors=1", "slo.timeout=20s", "server.kill=30s")
@@ -1109,3 +1110,46 @@ def test_the_host_names_models_that_are_unknown_and_those_that_failed(tmp_path: 
     assert caught.value.hint.endswith("'m09' and 2 more")
     with pytest.raises(NotReady, match=r"slo\.p95"):
         host.engine("m11")
+
+
+def test_rows_and_tensors_share_a_batch(tmp_path: Path, runtimes: Runtimes) -> None:
+    overrides = ("pool.executor=thread", "pool.executors=1")
+
+    async def main() -> None:
+        async with running_host(add_models(tmp_path, a=1.0), overrides=overrides) as client:
+            engine = client.host.engine("a")
+            dispatcher, fake = engine.pipeline.serving.dispatcher, runtimes.latest("a")
+            fake.hang()
+            asking = [asyncio.create_task(client.infer("a"))]
+            await until(lambda: dispatcher.running.rows == 2)
+            asking += [
+                asyncio.create_task(client.infer("a")),
+                asyncio.create_task(client.post("/predict/a", {"rows": [{"id": 1, "value": 2}]})),
+            ]
+            await until(lambda: dispatcher.scheduler.queue_rows == 3)
+            fake.release()
+            assert [reply.status for reply in await asyncio.gather(*asking)] == [200, 200, 200]
+            assert {rows: count for rows, (count, _) in engine.recorder.by_rows.items()} == {2: 1, 3: 1}
+
+    asyncio.run(main())
+
+
+def test_an_unload_in_the_moment_in_which_a_load_ends_is_carried_out(
+    tmp_path: Path, runtimes: Runtimes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with running_host(add_models(tmp_path, a=1.0, b=1.0)) as client:
+            host = client.host
+            host.unload("a")
+            told = host_module.tell_ready
+
+            def unload_next(*args: object) -> None:
+                told(*args)  # type: ignore[arg-type]
+                asyncio.get_running_loop().call_soon(host.unload, "a")  # before anything hears of the load's end
+
+            monkeypatch.setattr(host_module, "tell_ready", unload_next)
+            await host.load("a")
+            await until(lambda: host.engine("a").state == "unloaded")
+            assert not host.engine("a").is_loaded
+
+    asyncio.run(main())

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.host_kit import add_models, running_host
+from tests.host_kit import add_models, host_of, running_host
 from tests.wait_kit import until
 
 from tailcut.observe.sinks import FinishedRequest, VariantSwitch
@@ -40,5 +40,18 @@ def test_a_sink_of_the_host_receives_what_every_model_finished(tmp_path: Path) -
             assert (await client.unload("b")).status == 200
             assert (await client.load("b")).status == 200
             assert notes.switches == [("b", "source")]
+
+    asyncio.run(main())
+
+
+def test_what_ended_last_is_received_before_the_server_has_stopped(tmp_path: Path) -> None:
+    async def main() -> None:
+        notes, client = Notes(), host_of(add_models(tmp_path, a=1.0))
+        await client.app.start()
+        client.host.sinks.add(notes)
+        for _ in range(3):
+            await client.infer("a")
+        await client.app.stop()
+        assert len(notes.requests) == 3
 
     asyncio.run(main())

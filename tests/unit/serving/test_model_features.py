@@ -164,6 +164,63 @@ def test_the_model_has_the_callers_deadline_less_what_the_caller_needs_itself(
     serve(folder, test)
 
 
+def test_a_model_that_loads_beside_others_has_the_version_that_it_has_alone(folder: Path) -> None:
+    """The modules of the others are none of its code."""
+
+    async def test(client: Client) -> None:
+        engines = client.app.host.engines
+        beside = {name: engine.pipeline.serving.own_version for name, engine in engines.items()}
+        for name in engines:
+            client.app.host.unload(name)
+        for name in engines:
+            await client.app.host.load(name)
+        assert {name: engine.pipeline.serving.own_version for name, engine in engines.items()} == beside
+
+    serve(folder, test)
+
+
+def test_an_answer_made_while_the_model_was_switched_is_not_kept_under_the_version_before(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given keys of the first version and a value of the second, when the first is back, then it computes anew."""
+    slow = '[slo]\ntimeout = "10s"\n[features]\ntimeout = "10s"'
+    edit(folder, "parent", ("[features]", slow))
+    plain, factors = LocalModel.predict, [3.0]
+
+    async def switch(client: Client, factor: float) -> None:
+        scaled(folder / "child" / "model.onnx", factor, 3)
+        client.app.host.unload("child")
+        await client.app.host.load("child")
+
+    async def test(client: Client) -> None:
+        async def predicted(self: LocalModel, *arguments: Any) -> list[Any]:
+            if factors:
+                await switch(client, factors.pop())
+            return await plain(self, *arguments)
+
+        monkeypatch.setattr(LocalModel, "predict", predicted)
+        assert (await predict(client, "abc")).status == 200
+        await switch(client, 2.0)
+        again = await predict(client, "abc")
+        assert again.json["predictions"][0]["y"][0] == 60
+        assert again.headers["x-tailcut-cache"] == "miss"
+
+    serve(folder, test)
+
+
+def test_a_group_that_all_tenants_share_asks_its_model_without_a_tenant(folder: Path) -> None:
+    async def main() -> None:
+        app = ASGIApplication(load_host([folder], environment={}, overrides=["server.tenant_header=x-tenant"]))
+        await app.start()
+        try:
+            reply = await Client(app).post("/predict/parent", {"entities": ["abc"]}, {"x-tenant": "acme"})
+            assert reply.status == 200, reply.body
+        finally:
+            await app.stop()
+
+    asyncio.run(main())
+
+
 # -- What does not fit ---------------------------------------------------------------------------------------------
 
 PLAIN_CHILD = """

@@ -38,9 +38,10 @@ class EntityCacheStage:
         async def answer(context: RequestContext, keys: Sequence[EntityKey]) -> Answers:
             if not cache.advisor.on and context.refusal is None:
                 return await self._watched(entities, context, keys)
-            cache_keys = self._keys(context, keys)
+            version = _version(context)
+            cache_keys = self._keys(version, context, keys)
             if context.refusal is not None:
-                return recall(cache, context, cache_keys, context.refusal, stale=stale), []
+                return recall(cache, context, cache_keys, context.refusal, stale=stale and not context.is_exact), []
             get = cache.store.get_nowait
             values = [get(key) for key in cache_keys]
             context.timings.lap(Stage.ENTITY_CACHE, perf_counter_ns())
@@ -51,9 +52,13 @@ class EntityCacheStage:
 
             async def make(at: list[int]) -> tuple[list[msgspec.Raw], list[float]]:
                 answers, lives_s = await entities(context, [keys[index] for index in at])
+                if _version(context) != version:  # a model that computes features was switched: the keys do not fit
+                    lives_s = [min(life_s, 0.0) for life_s in lives_s]
                 return [msgspec.Raw(encode_answer(answer)) for answer in answers], lives_s
 
-            made = await CacheFill(cache, context, Stage.ENTITY_CACHE, cache_keys, values, make, fallback=stale).fill()
+            made = await CacheFill(
+                cache, context, Stage.ENTITY_CACHE, cache_keys, values, make, fallback=stale and not context.is_exact
+            ).fill()
             if not made and context.cache == "miss":
                 context.cache = "hit"
             return values, []
@@ -64,18 +69,21 @@ class EntityCacheStage:
         """Yield the samples of the cache."""
         return cache_samples("entity", self._cache)
 
-    def _keys(self, context: RequestContext, keys: Sequence[EntityKey]) -> list[bytes]:
-        assert context.served is not None, "a request is admitted before its answer is looked up"
-        version = context.served.deployment_version
+    def _keys(self, version: bytes, context: RequestContext, keys: Sequence[EntityKey]) -> list[bytes]:
         return [entity_prediction_key(version, context.tenant, key, self._outputs) for key in keys]
 
     async def _watched(self, entities: EntityHandler, context: RequestContext, keys: Sequence[EntityKey]) -> Answers:
         """Answer without the cache, and see with a few keys whether it would pay again."""
         cache = self._cache
         some = [keys[at] for at in watched(keys)]
-        cache.watch(self._keys(context, some))
+        cache.watch(self._keys(_version(context), context, some))
         context.timings.lap(Stage.ENTITY_CACHE, began_ns := perf_counter_ns())
         found = await entities(context, keys)
         if some:
             cache.advisor.missed((perf_counter_ns() - began_ns) / len(keys))
         return found
+
+
+def _version(context: RequestContext) -> bytes:
+    assert context.served is not None, "a request is admitted before its answer is looked up"
+    return context.served.deployment_version

@@ -39,7 +39,7 @@ class TensorCacheStage:
                 return await self._watched(tensors, context, inputs, rows, outputs)
             keys = tensor_row_keys(_version(context), context.tenant, inputs, rows, outputs, cache.normal)
             if context.refusal is not None:
-                known = recall(cache, context, keys, context.refusal, stale=stale)
+                known = recall(cache, context, keys, context.refusal, stale=stale and not context.is_exact)
                 return _joined(known, outputs)
             get = cache.store.get_nowait
             found = [get(key) for key in keys]
@@ -55,7 +55,9 @@ class TensorCacheStage:
                     fresh = await tensors(context, wanted, len(at), outputs)
                     return [_row(fresh, place) for place in range(len(at))], [math.inf] * len(at)
 
-                made = await CacheFill(cache, context, Stage.TENSOR_CACHE, keys, found, make, fallback=stale).fill()
+                made = await CacheFill(
+                    cache, context, Stage.TENSOR_CACHE, keys, found, make, fallback=stale and not context.is_exact
+                ).fill()
                 if told and not made and context.cache == "miss":
                     context.cache = "hit"
             result = _joined(found, outputs)
@@ -90,7 +92,7 @@ class TensorCacheStage:
 
 def _version(context: RequestContext) -> bytes:
     assert context.served is not None, "a request is admitted before its answer is looked up"
-    return context.served.deployment_version
+    return context.served.own_version  # the inputs say what the features were
 
 
 def _row(arrays: Arrays, place: int) -> Arrays:
