@@ -38,6 +38,7 @@ from tailcut.features.sources.base import (
     SourceError,
     SourceShed,
     SourceUnreachable,
+    StaleValues,
 )
 
 _log = logging.getLogger("tailcut.features")
@@ -266,6 +267,8 @@ class Calls:
         row: Row | None = group.default_row
         if answer is not None:
             row = dict(zip(group.spec.columns, answer, strict=True))
+        if isinstance(answer, StaleValues):
+            return Entry(row, asked_s, 0.0)
         if row is None:
             ttl_s = negative_ttl_s(group.longest_ttl_s)
             return Entry(None, asked_s + ttl_s, ttl_s)

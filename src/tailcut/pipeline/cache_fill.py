@@ -97,7 +97,7 @@ class CacheFill(Generic[V]):
         joined: list[Flight[V]] = []
         for key in missing:
             flight = flights.of(key) if join else None
-            # Who is served later than this request would hold it up.
+            # A request of lower priority would hold this one up.
             if flight is not None and flight.level <= level:
                 joined.append(flight)
             else:

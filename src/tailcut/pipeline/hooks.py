@@ -77,8 +77,8 @@ class _Worker:
             try:
                 self._loop.call_soon_threadsafe(self._done, self, job, result, perf_counter_ns() - started_ns)
             except RuntimeError:
-                break  # the loop is closed: nobody is left to be told
-            del job, result  # an idle thread keeps nobody's arrays
+                break  # the loop is closed
+            del job, result  # an idle thread keeps no arrays alive
 
 
 def _attempt(job: _Job) -> Any:
@@ -95,7 +95,7 @@ class Hooks:
     """Where each call of the user's hooks runs, and the threads for the slow ones. Owned by the event loop.
 
     Threads are made when a call needs one. A call whose request has ended, at its deadline or because its client left,
-    is dropped where it still waits; where it runs it runs on, its result belongs to nobody, and its thread is busy
+    is dropped where it still waits; where it runs it runs on, its result is dropped, and its thread is busy
     until it returns.
 
     Args:
@@ -189,7 +189,7 @@ class Hooks:
         self, name: str, placement: Placement, context: RequestContext, rows: int, work: Callable[[], T]
     ) -> T:
         if context.gone:
-            raise asyncio.CancelledError  # it left between two waits: nobody is there for whom to compute
+            raise asyncio.CancelledError  # the client left between two waits
         left_ns = context.deadline_ns - self._now_ns()
         self._check_room(name, left_ns)
         future: asyncio.Future[T] = self._loop.create_future()

@@ -28,7 +28,7 @@ ENTRY_OVERHEAD_BYTES = 200
 """What an entry costs beside its value: key, tuple, dict slots (measured with tracemalloc at 100,000 entries)."""
 
 STALE = float("-inf")
-"""Life of an answer that was made of stale features: it is not kept, and who gets it is told."""
+"""Life of an answer that was made of stale features: it is not kept, and the reply says so."""
 
 _JUDGED_MISSES = 64
 """A cache is judged after so many misses: a hit costs nothing for it."""
@@ -46,7 +46,7 @@ class Flight(Generic[V]):
     """A key that a request is working out.
 
     Attributes:
-        level: of the request's priority; who is served before it does not wait for it.
+        level: priority of the request; requests of higher priority do not wait for it.
         value: None until it is there, and in the end where the request failed.
         ended: whether it has ended, well or not.
         stale: whether it was made of stale features.
@@ -71,7 +71,7 @@ class Flight(Generic[V]):
         return self._future
 
     def end(self) -> None:
-        """Wake those who wait."""
+        """Wake the requests that wait."""
         self.ended = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)

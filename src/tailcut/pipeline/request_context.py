@@ -67,7 +67,7 @@ class Arrivals:
 
 
 class InFlight:
-    """As long as there are requests of a model, those that arrive included, whosever they are."""
+    """Its length is the number of a model's requests in flight, and of arriving requests to any model."""
 
     __slots__ = ("_arrivals", "_in_flight")
 

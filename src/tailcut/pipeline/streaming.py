@@ -45,7 +45,7 @@ class Streams:
         """End every stream with an error; those that begin from now on, too: they would hold a stop up."""
         self.are_stopping = True
         for stream in self._running:
-            stream.parts.put_nowait(None)  # for who waits for a part
+            stream.parts.put_nowait(None)  # wakes the request that waits for a part
 
     def check_room(self) -> None:
         """Refuse one stream too many; raises Shed, and NotReady where all end."""
@@ -199,4 +199,4 @@ class _Stream:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            self._ended.set()  # the loop is closed: nobody is left to read
+            self._ended.set()  # the loop is closed

@@ -122,7 +122,7 @@ class ModelPlane:
             start_ns: when the request began; 0 for now.
 
         Raises:
-            CancelledError: the client is gone, or its own deadline has passed: no one hears the answer.
+            CancelledError: the client is gone, or its own deadline has passed.
         """
         engine = self.engine
         context = engine.begin(route, start_ns or perf_counter_ns())

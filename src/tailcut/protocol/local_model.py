@@ -88,18 +88,17 @@ class LocalModel:
         """Longest time that it takes for an answer."""
         return self._engine.timeout_ns / 1e9
 
-    async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> list[Any]:
+    async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> tuple[list[Any], bool]:
         """Answer rows; see ``ServedModel.predict``."""
-        found: list[Any] = await self._plane.answer(
-            LOCAL_DOOR, ROUTE, self._predict, NO_HEADERS, (rows, deadline_s, tenant)
-        )
+        ask = rows, deadline_s, tenant
+        found: tuple[list[Any], bool] = await self._plane.answer(LOCAL_DOOR, ROUTE, self._predict, NO_HEADERS, ask)
         return found
 
-    async def _predict(self, context: RequestContext, headers: HeaderMap, ask: _Ask) -> list[Any]:
+    async def _predict(self, context: RequestContext, headers: HeaderMap, ask: _Ask) -> tuple[list[Any], bool]:
         rows, deadline_s, tenant = ask
-        left_ns = int(deadline_s * 1e9) - context.timings.start_ns  # both by the monotonic clock
         context.tenant = tenant  # checked where the request came in; none where the group is shared by all
         context.is_exact = True
+        left_ns = int(deadline_s * 1e9) - context.timings.start_ns  # both by the monotonic clock
         self._plane.bound(context, max(min(left_ns, self._engine.timeout_ns), 1))
         context.timings.lap(Stage.RECEIVE, perf_counter_ns())
         pipeline = self._engine.pipeline
@@ -107,7 +106,8 @@ class LocalModel:
             values = await pipeline.predict_entities(context, [_entity(row) for row in rows])
         else:
             values = await pipeline.predict_rows(context, rows)
-        return [msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value for value in values]
+        decoded = [msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value for value in values]
+        return decoded, context.cache == "stale"
 
 
 def _entity(row: dict[str, Any]) -> Any:

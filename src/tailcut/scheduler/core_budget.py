@@ -21,7 +21,7 @@ _RATE_NS = 500_000_000.0
 """A model's use of cores is averaged over about so long."""
 
 _ACTIVE_CORES = 0.002
-"""A model that uses less has nobody waiting for it: it limits no other's batches."""
+"""A model that uses fewer cores is not in use: it does not limit the batches of others."""
 
 _SLACK = 0.5
 """Of the time that an SLO leaves a model beside its own batch, so much may pass before one of its batches begins."""
@@ -34,7 +34,7 @@ _TYPICAL = 0.1
 
 
 class CoreBudget:
-    """The slots, and who waits for one.
+    """The core slots of a machine, and the schedulers that wait for one.
 
     Args:
         cores: slots, at least 1.
@@ -67,7 +67,7 @@ class CoreBudget:
             share: weight of the model; above 0.
             width: slots that a batch takes.
             limit_ns: of the SLO: until when a request is to be answered.
-            background: it begins only while nobody in the foreground waits.
+            background: it begins only while no foreground scheduler waits.
         """
         found = self._models.setdefault(model, _Model())
         found.share = share
@@ -76,7 +76,7 @@ class CoreBudget:
         return user
 
     def first(self) -> CoreUser | None:
-        """Return who begins next of those that wait."""
+        """Return the waiting scheduler that begins next; None where none waits."""
         waiting = [user for model in self._active for user in model.users if user.waits]
         if not waiting:
             return None
@@ -88,7 +88,7 @@ class CoreBudget:
         return min(waiting, key=lambda user: (user.urgent_ns, user.model.virtual_ns))
 
     def wake_next(self) -> None:
-        """Tell whoever begins next, where a slot is free."""
+        """Wake the scheduler that begins next, where a slot is free."""
         if self.free > 0 and (user := self.first()) is not None:
             user.wake()
 

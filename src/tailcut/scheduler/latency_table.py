@@ -40,8 +40,7 @@ three, the table is wrong as well."""
 _FOLLOWS = 100
 """What sizes that run have in common is shared by those that do not: half of it by one that last ran so many batches
 ago. In a slow spell the speed rises, and later the sizes that run are corrected downwards. A size that does not run
-would keep the higher speed and rise with each spell. (Seen: eight rows at ten times their time, so that requests were
-shed at half of the capacity.)"""
+would keep the higher speed and rise with each spell."""
 
 
 @dataclass(slots=True)
@@ -135,7 +134,7 @@ class LatencyTable:
         return ratio
 
     def _rests(self, size: SizeTime) -> float:
-        """Return how far a size follows those that run, from 0 for the one that ran last to 1."""
+        """Return how far a size follows those that run, near 0 for the one that ran last, up to 1."""
         passed = self._batches - size.ran_at
         return passed / (passed + _FOLLOWS)
 

@@ -37,7 +37,7 @@ TICK_S = 0.1
 
 
 class Engine:
-    """What the protocols in front talk to: one model. Owned by the event loop.
+    """One model, as the protocols use it. Owned by the event loop.
 
     Args:
         host: state that it shares with the other models of the process.

@@ -42,7 +42,7 @@ class Fallbacks:
         self._attaching: asyncio.Task[None] | None = None
         self._relieving: asyncio.Task[None] | None = None
         self._standing: Opened | None = None
-        # What is open or being opened and is nobody else's yet: a fallback, and what one stands in for.
+        # Opened here and not handed over yet: a fallback, and the variant that it stands in for.
         self._coming: asyncio.Task[Warm | None] | None = None
         self._loading: asyncio.Task[Warm | None] | None = None
 
@@ -117,7 +117,7 @@ class Fallbacks:
     async def _relieve(self, opened: Opened) -> None:
         """Put what is to be served in the place of ``opened``, unless somebody puts anything there before.
 
-        Where nothing follows the registry, nobody else tries again what cannot be opened: this does, from time to time.
+        Where nothing follows the registry, a variant that could not be opened is tried again here, from time to time.
         """
         engine, variant = self._engine, opened.variant
         log.info("fallback %s of version %s answers until the served variant is warm", variant.name, variant.version)

@@ -287,7 +287,7 @@ class Host:
                 raise NotReady(
                     why or f"model {name!r} was unloaded while it was loading", hint="load it again"
                 ) from None
-            raise  # whoever asked is gone; the model is loaded all the same
+            raise  # the client is gone; the model is loaded all the same
 
     def unload(self, name: str) -> None:
         """Answer no more requests to a model until the next load; its memory is freed when its requests have ended.

@@ -1,4 +1,4 @@
-"""What all models of a process share: the log of failures, requests that are arriving, the event loop's lag."""
+"""State that all models of a process share: the log of failures, arriving requests, the event loop's lag."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HostState:
     """State of the process, not of a model. Owned by the event loop.
 
     Attributes:
-        arrivals: requests that were read and not begun yet; of which model, nobody knows by then.
+        arrivals: requests that were parsed but not started, of any model.
         loop_lag: nanoseconds by which the event loop woke up later than asked.
         sinks: receive what models finish, besides each one's metrics.
         memory: lets models be loaded at once as far as there is memory for them.

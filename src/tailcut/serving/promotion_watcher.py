@@ -64,7 +64,7 @@ class Follower:
         loading: whether a variant is being loaded now.
         switches, failures: how many there were.
         decisions: how often it was settled what is served, whether or not that was served already.
-        switching: held by whoever may put another variant in place.
+        switching: the lock that is held while another variant is put in place.
     """
 
     def __init__(

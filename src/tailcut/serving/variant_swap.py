@@ -1,4 +1,4 @@
-"""Which variants this process cannot serve, because they are of another manifest or other code."""
+"""Refusal of variants that were built with another manifest or other code than this process has."""
 
 from __future__ import annotations
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 from tests.app_kit import Client, counters
 from tests.chain_kit import CHILD, HOOKS, PARENT, PRIORS, add_chain, scaled
+from tests.wait_kit import until
 
 from tailcut.errors import ManifestError, StartError
 from tailcut.manifest.host import load_host
@@ -143,7 +146,7 @@ def test_the_model_has_the_callers_deadline_less_what_the_caller_needs_itself(
     seen: list[float] = []
     plain = LocalModel.predict
 
-    async def predicted(self: LocalModel, rows: Any, deadline_s: float, tenant: str) -> list[Any]:
+    async def predicted(self: LocalModel, rows: Any, deadline_s: float, tenant: str) -> Any:
         seen.append(deadline_s - asyncio.get_running_loop().time())
         return await plain(self, rows, deadline_s, tenant)
 
@@ -193,7 +196,7 @@ def test_an_answer_made_while_the_model_was_switched_is_not_kept_under_the_versi
         await client.app.host.load("child")
 
     async def test(client: Client) -> None:
-        async def predicted(self: LocalModel, *arguments: Any) -> list[Any]:
+        async def predicted(self: LocalModel, *arguments: Any) -> Any:
             if factors:
                 await switch(client, factors.pop())
             return await plain(self, *arguments)
@@ -204,6 +207,31 @@ def test_an_answer_made_while_the_model_was_switched_is_not_kept_under_the_versi
         again = await predict(client, "abc")
         assert again.json["predictions"][0]["y"][0] == 60
         assert again.headers["x-tailcut-cache"] == "miss"
+
+    serve(folder, test)
+
+
+def test_what_the_model_made_from_stale_features_is_not_kept(folder: Path) -> None:
+    """Given a model whose own source is down, then its answers are passed on, and asked for again."""
+    group = PRIOR_GROUP.replace('ttl = "1h"', 'ttl = "1ms"\nstale_for = "1h"')
+    edit(folder, "child", ("[serve]", f"[features]\nentity = ['text']\nrefresh_ahead = false\n{group}[serve]"))
+    (folder / "child" / "child_features.py").write_text(
+        "down = []\n\ndef words(keys, context):\n    if down:\n        raise OSError('away')\n"
+        "    return [{'words': 1} for _ in keys]\n"
+    )
+
+    async def test(client: Client) -> None:
+        child = client.app.host.engine("child")
+        assert (await client.post("/predict/child", {"entities": ["abc"]})).status == 200  # in its feature cache
+        modules = [module for name, module in sys.modules.items() if name == "child_features"]
+        modules[-1].down.append(True)
+        began_s = monotonic()
+        await until(lambda: monotonic() > began_s + 0.002)  # past the TTL
+        before = len(asked(client))
+        for number in (1, 2):
+            assert (await predict(client, "abc")).status == 200
+            assert len(asked(client)) == before + number, "each time anew"
+        assert child.state == "ready"
 
     serve(folder, test)
 

@@ -13,6 +13,14 @@ from tailcut.features.key_types import ANY, KeyType, inferred
 Key = tuple[Any, ...]
 """Values of a group's key columns, in order."""
 Values = tuple[Any, ...]
+
+
+class StaleValues(tuple[Any, ...]):
+    """Values that were past their TTL when the source gave them: they are used once, and are fresh for no time."""
+
+    __slots__ = ()
+
+
 """Values of a group's feature columns, in order."""
 
 

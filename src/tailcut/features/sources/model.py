@@ -18,6 +18,7 @@ from tailcut.features.sources.base import (
     SourceDown,
     SourceError,
     SourceShed,
+    StaleValues,
     Values,
     exact_values,
 )
@@ -41,11 +42,14 @@ class ServedModel(Protocol):
         """Rows that one call should have at most: those of a full batch."""
         ...
 
-    async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> list[Any]:
-        """Answer rows by the model's own scheduler and caches; one value per row.
+    async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> tuple[list[Any], bool]:
+        """Answer rows by the model's own scheduler and caches.
 
         Args:
             deadline_s: by the monotonic clock.
+
+        Returns:
+            one value per row, and whether one was made from features past their TTL.
 
         Raises:
             TailcutError: why there is no answer.
@@ -99,7 +103,7 @@ class ModelSource:
 
     async def _ask(self, rows: Sequence[dict[str, Any]], context: SourceContext) -> list[Answer]:
         try:
-            answers = await self._model.predict(rows, context.deadline_s, context.tenant)
+            answers, is_stale = await self._model.predict(rows, context.deadline_s, context.tenant)
         except Shed as error:
             raise SourceShed(f"{self._where}: {error.message}", error.retry_after_s) from error
         except WrongFields as error:
@@ -111,7 +115,8 @@ class ModelSource:
             raise ModelDown(f"{self._where} did not answer in time: {error.message}", self._late_hint()) from error
         except TailcutError as error:
             raise ModelDown(f"{self._where}: {error.message}", error.hint) from error
-        return [self._values(answer) for answer in answers]
+        found = [self._values(answer) for answer in answers]
+        return [StaleValues(each) if is_stale and isinstance(each, tuple) else each for each in found]
 
     async def fetch_all(self, context: SourceContext) -> list[tuple[Key, Values]]:
         """Refuse: a model has no table."""

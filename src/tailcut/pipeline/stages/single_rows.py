@@ -13,7 +13,7 @@ from tailcut.pipeline.row_transform import Rows
 from tailcut.pipeline.stages import RowHandler
 
 _CACHE = ("stale", "miss", "hit")
-"""What is said of a request where its rows differ: the first of these that is true of one."""
+"""Cache state of a request whose rows differ: the first of these that one row has."""
 
 
 async def answer_singly(predict: RowHandler, context: RequestContext, rows: Rows, from_client: bool) -> list[Any]:
