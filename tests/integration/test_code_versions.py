@@ -158,7 +158,11 @@ def store() -> Iterator[RedisServer]:
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
-    """Write files; an empty text where a folder lies removes it."""
+    """Write files; an empty text where a folder lies removes it.
+
+    Python knows an edit by the second and the size of its file: compiled modules are removed, since a server may have
+    started and stopped within the second of the first text.
+    """
     for name, text in files.items():
         path = folder / name
         if path.is_dir():
@@ -166,6 +170,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+        shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
 
 
 def deploy(folder: Path, store: RedisServer, case: Case, group: str = FUNCTION) -> Path:

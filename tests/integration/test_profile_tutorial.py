@@ -82,5 +82,8 @@ def test_a_tutorial_application_is_profiled_as_it_is(tmp_path: Path) -> None:
         assert all(span.parent < number for number, span in enumerate(one.spans))
     found = attribute(recording)
     assert (found.stage_ns.sum(axis=1) == found.flat.done_ns - found.flat.intended_ns).all()
-    unknown = found.stage_ns[:, STAGES.index(Stage.UNATTRIBUTED)] / (found.flat.left_ns - found.flat.entered_ns)
+    took_ns = found.flat.left_ns - found.flat.entered_ns
+    seen = took_ns > 0
+    assert seen.mean() > 0.5, "beside other work some are not matched"
+    unknown = found.stage_ns[seen, STAGES.index(Stage.UNATTRIBUTED)] / took_ns[seen]
     assert np.median(unknown) < 0.05
