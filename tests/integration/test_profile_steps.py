@@ -93,7 +93,7 @@ def test_what_a_step_is_said_to_take_is_what_removing_it_wins(
     found = steps(recorded, path)[label.format(line_of("def add_ratios"))]
     assert (found.place, found.stage, found.per_request) == (line_of(place), stage, 1.0)
     won_ms = busy_ms(recorded, path) - busy_ms(recorded, f"{path}/without")
-    assert won_ms > 3.0
+    assert won_ms > 1.0, "the step is large on any processor"
     assert found.mean_ms == pytest.approx(won_ms, rel=0.25)
 
 
