@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,20 @@ def host_of(*paths: Path, overrides: Sequence[str] = ()) -> HostClient:
         load_host(paths, environment={}, overrides=[f"server.management_tokens={tokens}", *overrides])
     )
     return HostClient(app)
+
+
+def serve(folder: Path, test: Callable[[Client], Awaitable[None]], overrides: Sequence[str] = ()) -> None:
+    """Serve a folder of models in one server and run a test against it."""
+
+    async def main() -> None:
+        app = ASGIApplication(load_host([folder], environment={}, overrides=overrides))
+        await app.start()
+        try:
+            await test(Client(app))
+        finally:
+            await app.stop()
+
+    asyncio.run(main())
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.executors.in_process import InlineExecutor
 from tailcut.observe.model_sinks import ModelSinks
 from tailcut.pipeline.cache_stores import Caches
-from tailcut.pipeline.pipeline import Pipeline
+from tailcut.pipeline.pipeline import Pipeline, Stores
 from tailcut.pipeline.prediction_cache import Name, PredictionStore, json_bytes, size_bytes
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import RowTransform
@@ -128,9 +128,7 @@ class PipelineBench:
             yield Pipeline(
                 ServedVariant(dispatcher, deployment_version=version, input_specs=transform.specs, outputs=outputs),
                 transform,
-                outputs,
-                features=self.service,
-                caches=Caches(self.entity, self.tensor),
+                Stores(None, Caches(self.entity, self.tensor), self.service),
                 fallback_stale=self.fallback_stale,
                 in_flight=self.in_flight,
             )

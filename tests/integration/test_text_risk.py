@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import sqlite3
-from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("fastapi")
 
 from tests.app_kit import Answer, Client, samples
+from tests.host_kit import serve
 
-from tailcut.manifest.host import load_host
-from tailcut.transport.asgi import ASGIApplication
 from text_risk import data
 from text_risk.pilot import Service, Ticket
 from text_risk.prepare import DATABASE, prepare
@@ -51,20 +49,6 @@ def folder(prepared: tuple[Path, dict[str, Any]], tmp_path: Path) -> Path:
         path.unlink()
         path.write_bytes(content)
     return copy
-
-
-def serve(folder: Path, test: Callable[[Client], Awaitable[None]]) -> None:
-    """Serve both models in one server and run a test against it."""
-
-    async def main() -> None:
-        app = ASGIApplication(load_host([folder], environment={}))
-        await app.start()
-        try:
-            await test(Client(app))
-        finally:
-            await app.stop()
-
-    asyncio.run(main())
 
 
 async def ask(client: Client, text: str, customer: int) -> Answer:

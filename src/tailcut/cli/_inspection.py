@@ -41,7 +41,7 @@ class Inspection:
     """What ``tailcut check`` sees of one model.
 
     Args:
-        engine: the model, not started yet; whoever made it stops it.
+        engine: the model, not started yet; the caller stops it.
         entity: an entity to ask for; ``msgspec.UNSET`` for none.
         row: a feature row to send instead; None for none. Without either the model gets a row of the holdout that its
             version keeps, else an invented one.

@@ -47,7 +47,7 @@ class Graph:
         began_s: a file that changed later than this, and was imported since, may be another one than was imported:
             seconds since the epoch; None where that does not matter.
         before: modules that had been imported by then, at any time since this process started.
-        uncertain: modules of which nobody knows the text that this process runs.
+        uncertain: modules whose text, as this process runs it, is unknown.
         stale: modules whose files have another text by now than the one that this process runs.
     """
 

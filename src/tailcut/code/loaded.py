@@ -92,7 +92,7 @@ class LoadedCode:
         self._graph.add(self._beside)
         self._data = data_files.hashed(manifest)
         self._old_data = self._data_of_old_imports(before)
-        # Modules may hold what they read at their import, or read it again: nobody knows.
+        # Whether modules hold what they read at their import, or read it again, is unknown.
         self._run_data = self._data | {name: f"unknown-{secrets.token_hex(8)}" for name in self._old_data}
         self.stale: tuple[str, ...] = ()
         self._listed: dict[bool, Code] = {False: self._listing(self._graph, set())}

@@ -140,7 +140,7 @@ def find_subject(
         ManifestError: as ``load_host``; there is no such model; or several compute features for no other.
     """
     one = is_one_manifest(paths)
-    from_flags(overrides)  # a text instead of a list is told of
+    from_flags(overrides)  # refuses a single text in place of a list
     given = [*overrides, *(own if one else ())]
     host = load_host(paths, environment=environment, overrides=given, keep_unset=keep_unset)
     chosen = _chosen(host, model)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from tailcut.common.timings import Timings
 
 log = logging.getLogger("tailcut.server")
-
-_CAUGHT = (Exception, asyncio.CancelledError)
-"""A sink that looks at a cancelled future must not cancel the request."""
 
 
 class FinishedRequest(Protocol):
@@ -42,12 +39,13 @@ class VariantSwitch(NamedTuple):
 
 
 class Sink(Protocol):
-    """Receives what has ended, on the event loop. A sink that has more to do than to count queues it, and drops and
-    counts what does not fit into its queue: it never blocks.
+    """Receives finished requests, batches and switches, on the event loop.
+
+    It must not block: a sink with more work than counting puts it into a bounded queue, and counts what it drops.
     """
 
     def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
-        """Receive requests after their replies: up to 64 together, at the latest 0.1 s after they ended."""
+        """Receive requests after their replies: some 64 together, at the latest 0.1 s after they ended."""
         ...
 
     def on_batch(self, model: str, rows: int, duration_ns: int) -> None:
@@ -78,26 +76,21 @@ class Sinks:
 
     def requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         """See ``Sink.on_requests``."""
-        for sink in self.all:
-            try:
-                sink.on_requests(model, requests)
-            except _CAUGHT as error:
-                self._failed(sink, error)
+        self._each(lambda sink: sink.on_requests(model, requests))
 
     def batch(self, model: str, rows: int, duration_ns: int) -> None:
         """See ``Sink.on_batch``."""
-        for sink in self.all:
-            try:
-                sink.on_batch(model, rows, duration_ns)
-            except _CAUGHT as error:
-                self._failed(sink, error)
+        self._each(lambda sink: sink.on_batch(model, rows, duration_ns))
 
     def switch(self, model: str, switch: VariantSwitch) -> None:
         """See ``Sink.on_switch``."""
+        self._each(lambda sink: sink.on_switch(model, switch))
+
+    def _each(self, hand_over: Callable[[Sink], None]) -> None:
         for sink in self.all:
             try:
-                sink.on_switch(model, switch)
-            except _CAUGHT as error:
+                hand_over(sink)
+            except (Exception, asyncio.CancelledError) as error:  # one that reads a cancelled future cancels no request
                 self._failed(sink, error)
 
     def _failed(self, sink: Sink, error: BaseException) -> None:

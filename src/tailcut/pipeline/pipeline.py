@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence, Sized
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Stage
@@ -33,6 +33,27 @@ from tailcut.pipeline.stages.transform import TransformStage
 _NO_CACHES = Caches(None, None)
 
 
+class Stores(NamedTuple):
+    """What a deployment opens for its stages and its variants share: threads of hooks, caches, sources of features.
+
+    Attributes:
+        hooks: decides where preprocess and postprocess run; None where the user has neither.
+        features: None where the deployment has no feature groups.
+    """
+
+    hooks: Hooks | None = None
+    caches: Caches = _NO_CACHES
+    features: FeatureService | None = None
+
+    async def close(self, timeout_s: float) -> None:
+        """Close all of it; hooks that run have at most ``timeout_s``."""
+        if self.hooks is not None:
+            await self.hooks.stop(timeout_s)
+        if self.features is not None:
+            await self.features.close()
+        await self.caches.close()
+
+
 class Pipeline:
     """The stages of a deployment, which its variants share, and the router to the variants.
 
@@ -41,9 +62,6 @@ class Pipeline:
 
     Args:
         served: the variant that answers.
-        outputs: names of all outputs, in the manifest's order.
-        hooks: decides where preprocess and postprocess run; None where the user has neither.
-        features: None where the deployment has no feature groups.
         fallback_stale: whether an answer past its TTL is given where there is no room for a request.
         in_flight: see ``BatchingStage``.
     """
@@ -52,21 +70,17 @@ class Pipeline:
         self,
         served: ServedVariant,
         transform: RowTransform,
-        outputs: tuple[str, ...],
+        stores: Stores = Stores(),  # noqa: B008 - it is immutable
         *,
-        hooks: Hooks | None = None,
-        features: FeatureService | None = None,
-        caches: Caches = _NO_CACHES,
         fallback_stale: bool = False,
         in_flight: Sized = (),
     ) -> None:
         self.router = Router(served)
         self.admit = self.router.admit
-        self.outputs = outputs
+        self.outputs = outputs = served.outputs
         self.transform = transform
-        self.hooks = hooks
-        self.features = features
-        self.caches = caches
+        self._stores = stores
+        self.hooks, self.caches, self.features = hooks, caches, features = stores
         self.fallback_stale = fallback_stale
         self._stages: list[PathStage[Any, Any]] = []
         tensors: TensorHandler = BatchingStage(transform.specs, outputs, in_flight).run
@@ -155,8 +169,6 @@ class Pipeline:
         for stage in self._stages:
             yield from stage.samples()
 
-    async def close(self) -> None:
-        """Close features and caches."""
-        if self.features is not None:
-            await self.features.close()
-        await self.caches.close()
+    async def close(self, timeout_s: float) -> None:
+        """Close hooks, features and caches; see ``Stores.close``."""
+        await self._stores.close(timeout_s)

@@ -13,6 +13,7 @@ from tailcut.errors import TailcutError
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.http import HeaderMap
 from tailcut.serving.deployment import Engine
+from tailcut.serving.feature_chains import by_entity
 
 ROUTE = "features"
 """What requests of other models are counted under."""
@@ -66,7 +67,7 @@ class LocalModel:
     def __init__(self, plane: Plane, key: Sequence[str]) -> None:
         self._plane = plane
         self._engine = plane.engine
-        self._key = sorted(key)
+        self._key = key
         self._version = b""
         self._engine.recorder.expect(ROUTE)
 
@@ -102,7 +103,7 @@ class LocalModel:
         self._plane.bound(context, max(min(left_ns, self._engine.timeout_ns), 1))
         context.timings.lap(Stage.RECEIVE, perf_counter_ns())
         pipeline = self._engine.pipeline
-        if sorted(self._engine.deployment.features.entity) == self._key:
+        if by_entity(self._key, self._engine.deployment):
             values = await pipeline.predict_entities(context, [_entity(row) for row in rows])
         else:
             values = await pipeline.predict_rows(context, rows)

@@ -158,12 +158,7 @@ class Engine:
 
     def make_follower(self) -> Follower:
         """Make what switches variants; it follows once it is started."""
-        return Follower(
-            self.manifest,
-            variants=self.loaded_variants,
-            sinks=self.sinks,
-            say=self.say,
-        )
+        return Follower(self.manifest, variants=self.loaded_variants, sinks=self.sinks, say=self.say)
 
     def _served(self, opened: Opened) -> None:
         """Note which variant is served from now on."""
@@ -277,7 +272,7 @@ class Engine:
 
     @property
     def outdated(self) -> dict[str, Any]:
-        """What clients are told of code that has changed on the disk; empty where it has not."""
+        """Notice for clients that code has changed on the disk; empty where it has not."""
         stale = self.variants.opened.code.files.stale if self.variants is not None else ()
         if not stale:
             return {}
@@ -286,7 +281,7 @@ class Engine:
 
     @property
     def notices(self) -> dict[str, Any]:
-        """What clients are told beside the state: of the promotion, and of the code."""
+        """Notices for clients beside the state: about the promotion and the code."""
         return self.promotion | self.outdated
 
     @property

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sized
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from tailcut.code.loaded import LoadedCode
 from tailcut.common.fingerprint import uses_gpu
@@ -29,8 +29,7 @@ from tailcut.models.warm_up import BRIEF, THOROUGH, warm_up
 from tailcut.observe.model_sinks import ModelSinks
 from tailcut.pipeline.cache_stores import Caches, open_caches
 from tailcut.pipeline.hook_loading import HookCode, import_code, place_hooks
-from tailcut.pipeline.hooks import Hooks
-from tailcut.pipeline.pipeline import Pipeline
+from tailcut.pipeline.pipeline import Pipeline, Stores
 from tailcut.pipeline.row_transform import RowTransform
 from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.pipeline.stages.features import open_features
@@ -227,31 +226,15 @@ async def _open(
     code = await asyncio.to_thread(import_code, manifest, runs_source(manifest, variant))
     transform = RowTransform(deployment.model, code.preprocess, code.postprocess, fields=code.fields)
     warm, loading = await _first_warm(manifest, variant, code.files, stand_in, host)
-    connected = await _connect(manifest, code, transform, warm, loading, host.models if host is not None else None)
+    stores = await _connect(manifest, code, transform, warm, loading, host.models if host is not None else None)
     try:
-        return _assembled(manifest, sinks, in_flight, transform, code, warm, loading, connected, host)
+        return _assembled(manifest, sinks, in_flight, transform, code, warm, loading, stores, host)
     except BaseException:
-        await connected.close()
+        await stores.close(0.0)
         if loading is not None:
             abandon(loading, Warm.close)
         close_later(Warm.close, warm)
         raise
-
-
-class _Connected(NamedTuple):
-    """What a deployment's variants share, open."""
-
-    hooks: Hooks | None
-    caches: Caches
-    features: FeatureService | None
-
-    async def close(self) -> None:
-        """Close all of it."""
-        if self.hooks is not None:
-            await self.hooks.stop(0.0)
-        if self.features is not None:
-            await self.features.close()
-        await self.caches.close()
 
 
 def _assembled(
@@ -262,7 +245,7 @@ def _assembled(
     code: HookCode,
     warm: Warm,
     loading: asyncio.Task[Warm] | None,
-    connected: _Connected,
+    stores: Stores,
     host: HostState | None,
 ) -> Opened:
     deployment, variant = manifest.deployment, warm.variant
@@ -272,14 +255,11 @@ def _assembled(
     observer, loop = device or sinks, asyncio.get_running_loop()
     dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, observer, loop, budget)
     limits = _limits(deployment, variant, code)
-    served = _served(deployment, warm, dispatcher, transform, outputs, connected.features, limits)
+    served = _served(deployment, warm, dispatcher, transform, outputs, stores.features, limits)
     pipeline = Pipeline(
         served,
         transform,
-        outputs,
-        hooks=connected.hooks,
-        features=connected.features,
-        caches=connected.caches,
+        stores,
         fallback_stale="stale" in deployment.serve.fallback,
         in_flight=in_flight,
     )
@@ -318,12 +298,12 @@ async def _connect(
     warm: Warm,
     loading: asyncio.Task[Warm] | None,
     models: Models | None,
-) -> _Connected:
+) -> Stores:
     """Place the hooks and open caches and features; where that fails, what is warm is closed."""
     outputs = tuple(tensor.name for tensor in manifest.deployment.model.outputs)
     try:
         hooks = await place_hooks(manifest.deployment, code, transform, warm, outputs)
-        return _Connected(hooks, *await _open_stores(manifest, code, models))
+        return Stores(hooks, *await _open_stores(manifest, code, models))
     except BaseException:
         if loading is None:
             warm.close()

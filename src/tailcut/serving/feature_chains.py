@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import prod
 
 from tailcut import text
 from tailcut.errors import StartError, TailcutError
-from tailcut.manifest import Manifest
+from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.references import source_path
 from tailcut.manifest.schema import FeatureGroup, Tensor
@@ -34,14 +34,14 @@ def refuse_misfits(manifest: Manifest, models: Mapping[str, Manifest]) -> None:
             _check_width(tensor, manifest, models)
 
 
-def by_entity(group: FeatureGroup, model: Manifest) -> bool:
-    """Whether the keys of a group are the entities of its model."""
-    return sorted(group.key) == sorted(model.deployment.features.entity)
+def by_entity(key: Sequence[str], model: Deployment) -> bool:
+    """Whether the keys of a group are the entities of its model, which is then asked by entity."""
+    return sorted(key) == sorted(model.features.entity)
 
 
 def _check_key(group: FeatureGroup, model: Manifest) -> None:
     deployment = model.deployment
-    if by_entity(group, model) or deployment.model.preprocess:
+    if by_entity(group.key, deployment) or deployment.model.preprocess:
         return
     folder = source_path(model)
     if folder is not None and folder.is_dir():

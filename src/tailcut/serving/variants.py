@@ -10,7 +10,6 @@ from time import perf_counter
 from tailcut.observe.exposition import Sample
 from tailcut.observe.model_sinks import ModelSinks
 from tailcut.observe.sinks import VariantSwitch
-from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.serving.deployment_loader import Opened
 
@@ -80,7 +79,7 @@ class Variants:
             await self._close_after_requests(self.opened)
         finally:
             await asyncio.gather(*self._replaced.values(), return_exceptions=True)
-            await _close_stores(self.pipeline, _STORES_S)
+            await self.pipeline.close(_STORES_S)
 
     async def stop(self, timeout_s: float) -> None:
         """Fail what waits, let running batches end for at most ``timeout_s``, close everything."""
@@ -91,7 +90,7 @@ class Variants:
         await asyncio.gather(*replaced.values(), return_exceptions=True)
         closing = [opened.stop(timeout_s) for opened in (*replaced, self.opened)]
         ended = await asyncio.gather(*closing, return_exceptions=True)
-        await _close_stores(self.pipeline, max(give_up_s - perf_counter(), 0.0))
+        await self.pipeline.close(max(give_up_s - perf_counter(), 0.0))
         for error in ended:
             if error is not None:
                 raise error
@@ -127,10 +126,3 @@ class Variants:
         if (error := ended.exception()) is not None:
             what = f"variant {old.variant.name} of version {old.variant.version}"
             log.error("%s is no longer served but did not close", what, exc_info=error)
-
-
-async def _close_stores(pipeline: Pipeline, timeout_s: float) -> None:
-    """Close the hooks' threads, the caches and the sources of features."""
-    if pipeline.hooks is not None:
-        await pipeline.hooks.stop(timeout_s)
-    await pipeline.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,12 +12,12 @@ from typing import Any
 import pytest
 from tests.app_kit import Client, counters
 from tests.chain_kit import CHILD, HOOKS, PARENT, PRIORS, add_chain, scaled
+from tests.host_kit import serve
 from tests.wait_kit import until
 
 from tailcut.errors import ManifestError, StartError
 from tailcut.manifest.host import load_host
 from tailcut.protocol.local_model import LocalModel
-from tailcut.transport.asgi import ASGIApplication
 
 WORDS = "def words(keys, context):\n    return [{'words': 1} for _ in keys]\n"
 PRIOR_GROUP = """
@@ -37,18 +36,6 @@ def folder(tmp_path: Path) -> Path:
     add_chain(tmp_path)
     (tmp_path / "child" / "child_features.py").write_text(WORDS)
     return tmp_path
-
-
-def serve(folder: Path, test: Callable[[Client], Awaitable[None]]) -> None:
-    async def main() -> None:
-        app = ASGIApplication(load_host([folder], environment={}))
-        await app.start()
-        try:
-            await test(Client(app))
-        finally:
-            await app.stop()
-
-    asyncio.run(main())
 
 
 async def predict(client: Client, *texts: str) -> Any:
@@ -237,16 +224,11 @@ def test_what_the_model_made_from_stale_features_is_not_kept(folder: Path) -> No
 
 
 def test_a_group_that_all_tenants_share_asks_its_model_without_a_tenant(folder: Path) -> None:
-    async def main() -> None:
-        app = ASGIApplication(load_host([folder], environment={}, overrides=["server.tenant_header=x-tenant"]))
-        await app.start()
-        try:
-            reply = await Client(app).post("/predict/parent", {"entities": ["abc"]}, {"x-tenant": "acme"})
-            assert reply.status == 200, reply.body
-        finally:
-            await app.stop()
+    async def test(client: Client) -> None:
+        reply = await client.post("/predict/parent", {"entities": ["abc"]}, {"x-tenant": "acme"})
+        assert reply.status == 200, reply.body
 
-    asyncio.run(main())
+    serve(folder, test, ["server.tenant_header=x-tenant"])
 
 
 # -- What does not fit ---------------------------------------------------------------------------------------------
