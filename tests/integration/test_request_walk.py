@@ -18,6 +18,9 @@ TRACER = Path(__file__).with_name("request_tracer.py")
 MOST = 40
 """At the start of the renovation 45 files ran."""
 
+OF_THE_TICK = {"observe/failures.py", "observe/outcomes.py", "observe/sinks.py", "serving/host.py"}
+"""Files of the tick, which runs ten times a second beside the requests."""
+
 
 def walk() -> list[str]:
     """Return the files that the design lists."""
@@ -45,5 +48,5 @@ def test_one_json_inference_runs_the_files_that_the_design_lists(tmp_path: Path)
     ran = {str(Path(line).relative_to(PACKAGE)) for line in out.read_text().splitlines()}
     listed = walk()
     assert len(listed) <= MOST
-    assert ran - set(listed) == set(), "files that run and are not listed"
+    assert ran - set(listed) - OF_THE_TICK == set(), "files that run and are not listed"
     assert len(set(listed) - ran) <= 4, "files that are listed run, but for what only some requests need"
