@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tailcut.common.timings import Timings
 from tailcut.observe.recorder import Recorder
+from tailcut.observe.sinks import FinishedBatch
 
 
 @dataclass
@@ -23,3 +24,8 @@ class Ended:
 def record(recorder: Recorder, timings: Timings, route: str, variant: str, code: str, cache: str) -> None:
     """Count one request."""
     recorder.on_requests("m", [Ended(timings, route, variant, code, cache)])
+
+
+def batch(rows: int, duration_ns: int) -> FinishedBatch:
+    """A batch that ran."""
+    return FinishedBatch("onnx", rows, duration_ns, (), ())

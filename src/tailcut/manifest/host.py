@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 from tailcut.errors import ManifestError, TailcutError
 from tailcut.manifest import overrides as over
 from tailcut.manifest.keys import ENVIRONMENT_PREFIX, dotted, nearest
-from tailcut.manifest.loading import FILE_NAME, Manifest, Shared, load, manifest_file, parse
+from tailcut.manifest.loading import FILE_NAME, HOST_SECTIONS, Manifest, Shared, load, manifest_file, parse
 from tailcut.manifest.reading import read_as
 from tailcut.manifest.schema.host import HostFile
+from tailcut.manifest.schema.observe import Observe
 from tailcut.manifest.schema.server import Server
 
 HOST_FILE = "host.toml"
@@ -53,7 +55,8 @@ class HostManifest:
     Attributes:
         name: of the model where there is one; in log lines.
         server: settings of the server.
-        directory: relative paths of ``server`` start there.
+        observe: what is seen of it.
+        directory: relative paths of both start there.
         models: in the order in which they were named; of a folder in alphabetical order.
         folder: whose subfolders are the models, later ones too; None where the models are named.
         read: reads a model's manifest (anew).
@@ -65,13 +68,14 @@ class HostManifest:
     models: tuple[Hosted, ...]
     folder: Path | None = None
     read: Callable[[Path], Manifest] | None = None
+    observe: Observe = field(default_factory=Observe)
 
     @classmethod
     def of(cls, manifest: Manifest) -> HostManifest:
         """Return the host of one model, whose manifest has the server's settings."""
         deployment = manifest.deployment
         hosted = Hosted(manifest.directory / FILE_NAME, manifest)
-        return cls(deployment.name, deployment.server, manifest.directory, (hosted,))
+        return cls(deployment.name, deployment.server, manifest.directory, (hosted,), observe=deployment.observe)
 
     @property
     def is_single(self) -> bool:
@@ -106,8 +110,8 @@ def load_host(
 ) -> HostManifest:
     """Load what ``tailcut serve`` is given.
 
-    Flags and variables that begin with ``server`` set the host's; flags that begin with a model's name and a colon set
-    that model's; all others set every model's.
+    Flags and variables that begin with ``server`` or ``observe`` set the host's; flags that begin with a model's name
+    and a colon set that model's; all others set every model's.
 
     Args:
         paths: of manifests or their folders; or one: a host.toml, its folder, or a folder of models.
@@ -147,22 +151,22 @@ def _loaded(paths: Sequence[Path], values: _Values) -> HostManifest:
     if len(paths) == 1:
         host_file = _host_file(paths[0])
         return _of_host_file(host_file, values) if host_file else _of_folder(paths[0].resolve(), {}, "", values)
-    settings = _server({}, values)
+    shared = _shared({}, values)
     files = [_named_beside_others(path) for path in paths]
     _refuse_twice(files)
     read = _Reader(values, Shared({}), tuple(files))
     models = tuple(Hosted(file, read(file)) for file in files)
     _refuse_same_names(models)
     refuse_cycles(hosted.manifest for hosted in models if hosted.manifest is not None)
-    return HostManifest(_MODELS, settings, Path.cwd(), models, read=read)
+    return HostManifest(_MODELS, shared.server, Path.cwd(), models, read=read, observe=shared.observe)
 
 
 def _refuse_unknown(host: HostManifest, overrides: Sequence[str]) -> None:
     names = [hosted.name for hosted in host.models]
     for override in over.from_flags(overrides):
-        if override.model and override.parts[0] == "server":
+        if override.model and override.parts[0] in HOST_SECTIONS:
             raise ManifestError(
-                f"--set {override.model}:{dotted(override.parts)}: the server is of no model",
+                f"--set {override.model}:{dotted(override.parts)}: [{override.parts[0]}] is of no model",
                 hint=f"write --set {dotted(override.parts)}={override.text}",
             )
         if override.model and override.model not in names and all(hosted.error is None for hosted in host.models):
@@ -265,24 +269,24 @@ def _files_in(folder: Path) -> list[Path]:
 def _of_host_file(file: Path, values: _Values) -> HostManifest:
     tree = parse(file)
     found = _read(file, tree)
-    server = tree.get("server", {})
+    sections = {name: tree[name] for name in HOST_SECTIONS if name in tree}
     if not found.models:
         if not _files_in(file.parent):
             raise ManifestError(
                 f"{file}: it names no models, and no subfolder has a {FILE_NAME}",
                 hint='add [[models]] with path = "FOLDER" for each model',
             )
-        return _of_folder(file.parent, server, str(file), values)
-    settings = _server(server, values)
+        return _of_folder(file.parent, sections, str(file), values)
+    shared = _shared(sections, values)
     files = [_listed(file, number, one.path) for number, one in enumerate(found.models)]
     _refuse_twice(files)
-    read = _Reader(values, Shared(server, str(file)))
+    read = _Reader(values, Shared(sections, str(file)))
     models = tuple(
         Hosted(path, read(path), required=one.required) for path, one in zip(files, found.models, strict=True)
     )
     _refuse_same_names(models)
     refuse_cycles(hosted.manifest for hosted in models if hosted.manifest is not None)
-    return HostManifest(_MODELS, settings, file.parent, models, read=read)
+    return HostManifest(_MODELS, shared.server, file.parent, models, read=read, observe=shared.observe)
 
 
 def _listed(file: Path, number: int, path: str) -> Path:
@@ -303,13 +307,13 @@ def _listed(file: Path, number: int, path: str) -> Path:
 
 def _of_folder(
     folder: Path,
-    server: Mapping[str, Any],
+    sections: Mapping[str, Any],
     where: str,
     values: _Values,
 ) -> HostManifest:
-    read = _Reader(values, Shared(server, where, beside=f"the others of {folder}"))
-    settings = _server(server, values)
-    empty = HostManifest(_MODELS, settings, folder, (), folder, read)
+    read = _Reader(values, Shared(sections, where, beside=f"the others of {folder}"))
+    shared = _shared(sections, values)
+    empty = HostManifest(_MODELS, shared.server, folder, (), folder, read, shared.observe)
     models = [replace(hosted, required=True) for hosted in empty.look()]
     if all(hosted.error is not None for hosted in models) and (error := models[0].error) is not None:
         raise error
@@ -324,11 +328,11 @@ def _read(file: Path, tree: Mapping[str, Any]) -> HostFile:
     Raises:
         ManifestError: an unknown key, or a wrong value; it names the file.
     """
-    keys = ("server", "models")
+    keys = (*HOST_SECTIONS, "models")
     for name in tree:
         if name not in keys:
             close = nearest(name, keys)
-            meant = f"did you mean {close}?" if close else "its keys are [server] and [[models]]"
+            meant = f"did you mean {close}?" if close else "its keys are [server], [observe] and [[models]]"
             raise ManifestError(
                 f"{file}: {dotted([name])}: no such key in {HOST_FILE}",
                 hint=f"{meant}; settings of a model belong in its {FILE_NAME}",
@@ -340,9 +344,9 @@ def _read(file: Path, tree: Mapping[str, Any]) -> HostFile:
         raise ManifestError(f"{file}: {error.message}", hint=hint) from None
 
 
-def _server(tree: Mapping[str, Any], values: _Values) -> Server:
-    """Return the server's settings, with those flags and variables that set them."""
-    whole: dict[str, Any] = {"server": dict(tree)}
+def _shared(sections: Mapping[str, Any], values: _Values) -> HostFile:
+    """Return the host's sections, with those flags and variables that set them."""
+    whole: dict[str, Any] = {name: copy.deepcopy(section) for name, section in sections.items()}
     origins: dict[str, str] = {}
     for override in (*over.from_environment(values.environment), *over.from_flags(values.overrides)):
         if override.parts == ("name",):
@@ -350,9 +354,9 @@ def _server(tree: Mapping[str, Any], values: _Values) -> Server:
                 f"name = {override.text!r} is set by a flag or a variable, but the server has several models",
                 hint=f"write name in each model's {FILE_NAME}",
             )
-        if override.parts[0] == "server" and not override.model:
+        if override.parts[0] in HOST_SECTIONS and not override.model:
             origins[dotted(over.put(whole, override))] = override.origin
-    return read_as(HostFile, whole, origins).server
+    return read_as(HostFile, whole, origins)
 
 
 def _without_keys(environment: Mapping[str, str]) -> dict[str, str]:

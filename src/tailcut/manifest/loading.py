@@ -19,6 +19,11 @@ from tailcut.manifest.reading import read
 from tailcut.manifest.schema import Deployment
 
 FILE_NAME = "tailcut.toml"
+
+HOST_SECTIONS = ("server", "observe")
+"""Sections that are of the server as a whole: where it has several models, its host.toml has them."""
+
+_EXAMPLES = {"server": "server.port=8700", "observe": "observe.window=30s"}
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _FROM_ENVIRONMENT = ("cache", "database", "redis")
 
@@ -40,33 +45,35 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Shared:
-    """The section ``[server]`` of several models, as plain values.
+    """The sections of several models that are the host's, as plain values.
 
     Attributes:
-        where: what sets it: the path of a host.toml, or empty where only flags and variables do.
+        sections: by name, those of ``HOST_SECTIONS``.
+        where: what sets them: the path of a host.toml, or empty where only flags and variables do.
         beside: what else is served.
     """
 
-    tree: Mapping[str, Any]
+    sections: Mapping[str, Any]
     where: str = ""
     beside: str = "others"
 
     def give(self, tree: dict[str, Any], file: Path) -> None:
-        """Put it into a model's tree.
+        """Put them into a model's tree.
 
         Raises:
             ManifestError: the model has such a section of its own.
         """
-        if "server" in tree:
-            keys = ", ".join(f"server.{key}" for key in tree["server"]) if isinstance(tree["server"], dict) else ""
-            raise ManifestError(
-                f"{file}: [server] is set here ({keys or 'no keys'}), but this model is served together with "
-                + f"{self.beside}, "
-                + (f"and {self.where} sets the server" if self.where else "so it does not own the server"),
-                hint=f"move [server] to {self.where or 'a host.toml that names the models'}, or give its keys as flags "
-                "(--set server.port=8700)",
-            )
-        tree["server"] = copy.deepcopy(dict(self.tree))
+        for name in HOST_SECTIONS:
+            if name in tree:
+                keys = ", ".join(f"{name}.{key}" for key in tree[name]) if isinstance(tree[name], dict) else ""
+                raise ManifestError(
+                    f"{file}: [{name}] is set here ({keys or 'no keys'}), but this model is served together with "
+                    + f"{self.beside}, "
+                    + (f"and {self.where} sets the server" if self.where else "so it does not own the server"),
+                    hint=f"move [{name}] to {self.where or 'a host.toml that names the models'}, or give its keys as "
+                    f"flags (--set {_EXAMPLES[name]})",
+                )
+            tree[name] = copy.deepcopy(dict(self.sections.get(name, {})))
 
 
 def load(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tailcut.errors import ManifestError
 from tailcut.manifest.host import Hosted, HostManifest, is_one_manifest, load_host
 from tailcut.manifest.keys import keys_of, to_plain, to_toml
-from tailcut.manifest.loading import FILE_NAME, Manifest
+from tailcut.manifest.loading import FILE_NAME, HOST_SECTIONS, Manifest
 from tailcut.manifest.overrides import from_flags
 from tailcut.manifest.schema.server import Server
 
@@ -212,7 +212,7 @@ def in_order(host: HostManifest) -> list[Hosted]:
 def _of_model(name: str, settings: Sequence[str]) -> list[str]:
     """Return settings that set this model only; those of the server, which is of no model, stay."""
     return [
-        text if each.model or each.parts[0] == "server" else f"{name}:{text}"
+        text if each.model or each.parts[0] in HOST_SECTIONS else f"{name}:{text}"
         for text, each in zip(settings, from_flags(settings), strict=True)
     ]
 

@@ -23,8 +23,8 @@ from tailcut.models.pool_load import PoolLoad
 from tailcut.models.runtimes.base import Runtime
 from tailcut.models.runtimes.remote import RemoteRuntime
 from tailcut.models.shared_runtime import is_lent
-from tailcut.observe.exposition import Sample
 from tailcut.observe.recorder import Recorder
+from tailcut.observe.sample import Sample
 from tailcut.scheduler.pool_scaling import Limits, Scaler, Wear
 from tailcut.scheduler.restart_backoff import RestartBackoff
 

@@ -15,21 +15,9 @@ from tailcut.common.histogram import Histogram
 from tailcut.common.timings import STAGE_NAMES
 from tailcut.observe.outcomes import outcome_of
 from tailcut.observe.recorder import Recorder
+from tailcut.observe.sample import Source
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class Sample(NamedTuple):
-    """One value of a counter or gauge that lives elsewhere and is read at scrape time."""
-
-    name: str
-    help: str
-    kind: str
-    labels: dict[str, str]
-    value: float
-
-
-Source = Callable[[], Iterable[Sample]]
 
 
 class ModelSeries(NamedTuple):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+from tailcut.common.tensors import Arrays
 from tailcut.observe.recorder import Recorder
-from tailcut.observe.sinks import FinishedRequest, Sinks, VariantSwitch
+from tailcut.observe.sample import Sample
+from tailcut.observe.sinks import FinishedBatch, FinishedRequest, Sinks, VariantSwitch
 
 _AT_ONCE = 64
 """Requests that are handed over together: counting in NumPy then takes a fifth of the time of one after the other, and
@@ -34,11 +37,11 @@ class ModelSinks:
             # In the next turn: the reply of this request goes first.
             asyncio.get_running_loop().call_soon(self.flush)
 
-    def batch(self, rows: int, duration_ns: int) -> None:
+    def batch(self, batch: FinishedBatch) -> None:
         """Take a batch that ran."""
-        self.metrics.on_batch(self._model, rows, duration_ns)
+        self.metrics.on_batch(self._model, batch)
         if self._others.all:
-            self._others.batch(self._model, rows, duration_ns)
+            self._others.batch(self._model, batch)
 
     def switch(self, switch: VariantSwitch) -> None:
         """Take a switch; requests that ended before are handed over first."""
@@ -52,3 +55,26 @@ class ModelSinks:
             ended, self._ended = self._ended, []
             self.metrics.on_requests(self._model, ended)
             self._others.requests(self._model, ended)
+
+
+class VariantBatches:
+    """Tells the sinks of the batches of one variant, and sums how long they held a device.
+
+    Attributes:
+        busy_ns: time of all batches, which a GPU-hour is paid for; executors that share a device count each.
+    """
+
+    def __init__(self, variant: str, sinks: ModelSinks) -> None:
+        self._variant = variant
+        self._sinks = sinks
+        self.busy_ns = 0
+
+    def batch(self, rows: int, duration_ns: int, inputs: Sequence[Arrays], outputs: Sequence[Arrays]) -> None:
+        """Note a batch that ran."""
+        self.busy_ns += duration_ns
+        self._sinks.batch(FinishedBatch(self._variant, rows, duration_ns, inputs, outputs))
+
+    def device_sample(self, labels: dict[str, str]) -> Sample:
+        """Return the counter for /metrics."""
+        text = "Seconds in which executors held the device; only for variants that run on a device."
+        return Sample("tailcut_device_busy_seconds", text, "counter", labels, self.busy_ns / 1e9)

@@ -13,7 +13,7 @@ import numpy as np
 from tailcut.common.histogram import LATENCY_BOUNDS_NS, ROW_BOUNDS, Histogram
 from tailcut.common.timings import STAGE_NAMES
 from tailcut.observe.outcomes import CODES, OUTCOMES, outcome_of
-from tailcut.observe.sinks import FinishedRequest, VariantSwitch
+from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
 
 _BOUNDS = np.array(LATENCY_BOUNDS_NS)
 _STAGES, _PLACES = len(STAGE_NAMES), len(LATENCY_BOUNDS_NS) + 1
@@ -71,8 +71,9 @@ class Recorder:
                 self.serve(key[1])
             self._ended[ended].add_all(np.searchsorted(_BOUNDS, found).tolist(), int(found.sum()))
 
-    def on_batch(self, model: str, rows: int, duration_ns: int) -> None:
+    def on_batch(self, model: str, batch: FinishedBatch) -> None:
         """Count one batch that ran."""
+        _, rows, duration_ns, _, _ = batch
         self.batch_rows.add(rows)
         self.batch_ns.add(duration_ns)
         counted = self.by_rows.get(rows)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Timings
 
 log = logging.getLogger("tailcut.server")
@@ -30,6 +31,22 @@ class FinishedRequest(Protocol):
     timings: Timings
 
 
+class FinishedBatch(NamedTuple):
+    """A batch that ran.
+
+    Attributes:
+        duration_ns: of the model.
+        inputs: of each request in the batch, by the names of the model's inputs; the first dimension is its rows.
+        outputs: as ``inputs``; empty where the batch failed.
+    """
+
+    variant: str
+    rows: int
+    duration_ns: int
+    inputs: Sequence[Arrays]
+    outputs: Sequence[Arrays]
+
+
 class VariantSwitch(NamedTuple):
     """A variant that is served from now on, and the one before it; of the first one ``before`` is empty."""
 
@@ -48,8 +65,8 @@ class Sink(Protocol):
         """Receive requests after their replies: some 64 together, at the latest 0.1 s after they ended."""
         ...
 
-    def on_batch(self, model: str, rows: int, duration_ns: int) -> None:
-        """Receive a batch that ran."""
+    def on_batch(self, model: str, batch: FinishedBatch) -> None:
+        """Receive a batch that ran; its arrays must not be changed."""
         ...
 
     def on_switch(self, model: str, switch: VariantSwitch) -> None:
@@ -78,9 +95,9 @@ class Sinks:
         """See ``Sink.on_requests``."""
         self._each(lambda sink: sink.on_requests(model, requests))
 
-    def batch(self, model: str, rows: int, duration_ns: int) -> None:
+    def batch(self, model: str, batch: FinishedBatch) -> None:
         """See ``Sink.on_batch``."""
-        self._each(lambda sink: sink.on_batch(model, rows, duration_ns))
+        self._each(lambda sink: sink.on_batch(model, batch))
 
     def switch(self, model: str, switch: VariantSwitch) -> None:
         """See ``Sink.on_switch``."""

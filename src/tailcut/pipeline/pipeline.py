@@ -16,7 +16,7 @@ from tailcut.common.timings import Stage
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, TailcutError
 from tailcut.features import FeatureService
-from tailcut.observe.exposition import Sample
+from tailcut.observe.sample import Sample
 from tailcut.pipeline.cache_stores import Caches
 from tailcut.pipeline.hooks import Hooks
 from tailcut.pipeline.request_context import RequestContext

@@ -18,7 +18,7 @@ from tailcut.cache.freshness import effective_ttl_s
 from tailcut.cache.keys import EXACT, Normal
 from tailcut.cache.repeat_rate import SAMPLE, Sketch
 from tailcut.common.tensors import Arrays
-from tailcut.observe.exposition import Sample
+from tailcut.observe.sample import Sample
 from tailcut.pipeline.shared_cache import SharedCache
 
 V = TypeVar("V")

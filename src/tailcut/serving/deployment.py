@@ -12,9 +12,9 @@ from tailcut import logs
 from tailcut.code.digest import few
 from tailcut.errors import NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
-from tailcut.observe.exposition import Sample
 from tailcut.observe.failures import ModelFailures
 from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.sample import Sample
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import InFlight, RequestContext
 from tailcut.pipeline.streaming import Streams
@@ -365,7 +365,7 @@ class Engine:
         labels = {"variant": variant.name, "version": variant.version}
         yield Sample("tailcut_served", "1 for the variant that is served.", "gauge", labels, 1.0)
         if opened.device is not None:
-            yield opened.device.sample(labels)
+            yield opened.device.device_sample(labels)
         if (switcher := self.repository.used) is not None:
             yield from switcher.samples()
 

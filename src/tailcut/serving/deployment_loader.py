@@ -16,7 +16,6 @@ from tailcut.features.source_opener import Models
 from tailcut.manifest import Deployment, Manifest
 from tailcut.models.background_loading import abandon, close_later, in_background, in_thread
 from tailcut.models.deployment_version import is_live, runs_source, version_of
-from tailcut.models.device_time import DeviceTime
 from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.dispatch.scheduler_factory import make_dispatcher
 from tailcut.models.pool import Pool
@@ -26,7 +25,7 @@ from tailcut.models.shed_errors import unavailable
 from tailcut.models.value_limits import PathLimits
 from tailcut.models.variant_loader import Warm, artifact_bytes, held_bytes, open_variant
 from tailcut.models.warm_up import BRIEF, THOROUGH, warm_up
-from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.model_sinks import ModelSinks, VariantBatches
 from tailcut.pipeline.cache_stores import Caches, open_caches
 from tailcut.pipeline.hook_loading import HookCode, import_code, place_hooks
 from tailcut.pipeline.pipeline import Pipeline, Stores
@@ -125,7 +124,7 @@ class Opened:
         pool: Pool,
         warm: Warm,
         code: HookCode,
-        device: DeviceTime | None,
+        device: VariantBatches | None,
         loading: asyncio.Task[Warm] | None = None,
         budget: CoreBudget | None = None,
         versions: Mapping[str, str] | None = None,
@@ -251,8 +250,7 @@ def _assembled(
     deployment, variant = manifest.deployment, warm.variant
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
     budget = host.cores if host is not None else None
-    device = _device_time(warm, sinks)
-    observer, loop = device or sinks, asyncio.get_running_loop()
+    observer, loop = VariantBatches(variant.name, sinks), asyncio.get_running_loop()
     dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, observer, loop, budget)
     limits = _limits(deployment, variant, code)
     served = _served(deployment, warm, dispatcher, transform, outputs, stores.features, limits)
@@ -265,7 +263,7 @@ def _assembled(
     )
     pool = _pool(deployment, dispatcher, warm, sinks)
     versions = host.served if host is not None else None
-    return Opened(pipeline, served, pool, warm, code, device, loading, budget, versions)
+    return Opened(pipeline, served, pool, warm, code, _device_time(observer, warm), loading, budget, versions)
 
 
 def _served(
@@ -358,15 +356,15 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, sinks: ModelSin
     other, memory stays within the one limit, and after a rollback within their TTL the old entries are still good.
     """
     deployment = manifest.deployment
-    device = _device_time(warm, sinks)
-    loop = asyncio.get_running_loop()
+    observer, loop = VariantBatches(warm.variant.name, sinks), asyncio.get_running_loop()
     dispatcher = make_dispatcher(
-        deployment, warm.variant, warm.warm_up_ns, warm.length_class, device or sinks, loop, running.budget
+        deployment, warm.variant, warm.warm_up_ns, warm.length_class, observer, loop, running.budget
     )
     limits = _limits(deployment, warm.variant, running.code)
     pipeline = running.pipeline
     served = _served(deployment, warm, dispatcher, pipeline.transform, pipeline.outputs, pipeline.features, limits)
     pool = _pool(deployment, dispatcher, warm, sinks)
+    device = _device_time(observer, warm)
     return Opened(pipeline, served, pool, warm, running.code, device, budget=running.budget, versions=running.versions)
 
 
@@ -376,9 +374,8 @@ def _limits(deployment: Deployment, variant: Variant, code: HookCode) -> PathLim
     return None if found.is_empty else found
 
 
-def _device_time(warm: Warm, sinks: ModelSinks) -> DeviceTime | None:
-    on_device = uses_gpu(warm.variant.runtime, warm.variant.settings)
-    return DeviceTime(sinks) if on_device else None
+def _device_time(batches: VariantBatches, warm: Warm) -> VariantBatches | None:
+    return batches if uses_gpu(warm.variant.runtime, warm.variant.settings) else None
 
 
 def _pool(deployment: Deployment, dispatcher: Dispatcher, warm: Warm, sinks: ModelSinks) -> Pool:

@@ -13,7 +13,7 @@ from tailcut.models.background_loading import abandon, close_later, foreseen, in
 from tailcut.models.deployment_version import is_live, runs_source
 from tailcut.models.variant_loader import Warm, close_warm, open_variant
 from tailcut.models.warm_up import BRIEF
-from tailcut.observe.exposition import Sample
+from tailcut.observe.sample import Sample
 from tailcut.registry import Registry, Variant, quality_refusal
 from tailcut.serving.deployment_loader import Opened, StandIn, open_beside
 from tailcut.serving.engine_view import EngineView

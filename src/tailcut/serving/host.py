@@ -19,7 +19,8 @@ from tailcut.errors import NotFound, NotReady, StartError, TailcutError
 from tailcut.features.sources.model import ServedModel
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import Hosted, HostManifest, refuse_cycles
-from tailcut.observe.exposition import Exposition, ModelSeries, Sample
+from tailcut.observe.exposition import Exposition, ModelSeries
+from tailcut.observe.sample import Sample
 from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.serving.deployment import TICK_S, Engine

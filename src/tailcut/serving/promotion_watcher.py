@@ -15,8 +15,8 @@ from tailcut.models.runtime_import import bring_in
 from tailcut.models.runtimes.priority import lower_priority
 from tailcut.models.variant_loader import close_warm
 from tailcut.models.warm_up import BRIEF
-from tailcut.observe.exposition import Sample
 from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.sample import Sample
 from tailcut.registry import Registry
 from tailcut.serving.deployment_loader import Warm, open_beside, open_variant
 from tailcut.serving.feature_verdict import refuse_unjudged

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 
-from tailcut.observe.exposition import Sample
 from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.sample import Sample
 from tailcut.observe.sinks import VariantSwitch
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.serving.deployment_loader import Opened

@@ -269,7 +269,7 @@ def test_a_folder_of_models_beside_others_is_refused_with_the_way_out(tmp_path: 
     [
         ("[serve]\nvariant = 'onnx'\n", "serve: no such key in host.toml", "did you mean server?"),
         ("name = 'm'\n", "name: no such key in host.toml", "settings of a model belong in its tailcut.toml"),
-        ("[slo]\np95 = '5ms'\n", "slo: no such key in host.toml", "[server] and [[models]]"),
+        ("[slo]\np95 = '5ms'\n", "slo: no such key in host.toml", "[server], [observe] and [[models]]"),
         ("[server]\nprot = 1\n", "server.prot: no such key in [server]", "did you mean server.port?"),
         ("[server]\nport = 70000\n", "server.port: 70000 is not an integer from 0 to 65535", "port = 8700 in [server]"),
         ("[[models]]\npth = 'a'\n", "models.0.pth: no such key in [models.0]", "path"),

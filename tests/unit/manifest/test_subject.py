@@ -81,7 +81,7 @@ def test_a_setting_of_a_model_that_is_not_there_is_refused(folder: Path) -> None
     with pytest.raises(ManifestError, match=r"--set nobody:slo\.rate: there is no model 'nobody' here") as error:
         load_host([folder], environment={}, overrides=["nobody:slo.rate=1"])
     assert "the models are 'child', 'parent'" in error.value.hint
-    with pytest.raises(ManifestError, match=r"--set child:server\.port: the server is of no model"):
+    with pytest.raises(ManifestError, match=r"--set child:server\.port: \[server\] is of no model"):
         load_host([folder], environment={}, overrides=["child:server.port=1"])
 
 

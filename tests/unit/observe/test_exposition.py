@@ -5,12 +5,13 @@ import math
 import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from tests.observe_kit import record
+from tests.observe_kit import batch, record
 
 from tailcut.common.histogram import LATENCY_BOUNDS_NS, Histogram
 from tailcut.common.timings import Stage, Timings
-from tailcut.observe.exposition import Exposition, ModelSeries, Sample, Source
+from tailcut.observe.exposition import Exposition, ModelSeries
 from tailcut.observe.recorder import Recorder
+from tailcut.observe.sample import Sample, Source
 
 
 def exposition_of(recorder: Recorder, source: Source = tuple) -> Exposition:
@@ -27,7 +28,7 @@ def one_request() -> Recorder:
     timings.lap(Stage.RECEIVE, 3_000)
     timings.lap(Stage.INFER, 20_000_003_000)
     record(recorder, timings, "infer", "onnx", "ok", "miss")
-    recorder.on_batch("m", 3, 2_000_000)
+    recorder.on_batch("m", batch(3, 2_000_000))
     return recorder
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from tests.observe_kit import Ended
+from tests.observe_kit import Ended, batch
 
 from tailcut.common.timings import Timings
 from tailcut.observe.model_sinks import ModelSinks
-from tailcut.observe.sinks import FinishedRequest, Sinks, VariantSwitch
+from tailcut.observe.sinks import FinishedBatch, FinishedRequest, Sinks, VariantSwitch
 
 
 class Notes:
@@ -23,8 +23,8 @@ class Notes:
     def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         self._note("requests", model, [each.route for each in requests])
 
-    def on_batch(self, model: str, rows: int, duration_ns: int) -> None:
-        self._note("batch", model, rows, duration_ns)
+    def on_batch(self, model: str, batch: FinishedBatch) -> None:
+        self._note("batch", model, batch.rows, batch.duration_ns)
 
     def on_switch(self, model: str, switch: VariantSwitch) -> None:
         self._note("switch", model, switch)
@@ -45,7 +45,7 @@ def test_a_sink_receives_what_each_model_finished() -> None:
     sinks.add(notes)
     a.request(ended())
     a.request(ended("predict"))
-    b.batch(4, 100)
+    b.batch(batch(4, 100))
     a.flush()
     a.flush()
     assert notes.seen == [("batch", "b", 4, 100), ("requests", "a", ["infer", "predict"])]
@@ -109,7 +109,7 @@ def test_whatever_a_sink_raises_stays_with_it(error: BaseException) -> None:
     sinks.add(Unhashable(error))
     model = ModelSinks("a", sinks)
     for _ in range(2):
-        model.batch(1, 10)
+        model.batch(batch(1, 10))
     assert sinks.errors == 2
 
 
@@ -121,7 +121,7 @@ def test_a_sink_that_fails_hurts_no_other_and_is_logged_once(caplog: pytest.LogC
     with caplog.at_level(logging.ERROR):
         model.request(ended())
         model.switch(VariantSwitch("onnx", "1"))
-        model.batch(1, 10)
+        model.batch(batch(1, 10))
     assert notes.seen == broken.seen
     assert len(notes.seen) == 3
     assert sinks.errors == 3

@@ -7,20 +7,20 @@ from pathlib import Path
 from tests.host_kit import add_models, host_of, running_host
 from tests.wait_kit import until
 
-from tailcut.observe.sinks import FinishedRequest, VariantSwitch
+from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
 
 
 class Notes:
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, str, str]] = []
-        self.batches: list[tuple[str, int]] = []
+        self.batches: list[tuple[str, str, int, int, int]] = []
         self.switches: list[tuple[str, str]] = []
 
     def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         self.requests += [(model, each.route, each.code, each.variant) for each in requests]
 
-    def on_batch(self, model: str, rows: int, duration_ns: int) -> None:
-        self.batches.append((model, rows))
+    def on_batch(self, model: str, batch: FinishedBatch) -> None:
+        self.batches.append((model, batch.variant, batch.rows, len(batch.inputs), len(batch.outputs)))
 
     def on_switch(self, model: str, switch: VariantSwitch) -> None:
         self.switches.append((model, switch.variant))
@@ -36,7 +36,7 @@ def test_a_sink_of_the_host_receives_what_every_model_finished(tmp_path: Path) -
             await client.post("/v2/models/b/infer", {"inputs": []})
             await until(lambda: len(notes.requests) == 2)  # without anybody who reads the metrics
             assert sorted(notes.requests) == [("a", "infer", "ok", "source"), ("b", "infer", "bad_request", "source")]
-            assert notes.batches == [("a", 2)]
+            assert notes.batches == [("a", "source", 2, 1, 1)]
             assert (await client.unload("b")).status == 200
             assert (await client.load("b")).status == 200
             assert notes.switches == [("b", "source")]

@@ -7,7 +7,7 @@ import http.client
 from tailcut.errors import BuildError
 
 COUNTER = "tailcut_device_busy_seconds"
-"""As the server calls it (engine.device_time); on the page with "_total" behind it."""
+"""As the server calls it (observe.model_sinks); on the page with "_total" behind it."""
 
 _TIMEOUT_S = 10.0
 

@@ -20,6 +20,7 @@ from tailcut.manifest.schema.build import Build, Cost, Holdout, Quality
 from tailcut.manifest.schema.cache import Cache, PredictionCache, TensorCache
 from tailcut.manifest.schema.features import FeatureGroup, Features
 from tailcut.manifest.schema.model import Datatype, Field, Model, Tensor
+from tailcut.manifest.schema.observe import Observe
 from tailcut.manifest.schema.server import Server
 from tailcut.manifest.section import NAME_PATTERN, Section
 
@@ -37,6 +38,7 @@ __all__ = [
     "Holdout",
     "Ladder",
     "Model",
+    "Observe",
     "Pool",
     "PredictionCache",
     "Quality",
@@ -262,6 +264,7 @@ class Deployment(Section, frozen=True, kw_only=True):
     serve: Annotated[Serve, Meta(description="the served variant")] = Serve()
     registry: Annotated[Registry, Meta(description="the registry")] = Registry()
     server: Annotated[Server, Meta(description="the HTTP server")] = Server()
+    observe: Annotated[Observe, Meta(description="what is seen of the running server")] = Observe()
     ladder: Annotated[Ladder, Meta(description="the before/after ladder")] = Ladder()
 
     @property

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from tailcut.manifest.schema.observe import Observe
 from tailcut.manifest.schema.server import Server
 from tailcut.manifest.section import Section
 
@@ -29,6 +30,7 @@ class HostFile(Section, frozen=True, kw_only=True):
     """Several models in one server."""
 
     server: Annotated[Server, Meta(description="the server of all models")] = Server()
+    observe: Annotated[Observe, Meta(description="what is seen of all models")] = Observe()
     models: Annotated[
         tuple[HostedModel, ...],
         Meta(description="the models; none: every subfolder of the folder of host.toml that has a tailcut.toml"),

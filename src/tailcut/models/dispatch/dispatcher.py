@@ -195,7 +195,7 @@ class Dispatcher:
         self._runs += 1
         if not self._runs & _SOME:
             self.costs.observe(rows, duration_ns, length_class(inputs, rows) if self._lengths else 0)
-        self._observer.batch(rows, duration_ns)
+        self._observer.batch(rows, duration_ns, (inputs,), (found,))
         return found, duration_ns
 
     def submit(
@@ -358,7 +358,9 @@ class Dispatcher:
         told = not self._runs & _SOME or not 0.0 < self.costs.of(kind).batch_ns(ended.rows) <= _SHORT_NS
         if told and not isinstance(result, TailcutError):  # of a batch that failed nobody knows how much of it ran
             self.costs.observe(ended.rows, now_ns - ended.started_ns, kind)
-        self._observer.batch(ended.rows, finished_ns - started_ns)
+        inputs = [item.inputs for item in batch]
+        outputs = () if isinstance(result, TailcutError) else result
+        self._observer.batch(ended.rows, finished_ns - started_ns, inputs, outputs)
         if self.scheduler.queue_rows:
             self._schedule_kick()
         else:
@@ -416,7 +418,9 @@ _STUCK_FACTOR = 10
 class BatchObserver(Protocol):
     """Told of every batch that ran."""
 
-    def batch(self, rows: int, duration_ns: int) -> None: ...
+    def batch(self, rows: int, duration_ns: int, inputs: Sequence[Arrays], outputs: Sequence[Arrays]) -> None:
+        """Note a batch; see ``FinishedBatch``."""
+        ...
 
 
 class Started(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from tailcut.common.tensors import Arrays
 from tailcut.features import EntityKey
-from tailcut.observe.exposition import Sample
+from tailcut.observe.sample import Sample
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import Rows
 

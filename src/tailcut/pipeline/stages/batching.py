@@ -11,7 +11,7 @@ from tailcut.common.timings import Stage
 from tailcut.common.validation import InputSpec
 from tailcut.models.batch_item import join, ran_ns
 from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.observe.exposition import Sample
+from tailcut.observe.sample import Sample
 from tailcut.pipeline.request_context import RequestContext
 
 

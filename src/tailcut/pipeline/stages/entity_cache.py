@@ -10,7 +10,7 @@ import msgspec
 from tailcut.cache.keys import entity_prediction_key
 from tailcut.common.timings import Stage
 from tailcut.features import EntityKey
-from tailcut.observe.exposition import Sample
+from tailcut.observe.sample import Sample
 from tailcut.pipeline.cache_fill import CacheFill, recall
 from tailcut.pipeline.prediction_cache import PredictionStore, cache_samples, watched
 from tailcut.pipeline.request_context import RequestContext

@@ -14,7 +14,7 @@ from tailcut.features import EntityKey, FeatureService, FeatureSet
 from tailcut.features.source_opener import Models
 from tailcut.features.statistics import GroupStatistics
 from tailcut.manifest import Features, Manifest, resolve
-from tailcut.observe.exposition import Sample
+from tailcut.observe.sample import Sample
 from tailcut.pipeline.hook_loading import HookCode
 from tailcut.pipeline.prediction_cache import STALE
 from tailcut.pipeline.request_context import RequestContext

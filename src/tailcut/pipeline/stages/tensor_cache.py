@@ -12,7 +12,7 @@ import numpy as np
 from tailcut.cache.keys import EXACT, tensor_row_keys
 from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Stage
-from tailcut.observe.exposition import Sample
+from tailcut.observe.sample import Sample
 from tailcut.pipeline.cache_fill import CacheFill, recall
 from tailcut.pipeline.prediction_cache import PredictionStore, cache_samples, row_marks, watched
 from tailcut.pipeline.request_context import RequestContext

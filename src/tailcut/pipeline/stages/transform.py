@@ -9,7 +9,7 @@ from typing import Any
 from tailcut.common.timings import Stage
 from tailcut.logs import request_id
 from tailcut.models.value_limits import PathLimits
-from tailcut.observe.exposition import Sample
+from tailcut.observe.sample import Sample
 from tailcut.pipeline.hooks import Hooks, ran_inline
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import Rows, RowTransform

@@ -11,7 +11,7 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Protocol
 
 from tailcut.errors import TailcutError
-from tailcut.observe.exposition import Sample
+from tailcut.observe.sample import Sample
 from tailcut.protocol.middleware import Handle
 
 if TYPE_CHECKING:

@@ -1,0 +1,54 @@
+"""Histograms fine enough to compare percentiles: neighbouring bounds differ by 4 %, counts of several add up.
+
+The histograms of /metrics have three bounds a decade, between which a percentile is a guess. Here a percentile is at
+most 2 % off, so that a change of 15 % is seen. Source of the idea: HdrHistogram and DDSketch (Masson et al., 2019),
+whose buckets also grow by a constant factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, exp, log
+
+import numpy as np
+import numpy.typing as npt
+
+Counts = npt.NDArray[np.int64]
+
+RATIO = 1.04
+"""Of each bound to the one below it."""
+
+_FIRST_NS, _LAST_NS = 1_000, 100_000_000_000
+
+BOUNDS_NS: Counts = np.unique(
+    np.round(_FIRST_NS * RATIO ** np.arange(ceil(log(_LAST_NS / _FIRST_NS) / log(RATIO)) + 1)).astype(np.int64)
+)
+"""Upper bounds, inclusive, from 1 microsecond to 100 seconds."""
+
+PLACES = len(BOUNDS_NS) + 1
+"""Counts of a histogram: one per bound, and one for what lies above the last."""
+
+
+def places_of(values_ns: Counts) -> Counts:
+    """Return, per value, the index of the count that it belongs to; of the same shape."""
+    return np.searchsorted(BOUNDS_NS, values_ns)
+
+
+def percentile_ns(counts: Counts | Sequence[int], share: float) -> float:
+    """Return the value that ``share`` of the counted ones are at or below; NaN where none was counted.
+
+    Args:
+        counts: ``PLACES`` of them. Within a place, values are taken to be spread evenly on a logarithmic scale.
+        share: from 0 to 1.
+    """
+    running = np.cumsum(counts)
+    total = int(running[-1])
+    if not total:
+        return float("nan")
+    wanted = max(share * total, 1.0)
+    place = min(int(np.searchsorted(running, wanted)), len(BOUNDS_NS) - 1)
+    high = float(BOUNDS_NS[place])
+    low = float(BOUNDS_NS[place - 1]) if place else high / RATIO
+    before = int(running[place - 1]) if place else 0
+    within = (wanted - before) / max(int(running[place]) - before, 1)
+    return exp(log(low) + (log(high) - log(low)) * min(max(within, 0.0), 1.0))
