@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 
-from tailcut.common.slo import LatencyObjective, Objectives
+from tailcut.common.slo import Objectives
 from tailcut.errors import ManifestError, TailcutError
 from tailcut.ladder.answers import compare_rungs
 from tailcut.ladder.evidence import Evidence, read_evidence
@@ -53,10 +53,7 @@ def climb(subject: Subject, options: LadderOptions, *, tell: Tell) -> LadderReco
 
 def objectives_of(deployment: Deployment) -> Objectives:
     """Take the SLO of a deployment as objectives of a run."""
-    slo = deployment.slo
-    limits = ((0.5, slo.p50_s), (0.95, slo.p95_s), (0.99, slo.p99_s))
-    latency = tuple(LatencyObjective(share=share, limit_s=float(limit)) for share, limit in limits if limit is not None)
-    return Objectives(latency=latency, errors=float(slo.errors))
+    return Objectives(latency=deployment.slo.latency, errors=float(deployment.slo.errors))
 
 
 class _Climber:

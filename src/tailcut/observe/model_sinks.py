@@ -22,8 +22,8 @@ class ModelSinks:
         metrics: of the model.
     """
 
-    def __init__(self, model: str, others: Sinks | None = None) -> None:
-        self.metrics = Recorder()
+    def __init__(self, model: str, others: Sinks | None = None, window_s: float = 60.0) -> None:
+        self.metrics = Recorder(window_s)
         self.metrics.flush = self.flush
         self._model = model
         self._others = Sinks() if others is None else others

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tailcut.errors import TailcutError
+from tailcut.common.slo import CLIENT_STATUSES
+from tailcut.errors import TailcutError, Unauthorized
 
 OUTCOMES = ("ok", "4xx", "5xx")
 """Classes of how a request ends, by its HTTP status; over gRPC by that of the same error."""
@@ -18,6 +19,14 @@ def _codes(kind: type[TailcutError]) -> dict[str, int]:
 
 CODES: dict[str, int] = _codes(TailcutError)
 """Every code that a request can end with, and its HTTP status."""
+
+
+_CLIENTS = frozenset(code for code, status in CODES.items() if status in CLIENT_STATUSES) | {Unauthorized.code}
+
+
+def is_clients(code: str) -> bool:
+    """Whether a request was itself wrong, so that no objective is about it; see ``common.slo``."""
+    return code in _CLIENTS
 
 
 def outcome_of(code: str) -> str:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tailcut.common.histogram import LATENCY_BOUNDS_NS, ROW_BOUNDS, Histogram
+from tailcut.common.slo import LatencyObjective
 from tailcut.common.timings import STAGE_NAMES
+from tailcut.observe.latency_figures import LatencyFigures
 from tailcut.observe.outcomes import CODES, OUTCOMES, outcome_of
 from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
 
@@ -25,26 +27,44 @@ _Key = tuple[str, str, str, str]
 class Recorder:
     """Histograms per stage and counters per outcome.
 
+    Args:
+        window_s: of recent percentiles, see ``LatencyFigures``.
+
     Attributes:
         by_rows: batches by their rows: [how many, nanoseconds].
         flush: called before counts are read: has requests handed over that have ended.
+        latency: recent percentiles, and the counts of the latency objectives.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, window_s: float = 60.0) -> None:
         self.batch_rows = Histogram(ROW_BOUNDS)
         self.batch_ns = Histogram()
         self.by_rows: dict[int, list[int]] = {}
         self.flush: Callable[[], None] = _nothing
+        self.latency = LatencyFigures(window_s)
+        self._bounds = LATENCY_BOUNDS_NS
         self._last_ns = 0
         self._ended: dict[tuple[str, str], Histogram] = {}
         self._requests: dict[_Key, int] = {}
         self._stage_counts = np.zeros(_STAGES * _PLACES, np.int64)
         self._stage_totals = np.zeros(_STAGES, np.int64)
 
+    def set_objectives(self, latency: Sequence[LatencyObjective], errors: float) -> None:
+        """Count requests against objectives from now on; latency limits become bounds of the histograms.
+
+        Where that changes the bounds, the histograms of whole requests begin again at 0, as after a restart.
+        """
+        self.flush()
+        self.latency.set_objectives(latency, errors)
+        bounds = tuple(sorted({*LATENCY_BOUNDS_NS, *(each.limit_ns for each in latency)}))
+        if bounds != self._bounds:
+            self._bounds = bounds
+            self._ended = {key: Histogram(bounds) for key in self._ended}
+
     def expect(self, route: str) -> None:
         """Show a route from now on, also before its first request: a rate over a series that is not there is none."""
         for outcome in OUTCOMES:
-            self._ended.setdefault((route, outcome), Histogram())
+            self._ended.setdefault((route, outcome), Histogram(self._bounds))
 
     def serve(self, variant: str) -> None:
         """Show a variant from now on, with every way in which a request of a route can end; see ``expect``."""
@@ -61,6 +81,7 @@ class Recorder:
         self._stage_counts += np.bincount(places[stages_ns != 0], minlength=self._stage_counts.size)
         self._stage_totals += stages_ns.sum(0)
         totals_ns = stages_ns.sum(1)
+        self.latency.add(stages_ns, [each.variant for each in requests], [each.code for each in requests])
         keys = [(each.route, each.variant, each.code, each.cache if each.code == "ok" else "off") for each in requests]
         for key, count in Counter(keys).items():
             self._requests[key] = self._requests.get(key, 0) + count
@@ -69,7 +90,7 @@ class Recorder:
             if ended not in self._ended:  # of a route that few deployments use
                 self.expect(key[0])
                 self.serve(key[1])
-            self._ended[ended].add_all(np.searchsorted(_BOUNDS, found).tolist(), int(found.sum()))
+            self._ended[ended].add_all(np.searchsorted(self._bounds, found).tolist(), int(found.sum()))
 
     def on_batch(self, model: str, batch: FinishedBatch) -> None:
         """Count one batch that ran."""

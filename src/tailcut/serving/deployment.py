@@ -53,9 +53,9 @@ class Engine:
 
     def __init__(self, manifest: Manifest, host: HostState | None = None) -> None:
         self.host = HostState() if host is None else host
-        self.adopt(manifest)
-        self.sinks = ModelSinks(self.deployment.name, self.host.sinks)
+        self.sinks = ModelSinks(manifest.deployment.name, self.host.sinks, float(manifest.deployment.observe.window_s))
         self.recorder = self.sinks.metrics
+        self.adopt(manifest)
         self.state: State = "loading"
         self.failure: TailcutError | None = None
         self.is_new = False
@@ -78,7 +78,9 @@ class Engine:
         """Take a manifest for the next start; it has the same name."""
         self.manifest = manifest
         self.deployment = manifest.deployment
-        self.timeout_ns = int(manifest.deployment.slo.timeout_s * 1e9)
+        slo = manifest.deployment.slo
+        self.timeout_ns = int(slo.timeout_s * 1e9)
+        self.recorder.set_objectives(slo.latency, float(slo.errors))
 
     def begin_start(self) -> None:
         """Be loading from now on: ``start`` follows."""
@@ -353,6 +355,7 @@ class Engine:
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows of the model besides the recorder's counts."""
         yield Sample("tailcut_ready", "1 while requests should be sent here.", "gauge", {}, float(self.is_ready))
+        yield from self.recorder.latency.samples()
         yield Sample("tailcut_in_flight", "Requests that are being answered.", "gauge", {}, len(self.in_flight))
         if self.variants is None:
             return

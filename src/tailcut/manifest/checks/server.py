@@ -13,12 +13,17 @@ _ORIGIN = re.compile(r"\*|https?://[^/\s@?#]+")
 
 
 def server_problems(deployment: Deployment) -> Iterator[ManifestError]:
-    """Yield what cannot work of TLS, CORS, tokens and connections."""
+    """Yield what cannot work of TLS, CORS, tokens, connections and what is observed."""
     server = deployment.server
     if not server.idle_s:
         yield ManifestError(
             "server.idle is 0s, so no client could send a request",
             hint="leave it out, or set it above the idle timeout of your load balancer",
+        )
+    if deployment.observe.window_s < 1:
+        yield ManifestError(
+            f"observe.window is {deployment.observe.window_s:g}s, below 1s: too few requests for a p99",
+            hint="leave it out, or set it to at least twice your scrape interval",
         )
     if not server.max_body_bytes:
         yield ManifestError(

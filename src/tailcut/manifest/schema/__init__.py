@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
+from tailcut.common.slo import LatencyObjective
 from tailcut.common.units import Duration, Share, Size
 from tailcut.manifest.schema.batching import Batching
 from tailcut.manifest.schema.build import Build, Cost, Holdout, Quality
@@ -71,6 +72,14 @@ class Slo(Section, frozen=True, kw_only=True):
     timeout_s: Annotated[Duration, Meta(description="default deadline of a request")] = field(
         default=Duration(1.0), name="timeout"
     )
+
+    @property
+    def latency(self) -> tuple[LatencyObjective, ...]:
+        """The latency limits as objectives."""
+        limits = ((0.5, self.p50_s), (0.95, self.p95_s), (0.99, self.p99_s))
+        return tuple(
+            LatencyObjective(share=share, limit_s=float(limit)) for share, limit in limits if limit is not None
+        )
 
 
 class Pool(Section, frozen=True, kw_only=True):
