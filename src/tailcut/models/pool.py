@@ -24,9 +24,15 @@ from tailcut.models.runtimes.base import Runtime
 from tailcut.models.runtimes.remote import RemoteRuntime
 from tailcut.models.shared_runtime import is_lent
 from tailcut.observe.recorder import Recorder
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.scheduler.pool_scaling import Limits, Scaler, Wear
 from tailcut.scheduler.restart_backoff import RestartBackoff
+
+EXECUTORS = gauge("tailcut_executors", "Executors ready for batches.", "kind")
+EXECUTORS_TARGET = gauge("tailcut_executors_target", "Target size of the pool.")
+EXECUTORS_HUNG = gauge("tailcut_executors_hung", "Hung threads that were abandoned.")
+EXECUTORS_OPENED = counter("tailcut_executors_opened", "Executors started after the first ones.")
+EXECUTORS_TERMINATED = counter("tailcut_executors_terminated", "Executors ended, by reason.", "reason")
 
 log = logging.getLogger("tailcut.server")
 
@@ -116,14 +122,12 @@ class Pool:
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows of the pool."""
-        yield Sample("tailcut_executors", "Executors ready for batches.", "gauge", {"kind": self.kind}, self.size)
-        yield Sample("tailcut_executors_target", "Target size of the pool.", "gauge", {}, self._wanted)
-        yield Sample("tailcut_executors_hung", "Hung threads that were abandoned.", "gauge", {}, len(self._abandoned))
-        yield Sample("tailcut_executors_opened", "Executors started after the first ones.", "counter", {}, self.opened)
+        yield EXECUTORS(self.size, self.kind)
+        yield EXECUTORS_TARGET(self._wanted)
+        yield EXECUTORS_HUNG(len(self._abandoned))
+        yield EXECUTORS_OPENED(self.opened)
         for reason, count in (("lost", self.lost), ("recycled", self.replaced)):
-            yield Sample(
-                "tailcut_executors_terminated", "Executors ended, by reason.", "counter", {"reason": reason}, count
-            )
+            yield EXECUTORS_TERMINATED(count, reason)
 
     def stop(self) -> None:
         """Look no more, and abandon what is being opened; the dispatcher closes the executors."""

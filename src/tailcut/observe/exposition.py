@@ -8,14 +8,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from tailcut.common.histogram import Histogram
 from tailcut.common.timings import STAGE_NAMES
 from tailcut.observe.outcomes import outcome_of
 from tailcut.observe.recorder import Recorder
-from tailcut.observe.sample import Source
+from tailcut.observe.sample import Metric, Source, counter, histogram
+
+STAGE_SECONDS = histogram("tailcut_stage_seconds", "Request time by stage of the path.", "stage")
+REQUEST_SECONDS = histogram(
+    "tailcut_request_seconds",
+    "Request time from parsed headers to encoded reply; outcome is ok, 4xx or 5xx.",
+    "route",
+    "outcome",
+)
+REQUESTS = counter(
+    "tailcut_requests",
+    "Requests by route, variant, outcome (ok, 4xx, 5xx), code (ok or the error's) and cache (hit, miss, stale; "
+    "off without a look-up and for errors).",
+    "route",
+    "variant",
+    "outcome",
+    "code",
+    "cache",
+)
+BATCH_ROWS = histogram("tailcut_batch_rows", "Rows per batch.")
+BATCH_SECONDS = histogram("tailcut_batch_seconds", "Batch duration.")
+LOOP_LAG = histogram("tailcut_loop_lag_seconds", "Event loop lag.", of_host=True)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -56,41 +78,27 @@ class Exposition:
         """Return the whole page."""
         return generate_latest(self._registry)
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         """Yield metric families (called by prometheus_client)."""
         models = list(self._models())
-        stage = HistogramMetricFamily(
-            "tailcut_stage_seconds", "Request time by stage of the path.", labels=["model", "stage"]
-        )
-        total = HistogramMetricFamily(
-            "tailcut_request_seconds",
-            "Request time from parsed headers to encoded reply; outcome is ok, 4xx or 5xx.",
-            labels=["model", "route", "outcome"],
-        )
-        requests = CounterMetricFamily(
-            "tailcut_requests",
-            "Requests by route, variant, outcome (ok, 4xx, 5xx), code (ok or the error's) and cache (hit, miss, stale; "
-            "off without a look-up and for errors).",
-            labels=["model", "route", "variant", "outcome", "code", "cache"],
-        )
-        rows = HistogramMetricFamily("tailcut_batch_rows", "Rows per batch.", labels=["model"])
-        seconds = HistogramMetricFamily("tailcut_batch_seconds", "Batch duration.", labels=["model"])
+        stage, total, rows, seconds = map(_histograms, (STAGE_SECONDS, REQUEST_SECONDS, BATCH_ROWS, BATCH_SECONDS))
+        requests = CounterMetricFamily(REQUESTS.name, REQUESTS.help, labels=REQUESTS.all_labels)
         for model, recorder, _ in models:
-            for name, histogram in zip(STAGE_NAMES, recorder.stages, strict=True):
-                if histogram.count:
-                    _add(stage, [model, name], histogram, 1e-9)
-            for (route, outcome), histogram in recorder.ended.items():
-                _add(total, [model, route, outcome], histogram, 1e-9)
+            for name, times in zip(STAGE_NAMES, recorder.stages, strict=True):
+                if times.count:
+                    _add(stage, [model, name], times, 1e-9)
+            for (route, outcome), times in recorder.ended.items():
+                _add(total, [model, route, outcome], times, 1e-9)
             for (route, variant, code, cache), count in recorder.requests.items():
                 requests.add_metric([model, route, variant, outcome_of(code), code, cache], count)
             _add(rows, [model], recorder.batch_rows, 1)
             _add(seconds, [model], recorder.batch_ns, 1e-9)
-        lag = HistogramMetricFamily("tailcut_loop_lag_seconds", "Event loop lag.", labels=[])
+        lag = _histograms(LOOP_LAG)
         _add(lag, [], self._loop_lag, 1e-9)
         yield from (stage, total, requests, rows, seconds, lag)
         yield from self._collect_sources(models)
 
-    def _collect_sources(self, models: Iterable[ModelSeries]) -> Iterator[Metric]:
+    def _collect_sources(self, models: Iterable[ModelSeries]) -> Iterator[Family]:
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         sources = [({"model": each.model}, each.source) for each in models]
         for of_model, source in (*sources, *(({}, source) for source in self._sources)):
@@ -102,6 +110,10 @@ class Exposition:
                     family = families[sample.name] = kind(sample.name, sample.help, labels=list(labels))
                 family.add_metric(list(labels.values()), sample.value)
         yield from families.values()
+
+
+def _histograms(metric: Metric) -> HistogramMetricFamily:
+    return HistogramMetricFamily(metric.name, metric.help, labels=metric.all_labels)
 
 
 def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram, scale: float) -> None:

@@ -16,7 +16,26 @@ from tailcut.common.timings import STAGE_NAMES
 from tailcut.errors import ClientGone
 from tailcut.observe.fine_histogram import PLACES, Counts, percentile_ns, places_of
 from tailcut.observe.outcomes import is_clients
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Sample, counter, gauge
+
+LATENCY = gauge(
+    "tailcut_latency_seconds",
+    "Recent latency percentile of answered requests by stage; stage request is the whole.",
+    "variant",
+    "stage",
+    "quantile",
+)
+_OBJECTIVE = ("slo", "objective", "limit")
+SLO_REQUESTS = counter(
+    "tailcut_slo_requests",
+    "Requests that an objective of the SLO is about: all but those that were themselves wrong.",
+    *_OBJECTIVE,
+)
+SLO_GOOD = counter(
+    "tailcut_slo_good",
+    "Requests that met an objective of the SLO: answered, and within the limit in seconds if it has one.",
+    *_OBJECTIVE,
+)
 
 REQUEST = "request"
 """Stands beside the stages for the whole request."""
@@ -135,20 +154,16 @@ class LatencyFigures:
 
     def samples(self) -> Iterator[Sample]:
         """Yield the percentiles and the counts of the objectives for /metrics."""
-        text = "Recent latency percentile of answered requests by stage; stage request is the whole."
         for variant in self.counts:
             recent = self.recent(variant).places
             for stage, places in zip(STAGES, recent, strict=True):
                 for share in SHARES if places.any() else ():
-                    labels = {"variant": variant, "stage": stage, "quantile": f"{share:g}"}
-                    yield Sample("tailcut_latency_seconds", text, "gauge", labels, percentile_ns(places, share) / 1e9)
+                    yield LATENCY(percentile_ns(places, share) / 1e9, variant, stage, f"{share:g}")
         for each in self.objectives:
             limit = "" if each.limit_s is None else f"{each.limit_s:g}"
-            labels = {"slo": each.name, "objective": f"{each.share:g}", "limit": limit}
-            text = "Requests that an objective of the SLO is about: all but those that were themselves wrong."
-            yield Sample("tailcut_slo_requests", text, "counter", labels, each.total)
-            text = "Requests that met an objective of the SLO: answered, and within the limit in seconds if it has one."
-            yield Sample("tailcut_slo_good", text, "counter", labels, each.good)
+            labels = each.name, f"{each.share:g}", limit
+            yield SLO_REQUESTS(each.total, *labels)
+            yield SLO_GOOD(each.good, *labels)
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,15 @@ from collections.abc import Sequence
 
 from tailcut.common.tensors import Arrays
 from tailcut.observe.recorder import Recorder
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import counter
 from tailcut.observe.sinks import FinishedBatch, FinishedRequest, Sinks, VariantSwitch
+
+DEVICE_BUSY = counter(
+    "tailcut_device_busy_seconds",
+    "Seconds in which executors held the device; only for variants that run on a device.",
+    "variant",
+    "version",
+)
 
 _AT_ONCE = 64
 """Requests that are handed over together: counting in NumPy then takes a fifth of the time of one after the other, and
@@ -73,8 +80,3 @@ class VariantBatches:
         """Note a batch that ran."""
         self.busy_ns += duration_ns
         self._sinks.batch(FinishedBatch(self._variant, rows, duration_ns, inputs, outputs))
-
-    def device_sample(self, labels: dict[str, str]) -> Sample:
-        """Return the counter for /metrics."""
-        text = "Seconds in which executors held the device; only for variants that run on a device."
-        return Sample("tailcut_device_busy_seconds", text, "counter", labels, self.busy_ns / 1e9)

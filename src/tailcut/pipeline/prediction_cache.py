@@ -18,8 +18,46 @@ from tailcut.cache.freshness import effective_ttl_s
 from tailcut.cache.keys import EXACT, Normal
 from tailcut.cache.repeat_rate import SAMPLE, Sketch
 from tailcut.common.tensors import Arrays
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.pipeline.shared_cache import SharedCache
+
+LOOKUPS = counter("tailcut_prediction_cache_lookups", "Prediction cache look-ups, by result.", "cache", "result")
+EVICTIONS = counter("tailcut_prediction_cache_evictions", "Entries evicted from a prediction cache.", "cache")
+ENTRIES = gauge("tailcut_prediction_cache_entries", "Entries in a prediction cache.", "cache")
+BYTES = gauge("tailcut_prediction_cache_bytes", "Bytes in a prediction cache.", "cache")
+ENABLED = gauge(
+    "tailcut_prediction_cache_enabled",
+    "1 while a prediction cache is on, 0 while it is off because it does not pay.",
+    "cache",
+)
+ADVICE = gauge(
+    "tailcut_prediction_cache_advice", "Advice on a prediction cache: 1 for, -1 against, 0 undecided.", "cache"
+)
+REPEATS = gauge(
+    "tailcut_prediction_cache_repeat_ratio", "Recent share of look-ups that repeat an earlier one.", "cache"
+)
+JOINS = counter(
+    "tailcut_prediction_cache_joins",
+    "Rows that waited for another request's answer instead of being computed.",
+    "cache",
+)
+STALE_ROWS = counter(
+    "tailcut_prediction_cache_stale", "Rows answered from expired entries because the queue was full.", "cache"
+)
+SHARED_HITS = counter(
+    "tailcut_prediction_cache_shared_hits", "Rows found in Redis but not in this server's memory.", "cache"
+)
+SHARED_DROPPED = counter(
+    "tailcut_prediction_cache_shared_dropped",
+    "Answers not written to Redis because too many writes were in flight.",
+    "cache",
+)
+SHARED_BYPASSES = counter(
+    "tailcut_prediction_cache_shared_bypasses", "Redis calls for answers skipped while Redis was bypassed.", "cache"
+)
+SHARED_FAILURES = counter(
+    "tailcut_prediction_cache_shared_failures", "Redis calls for answers that failed or timed out.", "cache"
+)
 
 V = TypeVar("V")
 Name = Literal["entity", "tensor"]
@@ -250,37 +288,23 @@ def cache_samples(cache: Name, found: PredictionStore[Any]) -> Iterator[Sample]:
     """Yield what /metrics shows of a prediction cache."""
     found.judge()
     statistics = found.store.statistics()
-    lookups, text = "tailcut_prediction_cache_lookups", "Prediction cache look-ups, by result."
-    yield Sample(lookups, text, "counter", {"cache": cache, "result": "hit"}, statistics.hits)
-    yield Sample(lookups, text, "counter", {"cache": cache, "result": "miss"}, statistics.misses)
-    text = "Entries evicted from a prediction cache."
-    yield Sample("tailcut_prediction_cache_evictions", text, "counter", {"cache": cache}, statistics.evictions)
-    text = "Entries in a prediction cache."
-    yield Sample("tailcut_prediction_cache_entries", text, "gauge", {"cache": cache}, statistics.entries)
-    text = "Bytes in a prediction cache."
-    yield Sample("tailcut_prediction_cache_bytes", text, "gauge", {"cache": cache}, statistics.bytes)
-    advisor = found.advisor
-    text = "1 while a prediction cache is on, 0 while it is off because it does not pay."
-    yield Sample("tailcut_prediction_cache_enabled", text, "gauge", {"cache": cache}, float(advisor.on))
-    text = "Advice on a prediction cache: 1 for, -1 against, 0 undecided."
-    yield Sample("tailcut_prediction_cache_advice", text, "gauge", {"cache": cache}, advisor.advice)
-    text = "Recent share of look-ups that repeat an earlier one."
-    yield Sample("tailcut_prediction_cache_repeat_ratio", text, "gauge", {"cache": cache}, advisor.share.value)
-    text = "Rows that waited for another request's answer instead of being computed."
-    yield Sample("tailcut_prediction_cache_joins", text, "counter", {"cache": cache}, found.joins)
-    text = "Rows answered from expired entries because the queue was full."
-    yield Sample("tailcut_prediction_cache_stale", text, "counter", {"cache": cache}, found.stale)
+    yield LOOKUPS(statistics.hits, cache, "hit")
+    yield LOOKUPS(statistics.misses, cache, "miss")
+    yield EVICTIONS(statistics.evictions, cache)
+    yield ENTRIES(statistics.entries, cache)
+    yield BYTES(statistics.bytes, cache)
+    yield ENABLED(float(found.advisor.on), cache)
+    yield ADVICE(found.advisor.advice, cache)
+    yield REPEATS(found.advisor.share.value, cache)
+    yield JOINS(found.joins, cache)
+    yield STALE_ROWS(found.stale, cache)
     if found.shared is not None:
         yield from _shared_samples(cache, found.shared)
 
 
 def _shared_samples(cache: Name, shared: SharedCache[Any]) -> Iterator[Sample]:
     statistics = shared.store.statistics()
-    text = "Rows found in Redis but not in this server's memory."
-    yield Sample("tailcut_prediction_cache_shared_hits", text, "counter", {"cache": cache}, shared.hits)
-    text = "Answers not written to Redis because too many writes were in flight."
-    yield Sample("tailcut_prediction_cache_shared_dropped", text, "counter", {"cache": cache}, shared.dropped)
-    text = "Redis calls for answers skipped while Redis was bypassed."
-    yield Sample("tailcut_prediction_cache_shared_bypasses", text, "counter", {"cache": cache}, statistics.bypasses)
-    text = "Redis calls for answers that failed or timed out."
-    yield Sample("tailcut_prediction_cache_shared_failures", text, "counter", {"cache": cache}, statistics.failures)
+    yield SHARED_HITS(shared.hits, cache)
+    yield SHARED_DROPPED(shared.dropped, cache)
+    yield SHARED_BYPASSES(statistics.bypasses, cache)
+    yield SHARED_FAILURES(statistics.failures, cache)

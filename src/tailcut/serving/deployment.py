@@ -13,8 +13,8 @@ from tailcut.code.digest import few
 from tailcut.errors import NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.failures import ModelFailures
-from tailcut.observe.model_sinks import ModelSinks
-from tailcut.observe.sample import Sample
+from tailcut.observe.model_sinks import DEVICE_BUSY, ModelSinks
+from tailcut.observe.sample import Sample, gauge
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import InFlight, RequestContext
 from tailcut.pipeline.streaming import Streams
@@ -27,6 +27,10 @@ from tailcut.serving.promotion_watcher import Follower
 from tailcut.serving.repository import Repository
 from tailcut.serving.statistics import Statistics
 from tailcut.serving.variants import Variants
+
+READY = gauge("tailcut_ready", "1 while requests should be sent here.")
+IN_FLIGHT = gauge("tailcut_in_flight", "Requests that are being answered.")
+SERVED = gauge("tailcut_served", "1 for the variant that is served.", "variant", "version")
 
 log = logging.getLogger("tailcut.server")
 
@@ -354,9 +358,9 @@ class Engine:
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows of the model besides the recorder's counts."""
-        yield Sample("tailcut_ready", "1 while requests should be sent here.", "gauge", {}, float(self.is_ready))
+        yield READY(float(self.is_ready))
         yield from self.recorder.latency.samples()
-        yield Sample("tailcut_in_flight", "Requests that are being answered.", "gauge", {}, len(self.in_flight))
+        yield IN_FLIGHT(len(self.in_flight))
         if self.variants is None:
             return
         opened = self.variants.opened
@@ -365,10 +369,9 @@ class Engine:
         yield from self.variants.samples()
         yield from self.fallbacks.samples(opened)
         variant = opened.variant
-        labels = {"variant": variant.name, "version": variant.version}
-        yield Sample("tailcut_served", "1 for the variant that is served.", "gauge", labels, 1.0)
+        yield SERVED(1.0, variant.name, variant.version)
         if opened.device is not None:
-            yield opened.device.device_sample(labels)
+            yield DEVICE_BUSY(opened.device.busy_ns / 1e9, variant.name, variant.version)
         if (switcher := self.repository.used) is not None:
             yield from switcher.samples()
 

@@ -13,13 +13,15 @@ from tailcut.models.background_loading import abandon, close_later, foreseen, in
 from tailcut.models.deployment_version import is_live, runs_source
 from tailcut.models.variant_loader import Warm, close_warm, open_variant
 from tailcut.models.warm_up import BRIEF
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Sample, gauge
 from tailcut.registry import Registry, Variant, quality_refusal
 from tailcut.serving.deployment_loader import Opened, StandIn, open_beside
 from tailcut.serving.engine_view import EngineView
 from tailcut.serving.notices import tell_code
 from tailcut.serving.unproven import FORCED
 from tailcut.serving.variant_swap import refuse_other_model, refuse_other_tensors
+
+FALLBACK_READY = gauge("tailcut_fallback_ready", "1 while a fallback variant is warm.", "variant")
 
 log = logging.getLogger("tailcut.server")
 
@@ -93,8 +95,7 @@ class Fallbacks:
         """Yield whether a fallback is warm."""
         if self._names:
             name = opened.fallback.variant.name if opened.fallback is not None else ""
-            text = "1 while a fallback variant is warm."
-            yield Sample("tailcut_fallback_ready", text, "gauge", {"variant": name}, float(bool(name)))
+            yield FALLBACK_READY(float(bool(name)), name)
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from tailcut.features.sources.model import ServedModel
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import Hosted, HostManifest, refuse_cycles
 from tailcut.observe.exposition import Exposition, ModelSeries
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.serving.deployment import TICK_S, Engine
@@ -28,6 +28,13 @@ from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.feature_chains import refuse_misfits
 from tailcut.serving.host_state import HostState
 from tailcut.serving.notices import tell_ready, tell_unjudged
+
+HOST_READY = gauge("tailcut_host_ready", "1 while all required models are ready.", of_host=True)
+SINK_ERRORS = counter(
+    "tailcut_sink_errors",
+    "Errors raised by sinks, which receive finished requests and batches; requests are not affected.",
+    of_host=True,
+)
 
 log = logging.getLogger("tailcut.server")
 
@@ -472,10 +479,8 @@ class Host:
             yield ModelSeries(name, engine.recorder, engine.samples)
 
     def _samples(self) -> Iterator[Sample]:
-        text = "1 while all required models are ready."
-        yield Sample("tailcut_host_ready", text, "gauge", {}, float(self.is_ready))
-        text = "Errors raised by sinks, which receive finished requests and batches; requests are not affected."
-        yield Sample("tailcut_sink_errors", text, "counter", {}, float(self.sinks.errors))
+        yield HOST_READY(float(self.is_ready))
+        yield SINK_ERRORS(float(self.sinks.errors))
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         due_ns = perf_counter_ns() + int(TICK_S * 1e9)

@@ -16,13 +16,26 @@ from tailcut.models.runtimes.priority import lower_priority
 from tailcut.models.variant_loader import close_warm
 from tailcut.models.warm_up import BRIEF
 from tailcut.observe.model_sinks import ModelSinks
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.registry import Registry
 from tailcut.serving.deployment_loader import Warm, open_beside, open_variant
 from tailcut.serving.feature_verdict import refuse_unjudged
 from tailcut.serving.notices import tell_trust
 from tailcut.serving.variant_swap import refuse_other_model
 from tailcut.serving.variants import Variants
+
+SWITCHES = counter(
+    "tailcut_switches",
+    "Switches to another promoted variant, by outcome; after a failure the old variant stays.",
+    "outcome",
+)
+SWITCH_FAILED = gauge(
+    "tailcut_switch_failed", "1 while the promoted variant could not be loaded and an older variant is served."
+)
+REGISTRY_UNREACHABLE = gauge(
+    "tailcut_registry_unreachable",
+    "1 while the registry cannot be read, so that promotions are not seen; the current variant stays.",
+)
 
 log = logging.getLogger("tailcut.server")
 
@@ -151,13 +164,10 @@ class Follower:
 
     def samples(self) -> Iterator[Sample]:
         """Yield the counts of switches."""
-        text = "Switches to another promoted variant, by outcome; after a failure the old variant stays."
         for outcome, count in (("done", self.switches), ("failed", self.failures)):
-            yield Sample("tailcut_switches", text, "counter", {"outcome": outcome}, count)
-        text = "1 while the promoted variant could not be loaded and an older variant is served."
-        yield Sample("tailcut_switch_failed", text, "gauge", {}, float(self.failure is not None))
-        text = "1 while the registry cannot be read, so that promotions are not seen; the current variant stays."
-        yield Sample("tailcut_registry_unreachable", text, "gauge", {}, float(bool(self._unreadable)))
+            yield SWITCHES(count, outcome)
+        yield SWITCH_FAILED(float(self.failure is not None))
+        yield REGISTRY_UNREACHABLE(float(bool(self._unreadable)))
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 

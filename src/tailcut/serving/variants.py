@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 
 from tailcut.observe.model_sinks import ModelSinks
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Sample, gauge
 from tailcut.observe.sinks import VariantSwitch
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.serving.deployment_loader import Opened
+
+RETIRING = gauge("tailcut_variants_retiring", "Variants no longer served whose last requests are still in flight.")
 
 log = logging.getLogger("tailcut.server")
 
@@ -97,8 +99,7 @@ class Variants:
 
     def samples(self) -> Iterator[Sample]:
         """Yield how many replaced variants are still open."""
-        text = "Variants no longer served whose last requests are still in flight."
-        yield Sample("tailcut_variants_retiring", text, "gauge", {}, len(self._replaced))
+        yield RETIRING(len(self._replaced))
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,19 @@ from tailcut.common.timings import Stage
 from tailcut.common.validation import InputSpec
 from tailcut.models.batch_item import join, ran_ns
 from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.pipeline.request_context import RequestContext
+
+QUEUE_ROWS = gauge("tailcut_queue_rows", "Queued rows.")
+RUNNING_ROWS = gauge("tailcut_running_rows", "Rows being computed.")
+QUEUE_AT_RISK = gauge("tailcut_queue_at_risk", "Queued requests that may miss the SLO but not their deadline.")
+OVERLOADED = gauge("tailcut_overloaded", "1 during sustained overload, when requests that would miss the SLO are shed.")
+RETRIES = counter("tailcut_batch_retries", "Failed batches whose requests were retried one by one.")
+RETRY_RUNS = counter(
+    "tailcut_batch_retry_runs",
+    "Requests, or parts of large ones, that were retried alone because their batch failed.",
+    "outcome",
+)
 
 
 class BatchingStage:
@@ -87,15 +98,11 @@ def _run_now(
 def dispatcher_samples(dispatcher: Dispatcher) -> Iterator[Sample]:
     """Yield the samples of a variant's queue and executors."""
     scheduler, batch_retry = dispatcher.scheduler, dispatcher.batch_retry
-    yield Sample("tailcut_queue_rows", "Queued rows.", "gauge", {}, scheduler.queue_rows)
-    yield Sample("tailcut_running_rows", "Rows being computed.", "gauge", {}, dispatcher.running.rows)
-    overload, text = scheduler.overload, "Queued requests that may miss the SLO but not their deadline."
-    yield Sample("tailcut_queue_at_risk", text, "gauge", {}, scheduler.waiting.late_entries)
-    is_seen = overload is not None and overload.is_seen(perf_counter_ns())
-    text = "1 during sustained overload, when requests that would miss the SLO are shed."
-    yield Sample("tailcut_overloaded", text, "gauge", {}, float(is_seen))
-    text = "Failed batches whose requests were retried one by one."
-    yield Sample("tailcut_batch_retries", text, "counter", {}, batch_retry.batches)
-    text = "Requests, or parts of large ones, that were retried alone because their batch failed."
+    yield QUEUE_ROWS(scheduler.queue_rows)
+    yield RUNNING_ROWS(dispatcher.running.rows)
+    yield QUEUE_AT_RISK(scheduler.waiting.late_entries)
+    overload = scheduler.overload
+    yield OVERLOADED(float(overload is not None and overload.is_seen(perf_counter_ns())))
+    yield RETRIES(batch_retry.batches)
     for outcome, count in (("answered", batch_retry.answered), ("failed", batch_retry.failed)):
-        yield Sample("tailcut_batch_retry_runs", text, "counter", {"outcome": outcome}, count)
+        yield RETRY_RUNS(count, outcome)

@@ -14,23 +14,34 @@ from tailcut.features import EntityKey, FeatureService, FeatureSet
 from tailcut.features.source_opener import Models
 from tailcut.features.statistics import GroupStatistics
 from tailcut.manifest import Features, Manifest, resolve
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.pipeline.hook_loading import HookCode
 from tailcut.pipeline.prediction_cache import STALE
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.stages import Answers, EntityHandler, RowHandler
 
+_GROUP = ("group", "entity_type")
+LOOKUPS = counter("tailcut_feature_cache_lookups", "Feature value look-ups, by result.", *_GROUP, "result")
+KEYS_IN_USE = gauge("tailcut_feature_keys_in_use", "Keys refreshed ahead in the background.", *_GROUP)
+STORE_BYPASSES = counter("tailcut_feature_store_bypasses", "Shared store calls skipped while the store was bypassed.")
+STALE_SERVED = counter(
+    "tailcut_feature_stale", "Feature values served past their TTL because the source failed.", *_GROUP
+)
+SOURCE_CALLS = counter("tailcut_feature_source_calls", "Source calls.", *_GROUP)
+SOURCE_SECONDS = counter("tailcut_feature_source_seconds", "Seconds spent in source calls.", *_GROUP)
+SOURCE_ERRORS = counter("tailcut_feature_source_errors", "Source calls that failed or timed out.", *_GROUP)
+
 _SQLITE = "sqlite:///"
 
-_COUNTERS: tuple[tuple[str, str, str], ...] = (
-    ("stale_served", "tailcut_feature_stale", "Feature values served past their TTL because the source failed."),
-    ("errors", "tailcut_feature_source_errors", "Source calls that failed or timed out."),
-    ("refreshes", "tailcut_feature_refreshes", "Keys refreshed in the background."),
-    ("single_flight_joins", "tailcut_feature_joins", "Misses that joined a source call in flight."),
-    ("source_calls", "tailcut_feature_source_calls", "Source calls."),
-    ("source_s", "tailcut_feature_source_seconds", "Seconds spent in source calls."),
+_COUNTERS = (
+    ("stale_served", STALE_SERVED),
+    ("errors", SOURCE_ERRORS),
+    ("refreshes", counter("tailcut_feature_refreshes", "Keys refreshed in the background.", *_GROUP)),
+    ("single_flight_joins", counter("tailcut_feature_joins", "Misses that joined a source call in flight.", *_GROUP)),
+    ("source_calls", SOURCE_CALLS),
+    ("source_s", SOURCE_SECONDS),
 )
-"""Field of GroupStatistics, metric, help; each with the labels group and entity_type."""
+"""Field of GroupStatistics, metric."""
 
 
 async def open_features(manifest: Manifest, code: HookCode, models: Models | None = None) -> FeatureService | None:
@@ -102,19 +113,16 @@ class FeatureStage:
         statistics = self._features.statistics()
         for group in statistics.groups:
             yield from _group(group)
-        text = "Shared store calls skipped while the store was bypassed."
-        yield Sample("tailcut_feature_store_bypasses", text, "counter", {}, statistics.bypasses)
+        yield STORE_BYPASSES(statistics.bypasses)
 
 
 def _group(group: GroupStatistics) -> Iterator[Sample]:
-    labels = {"group": group.name, "entity_type": group.entity_type}
-    lookups, text = "tailcut_feature_cache_lookups", "Feature value look-ups, by result."
-    yield Sample(lookups, text, "counter", {**labels, "result": "hit"}, group.hits)
-    yield Sample(lookups, text, "counter", {**labels, "result": "miss"}, group.misses)
-    for field, name, text in _COUNTERS:
-        yield Sample(name, text, "counter", labels, float(getattr(group, field)))
-    text = "Keys refreshed ahead in the background."
-    yield Sample("tailcut_feature_keys_in_use", text, "gauge", labels, group.in_use)
+    labels = (group.name, group.entity_type)
+    yield LOOKUPS(group.hits, *labels, "hit")
+    yield LOOKUPS(group.misses, *labels, "miss")
+    for field, metric in _COUNTERS:
+        yield metric(float(getattr(group, field)), *labels)
+    yield KEYS_IN_USE(group.in_use, *labels)
 
 
 def _settings(manifest: Manifest) -> Features:

@@ -9,12 +9,18 @@ from typing import Any
 from tailcut.common.timings import Stage
 from tailcut.logs import request_id
 from tailcut.models.value_limits import PathLimits
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.pipeline.hooks import Hooks, ran_inline
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import Rows, RowTransform
 from tailcut.pipeline.stages import RowHandler, TensorHandler
 from tailcut.pipeline.stages.single_rows import answer_singly
+
+HOOK_THREADS_BUSY = gauge("tailcut_hook_threads_busy", "Threads running a slow hook.")
+HOOK_QUEUE = gauge("tailcut_hook_queue", "Slow hook calls waiting for a thread.")
+HOOK_THREAD_CALLS = counter(
+    "tailcut_hook_thread_calls", "Hook calls run in a thread instead of on the event loop.", "hook"
+)
 
 
 class TransformStage:
@@ -50,11 +56,10 @@ class TransformStage:
         hooks = self._hooks
         if hooks is None:
             return
-        yield Sample("tailcut_hook_threads_busy", "Threads running a slow hook.", "gauge", {}, hooks.busy)
-        yield Sample("tailcut_hook_queue", "Slow hook calls waiting for a thread.", "gauge", {}, hooks.waiting)
-        text = "Hook calls run in a thread instead of on the event loop."
+        yield HOOK_THREADS_BUSY(hooks.busy)
+        yield HOOK_QUEUE(hooks.waiting)
         for name, calls in hooks.calls.items():
-            yield Sample("tailcut_hook_thread_calls", text, "counter", {"hook": name}, calls)
+            yield HOOK_THREAD_CALLS(calls, name)
 
     def _plain(self, tensors: TensorHandler) -> RowHandler:
         transform, names = self._transform, self._outputs

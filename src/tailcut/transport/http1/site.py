@@ -11,8 +11,10 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Protocol
 
 from tailcut.errors import TailcutError
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Sample, counter
 from tailcut.protocol.middleware import Handle
+
+PARSE_ERRORS = counter("tailcut_http_parse_errors", "Malformed HTTP/1.1 requests, by error code.", "code", of_host=True)
 
 if TYPE_CHECKING:
     from tailcut.transport.worker import Worker
@@ -85,9 +87,8 @@ class Site:
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows."""
-        text = "Malformed HTTP/1.1 requests, by error code."
         for code, count in sorted(self._refused.items()):
-            yield Sample("tailcut_http_parse_errors", text, "counter", {"code": code}, count)
+            yield PARSE_ERRORS(count, code)
 
     def date(self) -> str:
         """Return the header that says when a reply was made (RFC 9110, 6.6.1), to the second."""
