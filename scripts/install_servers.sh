@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install PostgreSQL, PgBouncer and Redis with apt-get where their binaries are missing and this user may. Only the
+# Install PostgreSQL, PgBouncer, Redis and Prometheus with apt-get where their binaries are missing and this user may. Only the
 # binaries are needed: tests and the example start private servers on free ports. Says what it could not do; that is an error only
 # where REQUIRE_SERVERS=1 (as in CI).
 set -euo pipefail
@@ -16,10 +16,15 @@ has_redis() {
     command -v redis-server >/dev/null
 }
 
+has_prometheus() {
+    command -v prometheus >/dev/null && command -v promtool >/dev/null
+}
+
 missing() {
     has_postgres || echo postgresql
     has_pgbouncer || echo pgbouncer
     has_redis || echo redis-server
+    has_prometheus || echo prometheus
 }
 
 packages=$(missing | xargs)

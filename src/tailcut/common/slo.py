@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from math import ceil
 
 import msgspec
 
-from tailcut.common.statistics import samples_needed
 from tailcut.common.units import UnitError, parse_duration, parse_share
 from tailcut.errors import LoadTestError
 
@@ -87,6 +87,11 @@ class Tally(msgspec.Struct, kw_only=True):
     planned: int
     failed: int
     late: list[int]
+
+
+def samples_needed(share: float) -> int:
+    """Compute how many samples a percentile should rest on: 20 beyond it on average."""
+    return ceil(20 / (1 - share) - 1e-6) if share < 1 else 0
 
 
 def parse_duration_s(text: str) -> float:

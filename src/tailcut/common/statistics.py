@@ -98,11 +98,6 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(mid=sorted(values)[len(values) // 2], low=min(values), high=max(values), values=tuple(values))
 
 
-def samples_needed(share: float) -> int:
-    """Compute how many samples a percentile should rest on: 20 beyond it on average."""
-    return int(np.ceil(20 / (1 - share) - 1e-6)) if share < 1 else 0
-
-
 def bootstrap(
     values: npt.ArrayLike,
     statistic: Callable[[Values], float],

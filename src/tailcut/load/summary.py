@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.common.slo import CLIENT_STATUSES, Finding, Objectives, judge
-from tailcut.common.statistics import Percentiles, percentile, samples_needed, summarise
+from tailcut.common.slo import CLIENT_STATUSES, Finding, Objectives, judge, samples_needed
+from tailcut.common.statistics import Percentiles, percentile, summarise
 from tailcut.load.plan import LoadPlan
 from tailcut.load.recorder import Failure
 from tailcut.load.result import LoadResult

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from tailcut.common.statistics import percentile, samples_needed
+from tailcut.common.slo import samples_needed
+from tailcut.common.statistics import percentile
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
 from tailcut.profiler.forecast.comparison import NEAR_P50, NEAR_P95, Round, Rounds, Values, longer, undisturbed

@@ -7,8 +7,7 @@ from math import inf
 
 import msgspec
 
-from tailcut.common.slo import Objectives
-from tailcut.common.statistics import samples_needed
+from tailcut.common.slo import Objectives, samples_needed
 from tailcut.errors import MissingExtra, ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import build_requests

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailcut.common.statistics import bootstrap, percentile, samples_needed, spread, summarise
+from tailcut.common.slo import samples_needed
+from tailcut.common.statistics import bootstrap, percentile, spread, summarise
 
 
 @pytest.mark.parametrize(

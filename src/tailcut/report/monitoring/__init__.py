@@ -1,0 +1,1 @@
+"""What other tools are given to watch a server with."""
