@@ -1,7 +1,7 @@
 """Metrics: the definition of each, and its values, which live elsewhere and are read when /metrics is asked.
 
-A metric is defined once, next to what it counts; whatever else names it, such as the reference and dashboards, takes the
-name from there, so that no series is named that does not exist.
+A metric is defined once, next to what it counts; whatever else names it, such as the reference and dashboards, takes
+the name from there, so that no series is named that does not exist.
 """
 
 from __future__ import annotations
