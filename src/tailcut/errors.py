@@ -105,6 +105,13 @@ class ProfileError(TailcutError):
     fault: ClassVar[Fault] = "operator"
 
 
+class StoreError(TailcutError):
+    """An embedded store (the history) is missing, unreadable, or of another version or program."""
+
+    code = "bad_store"
+    fault: ClassVar[Fault] = "operator"
+
+
 # -- The client's: the request is wrong ------------------------------------------------------------------------------
 
 

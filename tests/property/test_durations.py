@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tailcut.common.units import UnitError
 from tailcut.manifest import format_duration, format_share, format_size, parse_duration, parse_share, parse_size
 
-SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 

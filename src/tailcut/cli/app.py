@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("tailcut.cli.simulate", "Predict latency and goodput at other rates and executor counts."),
     "parity": ("tailcut.cli.parity", "Compare the deployment's answers with the pilot's and look for causes."),
     "export": ("tailcut.cli.export", "Write a Grafana dashboard for the server's metrics."),
+    "compare": ("tailcut.cli.compare", "Say which stage grew since an earlier span of the server's history."),
     "ladder": ("tailcut.cli.ladder", "Measure the pilot, then one more lever per rung, under the same traffic."),
 }
 """Name -> (module with ``register``, one line of help), in the order of the help."""

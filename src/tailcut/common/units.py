@@ -6,14 +6,14 @@ import math
 import re
 from decimal import Decimal
 
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PER_SECOND = {"us": 1e6, "ms": 1e3}
 _BYTES = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _NUMBER_AND_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z%]*)", re.ASCII)
 
 
 class Duration(float):
-    """Seconds. Written "250us", "15ms", "30s", "5m", "2h" or "1d"; a bare number is refused as ambiguous."""
+    """Seconds. Written "250us", "15ms", "30s", "5m", "2h", "1d" or "5w"; a bare number is refused as ambiguous."""
 
 
 class Size(int):
@@ -29,7 +29,7 @@ class UnitError(ValueError):
 
 
 def parse_duration(value: object) -> Duration:
-    """Read a duration such as "250us", "15ms", "30s", "5m", "2h" or "1d" as seconds.
+    """Read a duration such as "250us", "15ms", "30s", "5m", "2h", "1d" or "5w" as seconds.
 
     Raises:
         UnitError: not text, no unit, an unknown unit, negative, or not a number.
@@ -53,7 +53,7 @@ def parse_duration(value: object) -> Duration:
 def format_duration(seconds: float) -> str:
     """Write seconds so that ``parse_duration`` reads the same number, as a short whole number where there is one."""
     best = f"{_plain(seconds)}s"
-    for unit in ("m", "h", "d", "ms", "us"):
+    for unit in ("m", "h", "d", "w", "ms", "us"):
         text = f"{_plain(seconds * _PER_SECOND[unit] if unit in _PER_SECOND else seconds / _SECONDS[unit])}{unit}"
         if ("." in text, len(text)) < ("." in best, len(best)) and parse_duration(text) == seconds:
             best = text

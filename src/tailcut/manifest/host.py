@@ -21,6 +21,9 @@ from tailcut.manifest.schema.observe import Observe
 from tailcut.manifest.schema.server import Server
 
 HOST_FILE = "host.toml"
+HISTORY_FILE = ".tailcut/history.sqlite"
+"""Where the history is whose path is not set, relative to the manifest."""
+
 _ENTRY = re.compile(r"\[models\.\d+\]")
 _MODELS = "host"
 """Name of a host of several models in its log lines, where they are of no model."""
@@ -81,6 +84,11 @@ class HostManifest:
     def is_single(self) -> bool:
         """Whether it is of one model and stays so."""
         return len(self.models) == 1 and self.folder is None
+
+    @property
+    def history_file(self) -> Path:
+        """File of the history, whether it is kept or not."""
+        return (self.directory / (self.observe.history.path or HISTORY_FILE)).resolve()
 
     def read_again(self, hosted: Hosted) -> Hosted:
         """Read a model's manifest again; what is wrong with it by now is its error."""

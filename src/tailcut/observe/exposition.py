@@ -68,7 +68,7 @@ class Exposition:
         self._registry = CollectorRegistry()
         self._registry.register(self)
         # Open files and their limit, memory, CPU: under the names that every dashboard knows.
-        ProcessCollector(registry=self._registry)
+        self._process = ProcessCollector(registry=self._registry)
 
     def add(self, source: Source) -> None:
         """Show what ``source`` yields, too: it is of the process as a whole."""
@@ -78,9 +78,25 @@ class Exposition:
         """Return the whole page."""
         return generate_latest(self._registry)
 
+    def families(self, model: ModelSeries | None) -> Iterator[Family]:
+        """Yield what the page shows of one model, or of the process, as values that do not change any more."""
+        if model is not None:
+            yield from self._of_models([model])
+            yield from self._of_sources([model], ())
+            return
+        yield from self._of_loop()
+        yield from self._of_sources((), self._sources)
+        yield from self._process.collect()
+
     def collect(self) -> Iterator[Family]:
         """Yield metric families (called by prometheus_client)."""
         models = list(self._models())
+        yield from self._of_models(models)
+        yield from self._of_loop()
+        yield from self._of_sources(models, self._sources)
+
+    @staticmethod
+    def _of_models(models: Iterable[ModelSeries]) -> Iterator[Family]:
         stage, total, rows, seconds = map(_histograms, (STAGE_SECONDS, REQUEST_SECONDS, BATCH_ROWS, BATCH_SECONDS))
         requests = CounterMetricFamily(REQUESTS.name, REQUESTS.help, labels=REQUESTS.all_labels)
         for model, recorder, _ in models:
@@ -93,15 +109,18 @@ class Exposition:
                 requests.add_metric([model, route, variant, outcome_of(code), code, cache], count)
             _add(rows, [model], recorder.batch_rows, 1)
             _add(seconds, [model], recorder.batch_ns, 1e-9)
+        yield from (stage, total, requests, rows, seconds)
+
+    def _of_loop(self) -> Iterator[Family]:
         lag = _histograms(LOOP_LAG)
         _add(lag, [], self._loop_lag, 1e-9)
-        yield from (stage, total, requests, rows, seconds, lag)
-        yield from self._collect_sources(models)
+        yield lag
 
-    def _collect_sources(self, models: Iterable[ModelSeries]) -> Iterator[Family]:
+    @staticmethod
+    def _of_sources(models: Iterable[ModelSeries], others: Iterable[Source]) -> Iterator[Family]:
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         sources = [({"model": each.model}, each.source) for each in models]
-        for of_model, source in (*sources, *(({}, source) for source in self._sources)):
+        for of_model, source in (*sources, *(({}, source) for source in others)):
             for sample in source():
                 labels = {**of_model, **sample.labels}
                 family = families.get(sample.name)

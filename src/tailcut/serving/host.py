@@ -20,12 +20,15 @@ from tailcut.features.sources.model import ServedModel
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import Hosted, HostManifest, refuse_cycles
 from tailcut.observe.exposition import Exposition, ModelSeries
+from tailcut.observe.history.recorder import HistoryRecorder
+from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.feature_chains import refuse_misfits
+from tailcut.serving.history import history_path
 from tailcut.serving.host_state import HostState
 from tailcut.serving.notices import tell_ready, tell_unjudged
 
@@ -58,6 +61,7 @@ class Host:
         on_added: called with the name of a model that came after the start.
         loop_lag: nanoseconds by which the event loop woke up later than asked.
         exposition: what /metrics shows.
+        history: writes it down every minute; None where none is kept.
         open_local: opens a model for the feature group of another; set by the data plane, through which it is asked.
         where: " on " and the addresses that it listens on, for the log; empty where it listens on none.
     """
@@ -79,7 +83,8 @@ class Host:
             self._state.on_served = self._tell_unjudged
             self._state.wait_loaded = self._wait_loaded
         self._unjudged: dict[str, str] = {}
-        self.exposition = Exposition(self._series, self.loop_lag, [self._samples])
+        self.exposition = Exposition(self._series, self.loop_lag, [self._samples, process_samples])
+        self.history: HistoryRecorder | None = None
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloads: Counter[str] = Counter()
         """Unloads of each model so far: a load that was asked for before the latest one is not carried out."""
@@ -96,6 +101,16 @@ class Host:
         """Return the host of one model."""
         return cls(HostManifest.of(manifest))
 
+    def keep_history(self, *, by_default: bool) -> None:
+        """Keep a history from the start on, if the manifest names its file, or where it does not and ``by_default``."""
+        path = history_path(self.manifest, by_default=by_default)
+        if path is not None:
+            kept = self.manifest.observe.history
+            self.history = HistoryRecorder(
+                path, self._series, self.exposition.families, keep_s=kept.keep_s, size_bytes=kept.size_bytes
+            )
+            self.exposition.add(self.history.samples)
+
     # -- The process -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -104,7 +119,10 @@ class Host:
         Raises:
             TailcutError: of the only model, or the first one where all have failed.
         """
-        self._tick(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._tick(loop)
+        if self.history is not None:
+            self.history.start(loop)
         for hosted in self._hosted.values():
             if hosted.error is not None:
                 log.error("the model cannot be loaded: %s", hosted.error, extra={"model": hosted.name})
@@ -143,6 +161,9 @@ class Host:
         finally:
             for engine in self.engines.values():
                 engine.sinks.flush()
+            if self.history is not None:
+                self.history.stop()
+                await asyncio.to_thread(self.history.close, timeout_s)
 
     @property
     def sinks(self) -> Sinks:

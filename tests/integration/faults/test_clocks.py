@@ -15,7 +15,8 @@ from tests.integration.serving import Served, as_bytes, connected
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = (
-    "cache", "common", "features", "models", "observe", "pipeline", "protocol", "scheduler", "serving", "transport",
+    "cache", "common", "features", "models", "observe", "pipeline", "protocol", "scheduler", "serving", "store",
+    "transport",
 )  # fmt: skip
 WALL_CLOCKS = {"time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.strftime", "time.ctime"}
 WALL_METHODS = {"now", "utcnow", "today"}
@@ -23,9 +24,11 @@ MAY_READ = {
     "features/feature_service.py": "the age of what other servers wrote to Redis, and :now of queries",
     "features/key_forms.py": "no clock: keys that are dates are read from text",
     "features/sources/postgres_types.py": "no clock: columns that are dates have these types",
+    "observe/history/recorder.py": "the minute that rows belong to, and the name of a run",
     "pipeline/shared_cache.py": "the age of what other servers wrote to Redis",
     "protocol/access_log.py": "the time of a line",
     "serving/statistics.py": "when the last request was, as Triton shows it",
+    "store/sqlite_file.py": "the name of a damaged file",
     "transport/http1/site.py": "the Date of a reply",
 }
 JUMP_S = 86_400 * 365

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from tailcut.errors import ManifestError
-from tailcut.manifest.schema import Deployment
+from tailcut.manifest.schema import Deployment, History
 
+_LEAST_KEPT_S, _LEAST_BYTES = 3600, 1024 * 1024
 _ORIGIN = re.compile(r"\*|https?://[^/\s@?#]+")
 """Source: RFC 6454, 6.2: a scheme, a host and a port or none; no path."""
 
@@ -25,6 +26,7 @@ def server_problems(deployment: Deployment) -> Iterator[ManifestError]:
             f"observe.window is {deployment.observe.window_s:g}s, below 1s: too few requests for a p99",
             hint="leave it out, or set it to at least twice your scrape interval",
         )
+    yield from _history_problems(deployment.observe.history)
     if not server.max_body_bytes:
         yield ManifestError(
             "server.max_body is 0 bytes: every prediction request would be refused",
@@ -47,4 +49,23 @@ def server_problems(deployment: Deployment) -> Iterator[ManifestError]:
             f'server.management_tokens: "{server.tokens}" is also the file of server.tokens, so every client of the '
             "model could unload it",
             hint="put the management tokens in a separate file",
+        )
+
+
+def _history_problems(history: History) -> Iterator[ManifestError]:
+    if history.path not in {"", "off"} and not history.path.endswith(".sqlite"):
+        # A damaged history is moved aside: no other file may be taken for one.
+        yield ManifestError(
+            f'observe.history.path is "{history.path}", which does not end in .sqlite',
+            hint='name a file such as "history.sqlite", or write "off"',
+        )
+    if history.keep_s < _LEAST_KEPT_S:
+        yield ManifestError(
+            f"observe.history.keep is {history.keep_s:g}s, below 1h",
+            hint='write for example "5w", or set observe.history.path to "off"',
+        )
+    if history.size_bytes < _LEAST_BYTES:
+        yield ManifestError(
+            f"observe.history.size is {history.size_bytes} bytes, below 1MiB",
+            hint='write for example "256MiB", or set observe.history.path to "off"',
         )

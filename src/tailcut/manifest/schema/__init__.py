@@ -21,7 +21,7 @@ from tailcut.manifest.schema.build import Build, Cost, Holdout, Quality
 from tailcut.manifest.schema.cache import Cache, PredictionCache, TensorCache
 from tailcut.manifest.schema.features import FeatureGroup, Features
 from tailcut.manifest.schema.model import Datatype, Field, Model, Tensor
-from tailcut.manifest.schema.observe import Observe
+from tailcut.manifest.schema.observe import History, Observe
 from tailcut.manifest.schema.server import Server
 from tailcut.manifest.section import NAME_PATTERN, Section
 
@@ -36,6 +36,7 @@ __all__ = [
     "FeatureGroup",
     "Features",
     "Field",
+    "History",
     "Holdout",
     "Ladder",
     "Model",

@@ -6,8 +6,32 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from tailcut.common.units import Duration
+from tailcut.common.units import Duration, Size
 from tailcut.manifest.section import Section
+
+
+class History(Section, frozen=True, kw_only=True):
+    """A row per minute of what was served, kept over restarts; `tailcut compare` reads it."""
+
+    path: Annotated[
+        str,
+        Meta(
+            description="SQLite file, relative to the manifest, that ends in .sqlite, on a local disk; empty: "
+            ".tailcut/history.sqlite with `tailcut serve`, none where tailcut is mounted or called in the process; "
+            "off: none",
+            examples=["/var/lib/tailcut/history.sqlite"],
+        ),
+    ] = ""
+    keep_s: Annotated[Duration, Meta(description="age at which rows are removed")] = field(
+        default=Duration(35 * 86400.0), name="keep"
+    )
+    size_bytes: Annotated[
+        Size,
+        Meta(
+            description="maximum size of the file; the oldest rows are removed before it is reached. A model under "
+            "steady traffic takes some 4 MiB a day"
+        ),
+    ] = field(default=Size(256 * 1024 * 1024), name="size")
 
 
 class Observe(Section, frozen=True, kw_only=True):
@@ -20,3 +44,4 @@ class Observe(Section, frozen=True, kw_only=True):
             "least twice your scrape interval"
         ),
     ] = field(default=Duration(60.0), name="window")
+    history: History = field(default_factory=History)

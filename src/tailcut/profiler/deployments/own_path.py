@@ -43,6 +43,8 @@ outputs = [{ name = "y", datatype = "FP32", shape = [-1, 1] }]
 variant = "source"
 [server]
 drain = "100ms"
+[observe.history]
+path = "off"
 """
 _BODY = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[0.5]}]}\n'
 _WARMUP_S = 1.0

@@ -1,0 +1,229 @@
+"""Reads the history: latencies and counts of any span of time, added up per minute, hour or whatever is asked for."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from tailcut.observe.history.blobs import add_up
+from tailcut.observe.history.rows import MINUTE_S, CountRow, Kind, LatencyRow
+from tailcut.observe.history.tables import SCHEMA
+from tailcut.store import SqliteFile, WriterFigures
+
+_AT_ONCE = 20_000
+"""Rows whose histograms are decoded together."""
+
+
+class Description(NamedTuple):
+    """What there is of a history.
+
+    Attributes:
+        size_bytes: of the file.
+        oldest_s, newest_s: when the first and the last minute begin, in Unix seconds; None where there are none.
+        writer: what this process has written; zeros where it only reads.
+    """
+
+    path: Path
+    size_bytes: int
+    oldest_s: int | None
+    newest_s: int | None
+    instances: int
+    writer: WriterFigures
+
+
+class History:
+    """The rows of a history's file; any thread may ask, and none that serves should: it reads a disk.
+
+    Args:
+        path: of the file, which servers may be writing.
+        figures: of this process's writer.
+    """
+
+    def __init__(self, path: Path, figures: Callable[[], WriterFigures] = WriterFigures) -> None:
+        self.path = path
+        self._file = SqliteFile(path, SCHEMA)
+        self._figures = figures
+
+    def latency(
+        self,
+        since_s: float,
+        until_s: float,
+        *,
+        model: str | None = None,
+        stage: str | None = None,
+        variant: str | None = None,
+        bucket_s: int = MINUTE_S,
+    ) -> list[LatencyRow]:
+        """Return latencies by bucket, model, variant and stage, in this order; those with requests only.
+
+        Args:
+            since_s, until_s: of minutes that begin in it, the end excluded; Unix seconds, rounded down to a minute.
+            model, stage, variant: None for all of them.
+            bucket_s: seconds that are added up, whole minutes; the first bucket begins at ``since_s``.
+
+        Raises:
+            StoreError: there is no file, or it cannot be read.
+        """
+        span = _Span.of(since_s, until_s, bucket_s)
+        wanted = {"kind": "latency", "model": model, "name": stage, "labels": variant}
+
+        def work(connection: sqlite3.Connection) -> list[LatencyRow]:
+            return list(_latencies(connection, span, wanted))
+
+        return self._file.read(work)
+
+    def counts(
+        self,
+        since_s: float,
+        until_s: float,
+        *,
+        model: str | None = None,
+        name: str | None = None,
+        bucket_s: int = MINUTE_S,
+    ) -> list[CountRow]:
+        """Return growth of counters and means of gauges by bucket, model, name, labels and (gauges) instance.
+
+        Args:
+            since_s, until_s, bucket_s: see ``latency``.
+            model: None for all, "" for the process.
+            name: as on /metrics; None for all.
+
+        Raises:
+            StoreError: there is no file, or it cannot be read.
+        """
+        span = _Span.of(since_s, until_s, bucket_s)
+
+        def work(connection: sqlite3.Connection) -> list[CountRow]:
+            return _counts(connection, span, {"model": model, "name": name})
+
+        return self._file.read(work)
+
+    def coverage(self, since_s: float, until_s: float, *, bucket_s: int = MINUTE_S) -> list[tuple[int, int]]:
+        """Return when each bucket begins that has rows, and of how many minutes it has some.
+
+        A server that runs writes a row every minute, also without requests.
+
+        Args:
+            since_s, until_s, bucket_s: see ``latency``.
+
+        Raises:
+            StoreError: there is no file, or it cannot be read.
+        """
+        span = _Span.of(since_s, until_s, bucket_s)
+
+        def work(connection: sqlite3.Connection) -> list[tuple[int, int]]:
+            both = " UNION ".join(
+                f"SELECT minute FROM {table} WHERE minute >= ? AND minute < ?" for table in ("latency", "number")
+            )
+            limits = [span.first, span.until]
+            cursor = connection.execute(
+                f"SELECT (minute - ?) / ? AS bucket, count(*) FROM ({both}) GROUP BY bucket ORDER BY bucket",
+                [span.first, span.bucket, *limits, *limits],
+            )
+            return [(span.start_s(bucket), minutes) for bucket, minutes in cursor]
+
+        return self._file.read(work)
+
+    def describe(self) -> Description:
+        """Return how much there is, from when to when.
+
+        Raises:
+            StoreError: there is no file, or it cannot be read.
+        """
+
+        def work(connection: sqlite3.Connection) -> tuple[int | None, int | None, int]:
+            both = "SELECT minute FROM latency UNION ALL SELECT minute FROM number"
+            oldest, newest = (
+                connection.execute(f"SELECT {which}(minute) FROM ({both})").fetchone()[0] for which in ("min", "max")
+            )
+            return oldest, newest, connection.execute("SELECT count(*) FROM instance").fetchone()[0]
+
+        oldest, newest, instances = self._file.read(work)
+        return Description(
+            self.path,
+            self.path.stat().st_size,
+            None if oldest is None else oldest * MINUTE_S,
+            None if newest is None else newest * MINUTE_S,
+            instances,
+            self._figures(),
+        )
+
+
+class _Span(NamedTuple):
+    """Minutes from ``first`` on, ``until`` excluded, in buckets of so many minutes."""
+
+    first: int
+    until: int
+    bucket: int
+
+    @classmethod
+    def of(cls, since_s: float, until_s: float, bucket_s: int) -> _Span:
+        if bucket_s < MINUTE_S or bucket_s % MINUTE_S:
+            raise ValueError(f"bucket_s is {bucket_s}; it must be whole minutes, {MINUTE_S} or a multiple")
+        return cls(int(since_s // MINUTE_S), int(until_s // MINUTE_S), bucket_s // MINUTE_S)
+
+    def start_s(self, number: int) -> int:
+        """Return when a bucket begins."""
+        return (self.first + number * self.bucket) * MINUTE_S
+
+
+_Wanted = dict[str, str | None]
+
+
+def _which(span: _Span, wanted: _Wanted) -> tuple[str, list[Any]]:
+    """Return the condition on minutes and series, with its parameters."""
+    named = {column: value for column, value in wanted.items() if value is not None}
+    terms = ["minute >= ?", "minute < ?", *(f"series.{column} = ?" for column in named)]
+    return " AND ".join(terms), [span.first, span.until, *named.values()]
+
+
+def _latencies(connection: sqlite3.Connection, span: _Span, wanted: _Wanted) -> Iterator[LatencyRow]:
+    condition, parameters = _which(span, wanted)
+    cursor = connection.execute(
+        "SELECT (minute - ?) / ?, series.model, series.labels, series.name, count, total_ns, histogram "
+        f"FROM latency JOIN series ON series.id = latency.series WHERE {condition}",
+        [span.first, span.bucket, *parameters],
+    )
+    groups: dict[tuple[int, str, str, str], int] = {}
+    sums: list[list[int]] = []
+    counts = np.zeros((0, 0), np.int64)
+    while rows := cursor.fetchmany(_AT_ONCE):
+        places = []
+        for bucket, model, variant, stage, count, total_ns, _ in rows:
+            place = groups.setdefault((bucket, model, variant, stage), len(groups))
+            places.append(place)
+            if place == len(sums):
+                sums.append([0, 0])
+            sums[place][0] += count
+            sums[place][1] += total_ns
+        found = add_up([row[6] for row in rows], np.array(places), len(groups))
+        found[: len(counts)] += counts if counts.size else 0
+        counts = found
+    for key, place in sorted(groups.items()):
+        bucket, model, variant, stage = key
+        requests, total_ns = sums[place]
+        yield LatencyRow(span.start_s(bucket), model, variant, stage, requests, total_ns, counts[place])
+
+
+def _counts(connection: sqlite3.Connection, span: _Span, wanted: _Wanted) -> list[CountRow]:
+    condition, parameters = _which(span, wanted)
+    name = "CASE series.kind WHEN 'gauge' THEN instance.name ELSE '' END"
+    cursor = connection.execute(
+        f"SELECT (minute - ?) / ? AS bucket, series.model, series.name, series.labels, {name} AS run, series.kind, "
+        "CASE series.kind WHEN 'gauge' THEN avg(value) ELSE sum(value) END FROM number "
+        "JOIN series ON series.id = number.series JOIN instance ON instance.id = number.instance "
+        f"WHERE {condition} GROUP BY bucket, number.series, run "
+        "ORDER BY bucket, series.model, series.name, series.labels, run",
+        [span.first, span.bucket, *parameters],
+    )
+    return [
+        CountRow(
+            span.start_s(bucket), model, name, json.loads(labels or "{}"), cast("Kind", kind), float(value), instance
+        )
+        for bucket, model, name, labels, instance, kind, value in cursor
+    ]

@@ -1,0 +1,140 @@
+"""Writes the history of a running server: once a minute, one snapshot, handed to the thread that writes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from secrets import token_hex
+
+from prometheus_client import Metric as Family
+
+from tailcut.observe.exposition import ModelSeries
+from tailcut.observe.history.history import Description, History
+from tailcut.observe.history.rows import MINUTE_S
+from tailcut.observe.history.snapshots import Differences
+from tailcut.observe.history.tables import SCHEMA, Snapshot, Tables
+from tailcut.observe.sample import Sample, counter, gauge
+from tailcut.store import SqliteFile, StoreWriter
+
+ROWS = counter("tailcut_history_rows", "Rows written to the history.", of_host=True)
+DROPPED = counter(
+    "tailcut_history_dropped",
+    "Rows missing in the history: it could not be written, or there were too many series.",
+    of_host=True,
+)
+PENDING = gauge("tailcut_history_pending", "Rows that wait until the history can be written again.", of_host=True)
+BYTES = gauge("tailcut_history_bytes", "Size of the history's file.", of_host=True)
+
+_AFTER_S = 0.01
+"""Behind the full minute, so that a timer that fires early does not fire twice."""
+
+
+class HistoryRecorder:
+    """Takes a snapshot at every full minute of the wall clock. Owned by the event loop.
+
+    A snapshot belongs to the minute in which the middle of the time since the last one lies, counted back from now: the
+    time that passed is of the monotonic clock, so that a wall clock that is set moves rows and loses none.
+
+    Args:
+        path: of the file.
+        models: what there is to count.
+        families: the rest of it; see ``Exposition.families``.
+        keep_s: for which rows are kept.
+        size_bytes: that the file does not exceed; the oldest rows give way.
+
+    Attributes:
+        history: reads what was written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        models: Callable[[], Iterable[ModelSeries]],
+        families: Callable[[ModelSeries | None], Iterable[Family]],
+        *,
+        keep_s: float,
+        size_bytes: int,
+        wall_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._models = models
+        self._families = families
+        self._wall_s = wall_s
+        self._monotonic_s = monotonic_s
+        self._differences = Differences()
+        self._file = SqliteFile(path, SCHEMA, size_bytes=size_bytes, wall_s=wall_s)
+        self._writer = StoreWriter(lambda: self._file)
+        instance = f"{int(wall_s())}-{os.getpid()}-{token_hex(4)}"
+        self._tables = Tables(instance, int(wall_s()), int(keep_s // MINUTE_S))
+        self._last_s = monotonic_s()
+        self._part = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._pieces: Iterator[None] = iter(())
+        self.history = History(path, lambda: self._writer.figures)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Open the file, in the writer's thread, and take a snapshot at every full minute from now on."""
+        self._writer.submit(lambda connection: 0, 0)
+        self._schedule(loop)
+
+    def take(self) -> None:
+        """Hand what has been counted since the last call to the writer."""
+        for _ in self._pieces:
+            pass
+        for _ in self._in_pieces():
+            pass
+
+    def _in_pieces(self) -> Iterator[None]:
+        """Take a snapshot, model by model: of twenty it takes as long as a scrape, and requests go between."""
+        now_s = self._monotonic_s()
+        middle_s = self._wall_s() - (now_s - self._last_s) / 2
+        self._last_s = now_s
+        self._part += 1
+        key = int(middle_s // MINUTE_S), self._part
+        for model in (*self._models(), None):
+            self._write(self._differences.take(*key, model, self._families(model)))
+            yield
+
+    def _write(self, snapshot: Snapshot) -> None:
+        self._writer.submit(
+            lambda connection: self._tables.write(connection, snapshot, self._file.generation), snapshot.rows
+        )
+
+    def stop(self) -> None:
+        """Take the running minute, if it was started; ``close`` follows, off the event loop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self.take()
+
+    def close(self, timeout_s: float) -> None:
+        """Wait until everything is written, for at most ``timeout_s``."""
+        self._writer.close(timeout_s)
+
+    def describe(self) -> Description:
+        """See ``History.describe``."""
+        return self.history.describe()
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what /metrics shows of the history."""
+        figures = self._writer.figures
+        yield ROWS(figures.written)
+        yield DROPPED(figures.dropped + self._differences.left_out)
+        yield PENDING(figures.pending)
+        yield BYTES(figures.size_bytes)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        def tick() -> None:
+            self._schedule(loop)
+            self._pieces = self._in_pieces()
+            self._step(loop)
+
+        self._timer = loop.call_later(MINUTE_S - self._wall_s() % MINUTE_S + _AFTER_S, tick)
+
+    def _step(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take one piece per turn of the event loop."""
+        if next(self._pieces, self) is None:
+            loop.call_soon(self._step, loop)

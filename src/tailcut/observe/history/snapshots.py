@@ -1,0 +1,99 @@
+"""Takes what a minute adds to the history from the same sources as /metrics, so that the two cannot disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
+
+from prometheus_client import Metric as Family
+
+from tailcut.observe.exposition import REQUEST_SECONDS, STAGE_SECONDS, ModelSeries
+from tailcut.observe.history.blobs import to_bytes
+from tailcut.observe.history.tables import Series, Snapshot, labels_text
+from tailcut.observe.latency_figures import LATENCY, STAGES, StageCounts
+
+MOST_SERIES = 5_000
+"""Counters and gauges that are followed; further ones are left out and counted."""
+
+_IN_HISTOGRAMS = {STAGE_SECONDS.name, REQUEST_SECONDS.name, LATENCY.name}
+"""Families that say what the fine histograms say."""
+
+_CONSTANT = {"process_start_time_seconds", "process_virtual_memory_bytes", "python_info"}
+_KINDS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_sum", "_count")}
+"""Endings of the series that are kept, by a family's type."""
+
+
+class Differences:
+    """What has been counted since the last time; of the event loop that owns the counts.
+
+    Attributes:
+        left_out: series of which there were too many, added up over all minutes.
+    """
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        self._latencies: dict[tuple[str, str], StageCounts] = {}
+        self._counters: dict[Series, float] = {}
+        self._texts: dict[tuple[tuple[str, str], ...], tuple[str, str]] = {}
+
+    def take(self, minute: int, part: int, model: ModelSeries | None, families: Iterable[Family]) -> Snapshot:
+        """Return what has been counted of a model, or of the process, since the last call, and gauges as they are.
+
+        Args:
+            minute, part: see ``Snapshot``.
+            model: None for the process.
+        """
+        latencies = list(self._grown(model)) if model is not None else []
+        return Snapshot(minute, part, latencies, list(self._numbers(families)))
+
+    def _grown(self, model: ModelSeries) -> Iterator[tuple[Series, int, int, bytes]]:
+        model.recorder.flush()
+        for variant, counts in model.recorder.latency.counts.items():
+            key = model.model, variant
+            now, before = counts.copy(), self._latencies.get(key)
+            self._latencies[key] = now
+            places = now.places if before is None else now.places - before.places
+            totals = now.total_ns if before is None else now.total_ns - before.total_ns
+            for stage, found, total_ns in zip(STAGES, places, totals.tolist(), strict=True):
+                if requests := int(found.sum()):
+                    yield Series("latency", model.model, stage, variant), requests, total_ns, to_bytes(found)
+
+    def _numbers(self, families: Iterable[Family]) -> Iterator[tuple[Series, float]]:
+        gauges = 0
+        for family in families:
+            endings = () if family.name in _IN_HISTOGRAMS | _CONSTANT else _KINDS.get(family.type, ())
+            kind = "gauge" if family.type == "gauge" else "counter"
+            wanted = {f"{family.name}{ending}" for ending in endings}
+            for name, labels, value, *_ in family.samples if wanted else ():
+                if name not in wanted or not isfinite(value):
+                    continue
+                series = Series(kind, *self._named(name, labels))
+                if kind == "counter":
+                    grown = self._growth(series, value)
+                    if grown:
+                        yield series, grown
+                elif gauges < MOST_SERIES:
+                    gauges += 1
+                    yield series, value
+                else:
+                    self.left_out += 1
+
+    def _growth(self, series: Series, value: float) -> float:
+        """Return by how much a counter grew; one that is lower than before has begun again at 0."""
+        before = self._counters.get(series)
+        if before is None and len(self._counters) >= MOST_SERIES:
+            self.left_out += 1
+            return 0.0
+        self._counters[series] = value
+        return value if before is None or value < before else value - before
+
+    def _named(self, name: str, labels: Mapping[str, str]) -> tuple[str, str, str]:
+        """Return the model, the name and the labels' text; the same few labels come every minute."""
+        key = tuple(labels.items())
+        found = self._texts.get(key)
+        if found is None:
+            rest = {label: value for label, value in key if label != "model"}
+            found = labels.get("model", ""), labels_text(rest)
+            if len(self._texts) < MOST_SERIES:
+                self._texts[key] = found
+        return found[0], name, found[1]

@@ -1,0 +1,1 @@
+"""A comparison of two spans of the history for terminals."""

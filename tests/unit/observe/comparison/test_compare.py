@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.history_kit import DAY_S, START_S, Run, drive
+
+from tailcut.observe.comparison.block_bootstrap import choose_blocks, draw_weights, interval, percentiles_ns
+from tailcut.observe.comparison.compare import bucket_of, compare
+from tailcut.observe.comparison.records import Comparison
+from tailcut.observe.comparison.stages import Terms
+from tailcut.observe.fine_histogram import PLACES, percentile_ns
+from tailcut.observe.sample import Sample
+
+MINUTES = 100
+SPAN_S = MINUTES * 60.0
+
+
+def compared(path: Path, model: str | None = None, seed: int = 0) -> Comparison:
+    at_s = START_S + DAY_S
+    return compare(Run(path).history, at_s, at_s + SPAN_S, DAY_S, model=model, terms=Terms(seed=seed))
+
+
+def recorded(path: Path, seed: int, rate: float = 25, **slower: float) -> None:
+    """Record an hour or two of yesterday and of today, each by a run of its own."""
+    for day, factors in enumerate(({}, slower)):
+        run = Run(path, START_S + day * DAY_S, process=False)
+        drive(run, MINUTES, rate, 2 * seed + day, factors)
+        run.end()
+
+
+def verdicts(found: Comparison) -> dict[str, str]:
+    ((variant,),) = (model.variants for model in found.models)
+    return {stage.stage: stage.verdict for stage in variant.stages}
+
+
+def test_a_slowed_stage_is_named_and_others_are_not(tmp_path: Path) -> None:
+    named, others = 0, 0
+    for seed in range(8):
+        path = tmp_path / f"{seed}.sqlite"
+        recorded(path, seed, features=1.2)
+        found = verdicts(compared(path, seed=seed))
+        named += found["features"] == "grew"
+        others += any(found[stage] in {"grew", "shrank"} for stage in ("receive", "queue", "infer", "encode"))
+    assert named == 8
+    assert others <= 1
+
+
+def test_nothing_is_named_where_nothing_changed(tmp_path: Path) -> None:
+    falsely = 0
+    for seed in range(100, 108):
+        path = tmp_path / f"{seed}.sqlite"
+        recorded(path, seed)
+        falsely += any(verdict in {"grew", "shrank"} for verdict in verdicts(compared(path, seed=seed)).values())
+    assert falsely <= 1
+
+
+def test_growth_is_told_with_intervals_and_its_part_of_the_whole(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    recorded(path, 1, rate=60, infer=1.5)
+    found = compared(path)
+    (variant,) = found.models[0].variants
+    whole, first = variant.stages[:2]
+    assert (whole.stage, first.stage, first.verdict) == ("request", "infer", "grew")
+    assert first.mean.low < 0.5 < first.mean.high
+    assert first.p95 is not None
+    assert first.p95.low < 0.5 < first.p95.high
+    assert first.growth_share == pytest.approx(first.growth_ms / whole.growth_ms)
+    assert 0.6 < (first.growth_share or 0) < 1.6
+    assert first.growth_low_ms < 3.0 < first.growth_high_ms
+    features = next(stage for stage in variant.stages if stage.stage == "features")
+    assert 0.45 < features.met_before < 0.55
+    assert found.grew
+    assert found.said
+
+
+def test_too_little_is_said_and_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    run = Run(path, START_S)
+    drive(run, MINUTES, 30, 1)
+    run.end()
+    run = Run(path, START_S + DAY_S)
+    drive(run, 3, 30, 2)
+    run.end()
+    found = compared(path)
+    ((variant,),) = (model.variants for model in found.models)
+    assert "the recent span has" in variant.too_little
+    assert "at least 400 in 10 are needed" in variant.too_little
+    assert not found.said
+    assert any("the recent span has rows of 3 of its 100 minutes" in note for note in found.models[0].notes)
+
+
+def test_another_variant_another_mix_and_another_rate_are_noted(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    for day, (variant, route, count) in enumerate((("onnx", "infer", 10), ("int8", "predict", 30))):
+        run = Run(path, START_S + day * DAY_S)
+        run.samples = [Sample("tailcut_served", "", "gauge", {"variant": variant, "version": "v1"}, 1.0)]
+        for _ in range(MINUTES):
+            run.ask(*[5.0] * count, variant=variant, route=route)
+            run.pass_s()
+        run.end()
+    (model,) = compared(path).models
+    notes = " | ".join(model.notes)
+    assert "another variant or version was served: onnx v1 before, int8 v1 now" in notes
+    assert "by route: infer 100% -> 0%, predict 0% -> 100%" in notes
+    assert "by variant: int8 0% -> 100%" in notes
+    assert "3 times as many requests per second" in notes
+    assert [variant.variant for variant in model.variants] == [""]  # both have other ones: all together
+
+
+def test_figures_beside_latencies_that_changed_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    rng = np.random.default_rng(3)
+    for day, (hit, failing) in enumerate(((0.9, 0.0), (0.5, 0.05))):
+        run = Run(path, START_S + day * DAY_S)
+        hits = misses = 0
+        for _ in range(MINUTES):
+            found = int(rng.binomial(50, hit))
+            hits, misses = hits + found, misses + 50 - found
+            run.samples = [
+                Sample("tailcut_feature_cache_lookups", "", "counter", {"group": "weather", "result": which}, value)
+                for which, value in (("hit", hits), ("miss", misses))
+            ]
+            run.ask(*[5.0] * 40)
+            if rng.random() < failing * 10:
+                run.ask(*[1.0] * 4, code="inference_failed")
+            run.pass_s()
+        run.end()
+    (model,) = compared(path).models
+    figures = {each.name: each for each in model.figures}
+    hit_rate = figures["hit rate of feature group weather"]
+    assert hit_rate.verdict == "shrank"
+    assert hit_rate.change.low < -0.4 < hit_rate.change.high
+    assert figures["error share"].verdict == "grew"
+    assert "shed share" not in figures  # there was none
+
+
+def test_one_model_alone_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    recorded(path, 1)
+    assert [model.model for model in compared(path, "risk").models] == ["risk"]
+    assert compared(path, "other").models == ()
+
+
+def test_percentiles_of_many_histograms_are_those_of_each() -> None:
+    rng = np.random.default_rng(0)
+    histograms = rng.integers(0, 5, (20, PLACES)) * (rng.random((20, PLACES)) < 0.1)
+    histograms[:, -1] = 0  # a percentile beyond the last bound is not known
+    for share in (0.5, 0.95, 0.99):
+        expected = [percentile_ns(row, share) for row in histograms]
+        assert percentiles_ns(histograms.astype(np.float64), share) == pytest.approx(expected)
+    assert np.isnan(percentiles_ns(np.zeros((1, PLACES)), 0.5)).all()
+
+
+def test_intervals_hold_where_neighbours_resemble_one_another() -> None:
+    """The mean of a series whose values last for some ten elements, 150 times: its interval holds 0."""
+    held, drawn_one_by_one = 0, 0
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        noise = rng.normal(size=220)
+        series = np.zeros(220)
+        for place in range(1, 220):
+            series[place] = 0.8 * series[place - 1] + noise[place]
+        series = series[20:]
+        blocks = choose_blocks(series)
+        found = interval(series.mean(), draw_weights(200, blocks.length, seed) @ series / 200, blocks)
+        held += found.low <= 0 <= found.high
+        drawn_one_by_one += abs(series.mean()) <= 1.96 * series.std() / np.sqrt(200)
+    assert held >= 0.9 * 150
+    assert drawn_one_by_one < 0.75 * 150  # what blocks are for
+
+
+def test_weights_are_blocks_that_go_around_the_end() -> None:
+    weights = draw_weights(50, 7, 1, resamples=40)
+    assert weights.shape == (40, 50)
+    assert (weights.sum(1) == 50).all()
+    assert (draw_weights(50, 7, 1, resamples=40) == weights).all()
+    assert weights.mean(0) == pytest.approx(np.ones(50), abs=0.8)
+
+
+@pytest.mark.parametrize(("span_s", "bucket_s"), [(3600, 60), (DAY_S, 300), (7 * DAY_S, 2100)])
+def test_a_span_has_at_most_288_buckets(span_s: int, bucket_s: int) -> None:
+    assert bucket_of(span_s) == bucket_s

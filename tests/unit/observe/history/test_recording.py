@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.history_kit import DAY_S, START_S, Run
+
+from tailcut.errors import StoreError
+from tailcut.observe.history import History
+from tailcut.observe.history.recorder import HistoryRecorder
+from tailcut.observe.history.tables import MOST_SERIES, Series, Snapshot, Tables
+from tailcut.observe.sample import Sample
+
+TO_S = START_S + 10 * DAY_S
+
+
+def path_of(tmp_path: Path) -> Path:
+    return tmp_path / "history.sqlite"
+
+
+def test_a_minute_has_latencies_by_variant_and_stage_and_counts_by_label(tmp_path: Path) -> None:
+    run = Run(path_of(tmp_path))
+    run.ask(10.0, 20.0)
+    run.ask(5.0, variant="int8")
+    run.ask(1.0, code="shed")
+    run.samples = [Sample("tailcut_queue_rows", "", "gauge", {}, 3.5)]
+    run.pass_s()
+    run.ask(30.0)
+    run.pass_s()
+    run.end()
+    whole = run.history.latency(START_S, TO_S, model="risk", stage="request", variant="onnx", bucket_s=3600)
+    assert [(row.start_s, row.requests, row.total_ns) for row in whole] == [(START_S, 3, 60_000_000)]
+    assert whole[0].percentile_ns(0.99) == pytest.approx(30e6, rel=0.02)
+    minutes = run.history.latency(START_S, TO_S, stage="infer")
+    assert [(row.start_s - START_S, row.variant, row.requests) for row in minutes] == [
+        (0, "int8", 1),
+        (0, "onnx", 2),
+        (60, "onnx", 1),
+    ]
+    shed = [
+        row for row in run.history.counts(START_S, TO_S, name="tailcut_requests_total") if row.labels["code"] == "shed"
+    ]
+    assert [(row.start_s, row.model, row.kind, row.value, row.instance) for row in shed] == [
+        (START_S, "risk", "counter", 1.0, "")
+    ]
+    gauges = run.history.counts(START_S, TO_S, name="tailcut_queue_rows")
+    assert [row.value for row in gauges] == [3.5, 3.5]
+    assert all(row.instance for row in gauges)
+    host = {row.name for row in run.history.counts(START_S, TO_S, model="")}
+    assert host >= {"process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds_total"}
+    assert run.history.coverage(START_S, TO_S, bucket_s=3600) == [(START_S, 2)]
+    described = run.history.describe()
+    assert (described.oldest_s, described.newest_s, described.instances) == (START_S, START_S + 60, 1)
+    assert described.writer.dropped == 0
+    assert described.size_bytes == path_of(tmp_path).stat().st_size
+
+
+def test_the_history_and_the_metrics_page_say_the_same(tmp_path: Path) -> None:
+    run = Run(path_of(tmp_path))
+    value = 0.0
+    for minute in range(5):
+        run.ask(*[3.0] * (minute + 1))
+        run.ask(2.0, code="bad_request")
+        value += minute
+        labels = {"group": "weather", "result": "hit"}
+        run.samples = [Sample("tailcut_feature_cache_lookups", "", "counter", labels, value)]
+        run.pass_s()
+    run.end()
+    shown = {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(run.exposition.render().decode())
+        for sample in family.samples
+        if sample.value and "model" in sample.labels and sample.name.endswith(("_total", "batch_rows_sum"))
+    }
+    kept = {
+        (row.name, frozenset({**row.labels, "model": row.model}.items())): row.value
+        for row in run.history.counts(START_S, TO_S, model="risk", bucket_s=DAY_S)
+        if row.name.endswith(("_total", "batch_rows_sum"))
+    }
+    assert kept == shown
+    assert kept["tailcut_feature_cache_lookups_total", frozenset({**labels, "model": "risk"}.items())] == 10
+
+
+def test_a_counter_that_begins_again_loses_nothing(tmp_path: Path) -> None:
+    run = Run(path_of(tmp_path))
+    for value in (5.0, 7.0, 2.0):  # its model was loaded anew
+        run.samples = [Sample("tailcut_x", "", "counter", {}, value)]
+        run.pass_s()
+    run.end()
+    assert [row.value for row in run.history.counts(START_S, TO_S, name="tailcut_x_total")] == [5, 2, 2]
+
+
+def test_gauges_of_two_servers_stay_apart_and_counters_add_up(tmp_path: Path) -> None:
+    one, two = Run(path_of(tmp_path)), Run(path_of(tmp_path))
+    for value, run in enumerate((one, two), start=1):
+        run.samples = [Sample("tailcut_queue_rows", "", "gauge", {}, float(value))]
+        run.ask(*[1.0] * value)
+        run.pass_s()
+    one.end()
+    two.end()
+    rows = one.history.latency(START_S, TO_S, stage="request")
+    assert [(row.start_s, row.requests) for row in rows] == [(START_S, 3)]
+    assert sorted(row.value for row in one.history.counts(START_S, TO_S, name="tailcut_queue_rows")) == [1, 2]
+    assert [row.value for row in one.history.counts(START_S, TO_S, name="tailcut_batch_rows_sum")] == [3]
+
+
+def test_rows_older_than_what_is_kept_are_removed(tmp_path: Path) -> None:
+    run = Run(path_of(tmp_path), keep_s=3600)
+    for _ in range(90):
+        run.ask(1.0)
+        run.pass_s()
+    run.end()
+    assert run.history.describe().oldest_s == START_S + 29 * 60  # 60 minutes before the newest
+
+
+def test_the_file_stays_within_its_size_and_the_oldest_rows_give_way(tmp_path: Path) -> None:
+    limit = 1 << 20
+    run = Run(path_of(tmp_path), size_bytes=limit)
+    for _ in range(400):
+        run.samples = [Sample(f"tailcut_{number}", "", "gauge", {}, 0.1) for number in range(150)]
+        run.ask(1.0)
+        run.pass_s()
+    run.end()
+    described = run.history.describe()
+    assert described.size_bytes <= limit
+    assert described.writer.dropped == 0
+    assert described.newest_s == START_S + 399 * 60
+    assert described.oldest_s is not None
+    assert START_S < described.oldest_s < START_S + 300 * 60
+
+
+def test_series_beyond_the_limit_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(path_of(tmp_path))
+    monkeypatch.setattr("tailcut.observe.history.snapshots.MOST_SERIES", 100)
+    run.samples = [Sample("tailcut_x", "", "counter", {"value": str(number)}, 1.0) for number in range(100_000)]
+    run.pass_s()
+    run.end()
+    assert len(run.history.counts(START_S, TO_S)) < 250
+    dropped = next(each for each in run.writing.samples() if each.name == "tailcut_history_dropped")
+    assert dropped.value > 99_000
+
+
+def test_names_in_a_file_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MOST_SERIES >= 10_000
+    monkeypatch.setattr("tailcut.observe.history.tables.MOST_SERIES", 5)
+    run = Run(path_of(tmp_path))
+    run.ask(1.0)
+    run.pass_s()
+    run.end()
+    assert len({row.name for row in run.history.counts(START_S, TO_S)}) <= 5
+    assert run.history.describe().writer.dropped > 0
+
+
+def test_a_write_whose_end_was_not_seen_is_not_counted_twice(tmp_path: Path) -> None:
+    run = Run(path_of(tmp_path))
+    run.pass_s()
+    run.end()
+    tables = Tables("run", START_S, 1000)
+    snapshot = Snapshot(1, 1, [(Series("latency", "m", "infer", "v"), 2, 10, b"\x01\x02")], [])
+    with closing(sqlite3.connect(path_of(tmp_path))) as connection:
+        for generation in (1, 2):
+            assert tables.write(connection, snapshot, generation) == 0
+        connection.commit()
+    assert [row.requests for row in History(path_of(tmp_path)).latency(60, 120)] == [2]
+
+
+class _Loop:
+    """Keeps what it is told to call."""
+
+    def __init__(self) -> None:
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.soon: list[Callable[[], None]] = []
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> _Handle:
+        self.later.append((delay_s, call))
+        return _Handle()
+
+    def call_soon(self, call: Callable[..., None], *arguments: object) -> None:
+        self.soon.append(lambda: call(*arguments))
+
+
+class _Handle:
+    def cancel(self) -> None:
+        pass
+
+
+def test_snapshots_are_at_full_minutes_and_let_requests_between(tmp_path: Path) -> None:
+    run = Run(path_of(tmp_path), START_S + 42.0)
+    loop = _Loop()
+    run.writing.start(loop)
+    delay_s, tick = loop.later.pop()
+    assert delay_s == pytest.approx(18.01)
+    run.ask(1.0)
+    run.wall_s, run.monotonic_s = START_S + 60.01, run.monotonic_s + 18.01
+    tick()
+    assert loop.later.pop()[0] == pytest.approx(60.0)
+    turns = 0
+    while loop.soon:
+        loop.soon.pop()()
+        turns += 1
+    assert turns == 2  # the model and the process are not taken in one turn
+    run.ask(2.0)
+    run.wall_s += 5
+    run.monotonic_s += 5
+    run.writing.stop()
+    run.writing.stop()
+    run.end()
+    found = run.history.latency(START_S, TO_S, stage="request")
+    assert [(row.start_s - START_S, row.requests) for row in found] == [(0, 1), (60, 1)]
+
+
+def test_a_history_that_was_never_started_makes_no_file(tmp_path: Path) -> None:
+    run = Run(path_of(tmp_path))
+    run.writing.stop()
+    run.end()
+    with pytest.raises(StoreError, match="there is no history"):
+        run.history.describe()
+    assert isinstance(run.writing, HistoryRecorder)
+
+
+def test_buckets_are_whole_minutes(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="bucket_s is 90"):
+        History(path_of(tmp_path)).latency(0, 1, bucket_s=90)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.store.test_sqlite_file import SCHEMA, rows
+
+from tailcut.store import SqliteFile, StoreWriter
+
+
+def adding(text: str) -> Callable[[sqlite3.Connection], int]:
+    def work(connection: sqlite3.Connection) -> int:
+        connection.execute("INSERT INTO row (text) VALUES (?)", (text,))
+        return 0
+
+    return work
+
+
+def test_rows_are_written_by_a_thread_and_none_is_lost_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    writer = StoreWriter(lambda: SqliteFile(path, SCHEMA))
+    for number in range(500):
+        writer.submit(adding(str(number)), 1)
+    writer.close(30.0)
+    assert rows(path) == 500
+    writer.submit(adding("late"), 1)
+    figures = writer.figures
+    assert (figures.written, figures.dropped, figures.pending) == (500, 1, 0)
+    assert figures.size_bytes == path.stat().st_size
+
+
+def test_what_cannot_be_written_waits_and_is_written_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    folder = tmp_path / "state"
+    folder.write_text("a file where the folder should be")
+    writer = StoreWriter(lambda: SqliteFile(folder / "history.sqlite", SCHEMA), most_pending=3)
+    for number in range(5):
+        writer.submit(adding(str(number)), 1)
+        assert writer.wait_idle(10.0)
+    figures = writer.figures
+    assert (figures.written, figures.dropped, figures.pending) == (0, 2, 3)
+    assert figures.failure
+    assert caplog.text.count("cannot be written") == 1  # once, not at every attempt
+    folder.unlink()
+    writer.submit(adding("last"), 1)
+    writer.close(10.0)
+    assert rows(folder / "history.sqlite") == 3
+    assert writer.figures[:2] == (3, 3)
+    assert "is written again" in caplog.text
+
+
+def test_a_file_that_is_locked_for_long_makes_nobody_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "history.sqlite"
+    writer = StoreWriter(lambda: SqliteFile(path, SCHEMA, busy_s=0.01))
+    writer.submit(adding("one"), 1)
+    assert writer.wait_idle(10.0)
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    for _ in range(2):
+        writer.submit(adding("more"), 1)
+        assert writer.wait_idle(10.0)
+    assert writer.figures[:3] == (1, 0, 2)
+    assert not caplog.text  # another process may just be writing
+    writer.submit(adding("more"), 1)
+    assert writer.wait_idle(10.0)
+    assert "database is locked" in caplog.text
+    holder.execute("COMMIT")
+    holder.close()
+    writer.close(10.0)
+    assert rows(path) == 4
