@@ -1,0 +1,78 @@
+"""Columns of tensors: what of a batch is watched, by name.
+
+A tensor of (rows,) is one column, one of (rows, d) is d columns. One with a free dimension (tokens), or with more
+columns than are watched, is summed up per row: how many elements are not zero (integers), or their mean and standard
+deviation (floats).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from tailcut.common.tensors import Array
+from tailcut.observe.drift.sketch import Role
+
+MOST = 256
+"""Columns of one tensor that are watched one by one."""
+
+
+class TensorSpec(Protocol):
+    """What is known of a tensor; the manifest's ``Tensor`` is one."""
+
+    @property
+    def name(self) -> str:
+        """Of the tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """With -1 for the batch and for free dimensions."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of its columns; empty where it has none."""
+
+
+class Column(NamedTuple):
+    """A column of a batch: (rows,) of values."""
+
+    role: Role
+    name: str
+    values: Array
+
+
+def columns_of(role: Role, spec: TensorSpec, array: Array) -> list[Column]:
+    """Return the columns of one tensor of a batch.
+
+    Args:
+        role: whether it goes into the model or comes out.
+        spec: of the tensor.
+        array: (rows, ...).
+    """
+    width = int(np.prod(spec.shape[1:])) if len(spec.shape) > 1 else 1
+    if -1 in spec.shape[1:] or width > MOST:
+        return _summed_up(role, spec.name, array)
+    flat = array.reshape(len(array), -1)
+    return [Column(role, name, flat[:, place]) for place, name in enumerate(names_of(spec, flat.shape[1]))]
+
+
+def names_of(spec: TensorSpec, width: int) -> Sequence[str]:
+    """Name the columns of a tensor: as the manifest does, else by their place."""
+    if width == 1:
+        return spec.columns if len(spec.columns) == 1 else (spec.name,)
+    return spec.columns if len(spec.columns) == width else [f"{spec.name}[{place}]" for place in range(width)]
+
+
+def _summed_up(role: Role, name: str, array: Array) -> list[Column]:
+    flat = array.reshape(len(array), -1)
+    if flat.dtype.kind == "f":
+        wide = flat.astype(np.float64)
+        return [Column(role, f"{name}.mean", wide.mean(1)), Column(role, f"{name}.std", wide.std(1))]
+    # As a float: a length is a number, however few different ones there are.
+    return [Column(role, f"{name}.nonzero", (flat != _nothing(flat)).sum(1).astype(np.float64))]
+
+
+def _nothing(flat: Array) -> object:
+    return "" if flat.dtype.kind in "OUS" else 0

@@ -1,0 +1,80 @@
+"""The reference of a version: sketches of the inputs, and of the outputs of each variant, as bytes and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tailcut.common.tensors import Array
+from tailcut.errors import ArtifactError
+from tailcut.observe.drift.columns import TensorSpec, columns_of
+from tailcut.observe.drift.sketch import Role, Sketch, sketch, weights_of
+
+NAME = "drift"
+"""Name of the file beside a version's artifacts; see ``Registry.file``."""
+
+FORM = 1
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """What a version's inputs and outputs were like on the holdout.
+
+    Attributes:
+        form: number of the form; a reader refuses a later one.
+        inputs: sketches of input columns.
+        outputs: variant -> sketches of its output columns.
+    """
+
+    form: int = FORM
+    inputs: tuple[Sketch, ...]
+    outputs: dict[str, tuple[Sketch, ...]] = {}
+
+    def of(self, variant: str) -> tuple[Sketch, ...]:
+        """Return the sketches of inputs and of one variant's outputs."""
+        return (*self.inputs, *self.outputs.get(variant, ()))
+
+
+def sketches_of(
+    role: Role, specs: Sequence[TensorSpec], arrays: Mapping[str, Array], entities: Array | None = None
+) -> tuple[Sketch, ...]:
+    """Sketch every column of tensors.
+
+    Args:
+        role: whether they go into the model or come out.
+        specs: of the tensors; those without an array are left out.
+        arrays: name -> (rows, ...).
+        entities: (rows,) of the entity of each row; None where each row stands for itself.
+    """
+    found = []
+    for spec in specs:
+        if spec.name not in arrays:
+            continue
+        array = arrays[spec.name]
+        first, effective = weights_of(None if entities is None else entities[: len(array)], len(array))
+        found += [sketch(role, each.name, each.values, effective) for each in columns_of(role, spec, array[first])]
+    return tuple(found)
+
+
+def encode(reference: Reference) -> bytes:
+    """Write a reference as JSON; the same one gives the same bytes."""
+    return msgspec.json.encode(reference)
+
+
+def decode(content: bytes) -> Reference:
+    """Read what ``encode`` wrote.
+
+    Raises:
+        ArtifactError: it is something else, or of a later form.
+    """
+    hint = "run `tailcut build` again, which sketches the holdout anew"
+    try:
+        found = msgspec.json.decode(content, type=Reference)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"the drift reference cannot be read: {error}", hint=hint) from error
+    if found.form > FORM:
+        raise ArtifactError(
+            f"the drift reference has form {found.form}, but this tailcut reads up to {FORM}",
+            hint=f"upgrade tailcut, or {hint}",
+        )
+    return found
