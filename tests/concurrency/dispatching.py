@@ -67,7 +67,7 @@ class Bench:
         self.ran = asyncio.Event()
         self._creep_s, self._creeps_after = 0.0, 0
 
-    def batch(self, rows: int, duration_ns: int) -> None:
+    def batch(self, rows: int, duration_ns: int, *arrays: object) -> None:
         self.batches.append((rows, duration_ns))
         self.ran.set()
 

@@ -112,7 +112,7 @@ class _Executor:
 
 
 class _Nobody:
-    def batch(self, rows: int, duration_ns: int) -> None: ...
+    def batch(self, rows: int, duration_ns: int, *arrays: object) -> None: ...
 
 
 def run(loads: dict[str, Load], *, cores: int, seconds: float, warm_up_s: float = 3.0, shared: bool = True) -> None:

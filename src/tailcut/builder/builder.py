@@ -20,7 +20,7 @@ import msgspec
 
 from tailcut.builder import code_snapshot, host_capabilities, limits, preflight, sources, workspace
 from tailcut.builder.building import Building, Candidate
-from tailcut.builder.holdouts import kept_rows
+from tailcut.builder.holdouts import drift_reference, kept_rows
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.plan import applicable, base_of
 from tailcut.builder.progress import Event, Progress, silent
@@ -279,7 +279,11 @@ def _store(
         evidence=evidence,
         manifest=to_plain(deployment),
         origins=origins,
-        files=code_snapshot.files_of(written, running.folder) | kept_rows.files(running.folder),
+        files=(
+            code_snapshot.files_of(written, running.folder)
+            | kept_rows.files(running.folder)
+            | drift_reference.files(running.folder, [each.name for each in running.made])
+        ),
         code=written.code,
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 from tailcut.builder import code_snapshot, host_capabilities, limits, preflight, sources
 from tailcut.builder.bounds.trials import Call
 from tailcut.builder.calling import call
-from tailcut.builder.holdouts import arrays, datatypes, kept_rows, labels
+from tailcut.builder.holdouts import arrays, datatypes, drift_reference, kept_rows, labels
 from tailcut.builder.holdouts import files as holdout_files
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.quality import batch_invariance, export_check, judging, outputs, scoring
@@ -43,6 +43,7 @@ def load_holdout(spec: Spec) -> dict[str, Any]:
     holdout = datatypes.fitted(_read_holdout(manifest), manifest.deployment.model)
     section = manifest.deployment.holdout
     parts = holdout.split(float(section.selection), group=section.group)
+    drift_reference.write_inputs(Path(spec.folder), holdout, manifest.deployment)
     found: dict[str, Any] = {
         "rows": holdout.rows,
         "sha256": holdout.digest(),
@@ -148,6 +149,7 @@ def score(spec: Spec) -> dict[str, Any]:
     if company["rows_alone"] and not alone:
         found = _every(runtime, holdout, deployment, alone=True)
     _save(spec, spec.target, found)
+    drift_reference.write_outputs(Path(spec.folder), spec.target, found, holdout, deployment)
     if is_source:
         bounds = limits.read(Path(spec.folder)).bounds
         kept = kept_rows.choose(holdout, found, deployment.model, bounds, deployment.holdout.keep)

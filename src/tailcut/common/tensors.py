@@ -13,6 +13,7 @@ Array = npt.NDArray[np.generic]
 Arrays = dict[str, Array]
 Bools = npt.NDArray[np.bool_]
 Doubles = npt.NDArray[np.float64]
+Keys = npt.NDArray[np.int64]
 
 NUMPY_OF: dict[str, np.dtype[np.generic]] = {
     "BOOL": np.dtype(np.bool_),

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from tailcut.common.tensors import Arrays
+from tailcut.common.tensors import Arrays, Keys
 from tailcut.errors import InferenceError, TailcutError
 from tailcut.models.runtimes.base import Runtime
 from tailcut.scheduler.latency_learner import kind_of
@@ -28,7 +28,7 @@ class BatchItem(Entry):
     ``alone`` where it runs a second time, by itself, because the batch that it was in failed.
     """
 
-    __slots__ = ("alone", "finished_ns", "future", "inputs", "outputs", "started_ns")
+    __slots__ = ("alone", "entities", "finished_ns", "future", "inputs", "outputs", "started_ns")
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class BatchItem(Entry):
         tenant: str = "",
         kind: int = 0,
         target_ns: int = 0,
+        entities: Keys | None = None,
     ) -> None:
         # All of Entry's fields, set here: its own constructor would be a second call for every request.
         self.rows = rows
@@ -63,6 +64,7 @@ class BatchItem(Entry):
         self.started_ns = 0
         self.finished_ns = 0
         self.alone = False
+        self.entities = entities
 
     def set_alone(self) -> None:
         """Share no batch with anybody."""
@@ -171,8 +173,9 @@ def cut(item: BatchItem, max_rows: int, loop: asyncio.AbstractEventLoop) -> list
             item.tenant,
             item.kind,
             item.target_ns,
+            None if item.entities is None else item.entities[number * max_rows : number * max_rows + rows],
         )
-        for part, rows in split(item.inputs, item.rows, max_rows)
+        for number, (part, rows) in enumerate(split(item.inputs, item.rows, max_rows))
     ]
 
 

@@ -19,6 +19,7 @@ from tailcut.manifest import Manifest
 from tailcut.models.batch_item import length_class
 from tailcut.models.deployment_version import opens_with_code
 from tailcut.models.dispatch import scheduler_factory
+from tailcut.models.drift_reference import watch_of
 from tailcut.models.example_rows import Examples, examples_of
 from tailcut.models.row_coupling import with_row_coupling
 from tailcut.models.runtimes import open_runtime
@@ -38,6 +39,7 @@ from tailcut.models.warm_up import (
     undisturbed_ns,
     warm_up,
 )
+from tailcut.observe.drift_sink import Watch
 from tailcut.registry import Variant
 from tailcut.scheduler.executor_placement import BatchTime
 from tailcut.system.machine import read_machine
@@ -67,6 +69,7 @@ class Warm(NamedTuple):
         size_bytes: what an opened one is taken to hold in memory.
         open_one: opens and warms up one more; blocks.
         code: what it runs of the user's code.
+        drift: what its drift is judged by; None where it is not watched.
     """
 
     variant: Variant
@@ -79,6 +82,7 @@ class Warm(NamedTuple):
     size_bytes: int
     open_one: Callable[[], Runtime]
     code: Snapshot
+    drift: Watch | None = None
 
     @property
     def executor(self) -> str:
@@ -233,7 +237,7 @@ def open_variant(
     if deployment.batching.mode != "auto":  # the sizes of batches are the manifest's
         variant = replace(variant, settings=whole(variant.settings))
     pool = deployment.pool
-    asked = pool.executors_of(variant.settings)
+    asked, drift = pool.executors_of(variant.settings), watch_of(manifest, variant)
     opener = _Opener(manifest, variant, code, must_answer=must_answer)
     runtimes: list[Runtime] = []
     try:
@@ -251,7 +255,7 @@ def open_variant(
         raise
     most = 1 if inline else max(pool.max_executors, count)
     took_ns, held = dict(opener.took_ns), held_bytes(variant)
-    return Warm(variant, runtimes, took_ns, opener.examples, choice, most, load_s, held, opener.open_later, code)
+    return Warm(variant, runtimes, took_ns, opener.examples, choice, most, load_s, held, opener.open_later, code, drift)
 
 
 def _open(manifest: Manifest, variant: Variant, code: Mapping[str, str]) -> Runtime:

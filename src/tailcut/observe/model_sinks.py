@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tailcut.common.tensors import Arrays
+from tailcut.common.tensors import Arrays, Keys
 from tailcut.observe.recorder import Recorder
 from tailcut.observe.sample import counter
 from tailcut.observe.sinks import FinishedBatch, FinishedRequest, Sinks, VariantSwitch
@@ -76,7 +76,14 @@ class VariantBatches:
         self._sinks = sinks
         self.busy_ns = 0
 
-    def batch(self, rows: int, duration_ns: int, inputs: Sequence[Arrays], outputs: Sequence[Arrays]) -> None:
+    def batch(
+        self,
+        rows: int,
+        duration_ns: int,
+        inputs: Sequence[Arrays],
+        outputs: Sequence[Arrays],
+        entities: Sequence[Keys | None] = (),
+    ) -> None:
         """Note a batch that ran."""
         self.busy_ns += duration_ns
-        self._sinks.batch(FinishedBatch(self._variant, rows, duration_ns, inputs, outputs))
+        self._sinks.batch(FinishedBatch(self._variant, rows, duration_ns, inputs, outputs, entities))

@@ -94,7 +94,7 @@ class Recorder:
 
     def on_batch(self, model: str, batch: FinishedBatch) -> None:
         """Count one batch that ran."""
-        _, rows, duration_ns, _, _ = batch
+        rows, duration_ns = batch.rows, batch.duration_ns
         self.batch_rows.add(rows)
         self.batch_ns.add(duration_ns)
         counted = self.by_rows.get(rows)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from tailcut.common.tensors import Arrays
+from tailcut.common.tensors import Arrays, Keys
 from tailcut.common.timings import Timings
 
 log = logging.getLogger("tailcut.server")
@@ -38,6 +38,8 @@ class FinishedBatch(NamedTuple):
         duration_ns: of the model.
         inputs: of each request in the batch, by the names of the model's inputs; the first dimension is its rows.
         outputs: as ``inputs``; empty where the batch failed.
+        entities: per request a hash of each row's entity, where somebody asks for them (``drift``); None, and empty:
+            not known.
     """
 
     variant: str
@@ -45,6 +47,7 @@ class FinishedBatch(NamedTuple):
     duration_ns: int
     inputs: Sequence[Arrays]
     outputs: Sequence[Arrays]
+    entities: Sequence[Keys | None] = ()
 
 
 class VariantSwitch(NamedTuple):

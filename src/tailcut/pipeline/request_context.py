@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sized
 from typing import Any
 
+from tailcut.common.tensors import Keys
 from tailcut.common.timings import Timings
 from tailcut.errors import TailcutError
 from tailcut.pipeline.served_variant import ServedVariant
@@ -24,6 +25,7 @@ class RequestContext:
         is_exact: whether only the served variant may answer, and nothing past its TTL: what it answers is kept under
             the version of that variant.
         code: how it ended: "ok", or the error's; empty before.
+        entities: a hash of the entity of each row that goes to the model, where drift is watched; else None.
     """
 
     served: ServedVariant | None = None
@@ -35,6 +37,7 @@ class RequestContext:
     is_exact = False
     code = ""
     cache = "off"
+    entities: Keys | None = None
     disconnected: Callable[[], Awaitable[None]] | None = None
     gone = False
     waiting: asyncio.Future[Any] | None = None

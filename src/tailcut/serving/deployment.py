@@ -172,6 +172,7 @@ class Engine:
         self.statistics.begin(opened.variant.version)
         self.fallbacks.attach(opened)
         self.host.note_served(self.deployment.name, answering_version(opened.variant))
+        self.host.watch_drift(self.deployment.name, opened.drift)
 
     def unload(self) -> None:
         """Answer no more requests until the next ``start``; those that were admitted end, then all memory is freed.
@@ -188,6 +189,7 @@ class Engine:
             raise NotReady(f"the model is {self.state}", hint="unload it when it is ready")
         self.variants, self.state = None, "unloaded"
         self.host.note_served(self.deployment.name, "")
+        self.host.watch_drift(self.deployment.name, None)
         self.fallbacks.stop()
         switcher, self.follower = self.repository.used, None
         if switcher is not None:
@@ -374,6 +376,7 @@ class Engine:
             yield DEVICE_BUSY(opened.device.busy_ns / 1e9, variant.name, variant.version)
         if (switcher := self.repository.used) is not None:
             yield from switcher.samples()
+        yield from self.host.drift.samples(self.deployment.name)
 
 
 async def _abandon_when_gone(context: RequestContext, disconnected: Callable[[], Awaitable[None]]) -> None:

@@ -109,6 +109,7 @@ class Opened:
         code: the user's functions, as they were imported.
         device: how long the variant has held its device; None where it runs on none.
         close: closes the runtimes.
+        drift: what its drift is judged by; None where it is not watched.
         streams: whether the model answers in parts too.
         fallback: another variant that takes what this one has no room for; None where there is none (yet).
         loading: the variant to serve, for which this one stands in until it is warm; None where this is it. Who puts
@@ -136,6 +137,7 @@ class Opened:
         self.merges = served.dispatcher.scheduler.merge
         self.rows_alone = served.rows_alone
         self.variant = warm.variant
+        self.drift = warm.drift
         self.executor, self.executor_reason = warm.choice
         self.warm_up_ns = warm.warm_up_ns
         self.examples = warm.examples
@@ -260,6 +262,7 @@ def _assembled(
         stores,
         fallback_stale="stale" in deployment.serve.fallback,
         in_flight=in_flight,
+        tells_entities=deployment.drift.mode != "off",
     )
     pool = _pool(deployment, dispatcher, warm, sinks)
     versions = host.served if host is not None else None

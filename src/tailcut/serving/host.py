@@ -19,6 +19,7 @@ from tailcut.errors import NotFound, NotReady, StartError, TailcutError
 from tailcut.features.sources.model import ServedModel
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import Hosted, HostManifest, refuse_cycles
+from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.exposition import Exposition, ModelSeries
 from tailcut.observe.history.recorder import HistoryRecorder
 from tailcut.observe.process import process_samples
@@ -161,9 +162,15 @@ class Host:
         finally:
             for engine in self.engines.values():
                 engine.sinks.flush()
+            self._state.drift.stop()
             if self.history is not None:
                 self.history.stop()
                 await asyncio.to_thread(self.history.close, timeout_s)
+
+    @property
+    def drift(self) -> DriftSink:
+        """What has drifted, by model."""
+        return self._state.drift
 
     @property
     def sinks(self) -> Sinks:

@@ -8,6 +8,7 @@ from math import ceil
 from tailcut.common.histogram import Histogram
 from tailcut.features.source_opener import Models
 from tailcut.models.loading_memory import LoadingMemory
+from tailcut.observe.drift_sink import DriftSink, Watch
 from tailcut.observe.failures import FailureLog
 from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals
@@ -22,6 +23,7 @@ class HostState:
         arrivals: requests that were parsed but not started, of any model.
         loop_lag: nanoseconds by which the event loop woke up later than asked.
         sinks: receive what models finish, besides each one's metrics.
+        drift: compares batches with what models were judged on; its ``state`` is for pages and alerts.
         memory: lets models be loaded at once as far as there is memory for them.
         many: whether there are several models, or may be: log lines then name theirs.
         models: finds a model for another one's feature group; None where there is only one model.
@@ -38,6 +40,7 @@ class HostState:
         self.arrivals = Arrivals()
         self.loop_lag = Histogram()
         self.sinks = Sinks()
+        self.drift = DriftSink()
         self.memory = LoadingMemory()
         self.quiet = False
         self.cores = CoreBudget(ceil(usable_cores())) if many else None
@@ -52,6 +55,16 @@ class HostState:
         if version:
             self.served[model] = version
         self.on_served()
+
+    def watch_drift(self, model: str, watch: Watch | None) -> None:
+        """Watch the drift of a model from now on; None: watch it no more."""
+        if watch is None:
+            self.drift.unwatch(model)
+            return
+        if self.drift not in self.sinks.all:
+            self.sinks.add(self.drift)
+            self.drift.start()
+        self.drift.watch(model, watch)
 
 
 def _nothing() -> None:

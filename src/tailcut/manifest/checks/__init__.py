@@ -43,6 +43,7 @@ def problems(deployment: Deployment) -> Iterator[ManifestError]:
         feature_problems,
         cache_problems,
         _columns,
+        _drift,
         bounds_problems,
         _rung_names,
     )
@@ -140,6 +141,18 @@ def _slo(deployment: Deployment) -> Iterator[ManifestError]:
                 f"slo.{high}: {format_duration(high_s)} is below slo.{low} = {format_duration(low_s)}",
                 hint=f"raise slo.{high} to at least {format_duration(low_s)}, or lower slo.{low}",
             )
+
+
+def _drift(deployment: Deployment) -> Iterator[ManifestError]:
+    drift = deployment.drift
+    if drift.window_s <= 0:
+        yield ManifestError(
+            "drift.window: 0s holds no rows", hint='write the period of your traffic\'s rhythm, such as "1d" or "7d"'
+        )
+    if drift.min_effect >= 1:
+        yield ManifestError(
+            "drift.min_effect: 1 calls no change drift", hint='write a share below 1, or drift.mode = "off"'
+        )
 
 
 def _server(deployment: Deployment) -> Iterator[ManifestError]:

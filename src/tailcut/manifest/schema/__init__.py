@@ -19,6 +19,7 @@ from tailcut.common.units import Duration, Share, Size
 from tailcut.manifest.schema.batching import Batching
 from tailcut.manifest.schema.build import Build, Cost, Holdout, Quality
 from tailcut.manifest.schema.cache import Cache, PredictionCache, TensorCache
+from tailcut.manifest.schema.drift import Drift
 from tailcut.manifest.schema.features import FeatureGroup, Features
 from tailcut.manifest.schema.model import Datatype, Field, Model, Tensor
 from tailcut.manifest.schema.observe import History, Observe
@@ -32,6 +33,7 @@ __all__ = [
     "Cost",
     "Datatype",
     "Deployment",
+    "Drift",
     "Duration",
     "FeatureGroup",
     "Features",
@@ -273,6 +275,7 @@ class Deployment(Section, frozen=True, kw_only=True):
     pool: Annotated[Pool, Meta(description="executors")] = Pool()
     serve: Annotated[Serve, Meta(description="the served variant")] = Serve()
     registry: Annotated[Registry, Meta(description="the registry")] = Registry()
+    drift: Annotated[Drift, Meta(description="drift")] = Drift()
     server: Annotated[Server, Meta(description="the HTTP server")] = Server()
     observe: Annotated[Observe, Meta(description="what is seen of the running server")] = Observe()
     ladder: Annotated[Ladder, Meta(description="the before/after ladder")] = Ladder()

@@ -11,7 +11,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import NamedTuple, Protocol
 
-from tailcut.common.tensors import Arrays
+from tailcut.common.tensors import Arrays, Keys
 from tailcut.errors import InferTimeout, QueueTimeout, TailcutError
 from tailcut.models import shed_errors
 from tailcut.models.batch_item import BatchItem, bytes_of, cut, length_class
@@ -173,7 +173,9 @@ class Dispatcher:
         refusal = self.admission.check(now_ns, request, executors, counted=counted)
         return executors, None if refusal is None else shed_errors.of(refusal, request, executors)
 
-    def run_now(self, inputs: Arrays, rows: int, outputs: Sequence[str], deadline_ns: int) -> tuple[Arrays, int] | None:
+    def run_now(
+        self, inputs: Arrays, rows: int, outputs: Sequence[str], deadline_ns: int, entities: Keys | None = None
+    ) -> tuple[Arrays, int] | None:
         """Run rows at once and past the queue, where nothing waits and an inline executor is there to run them.
 
         Nothing is queued, so the scheduler would decide the same. This saves the item, its future and the planning,
@@ -195,7 +197,7 @@ class Dispatcher:
         self._runs += 1
         if not self._runs & _SOME:
             self.costs.observe(rows, duration_ns, length_class(inputs, rows) if self._lengths else 0)
-        self._observer.batch(rows, duration_ns, (inputs,), (found,))
+        self._observer.batch(rows, duration_ns, (inputs,), (found,), (entities,))
         return found, duration_ns
 
     def submit(
@@ -209,6 +211,7 @@ class Dispatcher:
         priority: int = 0,
         tenant: str = "",
         since_ns: int = 0,
+        entities: Keys | None = None,
     ) -> list[BatchItem]:
         """Queue rows for an executor.
 
@@ -217,6 +220,7 @@ class Dispatcher:
             priority: 1 runs first, larger later; 0 is the default, between 1 and 3.
             tenant: whose request it is; empty where there is one tenant.
             since_ns: when the request came: the SLO counts from then; 0 for now.
+            entities: see ``FinishedBatch``.
 
         Returns:
             one item, or several in row order where ``rows`` exceeds the largest batch. Await their futures.
@@ -236,7 +240,19 @@ class Dispatcher:
         now_ns = self._clock_ns()
         target_ns = scheduler.target_ns(since_ns or now_ns, deadline_ns)
         whole = BatchItem(
-            inputs, rows, outputs, deadline_ns, lane, future, priority, now_ns, size_bytes, tenant, kind, target_ns
+            inputs,
+            rows,
+            outputs,
+            deadline_ns,
+            lane,
+            future,
+            priority,
+            now_ns,
+            size_bytes,
+            tenant,
+            kind,
+            target_ns,
+            entities,
         )
         items = [whole] if rows <= scheduler.max_rows else cut(whole, scheduler.max_rows, self._loop)
         for item in items:
@@ -360,7 +376,8 @@ class Dispatcher:
             self.costs.observe(ended.rows, now_ns - ended.started_ns, kind)
         inputs = [item.inputs for item in batch]
         outputs = () if isinstance(result, TailcutError) else result
-        self._observer.batch(ended.rows, finished_ns - started_ns, inputs, outputs)
+        entities = [item.entities for item in batch]
+        self._observer.batch(ended.rows, finished_ns - started_ns, inputs, outputs, entities)
         if self.scheduler.queue_rows:
             self._schedule_kick()
         else:
@@ -418,7 +435,14 @@ _STUCK_FACTOR = 10
 class BatchObserver(Protocol):
     """Told of every batch that ran."""
 
-    def batch(self, rows: int, duration_ns: int, inputs: Sequence[Arrays], outputs: Sequence[Arrays]) -> None:
+    def batch(
+        self,
+        rows: int,
+        duration_ns: int,
+        inputs: Sequence[Arrays],
+        outputs: Sequence[Arrays],
+        entities: Sequence[Keys | None],
+    ) -> None:
         """Note a batch; see ``FinishedBatch``."""
         ...
 

@@ -20,6 +20,7 @@ Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -104,10 +105,10 @@ def band(sketch: Sketch, payoff: Doubles, z: float, min_effect: float) -> float:
     """
     shares = np.array([*sketch.counts, sketch.missing], np.float64) / sketch.rows
     mean = float(shares @ payoff)
-    spread = max(float(shares @ np.square(payoff)) - mean**2, 0.0) ** 0.5
+    variance = max(float(shares @ np.square(payoff)) - mean**2, 0.0)
     reach = float(payoff.max() - payoff.min())
     n = sketch.effective_rows
-    return mean + z * spread / float(np.sqrt(n)) + z**2 * reach / (3 * n) + min_effect * reach
+    return mean + z * sqrt(variance / n) + z**2 * reach / (3 * n) + min_effect * reach
 
 
 def _both_ways(payoffs: Doubles) -> Doubles:

@@ -1,8 +1,8 @@
 """Columns of tensors: what of a batch is watched, by name.
 
-A tensor of (rows,) is one column, one of (rows, d) is d columns. One with a free dimension (tokens), or with more
-columns than are watched, is summed up per row: how many elements are not zero (integers), or their mean and standard
-deviation (floats).
+A tensor of (rows,) is one column, one of (rows, d) is d columns; one with more columns than are watched is summed up
+per row, by mean and standard deviation. With a free dimension (tokens) padding is in the values, and differs from batch
+to batch: of integers it is watched how many elements of a row are not zero, of other values nothing.
 """
 
 from __future__ import annotations
@@ -52,9 +52,14 @@ def columns_of(role: Role, spec: TensorSpec, array: Array) -> list[Column]:
         array: (rows, ...).
     """
     width = int(np.prod(spec.shape[1:])) if len(spec.shape) > 1 else 1
-    if -1 in spec.shape[1:] or width > MOST:
-        return _summed_up(role, spec.name, array)
     flat = array.reshape(len(array), -1)
+    if -1 in spec.shape[1:]:
+        if role == "output" or flat.dtype.kind not in "iu":
+            return []
+        # As a float: a length is a number, however few different ones there are.
+        return [Column(role, f"{spec.name}.nonzero", np.count_nonzero(flat, axis=1).astype(np.float64))]
+    if width > MOST:
+        return _summed_up(role, spec.name, flat)
     return [Column(role, name, flat[:, place]) for place, name in enumerate(names_of(spec, flat.shape[1]))]
 
 
@@ -65,14 +70,8 @@ def names_of(spec: TensorSpec, width: int) -> Sequence[str]:
     return spec.columns if len(spec.columns) == width else [f"{spec.name}[{place}]" for place in range(width)]
 
 
-def _summed_up(role: Role, name: str, array: Array) -> list[Column]:
-    flat = array.reshape(len(array), -1)
-    if flat.dtype.kind == "f":
-        wide = flat.astype(np.float64)
-        return [Column(role, f"{name}.mean", wide.mean(1)), Column(role, f"{name}.std", wide.std(1))]
-    # As a float: a length is a number, however few different ones there are.
-    return [Column(role, f"{name}.nonzero", (flat != _nothing(flat)).sum(1).astype(np.float64))]
-
-
-def _nothing(flat: Array) -> object:
-    return "" if flat.dtype.kind in "OUS" else 0
+def _summed_up(role: Role, name: str, flat: Array) -> list[Column]:
+    if flat.dtype.hasobject:
+        return []
+    wide = flat.astype(np.float64)
+    return [Column(role, f"{name}.mean", wide.mean(1)), Column(role, f"{name}.std", wide.std(1))]

@@ -22,11 +22,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.common.tensors import Array, Bools, Doubles
+from tailcut.common.tensors import Array, Bools, Doubles, Keys
 from tailcut.observe.drift.bets import Bets
 from tailcut.observe.drift.cells import Cellular
 from tailcut.observe.drift.effect import Effect
-from tailcut.observe.drift.entities import Keys, OncePerWindow
+from tailcut.observe.drift.entities import OncePerWindow
 from tailcut.observe.drift.history import History
 from tailcut.observe.drift.sketch import Sketch
 from tailcut.observe.drift.state import Alarm, ColumnState, Histogram, Moved, State

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from tailcut.common.tensors import Bools
-
-Keys = npt.NDArray[np.int64]
+from tailcut.common.tensors import Bools, Keys
 
 NONE = 0
 """Key of a row that belongs to no entity, and stands for itself."""

@@ -58,7 +58,7 @@ class BatchingStage:
         lane, due_ns = self._lane(inputs, outputs), context.deadline_ns
         since_ns = context.timings.start_ns
         items = dispatcher.submit(
-            inputs, rows, outputs, due_ns, lane, at_once, context.priority, context.tenant, since_ns
+            inputs, rows, outputs, due_ns, lane, at_once, context.priority, context.tenant, since_ns, context.entities
         )
         try:
             if len(items) == 1:
@@ -85,7 +85,7 @@ def _run_now(
     dispatcher: Dispatcher, context: RequestContext, inputs: Arrays, rows: int, outputs: tuple[str, ...]
 ) -> Arrays | None:
     try:
-        done = dispatcher.run_now(inputs, rows, outputs, context.deadline_ns)
+        done = dispatcher.run_now(inputs, rows, outputs, context.deadline_ns, context.entities)
     except BaseException:
         context.timings.lap(Stage.INFER, perf_counter_ns())
         raise

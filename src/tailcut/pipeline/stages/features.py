@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter_ns
 
 import msgspec
+import numpy as np
 
 from tailcut.common.timings import Stage
 from tailcut.features import EntityKey, FeatureService, FeatureSet
@@ -66,10 +67,15 @@ async def open_features(manifest: Manifest, code: HookCode, models: Models | Non
 
 
 class FeatureStage:
-    """Fetches the feature groups of entities: those that memory does not have, all at once."""
+    """Fetches the feature groups of entities: those that memory does not have, all at once.
 
-    def __init__(self, features: FeatureService) -> None:
+    Args:
+        tells_entities: whether batches carry a hash of each row's entity.
+    """
+
+    def __init__(self, features: FeatureService, *, tells_entities: bool = False) -> None:
         self._features = features
+        self._tells_entities = tells_entities
 
     def bind(self, rows: RowHandler) -> EntityHandler:
         """See ``PathStage.bind``; an answer may be kept no longer than the features it was made from."""
@@ -83,6 +89,8 @@ class FeatureStage:
             if context.served is not None and context.served.limits is not None:
                 context.served.limits.check_fetched(found.rows)
             fetched_ns = perf_counter_ns()
+            if self._tells_entities:
+                context.entities = np.array([hash((context.tenant, key)) for key in keys], np.int64)
             values = await rows(context, found.rows, False)
             if any(found.stale):
                 context.cache = "stale"

@@ -44,7 +44,7 @@ class TensorCacheStage:
             get = cache.store.get_nowait
             found = [get(key) for key in keys]
             context.timings.lap(Stage.TENSOR_CACHE, perf_counter_ns())
-            missing = None in found
+            missing, entities = None in found, context.entities
             told = context.cache == "off"
             if told:
                 context.cache = "miss" if missing else "hit"
@@ -52,6 +52,8 @@ class TensorCacheStage:
 
                 async def make(at: list[int]) -> tuple[list[Arrays], list[float]]:
                     wanted = inputs if len(at) == rows else {name: array[at] for name, array in inputs.items()}
+                    if entities is not None:
+                        context.entities = entities[at]
                     fresh = await tensors(context, wanted, len(at), outputs)
                     return [_row(fresh, place) for place in range(len(at))], [math.inf] * len(at)
 

@@ -1,0 +1,61 @@
+"""Sketches of the holdout that a version keeps: serving watches for drift against them.
+
+They hold quantiles and the names of frequent categories, no rows, no labels and no keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from tailcut.builder.holdouts.holdout import Holdout
+from tailcut.common.tensors import Array, Arrays
+from tailcut.manifest import Deployment, Tensor
+from tailcut.observe.drift.reference import NAME, Reference, encode, sketches_of
+from tailcut.observe.drift.sketch import Role, Sketch
+
+FILE = f"{NAME}.json"
+
+
+def write_inputs(folder: Path, holdout: Holdout, deployment: Deployment) -> None:
+    """Sketch the inputs, for ``files``; rows of one ``holdout.group`` count once."""
+    _write(folder, "inputs", "input", deployment.model.inputs, holdout.inputs, _groups(holdout, deployment))
+
+
+def write_outputs(folder: Path, variant: str, answers: Arrays, holdout: Holdout, deployment: Deployment) -> None:
+    """Sketch what a variant answered to the holdout's rows, for ``files``."""
+    _write(folder, f"outputs-{variant}", "output", deployment.model.outputs, answers, _groups(holdout, deployment))
+
+
+def files(folder: Path, variants: Iterable[str]) -> dict[str, Path]:
+    """Return what a version of this build keeps, for ``Registry.add``; nothing where nothing was sketched."""
+    inputs = _read(folder, "inputs")
+    outputs = {name: found for name in variants if (found := _read(folder, f"outputs-{name}"))}
+    if not inputs and not outputs:
+        return {}
+    path = folder / FILE
+    path.write_bytes(encode(Reference(inputs=inputs, outputs=outputs)))
+    return {NAME: path}
+
+
+def _write(
+    folder: Path, part: str, role: Role, specs: tuple[Tensor, ...], arrays: Arrays, groups: Array | None
+) -> None:
+    made = sketches_of(role, specs, arrays, groups)
+    _path(folder, part).write_bytes(msgspec.json.encode(made))
+
+
+def _read(folder: Path, part: str) -> tuple[Sketch, ...]:
+    path = _path(folder, part)
+    return msgspec.json.decode(path.read_bytes(), type=tuple[Sketch, ...]) if path.exists() else ()
+
+
+def _path(folder: Path, part: str) -> Path:
+    return folder / f"{NAME}-{part}.json"
+
+
+def _groups(holdout: Holdout, deployment: Deployment) -> Array | None:
+    group = deployment.holdout.group
+    return holdout.slices[group].astype("U") if group else None
