@@ -19,7 +19,7 @@ from tailcut.manifest import Features, Model, Tensor
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.executors.in_process import InlineExecutor
-from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.model_sinks import ModelSinks, VariantBatches
 from tailcut.pipeline.cache_stores import Caches
 from tailcut.pipeline.pipeline import Pipeline, Stores
 from tailcut.pipeline.prediction_cache import Name, PredictionStore, json_bytes, size_bytes
@@ -109,7 +109,7 @@ class PipelineBench:
         loop = asyncio.get_running_loop()
         self.runtime.closed = False
         scheduler: Scheduler[BatchItem] = Scheduler(max_rows=self._max_rows, max_queue_rows=self._max_queue_rows)
-        dispatcher = Dispatcher(scheduler, ModelSinks("m"), loop, self.clock.monotonic_ns)
+        dispatcher = Dispatcher(scheduler, VariantBatches("onnx", ModelSinks("m")), loop, self.clock.monotonic_ns)
         if self._manual:
             self.manual = ManualExecutor(self.runtime, dispatcher.on_done, self.clock)
             dispatcher.add(self.manual)

@@ -14,7 +14,7 @@ from tests.features_kit import features, group
 from tailcut.errors import NotReady, Shed, TailcutError
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.model_sinks import ModelSinks, VariantBatches
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.pipeline.served_variant import ServedVariant
@@ -205,7 +205,11 @@ def test_a_tenant_pays_a_fallback_for_what_it_takes_and_for_nothing_else() -> No
             scheduler: Scheduler[BatchItem] = Scheduler(max_rows=1, max_queue_rows=4)
             admission = Admission(scheduler, LatencyLearner(), tenant_share=0.25, tenant_rows_per_s=4.0)
             dispatcher = Dispatcher(
-                scheduler, ModelSinks("m"), asyncio.get_running_loop(), bench.clock.monotonic_ns, admission=admission
+                scheduler,
+                VariantBatches("onnx", ModelSinks("m")),
+                asyncio.get_running_loop(),
+                bench.clock.monotonic_ns,
+                admission=admission,
             )
             executor = ManualExecutor(bench.runtime, dispatcher.on_done, bench.clock)
             dispatcher.add(executor)

@@ -1,6 +1,7 @@
 """Sketches of the holdout that a version keeps: serving watches for drift against them.
 
-They hold quantiles and the names of frequent categories, no rows, no labels and no keys.
+They hold quantiles and names of categories, no rows, no labels and no keys. With ``holdout.keep = 0``, which says that
+rows are personal data, texts are not sketched; with ``drift.mode = "off"`` nothing is.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ FILE = f"{NAME}.json"
 
 def write_inputs(folder: Path, holdout: Holdout, deployment: Deployment) -> None:
     """Sketch the inputs, for ``files``; rows of one ``holdout.group`` count once."""
-    _write(folder, "inputs", "input", deployment.model.inputs, holdout.inputs, _groups(holdout, deployment))
+    _write(folder, "inputs", "input", deployment.model.inputs, holdout.inputs, holdout, deployment)
 
 
 def write_outputs(folder: Path, variant: str, answers: Arrays, holdout: Holdout, deployment: Deployment) -> None:
     """Sketch what a variant answered to the holdout's rows, for ``files``."""
-    _write(folder, f"outputs-{variant}", "output", deployment.model.outputs, answers, _groups(holdout, deployment))
+    _write(folder, f"outputs-{variant}", "output", deployment.model.outputs, answers, holdout, deployment)
 
 
 def files(folder: Path, variants: Iterable[str]) -> dict[str, Path]:
@@ -41,9 +42,19 @@ def files(folder: Path, variants: Iterable[str]) -> dict[str, Path]:
 
 
 def _write(
-    folder: Path, part: str, role: Role, specs: tuple[Tensor, ...], arrays: Arrays, groups: Array | None
+    folder: Path,
+    part: str,
+    role: Role,
+    specs: tuple[Tensor, ...],
+    arrays: Arrays,
+    holdout: Holdout,
+    deployment: Deployment,
 ) -> None:
-    made = sketches_of(role, specs, arrays, groups)
+    if deployment.drift.mode == "off":
+        return
+    if not deployment.holdout.keep:
+        arrays = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}
+    made = sketches_of(role, specs, arrays, _groups(holdout, deployment))
     _path(folder, part).write_bytes(msgspec.json.encode(made))
 
 

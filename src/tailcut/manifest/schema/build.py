@@ -65,7 +65,8 @@ class Holdout(Section, frozen=True, kw_only=True):
         int,
         Meta(
             description="number of input rows that each version stores for warm-up and checks. Set 0 if rows are "
-            "personal data: then an invented row warms up the model, unless the model refuses it",
+            "personal data: then an invented row warms up the model, unless the model refuses it, and drift of text "
+            "inputs is not watched",
             ge=0,
             le=64,
         ),

@@ -15,7 +15,10 @@ class Drift(Section, frozen=True, kw_only=True):
 
     mode: Annotated[
         Literal["auto", "off"],
-        Meta(description="auto: watch if the served version keeps sketches of its holdout; off: do not watch"),
+        Meta(
+            description="auto: `tailcut build` keeps sketches of the holdout, and the server watches versions "
+            "that have them; off: neither"
+        ),
     ] = "auto"
     false_alarms_per_month: Annotated[
         float,

@@ -1,0 +1,105 @@
+"""Drift from the build to the alarm: a model is built, served and asked for rows that are other than its holdout."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tests.integration.serving import Served
+from tests.wait_kit import block_until
+
+from tailcut.build import Holdout
+from tailcut.observe.drift.reference import NAME, decode
+from tailcut.registry import Registry
+from tailcut.registry.documents import encode
+
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+
+ROOT = Path(__file__).resolve().parents[2]
+GRAPH = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 2] x) => (float[n] y) { s = ReduceSum<keepdims = 0>(x, a) y = Sigmoid(s) }
+"""
+MANIFEST = f"""
+name = "m"
+python_path = [{str(ROOT)!r}]
+[model]
+source = "model.onnx"
+inputs = [{{ name = "x", shape = [-1, 2], columns = ["age", "income"] }}]
+outputs = [{{ name = "y", shape = [-1] }}]
+[holdout]
+source = "tests.integration.test_drift:holdout"
+[quality]
+budget = {{ mae = 0.1 }}
+[build]
+recipes = ["onnx"]
+rounds = 6
+round = "200ms"
+[drift]
+window = "1s"
+"""
+
+
+def rows(seed: int, count: int, shift: float = 0.0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, 2)).astype(np.float32) + np.float32([0, shift])
+
+
+def holdout() -> Holdout:
+    """Called by the build."""
+    inputs = rows(0, 1000)
+    return Holdout(inputs={"x": inputs}, labels=(inputs.sum(axis=1) > 0).astype(np.float64))
+
+
+def ask(server: Served, seed: int, shift: float) -> None:
+    data = rows(seed, 20, shift).ravel().tolist()
+    tensor = {"name": "x", "shape": [20, 2], "datatype": "FP32", "data": data}
+    status, found = server.post("/v2/models/m/infer", {"inputs": [tensor]})
+    assert status == 200, found
+
+
+def metric(server: Served, series: str) -> float:
+    found = re.search(rf"(?m)^{re.escape(series)} (\S+)$", server.metrics())
+    return float(found[1]) if found else float("nan")
+
+
+def test_what_differs_from_the_holdout_is_told_and_what_does_not_is_not(tmp_path: Path) -> None:
+    graph = onnx.parser.parse_model(GRAPH)
+    graph.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "a"))
+    onnx.save(graph, str(tmp_path / "model.onnx"))
+    (tmp_path / "tailcut.toml").write_text(MANIFEST)
+    build = [sys.executable, "-m", "tailcut", "build"]
+    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    registry = Registry(tmp_path / ".tailcut" / "registry")
+    version = registry.version("m")
+    path = registry.file(version, NAME)
+    assert path is not None
+    reference = decode(path.read_bytes())
+    assert [each.name for each in reference.inputs] == ["age", "income"]
+    assert [each.name for each in reference.outputs["onnx"]] == ["y"]
+    with Served(tmp_path, prepared=True) as server:
+        seeds = iter(range(1, 100_000))
+        block_until(lambda: ask(server, next(seeds), 1.0) or "input income (PSI " in server.log)
+        (line,) = [each for each in server.log.splitlines() if "the holdout" in each]
+        assert "input age" not in line
+        income, age = '{column="income",model="m",role="input"}', '{column="age",model="m",role="input"}'
+        assert metric(server, 'tailcut_drift_alarms_total{model="m"}') == 1
+        block_until(lambda: metric(server, f"tailcut_drift_active{income}") == 1)
+        assert metric(server, f"tailcut_drift_psi{income}") > 0.3 > metric(server, f"tailcut_drift_psi{age}")
+        assert metric(server, f"tailcut_drift_active{age}") == 0
+
+    # An entry of before there were sketches.
+    header = tmp_path / ".tailcut/registry/models/m/versions" / version.id / "version.json"
+    plain = json.loads(header.read_bytes())
+    del plain["files"][NAME]
+    header.write_bytes(encode(plain))
+    with Served(tmp_path, prepared=True) as server:
+        ask(server, 1, 0.0)
+        assert f"version {version.id} keeps no sketches of its holdout" in server.log
+        assert "`tailcut build` adds them" in server.log
+        assert "tailcut_drift_" not in server.metrics()
