@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from benchmarks.overhead import commit, cpu
 from tailcut.observe.drift.detector import MONTH_S, Detector, Settings
-from tailcut.observe.drift.sketch import Sketch, sketch, weights_of
+from tailcut.observe.drift.sketch import Sketch, effective_rows, sketch
 
 COLUMNS = 40
 REFERENCE = 1000
@@ -84,11 +84,11 @@ class World:
     def reference(self) -> tuple[Doubles, tuple[Sketch, ...]]:
         """Draw a reference: its rows with the output, and the sketches."""
         rows, who = self.rows(REFERENCE)
-        first, effective = weights_of(who, REFERENCE)
-        values = with_output(rows)[first]
+        worth = effective_rows(who, REFERENCE)
+        values = with_output(rows)
         names = [*(f"column {place}" for place in range(COLUMNS)), "output"]
         return values, tuple(
-            sketch("input" if place < COLUMNS else "output", name, values[:, place], effective)
+            sketch("input" if place < COLUMNS else "output", name, values[:, place], worth)
             for place, name in enumerate(names)
         )
 

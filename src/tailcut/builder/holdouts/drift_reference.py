@@ -21,7 +21,7 @@ FILE = f"{NAME}.json"
 
 
 def write_inputs(folder: Path, holdout: Holdout, deployment: Deployment) -> None:
-    """Sketch the inputs, for ``files``; rows of one ``holdout.group`` count once."""
+    """Sketch the inputs, for ``files``; rows of one ``holdout.group`` are worth less than as many others."""
     _write(folder, "inputs", "input", deployment.model.inputs, holdout.inputs, holdout, deployment)
 
 

@@ -33,7 +33,7 @@ from tailcut.observe.drift.state import Alarm, ColumnState, Histogram, Moved, St
 
 MONTH_S = 30 * 86_400.0
 """What a month is in ``false_alarms_per_month``."""
-_CALM = 0.8
+_CALM = 0.5
 """Of the limit of the effect: a column below it has come back."""
 _LOOKS = 16
 """How often per window it is looked whether a column has come back."""

@@ -9,7 +9,7 @@ import msgspec
 from tailcut.common.tensors import Array
 from tailcut.errors import ArtifactError
 from tailcut.observe.drift.columns import TensorSpec, columns_of
-from tailcut.observe.drift.sketch import Role, Sketch, sketch, weights_of
+from tailcut.observe.drift.sketch import Role, Sketch, effective_rows, sketch
 
 NAME = "drift"
 """Name of the file beside a version's artifacts; see ``Registry.file``."""
@@ -36,7 +36,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sketches_of(
-    role: Role, specs: Sequence[TensorSpec], arrays: Mapping[str, Array], entities: Array | None = None
+    role: Role, specs: Sequence[TensorSpec], arrays: Mapping[str, Array], groups: Array | None = None
 ) -> tuple[Sketch, ...]:
     """Sketch every column of tensors.
 
@@ -44,15 +44,15 @@ def sketches_of(
         role: whether they go into the model or come out.
         specs: of the tensors; those without an array are left out.
         arrays: name -> (rows, ...).
-        entities: (rows,) of the entity of each row; None where each row stands for itself.
+        groups: (rows,) of what rows belong to that hang together; None where each row stands for itself.
     """
     found = []
     for spec in specs:
         if spec.name not in arrays:
             continue
         array = arrays[spec.name]
-        first, effective = weights_of(None if entities is None else entities[: len(array)], len(array))
-        found += [sketch(role, each.name, each.values, effective) for each in columns_of(role, spec, array[first])]
+        worth = effective_rows(None if groups is None else groups[: len(array)], len(array))
+        found += [sketch(role, each.name, each.values, worth) for each in columns_of(role, spec, array)]
     return tuple(found)
 
 

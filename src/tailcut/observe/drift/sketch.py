@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from tailcut.common.tensors import Array, Bools, Doubles
+from tailcut.common.tensors import Array, Doubles
 
 QUANTILES = 20
 """Ranges of equal share that the values of a column of numbers are parted into."""
@@ -175,20 +175,16 @@ def _counted(values: Array) -> tuple[list[object], list[int]]:
     return different.tolist(), times.tolist()
 
 
-def weights_of(entities: Array | None, rows: int) -> tuple[Bools, float]:
-    """Say which rows of a reference count where rows of one entity count once, and what they are worth.
+def effective_rows(groups: Array | None, rows: int) -> float:
+    """Return what a reference is worth whose rows hang together, in rows that do not.
+
+    Kish's effective number n^2 / sum of squared sizes (Survey Sampling, 1965): as if all rows of a group were alike.
 
     Args:
-        entities: (rows,) of the entity of each row; None where each row stands for itself.
+        groups: (rows,) of the group of each row, such as its entity or its day; None where each row stands for itself.
         rows: of the reference.
-
-    Returns:
-        (rows,) whether it is its entity's first; and Kish's effective number of rows, n^2 / sum of squared sizes
-        (Kish, Survey Sampling, 1965): what the estimate is worth where some entities are met more often than others.
     """
-    if entities is None:
-        return np.ones(rows, np.bool_), float(rows)
-    _, first, sizes = np.unique(entities, return_index=True, return_counts=True)
-    counts = np.zeros(rows, np.bool_)
-    counts[first] = True
-    return counts, rows**2 / float(np.square(sizes, dtype=np.float64).sum())
+    if groups is None:
+        return float(rows)
+    _, sizes = np.unique(groups, return_counts=True)
+    return rows**2 / float(np.square(sizes, dtype=np.float64).sum())
