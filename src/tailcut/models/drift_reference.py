@@ -41,7 +41,10 @@ def watch_of(manifest: Manifest, variant: Variant) -> Watch | None:
     settings = Settings(
         drift.false_alarms_per_month, float(drift.min_effect), drift.psi, window_s=float(drift.window_s)
     )
-    return Watch(variant.name, variant.version, sketches, variant.inputs, variant.outputs, settings)
+    keeps_outputs = not deployment.model.postprocess
+    return Watch(
+        variant.name, variant.version, sketches, variant.inputs, variant.outputs, settings, keeps_outputs=keeps_outputs
+    )
 
 
 def _check_ignored(model: str, ignored: tuple[str, ...], reference: Reference, variant: str) -> None:

@@ -20,7 +20,7 @@ from tailcut.common.tensors import Array, Arrays, Keys
 from tailcut.observe.drift.columns import TensorSpec, columns_of
 from tailcut.observe.drift.detector import Detector, Settings
 from tailcut.observe.drift.entities import NONE
-from tailcut.observe.drift.sketch import Sketch
+from tailcut.observe.drift.sketch import Role, Sketch
 from tailcut.observe.drift.state import Alarm, State
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
@@ -84,6 +84,7 @@ class Watch(NamedTuple):
         sketches: of the reference, without ignored columns.
         inputs, outputs: tensors of the model.
         settings: how drift is judged.
+        keeps_outputs: whether nobody changes the outputs of a batch in place; a postprocess hook may.
     """
 
     variant: str
@@ -92,13 +93,17 @@ class Watch(NamedTuple):
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
     settings: Settings
+    keeps_outputs: bool = False
 
 
 class _Waiting(NamedTuple):
     model: _Model
-    batch: FinishedBatch
     at_s: float
+    rows: int
     size_bytes: int
+    inputs: Sequence[Arrays]
+    outputs: Sequence[Arrays]
+    entities: Sequence[Keys | None]
 
 
 class DriftSink:
@@ -117,8 +122,8 @@ class DriftSink:
         self._clock_s, self._wall_s = clock_s, wall_s
         self._models: dict[str, _Model] = {}
         self._queue: deque[_Waiting] = deque()
-        self._rows = self._bytes = 0
-        self._lock = threading.Lock()
+        # Put is written by the event loop, taken by the thread: what waits is the difference, and needs no lock.
+        self._put_rows = self._put_bytes = self._taken_rows = self._taken_bytes = 0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -155,17 +160,17 @@ class DriftSink:
         found = self._models.get(model)
         if found is None or not batch.outputs or batch.variant != found.watch.variant:
             return
-        size_bytes = sum([array.nbytes for arrays in (*batch.inputs, *batch.outputs) for array in arrays.values()])
-        with self._lock:
-            if self._rows + batch.rows > _MOST_ROWS or self._bytes + size_bytes > _MOST_BYTES:
-                self.dropped += batch.rows
-                found.dropped += batch.rows
-                return
-            self._rows += batch.rows
-            self._bytes += size_bytes
-        # A postprocess hook may change its outputs in place.
-        kept = batch._replace(outputs=[{name: array.copy() for name, array in each.items()} for each in batch.outputs])
-        self._queue.append(_Waiting(found, kept, self._clock_s(), size_bytes))
+        _, rows, _, inputs, outputs, entities = batch
+        size_bytes = rows * found.row_bytes
+        put_rows, put_bytes = self._put_rows + rows, self._put_bytes + size_bytes
+        if put_rows - self._taken_rows > _MOST_ROWS or put_bytes - self._taken_bytes > _MOST_BYTES:
+            self.dropped += rows
+            found.dropped += rows
+            return
+        self._put_rows, self._put_bytes = put_rows, put_bytes
+        if not found.watch.keeps_outputs:
+            outputs = [{name: array.copy() for name, array in each.items()} for each in outputs]
+        self._queue.append(_Waiting(found, self._clock_s(), rows, size_bytes, inputs, outputs, entities))
 
     def state(self, model: str) -> State | None:
         """Return a model's snapshot, a second old or so; times are seconds since the epoch. None: it is not watched."""
@@ -195,10 +200,9 @@ class DriftSink:
     def work(self) -> None:
         """Compare what waits with the references, and tell alarms."""
         blocks: dict[_Model, list[_Waiting]] = {}
-        with self._lock:
-            taken = [self._queue.popleft() for _ in range(len(self._queue))]
-            self._rows -= sum(each.batch.rows for each in taken)
-            self._bytes -= sum(each.size_bytes for each in taken)
+        taken = [self._queue.popleft() for _ in range(len(self._queue))]
+        self._taken_rows += sum([each.rows for each in taken])
+        self._taken_bytes += sum([each.size_bytes for each in taken])
         for each in taken:
             blocks.setdefault(each.model, []).append(each)
         for model, waiting in blocks.items():
@@ -234,38 +238,46 @@ class _Model:
         self.alarms = self.dropped = 0
         self.failed = False
         self._detector = Detector(watch.sketches, watch.settings)
-        self._wanted = [(each.role, each.name) for each in watch.sketches]
+        self._wanted: list[tuple[Role, str]] = [(each.role, each.name) for each in watch.sketches]
         self._shown_s = float("-inf")
         self._new = False
+        self.row_bytes = 0
         self.shown: State = self._detector.state()
 
     def take(self, block: Sequence[_Waiting]) -> Alarm | None:
         """Compare a block of batches with the reference."""
         if self.failed:
             return None
-        parts = [
-            (inputs, outputs, _entities(inputs, each.batch.entities[place : place + 1]))
-            for each in block
-            for place, (inputs, outputs) in enumerate(zip(each.batch.inputs, each.batch.outputs, strict=True))
-            # A request may have asked for some of the outputs only.
-            if len(outputs) == len(self.watch.outputs)
-        ]
-        if not parts:
+        whole = len(self.watch.outputs)
+        inputs: list[Arrays] = []
+        outputs: list[Arrays] = []
+        entities: list[Keys | None] = []
+        for each in block:
+            known = each.entities or [None] * len(each.inputs)
+            for place, found in enumerate(each.outputs):
+                if len(found) == whole:  # a request may have asked for some of the outputs only
+                    inputs.append(each.inputs[place])
+                    outputs.append(found)
+                    entities.append(known[place])
+        if not inputs:
             return None
-        values = self._values([part[0] for part in parts], [part[1] for part in parts])
-        entities = np.concatenate([part[2] for part in parts])
+        self.row_bytes = _row_bytes(inputs[0]) + _row_bytes(outputs[0])
         self._new = True
-        return self._detector.update(values, block[-1].at_s, entities)
+        return self._detector.update(self._values(inputs, outputs), block[-1].at_s, _entities(inputs, entities))
 
     def _values(self, inputs: Sequence[Arrays], outputs: Sequence[Arrays]) -> list[Array]:
         """Return (rows,) of each column, in the order of the sketches."""
-        found: dict[tuple[str, str], list[Array]] = {}
-        for role, specs, arrays in (("input", self.watch.inputs, inputs), ("output", self.watch.outputs, outputs)):
-            for spec in specs:
-                for array in _joined([each[spec.name] for each in arrays], spec):
-                    for column in columns_of("input" if role == "input" else "output", spec, array):
-                        found.setdefault((role, column.name), []).append(column.values)
-        return [np.concatenate(found[each]) for each in self._wanted]
+        found: dict[tuple[Role, str], list[Array]] = {}
+        tensors: list[tuple[Role, TensorSpec, Sequence[Arrays]]] = [
+            *(("input", spec, inputs) for spec in self.watch.inputs),
+            *(("output", spec, outputs) for spec in self.watch.outputs),
+        ]
+        for role, spec, arrays in tensors:
+            for array in _joined([each[spec.name] for each in arrays], spec):
+                for column in columns_of(role, spec, array):
+                    found.setdefault((role, column.name), []).append(column.values)
+        wanted = [found[each] for each in self._wanted]
+        return [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in wanted]
 
     def show(self, now_s: float, to_wall_s: float) -> None:
         """Make a new snapshot where there is something new, at most once a second."""
@@ -284,11 +296,21 @@ def _joined(arrays: Sequence[Array], spec: TensorSpec) -> list[Array]:
     return list(arrays) if -1 in spec.shape[1:] else [np.concatenate(arrays)]
 
 
-def _entities(inputs: Arrays, given: Sequence[Keys | None]) -> Keys:
-    rows = len(next(iter(inputs.values())))
-    known = given[0] if given else None
-    # A hook may have made more rows, or fewer, than there were entities.
-    return known if known is not None and len(known) == rows else np.full(rows, NONE, np.int64)
+def _entities(inputs: Sequence[Arrays], given: Sequence[Keys | None]) -> Keys | None:
+    """Return (rows,) of the rows' entities; None where none is known."""
+    if all(each is None for each in given):
+        return None
+    parts = []
+    for arrays, known in zip(inputs, given, strict=True):
+        rows = len(next(iter(arrays.values())))
+        # A hook may have made more rows, or fewer, than there were entities.
+        parts.append(known if known is not None and len(known) == rows else np.full(rows, NONE, np.int64))
+    return np.concatenate(parts)
+
+
+def _row_bytes(arrays: Arrays) -> int:
+    rows = len(next(iter(arrays.values())))
+    return sum(array.nbytes for array in arrays.values()) // max(rows, 1)
 
 
 def _in_blocks(waiting: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:
@@ -296,7 +318,7 @@ def _in_blocks(waiting: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:
     rows = 0
     for each in waiting:
         block.append(each)
-        rows += each.batch.rows
+        rows += each.rows
         if rows >= _AT_ONCE:
             yield block
             block, rows = [], 0
