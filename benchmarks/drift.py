@@ -7,8 +7,8 @@ belong to entities, of which some are met more often than others; half of a colu
 that it is met again whenever its entity is. A month has 20,000 rows, a window is a day.
 
 - **No drift**: traffic from the population of the reference, 50 months on each reference, of which the detector may
-  give 1 false alarm a month. Beside it, on the rows of the first 10 months of each: a Kolmogorov-Smirnov test of every column and day against the
-  reference at p < 0.05, and the detector's own bets as if the reference were the population itself.
+  give 1 false alarm a month. Beside it, on the rows of the first 10 months of each: a Kolmogorov-Smirnov test of every
+  column and day against the reference at p < 0.05, and the detector's own bets as if the reference were the population.
 - **A shift**: a day or more without drift, then one column is moved by a part of its standard deviation.
 """
 
