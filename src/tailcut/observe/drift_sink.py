@@ -96,7 +96,7 @@ class Watch(NamedTuple):
     keeps_outputs: bool = False
 
 
-class _Waiting(NamedTuple):
+class _QueuedBatch(NamedTuple):
     model: _Model
     at_s: float
     rows: int
@@ -121,7 +121,7 @@ class DriftSink:
         self.dropped = 0
         self._clock_s, self._wall_s = clock_s, wall_s
         self._models: dict[str, _Model] = {}
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_QueuedBatch] = deque()
         # Put is written by the event loop, taken by the thread: what waits is the difference, and needs no lock.
         self._put_rows = self._put_bytes = self._taken_rows = self._taken_bytes = 0
         self._ended = threading.Event()
@@ -170,7 +170,7 @@ class DriftSink:
         self._put_rows, self._put_bytes = put_rows, put_bytes
         if not found.watch.keeps_outputs:
             outputs = [{name: array.copy() for name, array in each.items()} for each in outputs]
-        self._queue.append(_Waiting(found, self._clock_s(), rows, size_bytes, inputs, outputs, entities))
+        self._queue.append(_QueuedBatch(found, self._clock_s(), rows, size_bytes, inputs, outputs, entities))
 
     def state(self, model: str) -> State | None:
         """Return a model's snapshot, a second old or so; times are seconds since the epoch. None: it is not watched."""
@@ -199,7 +199,7 @@ class DriftSink:
 
     def work(self) -> None:
         """Compare what waits with the references, and tell alarms."""
-        blocks: dict[_Model, list[_Waiting]] = {}
+        blocks: dict[_Model, list[_QueuedBatch]] = {}
         taken = [self._queue.popleft() for _ in range(len(self._queue))]
         self._taken_rows += sum([each.rows for each in taken])
         self._taken_bytes += sum([each.size_bytes for each in taken])
@@ -212,7 +212,7 @@ class DriftSink:
         for model in list(self._models.values()):
             model.show(now_s, self._wall_s() - now_s)
 
-    def _compare(self, model: _Model, block: Sequence[_Waiting]) -> None:
+    def _compare(self, model: _Model, block: Sequence[_QueuedBatch]) -> None:
         try:
             alarm = model.take(block)
         except Exception:
@@ -244,7 +244,7 @@ class _Model:
         self.row_bytes = 0
         self.shown: State = self._detector.state()
 
-    def take(self, block: Sequence[_Waiting]) -> Alarm | None:
+    def take(self, block: Sequence[_QueuedBatch]) -> Alarm | None:
         """Compare a block of batches with the reference."""
         if self.failed:
             return None
@@ -313,8 +313,8 @@ def _row_bytes(arrays: Arrays) -> int:
     return sum(array.nbytes for array in arrays.values()) // max(rows, 1)
 
 
-def _in_blocks(waiting: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:
-    block: list[_Waiting] = []
+def _in_blocks(waiting: Sequence[_QueuedBatch]) -> Iterator[list[_QueuedBatch]]:
+    block: list[_QueuedBatch] = []
     rows = 0
     for each in waiting:
         block.append(each)

@@ -240,20 +240,9 @@ class Dispatcher:
         now_ns = self._clock_ns()
         target_ns = scheduler.target_ns(since_ns or now_ns, deadline_ns)
         whole = BatchItem(
-            inputs,
-            rows,
-            outputs,
-            deadline_ns,
-            lane,
-            future,
-            priority,
-            now_ns,
-            size_bytes,
-            tenant,
-            kind,
-            target_ns,
-            entities,
+            inputs, rows, outputs, deadline_ns, lane, future, priority, now_ns, size_bytes, tenant, kind, target_ns
         )
+        whole.entities = entities
         items = [whole] if rows <= scheduler.max_rows else cut(whole, scheduler.max_rows, self._loop)
         for item in items:
             scheduler.waiting.add(item)  # there is room for the whole, or it would have been refused
