@@ -60,12 +60,14 @@ class Snapshot(NamedTuple):
     Attributes:
         minute: since 1970, on the wall clock.
         part: number of the writing, of this run of the server.
+        keep_from: the minute before which rows are removed.
         latencies: count, nanoseconds and histogram (``blobs``).
         numbers: growth of counters, values of gauges.
     """
 
     minute: int
     part: int
+    keep_from: int
     latencies: Sequence[tuple[Series, int, int, bytes]]
     numbers: Sequence[tuple[Series, float]]
 
@@ -86,13 +88,11 @@ class Tables:
     Args:
         instance: name of the run.
         started_s: when it began, in Unix seconds.
-        keep_minutes: rows that are older than the newest one by more are removed.
     """
 
-    def __init__(self, instance: str, started_s: int, keep_minutes: int) -> None:
+    def __init__(self, instance: str, started_s: int) -> None:
         self._instance = instance
         self._started_s = started_s
-        self._keep_minutes = keep_minutes
         self._ids: dict[Series, int] = {}
         self._generation = -1
 
@@ -104,7 +104,7 @@ class Tables:
         """
         if generation != self._generation:
             self._ids, self._generation = {}, generation
-        self._remove_old(connection, snapshot.minute)
+        self._remove_old(connection, snapshot.keep_from)
         instance = self._instance_id(connection)
         key = snapshot.minute, instance, snapshot.part
         latencies = [(*key, self._id(connection, series), *rest) for series, *rest in snapshot.latencies]
@@ -135,17 +135,14 @@ class Tables:
         self._ids[series] = int(found[0])
         return self._ids[series]
 
-    def _remove_old(self, connection: sqlite3.Connection, minute: int) -> None:
+    def _remove_old(self, connection: sqlite3.Connection, keep_from: int) -> None:
         """Remove what is too old and, where the file is almost full, the oldest of the rest."""
-        oldest = _edge(connection, "min")
-        if oldest is None:
-            return
-        until = minute - self._keep_minutes
-        if oldest < until:
-            _remove_before(connection, until)
-        while (oldest := _edge(connection, "min")) is not None and _used_share(connection) > _FULL_SHARE:
-            newest = _edge(connection, "max") or oldest
-            _remove_before(connection, oldest + max(int((newest - oldest) * _REMOVED_SHARE), 1))
+        for table in _TABLES:
+            connection.execute(f"DELETE FROM {table} WHERE minute < ?", (keep_from,))
+        while _used_share(connection) > _FULL_SHARE and (minutes := _minutes(connection)):
+            until = minutes[min(max(int(len(minutes) * _REMOVED_SHARE), 1), len(minutes) - 1)]
+            for table in _TABLES:
+                connection.execute(f"DELETE FROM {table} WHERE minute <= ?", (until,))
             self._remove_unused(connection)
 
     def _remove_unused(self, connection: sqlite3.Connection) -> None:
@@ -155,16 +152,10 @@ class Tables:
         self._ids = {}
 
 
-def _edge(connection: sqlite3.Connection, which: str) -> int | None:
-    """Return the oldest ("min") or newest ("max") minute."""
-    pick = min if which == "min" else max
-    found = [connection.execute(f"SELECT {which}(minute) FROM {table}").fetchone()[0] for table in _TABLES]
-    return pick((minute for minute in found if minute is not None), default=None)
-
-
-def _remove_before(connection: sqlite3.Connection, minute: int) -> None:
-    for table in _TABLES:
-        connection.execute(f"DELETE FROM {table} WHERE minute < ?", (minute,))
+def _minutes(connection: sqlite3.Connection) -> list[int]:
+    """Return the minutes that have rows, ascending."""
+    both = " UNION ".join(f"SELECT minute FROM {table}" for table in _TABLES)
+    return [minute for (minute,) in connection.execute(f"SELECT minute FROM ({both}) ORDER BY minute")]
 
 
 def _used_share(connection: sqlite3.Connection) -> float:
