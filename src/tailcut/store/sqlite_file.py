@@ -31,7 +31,7 @@ _BUSY_S = 5.0
 _KEPT_ASIDE = 3
 """Damaged files that are kept; a disk that damages one after the other must not fill up with them."""
 
-_PAGE_BYTES = 4096
+PAGE_BYTES = 4096
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _NEEDS_WRITE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 """What a reader that may not write gets where a killed writer left a journal to be rolled back."""
@@ -178,11 +178,13 @@ class SqliteFile:
         connection = sqlite3.connect(self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False)
         try:
             self._inode = _inode(self.path)
-            connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+            # Of a new file: removed rows give their pages back to the disk where they are asked to.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             connection.execute("PRAGMA synchronous = NORMAL")
             self._migrate(connection)
             if self._size_bytes:
-                connection.execute(f"PRAGMA max_page_count = {max(self._size_bytes // _PAGE_BYTES, 1)}")
+                connection.execute(f"PRAGMA max_page_count = {max(self._size_bytes // PAGE_BYTES, 1)}")
         except BaseException:
             connection.close()
             raise

@@ -73,7 +73,7 @@ class HistoryRecorder:
         self._file = SqliteFile(path, SCHEMA, size_bytes=size_bytes, wall_s=wall_s)
         self._writer = StoreWriter(lambda: self._file)
         instance = f"{int(wall_s())}-{os.getpid()}-{token_hex(4)}"
-        self._tables = Tables(instance, int(wall_s()))
+        self._tables = Tables(instance, int(wall_s()), size_bytes)
         self._keep_minutes = int(keep_s // MINUTE_S)
         self._last_s = monotonic_s()
         self._last_wall_s = wall_s()

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tailcut.store import Schema
+from tailcut.store.sqlite_file import PAGE_BYTES
 
 MOST_SERIES = 20_000
 """Names with their labels in a file; rows of further ones are left out."""
@@ -34,6 +35,9 @@ SCHEMA = Schema(
 
 _TABLES = ("latency", "number")
 _FULL_SHARE = 0.9
+_GIVEN_BACK = 5_000
+"""Pages that a transaction gives back to the disk at most."""
+
 _REMOVED_SHARE = 0.05
 """Of the minutes that there are, removed at once where the file is full."""
 
@@ -88,11 +92,13 @@ class Tables:
     Args:
         instance: name of the run.
         started_s: when it began, in Unix seconds.
+        size_bytes: of the file; before it is reached the oldest rows are removed.
     """
 
-    def __init__(self, instance: str, started_s: int) -> None:
+    def __init__(self, instance: str, started_s: int, size_bytes: int) -> None:
         self._instance = instance
         self._started_s = started_s
+        self._most_pages = max(size_bytes // PAGE_BYTES, 1)
         self._ids: dict[Series, int] = {}
         self._generation = -1
 
@@ -139,11 +145,14 @@ class Tables:
         """Remove what is too old and, where the file is almost full, the oldest of the rest."""
         for table in _TABLES:
             connection.execute(f"DELETE FROM {table} WHERE minute < ?", (keep_from,))
-        while _used_share(connection) > _FULL_SHARE and (minutes := _minutes(connection)):
+        while _used_pages(connection) > _FULL_SHARE * self._most_pages and (minutes := _minutes(connection)):
             until = minutes[min(max(int(len(minutes) * _REMOVED_SHARE), 1), len(minutes) - 1)]
             for table in _TABLES:
                 connection.execute(f"DELETE FROM {table} WHERE minute <= ?", (until,))
             self._remove_unused(connection)
+        over = _pragma(connection, "page_count") - self._most_pages  # where the limit is lower than it was
+        for _ in range(min(over, _GIVEN_BACK)):
+            connection.execute("PRAGMA incremental_vacuum(1)")  # of more, Python's module gives back one only
 
     def _remove_unused(self, connection: sqlite3.Connection) -> None:
         """Remove names that no row has any more."""
@@ -158,13 +167,12 @@ def _minutes(connection: sqlite3.Connection) -> list[int]:
     return [minute for (minute,) in connection.execute(f"SELECT minute FROM ({both}) ORDER BY minute")]
 
 
-def _used_share(connection: sqlite3.Connection) -> float:
-    """Return the part of the pages that the file may have which is in use."""
-    pages, free, most = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _PAGES)
-    return float(pages - free) / float(most)
+def _used_pages(connection: sqlite3.Connection) -> int:
+    return _pragma(connection, "page_count") - _pragma(connection, "freelist_count")
 
 
-_PAGES = ("page_count", "freelist_count", "max_page_count")
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 def _short(value: float) -> float | int:

@@ -145,6 +145,12 @@ def test_the_file_stays_within_its_size_and_the_oldest_rows_give_way(tmp_path: P
     assert described.newest_s == START_S + 399 * 60
     assert described.oldest_s is not None
     assert START_S < described.oldest_s < START_S + 300 * 60
+    lower = Run(path_of(tmp_path), START_S + DAY_S, size_bytes=limit // 2)
+    for _ in range(3):
+        lower.pass_s()
+    lower.end()
+    assert lower.history.describe().size_bytes <= limit // 2
+    assert lower.history.describe().newest_s == START_S + DAY_S + 120
 
 
 def test_series_beyond_the_limit_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +179,7 @@ def test_a_write_whose_end_was_not_seen_is_not_counted_twice(tmp_path: Path) -> 
     run = Run(path_of(tmp_path))
     run.pass_s()
     run.end()
-    tables = Tables("run", START_S)
+    tables = Tables("run", START_S, 1 << 20)
     snapshot = Snapshot(1, 1, 0, [(Series("latency", "m", "infer", "v"), 2, 10, b"\x01\x02")], [])
     with closing(sqlite3.connect(path_of(tmp_path))) as connection:
         for generation in (1, 2):
