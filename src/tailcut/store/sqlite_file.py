@@ -32,7 +32,9 @@ _KEPT_ASIDE = 3
 """Damaged files that are kept; a disk that damages one after the other must not fill up with them."""
 
 PAGE_BYTES = 4096
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+"""Primary result codes of a file that is no (whole) database."""
+
 _NEEDS_WRITE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 """What a reader that may not write gets where a killed writer left a journal to be rolled back."""
 
@@ -108,7 +110,7 @@ class SqliteFile:
         try:
             return self._transaction(work)
         except sqlite3.DatabaseError as error:
-            if primary_code(error) not in _DAMAGED:
+            if primary_code(error) not in DAMAGED:
                 raise
             self._move_aside(error)
             return self._transaction(work)
