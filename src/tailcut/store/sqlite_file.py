@@ -132,7 +132,7 @@ class SqliteFile:
                 if primary_code(error) not in _NEEDS_WRITE:
                     raise
                 return self._read_in("rw", work)  # a killed writer's transaction is rolled back first
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:
             raise StoreError(
                 f"the {self.schema.what} at {self.path} cannot be read: {error}",
                 hint="a running server moves a damaged file aside and begins anew; else check its permissions",
@@ -149,7 +149,12 @@ class SqliteFile:
         uri = f"file:{quote(str(self.path))}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, timeout=self._busy_s, isolation_level=None)
         try:
-            self._refuse_others(connection)
+            version = self._refuse_others(connection)
+            if version < self.schema.version:
+                raise StoreError(
+                    f"the {self.schema.what} at {self.path} has version {version}, not {self.schema.version}",
+                    hint="a server that writes it brings it up to date: start one first",
+                )
             connection.execute("BEGIN")  # all of it from one state
             return work(connection)
         finally:

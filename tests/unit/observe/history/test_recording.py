@@ -242,6 +242,18 @@ def test_a_history_that_was_never_started_makes_no_file(tmp_path: Path) -> None:
     assert isinstance(run.writing, HistoryRecorder)
 
 
+def test_a_histogram_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    run = Run(path_of(tmp_path))
+    run.ask(1.0)
+    run.pass_s()
+    run.end()
+    with closing(sqlite3.connect(path_of(tmp_path))) as connection:
+        connection.execute("UPDATE latency SET histogram = x'ff'")
+        connection.commit()
+    with pytest.raises(StoreError, match="cannot be read: a histogram's bytes end within a number"):
+        run.history.latency(START_S, TO_S)
+
+
 def test_buckets_are_whole_minutes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="bucket_s is 90"):
         History(path_of(tmp_path)).latency(0, 1, bucket_s=90)
