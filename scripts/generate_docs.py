@@ -71,7 +71,7 @@ where it holds a URL (`tcp://10.0.0.12:8700`) and an error where it holds a numb
 
 | kind | written |
 |---|---|
-| duration | `"250us"`, `"15ms"`, `"30s"`, `"5m"`, `"2h"`, `"1d"`; a bare number is refused |
+| duration | `"250us"`, `"15ms"`, `"30s"`, `"5m"`, `"2h"`, `"1d"`, `"5w"`; a bare number is refused |
 | size | `"512KiB"`, `"64MiB"`, `"1GiB"` (or KB, MB, GB: powers of 1000), or a number of bytes |
 | share | `"0.1%"`, or a fraction such as `0.001` |
 | reference | `"package.module:callable"`, imported with the folders of `python_path` on the import path |

@@ -79,7 +79,7 @@ def test_durations_are_written_as_people_write_them(seconds: float, text: str) -
     ("text", "message"),
     [
         ("5", '"5" has no unit; write "5s" or "5ms"'),
-        ("5 min", '"5 min" has the unknown unit "min"; the units are us, ms, s, m, h, d'),
+        ("5 min", '"5 min" has the unknown unit "min"; the units are us, ms, s, m, h, d, w'),
         ("-5s", '"-5s" is not a duration; write for example "5s" or "5ms"'),
         ("", '"" is not a duration; write for example "5s" or "5ms"'),
         ("\u0665s", '"\u0665s" is not a duration; write for example "5s" or "5ms"'),

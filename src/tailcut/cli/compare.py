@@ -67,7 +67,7 @@ def compare(
         terms = Terms(min_change=_share(min_change), seed=seed)
         if json_path is not None:
             prepare(json_path)
-    path = history if history is not None else load_host(manifest_paths(manifest), settings).history_file
+    path = history if history is not None else _history_file(manifest, settings)
     found = run(History(path), since_s, until_s, against_s, model=model or None, terms=terms)
     if not found.models:
         described = History(path).describe()
@@ -77,6 +77,16 @@ def compare(
         raise typer.Exit(ExitCode.NOT_STARTED)
     if found.grew:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _history_file(manifest: list[Path] | None, settings: list[str] | None) -> Path:
+    host = load_host(manifest_paths(manifest), settings)
+    if host.observe.history.path == "off":
+        raise StoreError(
+            'observe.history.path is "off", so the server keeps no history',
+            hint="set it to a file and serve for a while, or name a file with --history",
+        )
+    return host.history_file
 
 
 _HINT = "compare a span that the history has with --from, --to and --against, or wait until it has both"

@@ -33,7 +33,8 @@ class ExitCode(IntEnum):
 
 EXIT_REASONS: dict[ExitCode, str] = {
     ExitCode.OK: "success",
-    ExitCode.FAILED: "the command ran with a negative result: SLO missed, variant refused or not built, answers differ",
+    ExitCode.FAILED: "the command ran with a negative result: SLO missed, variant refused or not built, answers "
+    "differ, a stage grew",
     ExitCode.USAGE: "the command line or the manifest is wrong; nothing ran",
     ExitCode.NOT_STARTED: "start failed: port in use, artifact corrupt, model does not load, target not reachable",
     ExitCode.MISSING: "an optional package is not installed; the hint shows the install command",

@@ -95,7 +95,7 @@ def samples_needed(share: float) -> int:
 
 
 def parse_duration_s(text: str) -> float:
-    """Read "250us", "15ms", "30s", "5m", "2h" or "1d" as seconds.
+    """Read "250us", "15ms", "30s", "5m", "2h", "1d" or "5w" as seconds.
 
     Raises:
         LoadTestError: no number, or no unit (a bare number is ambiguous).
@@ -103,7 +103,7 @@ def parse_duration_s(text: str) -> float:
     try:
         return float(parse_duration(text))
     except UnitError as error:
-        raise LoadTestError(str(error), hint="durations are written 250us, 15ms, 30s, 5m, 2h or 1d") from None
+        raise LoadTestError(str(error), hint="durations are written 250us, 15ms, 30s, 5m, 2h, 1d or 5w") from None
 
 
 def parse_objectives(text: str) -> Objectives:

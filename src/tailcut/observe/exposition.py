@@ -79,9 +79,12 @@ class Exposition:
         return generate_latest(self._registry)
 
     def families(self, model: ModelSeries | None) -> Iterator[Family]:
-        """Yield what the page shows of one model, or of the process, as values that do not change any more."""
+        """Yield what is counted of one model beside latencies, or of the process; the values do not change any more.
+
+        Latencies are in the recorder, finer than on the page.
+        """
         if model is not None:
-            yield from self._of_models([model])
+            yield from self._of_models([model], latencies=False)
             yield from self._of_sources([model], ())
             return
         yield from self._of_loop()
@@ -96,14 +99,14 @@ class Exposition:
         yield from self._of_sources(models, self._sources)
 
     @staticmethod
-    def _of_models(models: Iterable[ModelSeries]) -> Iterator[Family]:
+    def _of_models(models: Iterable[ModelSeries], *, latencies: bool = True) -> Iterator[Family]:
         stage, total, rows, seconds = map(_histograms, (STAGE_SECONDS, REQUEST_SECONDS, BATCH_ROWS, BATCH_SECONDS))
         requests = CounterMetricFamily(REQUESTS.name, REQUESTS.help, labels=REQUESTS.all_labels)
         for model, recorder, _ in models:
-            for name, times in zip(STAGE_NAMES, recorder.stages, strict=True):
+            for name, times in zip(STAGE_NAMES, recorder.stages if latencies else (), strict=latencies):
                 if times.count:
                     _add(stage, [model, name], times, 1e-9)
-            for (route, outcome), times in recorder.ended.items():
+            for (route, outcome), times in recorder.ended.items() if latencies else ():
                 _add(total, [model, route, outcome], times, 1e-9)
             for (route, variant, code, cache), count in recorder.requests.items():
                 requests.add_metric([model, route, variant, outcome_of(code), code, cache], count)

@@ -31,8 +31,10 @@ _BUSY_S = 5.0
 _KEPT_ASIDE = 3
 """Damaged files that are kept; a disk that damages one after the other must not fill up with them."""
 
-_PAGE_BYTES = 4096
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+PAGE_BYTES = 4096
+DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+"""Primary result codes of a file that is no (whole) database."""
+
 _NEEDS_WRITE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 """What a reader that may not write gets where a killed writer left a journal to be rolled back."""
 
@@ -108,7 +110,7 @@ class SqliteFile:
         try:
             return self._transaction(work)
         except sqlite3.DatabaseError as error:
-            if primary_code(error) not in _DAMAGED:
+            if primary_code(error) not in DAMAGED:
                 raise
             self._move_aside(error)
             return self._transaction(work)
@@ -130,7 +132,7 @@ class SqliteFile:
                 if primary_code(error) not in _NEEDS_WRITE:
                     raise
                 return self._read_in("rw", work)  # a killed writer's transaction is rolled back first
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:
             raise StoreError(
                 f"the {self.schema.what} at {self.path} cannot be read: {error}",
                 hint="a running server moves a damaged file aside and begins anew; else check its permissions",
@@ -147,7 +149,12 @@ class SqliteFile:
         uri = f"file:{quote(str(self.path))}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, timeout=self._busy_s, isolation_level=None)
         try:
-            self._refuse_others(connection)
+            version = self._refuse_others(connection)
+            if version < self.schema.version:
+                raise StoreError(
+                    f"the {self.schema.what} at {self.path} has version {version}, not {self.schema.version}",
+                    hint="a server that writes it brings it up to date: start one first",
+                )
             connection.execute("BEGIN")  # all of it from one state
             return work(connection)
         finally:
@@ -178,11 +185,13 @@ class SqliteFile:
         connection = sqlite3.connect(self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False)
         try:
             self._inode = _inode(self.path)
-            connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+            # Of a new file: removed rows give their pages back to the disk where they are asked to.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             connection.execute("PRAGMA synchronous = NORMAL")
             self._migrate(connection)
             if self._size_bytes:
-                connection.execute(f"PRAGMA max_page_count = {max(self._size_bytes // _PAGE_BYTES, 1)}")
+                connection.execute(f"PRAGMA max_page_count = {max(self._size_bytes // PAGE_BYTES, 1)}")
         except BaseException:
             connection.close()
             raise

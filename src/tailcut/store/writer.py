@@ -10,7 +10,7 @@ from threading import Condition, Thread
 from typing import NamedTuple
 
 from tailcut.errors import StoreError
-from tailcut.store.sqlite_file import SqliteFile, primary_code
+from tailcut.store.sqlite_file import DAMAGED, SqliteFile, primary_code
 
 log = logging.getLogger("tailcut.server")
 
@@ -116,7 +116,7 @@ class StoreWriter:
         file.close()
 
     def _write(self, file: SqliteFile, pending: list[tuple[Work, int]]) -> None:
-        """Write in one transaction; what does not fit into the file even so is dropped."""
+        """Write in one transaction; where a piece of work itself is wrong, it is dropped and the others are written."""
 
         def work(connection: sqlite3.Connection) -> int:
             return sum(each(connection) for each, _ in pending)
@@ -124,8 +124,14 @@ class StoreWriter:
         try:
             left_out = file.write(work)
             size_bytes = file.path.stat().st_size
-        except (sqlite3.Error, StoreError, OSError) as error:
-            self._failed(file, error)
+        except Exception as error:  # a thread that ended would write nothing any more
+            if _may_pass(error):
+                self._failed(file, error)
+            elif len(pending) > 1:
+                for each in pending:
+                    self._write(file, [each])
+            else:
+                self._drop(file, pending[0], error)
             return
         with self._changed:
             rows = 0
@@ -155,6 +161,12 @@ class StoreWriter:
                 self._most_pending,
             )
 
+    def _drop(self, file: SqliteFile, wrong: tuple[Work, int], error: Exception) -> None:
+        log.error("rows of the %s cannot be written and are dropped", file.schema.what, exc_info=error)
+        with self._changed:
+            if self._pending and self._pending[0] is wrong:
+                self._count(dropped=self._popped())
+
     def _popped(self) -> int:
         rows = self._pending.popleft()[1]
         self._pending_rows -= rows
@@ -163,3 +175,10 @@ class StoreWriter:
     def _count(self, *, written: int = 0, dropped: int = 0) -> None:
         figures = self._figures
         self._figures = figures._replace(written=figures.written + written, dropped=figures.dropped + dropped)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the cause is the disk, the file or another process, and not the rows."""
+    if isinstance(error, (sqlite3.OperationalError, StoreError, OSError)):
+        return True
+    return isinstance(error, sqlite3.DatabaseError) and primary_code(error) in DAMAGED

@@ -172,6 +172,13 @@ OVERRIDES = [
     ("model.source=model.pt", 'model.source: "model.pt" is neither a reference nor a path to an .onnx file', ".onnx"),
     ("model.preprocess=prep", 'model.preprocess: "prep" is not a reference', "write 'package.module:callable'"),
     ("ladder.rungs=[{name='r'}, {name='r'}]", "ladder.rungs: two rungs are named r", ""),
+    (
+        "observe.history.path=history.db",
+        'observe.history.path is "history.db", which does not end in .sqlite',
+        'or write "off"',
+    ),
+    ("observe.history.keep=1m", "observe.history.keep is 60s, below 1h", '"5w"'),
+    ("observe.history.size=1KiB", "observe.history.size is 1024 bytes, below 1MiB", '"256MiB"'),
 ]
 
 

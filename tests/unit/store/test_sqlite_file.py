@@ -57,6 +57,8 @@ def test_an_older_file_is_upgraded_and_a_newer_one_refused(tmp_path: Path) -> No
     add(file)
     file.close()
     newer = SqliteFile(path, NEWER)
+    with pytest.raises(StoreError, match="has version 1, not 2"):
+        newer.read(lambda connection: None)
     assert newer.write(lambda connection: connection.execute("SELECT text, more FROM row").fetchall()) == [
         ("one", "none")
     ]
@@ -82,6 +84,9 @@ def test_the_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> Non
     assert path.read_bytes() == before
     with pytest.raises(StoreError, match="there is no history at"):
         rows(tmp_path / "missing.sqlite")
+    (tmp_path / "empty.sqlite").touch()
+    with pytest.raises(StoreError, match="has version 0, not 1"):
+        rows(tmp_path / "empty.sqlite")
 
 
 @pytest.mark.parametrize("damage", ["head", "page"])

@@ -70,3 +70,16 @@ def test_a_file_that_is_locked_for_long_makes_nobody_wait(tmp_path: Path, caplog
     holder.close()
     writer.close(10.0)
     assert rows(path) == 4
+
+
+def test_rows_that_are_wrong_keep_no_others_from_being_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "history.sqlite"
+    writer = StoreWriter(lambda: SqliteFile(path, SCHEMA))
+    for text in ("one", "\udcff", "two"):  # a lone surrogate is no text for SQLite
+        writer.submit(adding(text), 1)
+    writer.close(10.0)
+    assert rows(path) == 2
+    assert writer.figures[:3] == (2, 1, 0)
+    assert "cannot be written and are dropped" in caplog.text

@@ -32,11 +32,16 @@ _AFTER_S = 0.01
 """Behind the full minute, so that a timer that fires early does not fire twice."""
 
 
+_TRUSTED_AT_START_S, _TRUSTED_AFTER_STEP_S = 3600.0, 86_400.0
+"""For which the wall clock has to run like the monotonic one before rows are removed for their age."""
+
+
 class HistoryRecorder:
     """Takes a snapshot at every full minute of the wall clock. Owned by the event loop.
 
     A snapshot belongs to the minute in which the middle of the time since the last one lies, counted back from now: the
-    time that passed is of the monotonic clock, so that a wall clock that is set moves rows and loses none.
+    time that passed is of the monotonic clock, so that a wall clock that is set moves rows and loses none. Nor are old
+    rows removed until the clock has been right for a while: one that is a year ahead would remove all.
 
     Args:
         path: of the file.
@@ -68,8 +73,11 @@ class HistoryRecorder:
         self._file = SqliteFile(path, SCHEMA, size_bytes=size_bytes, wall_s=wall_s)
         self._writer = StoreWriter(lambda: self._file)
         instance = f"{int(wall_s())}-{os.getpid()}-{token_hex(4)}"
-        self._tables = Tables(instance, int(wall_s()), int(keep_s // MINUTE_S))
+        self._tables = Tables(instance, int(wall_s()), size_bytes)
+        self._keep_minutes = int(keep_s // MINUTE_S)
         self._last_s = monotonic_s()
+        self._last_wall_s = wall_s()
+        self._trusted_s = self._last_s + _TRUSTED_AT_START_S
         self._part = 0
         self._timer: asyncio.TimerHandle | None = None
         self._pieces: Iterator[None] = iter(())
@@ -89,11 +97,14 @@ class HistoryRecorder:
 
     def _in_pieces(self) -> Iterator[None]:
         """Take a snapshot, model by model: of twenty it takes as long as a scrape, and requests go between."""
-        now_s = self._monotonic_s()
-        middle_s = self._wall_s() - (now_s - self._last_s) / 2
-        self._last_s = now_s
+        now_s, wall_s = self._monotonic_s(), self._wall_s()
+        passed_s = now_s - self._last_s
+        if abs(wall_s - self._last_wall_s - passed_s) > MINUTE_S:
+            self._trusted_s = now_s + _TRUSTED_AFTER_STEP_S
+        self._last_s, self._last_wall_s = now_s, wall_s
         self._part += 1
-        key = int(middle_s // MINUTE_S), self._part
+        minute = int((wall_s - passed_s / 2) // MINUTE_S)
+        key = minute, self._part, minute - self._keep_minutes if now_s >= self._trusted_s else 0
         for model in (*self._models(), None):
             self._write(self._differences.take(*key, model, self._families(model)))
             yield

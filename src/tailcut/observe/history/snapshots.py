@@ -36,15 +36,17 @@ class Differences:
         self._counters: dict[Series, float] = {}
         self._texts: dict[tuple[tuple[str, str], ...], tuple[str, str]] = {}
 
-    def take(self, minute: int, part: int, model: ModelSeries | None, families: Iterable[Family]) -> Snapshot:
+    def take(
+        self, minute: int, part: int, keep_from: int, model: ModelSeries | None, families: Iterable[Family]
+    ) -> Snapshot:
         """Return what has been counted of a model, or of the process, since the last call, and gauges as they are.
 
         Args:
-            minute, part: see ``Snapshot``.
+            minute, part, keep_from: see ``Snapshot``.
             model: None for the process.
         """
         latencies = list(self._grown(model)) if model is not None else []
-        return Snapshot(minute, part, latencies, list(self._numbers(families)))
+        return Snapshot(minute, part, keep_from, latencies, list(self._numbers(families)))
 
     def _grown(self, model: ModelSeries) -> Iterator[tuple[Series, int, int, bytes]]:
         model.recorder.flush()

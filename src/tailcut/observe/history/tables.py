@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tailcut.store import Schema
+from tailcut.store.sqlite_file import PAGE_BYTES
 
 MOST_SERIES = 20_000
 """Names with their labels in a file; rows of further ones are left out."""
@@ -34,6 +35,9 @@ SCHEMA = Schema(
 
 _TABLES = ("latency", "number")
 _FULL_SHARE = 0.9
+_GIVEN_BACK = 5_000
+"""Pages that a transaction gives back to the disk at most."""
+
 _REMOVED_SHARE = 0.05
 """Of the minutes that there are, removed at once where the file is full."""
 
@@ -60,12 +64,14 @@ class Snapshot(NamedTuple):
     Attributes:
         minute: since 1970, on the wall clock.
         part: number of the writing, of this run of the server.
+        keep_from: the minute before which rows are removed.
         latencies: count, nanoseconds and histogram (``blobs``).
         numbers: growth of counters, values of gauges.
     """
 
     minute: int
     part: int
+    keep_from: int
     latencies: Sequence[tuple[Series, int, int, bytes]]
     numbers: Sequence[tuple[Series, float]]
 
@@ -86,13 +92,13 @@ class Tables:
     Args:
         instance: name of the run.
         started_s: when it began, in Unix seconds.
-        keep_minutes: rows that are older than the newest one by more are removed.
+        size_bytes: of the file; before it is reached the oldest rows are removed.
     """
 
-    def __init__(self, instance: str, started_s: int, keep_minutes: int) -> None:
+    def __init__(self, instance: str, started_s: int, size_bytes: int) -> None:
         self._instance = instance
         self._started_s = started_s
-        self._keep_minutes = keep_minutes
+        self._most_pages = max(size_bytes // PAGE_BYTES, 1)
         self._ids: dict[Series, int] = {}
         self._generation = -1
 
@@ -104,7 +110,7 @@ class Tables:
         """
         if generation != self._generation:
             self._ids, self._generation = {}, generation
-        self._remove_old(connection, snapshot.minute)
+        self._remove_old(connection, snapshot.keep_from)
         instance = self._instance_id(connection)
         key = snapshot.minute, instance, snapshot.part
         latencies = [(*key, self._id(connection, series), *rest) for series, *rest in snapshot.latencies]
@@ -135,18 +141,18 @@ class Tables:
         self._ids[series] = int(found[0])
         return self._ids[series]
 
-    def _remove_old(self, connection: sqlite3.Connection, minute: int) -> None:
+    def _remove_old(self, connection: sqlite3.Connection, keep_from: int) -> None:
         """Remove what is too old and, where the file is almost full, the oldest of the rest."""
-        oldest = _edge(connection, "min")
-        if oldest is None:
-            return
-        until = minute - self._keep_minutes
-        if oldest < until:
-            _remove_before(connection, until)
-        while (oldest := _edge(connection, "min")) is not None and _used_share(connection) > _FULL_SHARE:
-            newest = _edge(connection, "max") or oldest
-            _remove_before(connection, oldest + max(int((newest - oldest) * _REMOVED_SHARE), 1))
+        for table in _TABLES:
+            connection.execute(f"DELETE FROM {table} WHERE minute < ?", (keep_from,))
+        while _used_pages(connection) > _FULL_SHARE * self._most_pages and (minutes := _minutes(connection)):
+            until = minutes[min(max(int(len(minutes) * _REMOVED_SHARE), 1), len(minutes) - 1)]
+            for table in _TABLES:
+                connection.execute(f"DELETE FROM {table} WHERE minute <= ?", (until,))
             self._remove_unused(connection)
+        over = _pragma(connection, "page_count") - self._most_pages  # where the limit is lower than it was
+        for _ in range(min(over, _GIVEN_BACK)):
+            connection.execute("PRAGMA incremental_vacuum(1)")  # of more, Python's module gives back one only
 
     def _remove_unused(self, connection: sqlite3.Connection) -> None:
         """Remove names that no row has any more."""
@@ -155,25 +161,18 @@ class Tables:
         self._ids = {}
 
 
-def _edge(connection: sqlite3.Connection, which: str) -> int | None:
-    """Return the oldest ("min") or newest ("max") minute."""
-    pick = min if which == "min" else max
-    found = [connection.execute(f"SELECT {which}(minute) FROM {table}").fetchone()[0] for table in _TABLES]
-    return pick((minute for minute in found if minute is not None), default=None)
+def _minutes(connection: sqlite3.Connection) -> list[int]:
+    """Return the minutes that have rows, ascending."""
+    both = " UNION ".join(f"SELECT minute FROM {table}" for table in _TABLES)
+    return [minute for (minute,) in connection.execute(f"SELECT minute FROM ({both}) ORDER BY minute")]
 
 
-def _remove_before(connection: sqlite3.Connection, minute: int) -> None:
-    for table in _TABLES:
-        connection.execute(f"DELETE FROM {table} WHERE minute < ?", (minute,))
+def _used_pages(connection: sqlite3.Connection) -> int:
+    return _pragma(connection, "page_count") - _pragma(connection, "freelist_count")
 
 
-def _used_share(connection: sqlite3.Connection) -> float:
-    """Return the part of the pages that the file may have which is in use."""
-    pages, free, most = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _PAGES)
-    return float(pages - free) / float(most)
-
-
-_PAGES = ("page_count", "freelist_count", "max_page_count")
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 def _short(value: float) -> float | int:

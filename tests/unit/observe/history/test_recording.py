@@ -117,6 +117,20 @@ def test_rows_older_than_what_is_kept_are_removed(tmp_path: Path) -> None:
     assert run.history.describe().oldest_s == START_S + 29 * 60  # 60 minutes before the newest
 
 
+def test_a_clock_that_is_a_year_ahead_removes_nothing(tmp_path: Path) -> None:
+    for ahead_s in (0, 365 * DAY_S):  # the second server even starts with it
+        run = Run(path_of(tmp_path), START_S + ahead_s, keep_s=3600, process=False)
+        for minute in range(150):
+            run.wall_s += 365 * DAY_S if minute == 80 and not ahead_s else 0
+            run.ask(1.0)
+            run.pass_s()
+            if minute == 30 and ahead_s:
+                run.wall_s -= ahead_s  # set right
+        run.end()
+    kept = run.history.latency(START_S, START_S + DAY_S, stage="request", bucket_s=DAY_S)
+    assert [row.requests for row in kept] == [61 + 119]  # of the first 80 minutes an hour was kept, as it should be
+
+
 def test_the_file_stays_within_its_size_and_the_oldest_rows_give_way(tmp_path: Path) -> None:
     limit = 1 << 20
     run = Run(path_of(tmp_path), size_bytes=limit)
@@ -131,6 +145,12 @@ def test_the_file_stays_within_its_size_and_the_oldest_rows_give_way(tmp_path: P
     assert described.newest_s == START_S + 399 * 60
     assert described.oldest_s is not None
     assert START_S < described.oldest_s < START_S + 300 * 60
+    lower = Run(path_of(tmp_path), START_S + DAY_S, size_bytes=limit // 2)
+    for _ in range(3):
+        lower.pass_s()
+    lower.end()
+    assert lower.history.describe().size_bytes <= limit // 2
+    assert lower.history.describe().newest_s == START_S + DAY_S + 120
 
 
 def test_series_beyond_the_limit_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +179,8 @@ def test_a_write_whose_end_was_not_seen_is_not_counted_twice(tmp_path: Path) -> 
     run = Run(path_of(tmp_path))
     run.pass_s()
     run.end()
-    tables = Tables("run", START_S, 1000)
-    snapshot = Snapshot(1, 1, [(Series("latency", "m", "infer", "v"), 2, 10, b"\x01\x02")], [])
+    tables = Tables("run", START_S, 1 << 20)
+    snapshot = Snapshot(1, 1, 0, [(Series("latency", "m", "infer", "v"), 2, 10, b"\x01\x02")], [])
     with closing(sqlite3.connect(path_of(tmp_path))) as connection:
         for generation in (1, 2):
             assert tables.write(connection, snapshot, generation) == 0
@@ -220,6 +240,18 @@ def test_a_history_that_was_never_started_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no history"):
         run.history.describe()
     assert isinstance(run.writing, HistoryRecorder)
+
+
+def test_a_histogram_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    run = Run(path_of(tmp_path))
+    run.ask(1.0)
+    run.pass_s()
+    run.end()
+    with closing(sqlite3.connect(path_of(tmp_path))) as connection:
+        connection.execute("UPDATE latency SET histogram = x'ff'")
+        connection.commit()
+    with pytest.raises(StoreError, match="cannot be read: a histogram's bytes end within a number"):
+        run.history.latency(START_S, TO_S)
 
 
 def test_buckets_are_whole_minutes(tmp_path: Path) -> None:
