@@ -22,7 +22,8 @@ from tailcut.version import version
 log = logging.getLogger("tailcut.server")
 
 _MOST_PENDING = 64
-_ATTEMPTS = 12
+_ATTEMPTS = 18
+"""With the waits between them, more than an hour and less than three."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 2.0, 900.0
 _TIMEOUT_S = 10.0
 _MOST_REPLY_BYTES = 4096
