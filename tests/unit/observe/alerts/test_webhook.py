@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
 
 import pytest
 from tests.wait_kit import block_until
@@ -75,7 +76,7 @@ def test_public_addresses_pass() -> None:
 class Receiver(BaseHTTPRequestHandler):
     """Answers with the status in the path, and notes what came."""
 
-    got: list[tuple[str, dict[str, str], bytes]] = []
+    got: ClassVar[list[tuple[str, dict[str, str], bytes]]] = []
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
