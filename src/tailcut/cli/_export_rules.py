@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailcut.cli.console import write
-from tailcut.cli.options import ManifestPaths, Settings, manifest_paths
-from tailcut.manifest.host import HostManifest, load_host
-from tailcut.observe.alerts.prometheus_rules import Subject, rules_text
-from tailcut.observe.latency_figures import LatencyFigures, Objective
+from tailcut.cli.options import ManifestPaths, Settings, load_host, manifest_paths
+
+if TYPE_CHECKING:
+    from tailcut.manifest.host import HostManifest
+    from tailcut.report.monitoring.prometheus_rules import Subject
 
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", show_default="stdout", help="File to write.")
@@ -20,7 +21,9 @@ Output = Annotated[
 
 def prometheus_rules(manifest: ManifestPaths = None, settings: Settings = None, output: Output = None) -> None:
     """Write recording and alert rules for Prometheus, from the SLOs and thresholds of the manifest."""
-    host = load_host(manifest_paths(manifest), overrides=settings or (), keep_unset=True)
+    from tailcut.report.monitoring.prometheus_rules import rules_text
+
+    host = load_host(manifest_paths(manifest), settings)
     text = rules_text(host.observe.alerts, _subject(host))
     if output is None:
         write(text.rstrip("\n"))
@@ -34,6 +37,9 @@ def _subject(host: HostManifest) -> Subject:
     Raises:
         TailcutError: a model's manifest cannot be read.
     """
+    from tailcut.observe.latency_figures import LatencyFigures, Objective
+    from tailcut.report.monitoring.prometheus_rules import Subject
+
     objectives: list[Objective] = []
     has_features = False
     for hosted in host.models:

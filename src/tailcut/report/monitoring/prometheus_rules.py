@@ -7,34 +7,29 @@ their intervals, it takes from ``tailcut_alerts``. Pure.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
 from typing import NamedTuple
 
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.burn_rates import BURN_WINDOWS, BurnWindow, windows_for
-from tailcut.observe.alerts.series import (
-    ALERTS,
-    CPU_PERIODS,
-    CPU_THROTTLED,
-    EVALUATIONS,
-    FEATURE_LOOKUPS,
-    FEATURE_STALE,
-    REQUESTS,
-    SLO_GOOD,
-    SLO_REQUESTS,
-)
+from tailcut.observe.alerts.series import ALERTS, CPU_PERIODS_METRIC, CPU_THROTTLED_METRIC, EVALUATIONS
 from tailcut.observe.alerts.shares import SHED_CODES
+from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.fine_histogram import RATIO
-from tailcut.observe.latency_figures import ERRORS, LATENCY, REQUEST, Objective
-from tailcut.observe.path_metrics import READY
+from tailcut.observe.latency_figures import ERRORS, LATENCY, REQUEST, SLO_GOOD, SLO_REQUESTS, Objective
+from tailcut.observe.path_metrics import FEATURE_LOOKUPS, FEATURE_STALE, READY
+from tailcut.observe.sample import Metric
+from tailcut.report.monitoring.promql import check_label
 
 _FORWARDED = ("drift", "memory_leak", "descriptor_leak", "thread_leak", "gpu_memory_leak", "gpu_hot")
 _P95 = "tailcut:latency_p95_seconds:avg1h"
 _ANSWERED = "tailcut:answered:increase1h"
 _ENDED = "tailcut:requests:rate"
-_SLO = "model, slo, objective"
-_GROUP = "model, group, entity_type"
+_SLO = ("model", "slo", "objective")
+_GROUP = ("model", "group", "entity_type")
+_MODEL = ("model",)
 _INDENT = " " * 10
 
 
@@ -84,6 +79,23 @@ def rules_text(settings: Settings, subject: Subject) -> str:
     return head + "groups:\n" + _group("tailcut-recorded", recorded) + _group("tailcut", alerts)
 
 
+# -- PromQL ----------------------------------------------------------------------------------------------------------
+
+
+def _series(metric: Metric, *conditions: str) -> str:
+    """Return a selector; a label that the metric does not have raises ValueError."""
+    for condition in conditions:
+        check_label(metric, re.split(r"\W", condition, maxsplit=1)[0])
+    return metric.series[0] + (f"{{{', '.join(conditions)}}}" if conditions else "")
+
+
+def _sum(function: str, metric: Metric, window: str, by: Sequence[str], *conditions: str) -> str:
+    """Return the sum of a counter's rate or increase."""
+    for label in by:
+        check_label(metric, label)
+    return f"sum by ({', '.join(by)}) ({function}({_series(metric, *conditions)}[{window}]))"
+
+
 # -- Recording rules -------------------------------------------------------------------------------------------------
 
 
@@ -91,19 +103,15 @@ def _recorded(settings: Settings, has_objectives: bool) -> Iterator[Rule]:
     if has_objectives:
         for minutes in sorted({minutes for each in BURN_WINDOWS for minutes in (each.long, each.short)}):
             window = _window(minutes)
-            good = f"sum by ({_SLO}) (rate({SLO_GOOD}[{window}]))"
-            yield Rule(
-                f"tailcut:slo_bad:ratio_rate{window}",
-                f"1 - {good}\n  / sum by ({_SLO}) (rate({SLO_REQUESTS}[{window}]))",
-            )
+            good, total = (_sum("rate", metric, window, _SLO) for metric in (SLO_GOOD, SLO_REQUESTS))
+            yield Rule(f"tailcut:slo_bad:ratio_rate{window}", f"1 - {good}\n  / {total}")
     window = _window(round(settings.window_s / 60))
-    yield Rule(
-        f"{_ENDED}{window}",
-        f'sum by (model) (rate({REQUESTS}{{outcome=~"ok|5xx"}}[{window}]))\n'
-        f'  + sum by (model) (rate({REQUESTS}{{code="shed"}}[{window}]))',
-    )
-    yield Rule(_P95, f'avg by (model, stage) (avg_over_time({LATENCY.name}{{quantile="0.95"}}[1h]))')
-    yield Rule(_ANSWERED, f'sum by (model) (increase({REQUESTS}{{code="ok"}}[1h]))')
+    answered = _sum("rate", REQUESTS, window, _MODEL, 'outcome=~"ok|5xx"')
+    shed = _sum("rate", REQUESTS, window, _MODEL, 'code="shed"')
+    yield Rule(f"{_ENDED}{window}", f"{answered}\n  + {shed}")
+    p95 = _series(LATENCY, 'quantile="0.95"')
+    yield Rule(_P95, f"avg by (model, stage) (avg_over_time({p95}[1h]))")
+    yield Rule(_ANSWERED, _sum("increase", REQUESTS, "1h", _MODEL, 'code="ok"'))
 
 
 # -- Alerts ----------------------------------------------------------------------------------------------------------
@@ -118,15 +126,15 @@ def _burn_rates(settings: Settings, objectives: Sequence[Objective]) -> Iterator
 
 
 def _burn_rate(settings: Settings, objective: Objective, window: BurnWindow) -> Rule:
-    selector = f'{{slo="{objective.name}", objective="{objective.share:g}"}}'
+    conditions = f'slo="{objective.name}"', f'objective="{objective.share:g}"'
+    selector = f"{{{', '.join(conditions)}}}"
     limit = f"{window.factor * (1 - objective.share):.6g}"
     long, short = _window(window.long), _window(window.short)
-    bad = f"sum by ({_SLO}) (increase({SLO_REQUESTS}{selector}[{long}]))"
-    good = f"sum by ({_SLO}) (increase({SLO_GOOD}{selector}[{long}]))"
+    total, good = (_sum("increase", metric, long, _SLO, *conditions) for metric in (SLO_REQUESTS, SLO_GOOD))
     expr = (
         f"tailcut:slo_bad:ratio_rate{long}{selector} > {limit}\n"
         f"and tailcut:slo_bad:ratio_rate{short}{selector} > {limit}\n"
-        f"and {bad}\n  - {good}\n  >= {settings.burn_requests}"
+        f"and {total}\n  - {good}\n  >= {settings.burn_requests}"
     )
     what = "was not answered" if objective.name == ERRORS else f"missed the {objective.name} limit"
     summary = (
@@ -161,20 +169,20 @@ def _growth(settings: Settings) -> Iterator[Rule]:
 
 def _features(settings: Settings) -> Iterator[Rule]:
     window = _window(round(settings.window_s / 60))
-    lookups = f"sum by ({_GROUP}) (rate({FEATURE_LOOKUPS}[{window}]))"
-    enough = f"and sum by ({_GROUP}) (increase({FEATURE_LOOKUPS}[{window}])) >= {settings.hit_rate_lookups}"
+    lookups = _sum("rate", FEATURE_LOOKUPS, window, _GROUP)
+    enough = f"and {_sum('increase', FEATURE_LOOKUPS, window, _GROUP)} >= {settings.hit_rate_lookups}"
     of = (
         "{{ $labels.model }}: {{ $value | humanizePercentage }} of the look-ups of group {{ $labels.group }} "
         "(entity type {{ $labels.entity_type }}) "
     )
     if "hit_rate" not in settings.off:
-        hits = f'sum by ({_GROUP}) (rate({FEATURE_LOOKUPS}{{result="hit"}}[{window}]))'
+        hits = _sum("rate", FEATURE_LOOKUPS, window, _GROUP, 'result="hit"')
         expr = f"{hits}\n  / {lookups}\n  < {settings.hit_rate:g}\n{enough}"
         summary = f"{of}hit, limit {settings.hit_rate * 100:g} %"
         hint = "are there new values of the entity type? raise the group's ttl, or the cache's size"
         yield Rule("TailcutFeatureHitRate", expr, window, "ticket", summary, hint)
     if "stale" not in settings.off:
-        stale = f"sum by ({_GROUP}) (rate({FEATURE_STALE}[{window}]))"
+        stale = _sum("rate", FEATURE_STALE, window, _GROUP)
         expr = f"{stale}\n  / {lookups}\n  > {settings.stale:g}\n{enough}"
         summary = f"{of}were answered stale, limit {settings.stale * 100:g} %"
         yield Rule("TailcutFeaturesStale", expr, "1m", "ticket", summary, "the source of the group fails")
@@ -184,13 +192,14 @@ def _shares(settings: Settings) -> Iterator[Rule]:
     window = _window(round(settings.window_s / 60))
     seconds = settings.window_s
     shed = "|".join(SHED_CODES)
-    for alert, name, limit, selector, what, hint in (
-        ("errors", "TailcutErrors", settings.errors, f'outcome="5xx", code!~"{shed}"', "failed", "see the log"),
-        ("shed", "TailcutShed", settings.shed, f'code=~"{shed}"', "were shed", "there is too little capacity"),
+    failed = 'outcome="5xx"', f'code!~"{shed}"'
+    for alert, name, limit, conditions, what, hint in (
+        ("errors", "TailcutErrors", settings.errors, failed, "failed", "the log has the code"),
+        ("shed", "TailcutShed", settings.shed, (f'code=~"{shed}"',), "were shed", "there is too little capacity"),
     ):
         if alert not in settings.off:
             expr = (
-                f"sum by (model) (rate({REQUESTS}{{{selector}}}[{window}]))\n  / {_ENDED}{window}\n  > {limit:g}\n"
+                f"{_sum('rate', REQUESTS, window, _MODEL, *conditions)}\n  / {_ENDED}{window}\n  > {limit:g}\n"
                 f"and {_ENDED}{window} * {seconds:g} >= {settings.share_requests}"
             )
             summary = f"{{{{ $labels.model }}}}: {{{{ $value | humanizePercentage }}}} of the requests {what}"
@@ -200,11 +209,12 @@ def _shares(settings: Settings) -> Iterator[Rule]:
 def _of_server(settings: Settings) -> Iterator[Rule]:
     window = _window(round(settings.window_s / 60))
     summary = "{{ $labels.model }} has not been ready for 5 minutes"
-    yield Rule("TailcutNotReady", f"{READY.name} == 0", "5m", "page", summary, "GET /v2/health/ready says why")
+    yield Rule("TailcutNotReady", f"{_series(READY)} == 0", "5m", "page", summary, "GET /v2/health/ready says why")
     if not settings.enabled:
         return
     if "cpu_throttled" not in settings.off:
-        expr = f"rate({CPU_THROTTLED}[{window}]) / rate({CPU_PERIODS}[{window}]) > {settings.throttled:g}"
+        throttled, periods = (f"rate({_series(each)}[{window}])" for each in (CPU_THROTTLED_METRIC, CPU_PERIODS_METRIC))
+        expr = f"{throttled} / {periods} > {settings.throttled:g}"
         summary = (
             "{{ $labels.instance }}: the CPU quota was used up in {{ $value | humanizePercentage }} of its periods"
         )
@@ -212,8 +222,10 @@ def _of_server(settings: Settings) -> Iterator[Rule]:
     names = "|".join(alert for alert in _FORWARDED if alert not in settings.off)
     if names:
         summary = "{{ $labels.instance }} {{ $labels.model }}: {{ $labels.alert }}; its log says more"
-        yield Rule("TailcutAlarm", f'{ALERTS.name}{{alert=~"{names}"}} == 1', "0m", "", summary, "see /ui")
-    expr = f'increase({EVALUATIONS.series[0]}{{outcome="ok"}}[10m]) == 0'
+        alerts = _series(ALERTS, f'alert=~"{names}"')
+        yield Rule("TailcutAlarm", f"{alerts} == 1", "0m", "", summary, "see /ui")
+    evaluations = _series(EVALUATIONS, 'outcome="ok"')
+    expr = f"increase({evaluations}[10m]) == 0"
     summary = "{{ $labels.instance }} does not evaluate its alerts"
     yield Rule("TailcutAlertsNotEvaluated", expr, "5m", "ticket", summary, "its log says why")
 
