@@ -89,7 +89,7 @@ def test_a_source_that_fails_is_one_alarm_with_its_stage_and_is_sent_once(
         manifest = deployment(
             tmp_path,
             FEATURES.replace("app_hooks", "failing_source"),
-            alerting(url) + ['observe.history.path="h.sqlite"'],
+            [*alerting(url), 'observe.history.path="h.sqlite"'],
         )
         async with running(manifest) as client:
             for _ in range(2):

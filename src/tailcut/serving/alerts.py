@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import resource
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tailcut.errors import StartError
 from tailcut.manifest.host import HostManifest
 from tailcut.observe.alerts.evaluator import Alerts, Sources
+from tailcut.observe.alerts.evidence import MovedColumns
 from tailcut.observe.alerts.probes import Probes, open_gpu_reader
 from tailcut.observe.alerts.standard_webhooks import read_secret
 from tailcut.observe.alerts.webhook import Target, Webhook
+from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.history import History
 from tailcut.system.machine import memory_bytes
 
@@ -22,6 +24,7 @@ def open_alerts(
     manifest: HostManifest,
     history: History | None,
     models: Callable[[], Iterable[str]],
+    moved: Callable[[], Sequence[MovedColumns]],
     environment: Mapping[str, str] | None = None,
 ) -> Alerts:
     """Return the alerts of a host; they are evaluated from their ``start`` on.
@@ -29,6 +32,7 @@ def open_alerts(
     Args:
         history: None: nothing is known of the time before the start, and no alarm is kept over it.
         models: names of the models; called on the event loop.
+        moved: what has drifted; called in the thread of the alerts.
 
     Raises:
         StartError: the webhook's secret cannot be read.
@@ -38,7 +42,7 @@ def open_alerts(
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Alerts(
         settings,
-        Sources(Probes(open_gpu=open_gpu_reader).read, history),
+        Sources(Probes(open_gpu=open_gpu_reader).read, history, moved=moved),
         state_file=None if history is None else _state_file(manifest, history.path),
         webhook=Webhook(_target(manifest, environment)) if settings.webhook else None,
         labels={"server": manifest.name, "host": socket.gethostname()},
@@ -46,6 +50,23 @@ def open_alerts(
         memory_bytes=memory_bytes(),
         most_descriptors=float("inf") if most == resource.RLIM_INFINITY else most,
     )
+
+
+def moved_columns(drift: DriftSink, limits: Mapping[str, float]) -> list[MovedColumns]:
+    """Return the models whose columns have drifted; from any thread.
+
+    Args:
+        limits: population stability index that alarms, by model.
+    """
+    found = []
+    for model, limit in limits.items():
+        state = drift.state(model)
+        columns = [column for column in state.columns if column.drifting] if state is not None else []
+        if columns:
+            columns.sort(key=lambda column: -column.psi)
+            since_s = min((column.since_s for column in columns if column.since_s is not None), default=0.0)
+            found.append(MovedColumns(model, [each.name for each in columns], since_s, columns[0].psi, limit))
+    return found
 
 
 def _state_file(manifest: HostManifest, history: Path) -> Path:

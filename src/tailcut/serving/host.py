@@ -20,6 +20,7 @@ from tailcut.features.sources.model import ServedModel
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import Hosted, HostManifest, refuse_cycles
 from tailcut.observe.alerts.evaluator import Alerts
+from tailcut.observe.alerts.evidence import MovedColumns
 from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.exposition import Exposition, ModelSeries
 from tailcut.observe.history.recorder import HistoryRecorder
@@ -27,7 +28,7 @@ from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals
-from tailcut.serving.alerts import open_alerts
+from tailcut.serving.alerts import moved_columns, open_alerts
 from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.feature_chains import refuse_misfits
@@ -129,7 +130,7 @@ class Host:
             return
         if self.history is None:
             self.history = HistoryRecorder(None, self._series, self.exposition.families, keep_s=0, size_bytes=0)
-        self.alerts = open_alerts(self.manifest, self.history.history, lambda: self.engines)
+        self.alerts = open_alerts(self.manifest, self.history.history, lambda: self.engines, self._moved)
         self.history.listeners.append(self.alerts)
         self.exposition.add(self.alerts.samples)
 
@@ -520,6 +521,11 @@ class Host:
     def _why_not(self, name: str) -> TailcutError | None:
         engine = self.engines.get(name)
         return self._hosted[name].error if engine is None else engine.failure
+
+    def _moved(self) -> list[MovedColumns]:
+        """Return what has drifted; called in the thread of the alerts."""
+        limits = {name: engine.deployment.drift.psi for name, engine in list(self.engines.items())}
+        return moved_columns(self.drift, limits)
 
     # -- Metrics and the tick ----------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import msgspec
 from tailcut.errors import StoreError
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.alarms import Alarm, Alarms, Condition, Event
-from tailcut.observe.alerts.evidence import BUDGET_MINUTES, SHORT_MINUTES, Evidence, MovedColumns, SlowRequests
+from tailcut.observe.alerts.evidence import BUDGET_MINUTES, SHORT_MINUTES, Evidence, KeptRequest, MovedColumns
 from tailcut.observe.alerts.findings import OF_MODELS, OF_PROCESS, SEVERITIES
 from tailcut.observe.alerts.latency_growth import Growth
 from tailcut.observe.alerts.levels import DESCRIPTORS, GPU_MEMORY, MEMORY, SAMPLE_S, THREADS, Levels
@@ -91,18 +91,18 @@ class AlertsState(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """What the evaluator reads beside the snapshots, from its thread.
+    """What the evaluator reads beside the snapshots; from its thread unless that is said.
 
     Attributes:
         probe: figures of the process.
         history: across restarts, and of last week; None: not kept.
-        slow: kept traces.
+        kept: requests of which traces are kept; called on the event loop.
         moved: what the drift detector says.
     """
 
     probe: Callable[[], Figures]
     history: History | None = None
-    slow: SlowRequests | None = None
+    kept: Callable[[], Sequence[KeptRequest]] = tuple
     moved: Callable[[], Sequence[MovedColumns]] = tuple
 
 
@@ -154,6 +154,7 @@ class Alerts:
         self._state = AlertsState()
         self._logged: set[str] = set()
         self._changed = Lock()
+        self._kept: Sequence[KeptRequest] = ()
         self._snapshots: deque[Snapshot] = deque(maxlen=_MOST_SNAPSHOTS)
         self._minute_is_over = False
         self._closing = False
@@ -172,6 +173,7 @@ class Alerts:
 
     def end_minute(self) -> None:
         """Have the minute evaluated whose snapshots have been received; returns at once."""
+        self._kept = self._sources.kept()
         with self._changed:
             self._minute_is_over = True
             self._changed.notify_all()
@@ -343,10 +345,10 @@ class Alerts:
             self._count(row.start_s // 60, row.model, row.name, row.labels, row.value)
 
     def _slowest(self, alarm: Alarm) -> Sequence[tuple[str, float]]:
-        if self._sources.slow is None:
-            return ()
-        since_s = min(alarm.since_s, self._wall_s()) - _SLOWEST_WITHIN_S
-        return self._sources.slow.slowest(alarm.model, since_s, _SLOWEST)
+        since_s = alarm.since_s - _SLOWEST_WITHIN_S
+        found = [each for each in self._kept if alarm.model in {"", each.model} and each.ended_s >= since_s]
+        found.sort(key=lambda each: -each.milliseconds)
+        return [(each.trace_id, each.milliseconds) for each in found[:_SLOWEST]]
 
     def _tell(self, event: Event) -> None:
         level = {"resolved": logging.INFO, "firing": logging.WARNING, "raised": logging.WARNING}[event.kind]

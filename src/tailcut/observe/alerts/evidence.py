@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tailcut.manifest.schema.observe import Alerts
 from tailcut.observe.alerts.latency_growth import Growth
@@ -47,16 +47,17 @@ class Gpu(NamedTuple):
     is_slowed: bool
 
 
-class SlowRequests(Protocol):
-    """Requests of which traces are kept."""
+class KeptRequest(NamedTuple):
+    """A request of which a trace is kept.
 
-    def slowest(self, model: str, since_s: float, count: int) -> Sequence[tuple[str, float]]:
-        """Return trace ids and milliseconds of the slowest kept requests, the slowest first; from any thread.
+    Attributes:
+        ended_s: Unix seconds.
+    """
 
-        Args:
-            since_s: Unix seconds; of requests that ended later.
-        """
-        ...
+    model: str
+    trace_id: str
+    ended_s: float
+    milliseconds: float
 
 
 class Evidence(NamedTuple):

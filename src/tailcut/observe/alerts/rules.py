@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from tailcut.observe.alerts.burn_rates import find_burn_rates
 from tailcut.observe.alerts.evidence import Evidence
@@ -36,9 +37,10 @@ def _find_moved(evidence: Evidence) -> Iterator[Finding]:
             continue
         names = ", ".join(repr(name) for name in each.columns[:_MOST_COLUMNS])
         more = len(each.columns) - _MOST_COLUMNS
+        since = f", since {_time(each.since_s)}" if each.since_s else ""
         text = (
-            f"the distribution of {names}{f' and {more} more' if more > 0 else ''} moved away from the holdout's; "
-            f"population stability index {each.effect:.2f}, limit {each.limit:g}"
+            f"the distribution of {names}{f' and {more} more' if more > 0 else ''} moved away from the holdout's"
+            f"{since}; population stability index {each.effect:.2f}, limit {each.limit:g}"
         )
         hint = "compare the distributions on /ui; if the change is here to stay, build on a new holdout"
         columns = f"columns/{each.columns[0]}"
@@ -54,3 +56,7 @@ def _find_heat(evidence: Evidence) -> Iterator[Finding]:
         hint = "check the cooling and the power limit (nvidia-smi -q -d TEMPERATURE,POWER)"
         level = "bad" if each.is_slowed else level
         yield Finding("gpu_hot", "", each.name, "ticket", level, each.celsius, limit, "degrees C", "gpu", text, hint)
+
+
+def _time(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="minutes").replace("+00:00", "Z")

@@ -17,6 +17,7 @@ from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts import series
 from tailcut.observe.alerts.alarms import QUIET as QUIET_EVALUATIONS
 from tailcut.observe.alerts.evaluator import Alerts, Sources
+from tailcut.observe.alerts.evidence import KeptRequest
 from tailcut.observe.alerts.findings import OF_MODELS, OF_PROCESS, SEVERITIES
 from tailcut.observe.alerts.latency_growth import WEEK_S
 from tailcut.observe.alerts.webhook import Attempt, Message, Target, Webhook
@@ -34,11 +35,10 @@ class Clock:
         return self.now_s
 
 
-class Slow:
-    """A ring of kept traces."""
-
-    def slowest(self, model: str, since_s: float, count: int) -> Sequence[tuple[str, float]]:
-        return [("a" * 32, 900.0), ("b" * 32, 700.0), ("c" * 32, 600.0)][:count]
+def kept() -> list[KeptRequest]:
+    """Requests of which traces are kept: the slowest is of another model, the next ended long ago."""
+    times = (("other", 999, 0), ("m", 950, -3600), ("m", 600, 0), ("m", 900, 0), ("m", 5, 0), ("m", 700, 0))
+    return [KeptRequest(model, str(ms) * 8, NOW_S + ago_s, float(ms)) for model, ms, ago_s in times]
 
 
 class Past:
@@ -78,6 +78,7 @@ def minute(alerts: Alerts, clock: Clock, requests: float, good: float) -> list[s
     """Let a minute pass; return the kinds of what was told."""
     clock.now_s += 60
     alerts.receive(slo_snapshot(int(clock.now_s // 60) - 1, requests, good))
+    alerts.end_minute()
     alerts.sample()
     return [event.kind for event in alerts.evaluate()]
 
@@ -105,7 +106,7 @@ def test_a_burnt_budget_is_logged_shown_and_sent_once(
 ) -> None:
     hook, sent = held_back(monkeypatch)
     clock = Clock()
-    alerts = made(clock, None, hook, slow=Slow())
+    alerts = made(clock, None, hook, kept=kept)
     caplog.set_level(logging.INFO)
     told = [minute(alerts, clock, 100, 0) for _ in range(5)]
     assert told == [[], ["firing"], [], [], []]
@@ -116,7 +117,7 @@ def test_a_burnt_budget_is_logged_shown_and_sent_once(
     (message,) = sent
     body = json.loads(message.body)
     assert (body["type"], body["data"]["severity"], body["data"]["server"]) == ("alarm.firing", "page", "risk")
-    assert [each["trace_id"][0] for each in body["data"]["slowest_requests"]] == ["a", "b", "c"]
+    assert [each["milliseconds"] for each in body["data"]["slowest_requests"]] == [900, 700, 600]
     (record,) = [each for each in caplog.records if "burn" in each.message]
     assert (record.levelname, record.model) == ("ERROR", "m")
     told = [kinds for _ in range(3 * 24 * 60 // 60) for kinds in [minute(alerts, clock, 60_000, 60_000)]]
