@@ -27,6 +27,8 @@ from tests.integration.servers import Process, free_port
 from tests.integration.serving import Served
 from tests.wait_kit import block_until
 
+from tailcut.observe.latency_figures import LATENCY
+
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.parallel,
@@ -82,6 +84,7 @@ def ask(port: int, path: str) -> Any:
 def test_a_real_prometheus_evaluates_every_rule_and_an_alert_arrives(tmp_path: Path) -> None:
     with Served(tmp_path, MODEL + FEATURES) as server:
         text = exported(tmp_path)
+        check_names(text, server.metrics(), after_requests=LATENCY.name)
         rules = tmp_path / "rules.yml"
         # The same rules, waiting for nothing.
         rules.write_text(re.sub(r"(for|interval): \w+", r"\1: 1s", text))
@@ -114,12 +117,12 @@ def arrived(manager: int, alert: str) -> bool:
     return any(each["labels"]["alertname"] == alert for each in ask(manager, "/api/v2/alerts"))
 
 
-def check_names(text: str, metrics: str) -> None:
-    """Every selector of the rules selects a series of the page."""
+def check_names(text: str, metrics: str, after_requests: str = "") -> None:
+    """Every selector of the rules selects a series of the page; but of ``after_requests``."""
     there = [sample for family in text_string_to_metric_families(metrics) for sample in family.samples]
     checked = set()
     for rule in (rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]):
-        for name, conditions in _SELECTOR.findall(rule["expr"]):
+        for name, conditions in _SELECTOR.findall(rule["expr"].replace(after_requests or "\0", "")):
             wanted = re.findall(r'(\w+)(!?=~?)"([^"]*)"', conditions)
             checked.add(name)
             assert any(
@@ -130,7 +133,7 @@ def check_names(text: str, metrics: str) -> None:
                     values = {sample.labels[label] for sample in there if sample.name == name}
                     assert {*value.split("|")} & values, (name, label, value, values)
         for labels in re.findall(r"by \(([\w, ]+)\)", rule["expr"]):
-            for name, _ in _SELECTOR.findall(rule["expr"]):
+            for name, _ in _SELECTOR.findall(rule["expr"].replace(after_requests or "\0", "")):
                 grouped = {label for sample in there if sample.name == name for label in sample.labels}
                 assert {*labels.split(", ")} <= grouped, (name, labels)
     assert len(checked) >= 10

@@ -78,8 +78,7 @@ class Alerts(Section, frozen=True, kw_only=True):
     secret_env: Annotated[
         str,
         Meta(
-            description="environment variable with the webhook's secret, instead of secret_file",
-            examples=["WEBHOOK_SECRET"],
+            description="environment variable with the webhook's secret, such as WEBHOOK_SECRET, instead of secret_file"
         ),
     ] = ""
     allow_private: Annotated[

@@ -63,6 +63,7 @@ _SHORT = (
     CPU_THROTTLED,
 )
 _WANTED = frozenset((*_LONG, *_SHORT))
+_LEVELS = (MEMORY, DESCRIPTORS, THREADS, GPU_MEMORY)
 _MOST_SNAPSHOTS = 1_000
 _MOST_OUTBOX = 64
 _SLOWEST = 3
@@ -144,10 +145,8 @@ class Alerts:
         self._week = WeekBefore(sources.history)
         self._models: dict[str, None] = {}
         self._cache_bytes: dict[tuple[str, str], float] = {}
-        self._memory = Levels(MEMORY, memory_bytes or float("inf"))
-        self._gpu_memory = Levels(GPU_MEMORY)
-        self._descriptors = Levels(DESCRIPTORS, most_descriptors)
-        self._threads = Levels(THREADS)
+        limits = (MEMORY, memory_bytes or float("inf")), (DESCRIPTORS, most_descriptors)
+        self._levels = {each.alert: Levels(each, dict(limits).get(each, float("inf"))) for each in _LEVELS}
         self._figures: Figures | None = None
         self._alarms = Alarms()
         self._outbox: list[Event] = []
@@ -156,8 +155,7 @@ class Alerts:
         self._changed = Lock()
         self._kept: Sequence[KeptRequest] = ()
         self._snapshots: deque[Snapshot] = deque(maxlen=_MOST_SNAPSHOTS)
-        self._minute_is_over = False
-        self._closing = False
+        self._minute_is_over = self._closing = False
         self._thread: Thread | None = None
 
     # -- On the event loop -------------------------------------------------------------------------------------------
@@ -232,14 +230,11 @@ class Alerts:
         figures = self._figures = self._sources.probe()
         at_s = self._monotonic_s() - self._started_s
         # Caches are bounded: their growth is no leak.
-        self._memory.add(at_s, figures.memory_bytes - sum(list(self._cache_bytes.values())))
-        for levels, value in (
-            (self._descriptors, figures.descriptors),
-            (self._threads, figures.threads),
-            (self._gpu_memory, figures.gpu_bytes),
-        ):
+        memory_bytes = figures.memory_bytes - sum(self._cache_bytes.values())
+        values = memory_bytes, figures.descriptors, figures.threads, figures.gpu_bytes
+        for quantity, value in zip(_LEVELS, values, strict=True):
             if value >= 0:
-                levels.add(at_s, value)
+                self._levels[quantity.alert].add(at_s, value)
 
     def evaluate(self) -> list[Event]:
         """Take the snapshots that were received, evaluate, tell what changed; returns it."""
@@ -308,7 +303,7 @@ class Alerts:
             models=tuple(self._models),
             uptime_minutes=int((self._monotonic_s() - self._started_s) // 60),
             growth=self._growth(now_s),
-            levels=(self._memory, self._gpu_memory, self._descriptors, self._threads),
+            levels=tuple(self._levels.values()),
             moved=self._sources.moved(),
             gpus=self._figures.gpus if self._figures is not None else (),
         )
