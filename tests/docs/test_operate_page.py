@@ -1,4 +1,4 @@
-"""The page on operating: its alert rules name metrics, labels and values that a server has before its first request."""
+"""The page on operating: what it says of the log is so."""
 
 from __future__ import annotations
 
@@ -12,53 +12,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import yaml
-from prometheus_client.parser import text_string_to_metric_families
-from tests.app_kit import FEATURES, INFER, deployment, running
+from tests.app_kit import INFER, deployment, running
 from tests.docs.pages import ROOT
 
 from tailcut import logs
-from tailcut.observe.outcomes import CODES, OUTCOMES
 
 PAGE = (ROOT / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8")
-_SELECTOR = re.compile(r"(tailcut_\w+)(?:\{([^}]*)\})?")
-_VALUES = {"outcome": {*OUTCOMES}, "code": {"ok", *CODES}}
-
-
-def rules() -> list[dict[str, Any]]:
-    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    return [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
-
-
-def series(directory: Path) -> dict[str, list[dict[str, str]]]:
-    """Labels of every sample of a server that has had no request, by name."""
-    found: dict[str, list[dict[str, str]]] = {}
-
-    async def main() -> None:
-        async with running(deployment(directory, FEATURES)) as client:
-            text = (await client.get("/metrics")).body.decode()
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                found.setdefault(sample.name, []).append(sample.labels)
-
-    asyncio.run(main())
-    return found
-
-
-def test_the_alert_rules_find_their_series_before_the_first_request(tmp_path: Path) -> None:
-    (tmp_path / "app_hooks.py").write_text("")
-    there = series(tmp_path)
-    seen = set()
-    for rule in rules():
-        assert set(rule) == {"alert", "expr", "for"}
-        for name, selector in _SELECTOR.findall(rule["expr"]):
-            seen.add(name)
-            assert name in there, rule["alert"]
-            for label, how, value in re.findall(r'(\w+)(=~|=)"([^"]*)"', selector):
-                wanted = set(value.split("|")) if how == "=~" else {value}
-                assert wanted <= _VALUES[label]
-                assert wanted <= {labels[label] for labels in there[name]}, (rule["alert"], label)
-    assert len(seen) >= 4
 
 
 def test_the_table_of_fields_is_what_a_line_has() -> None:

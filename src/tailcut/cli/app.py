@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "load": ("tailcut.cli.load", "Send open-loop load to a URL and compare the latencies with an SLO."),
     "simulate": ("tailcut.cli.simulate", "Predict latency and goodput at other rates and executor counts."),
     "parity": ("tailcut.cli.parity", "Compare the deployment's answers with the pilot's and look for causes."),
-    "export": ("tailcut.cli.export", "Write a Grafana dashboard for the server's metrics."),
+    "export": ("tailcut.cli.export", "Write a Grafana dashboard, or alert rules for Prometheus."),
     "compare": ("tailcut.cli.compare", "Say which stage grew since an earlier span of the server's history."),
     "ladder": ("tailcut.cli.ladder", "Measure the pilot, then one more lever per rung, under the same traffic."),
 }

@@ -7,8 +7,14 @@ from typing import Annotated
 
 import typer
 
+from tailcut.cli._export_rules import prometheus_rules
 from tailcut.cli.console import write
 from tailcut.cli.options import ManifestPaths, Settings, examples, load_host, manifest_paths
+
+_RULES = (
+    ("tailcut export prometheus-rules > tailcut.rules.yml", "rules for ./tailcut.toml"),
+    ("tailcut export prometheus-rules -m host.toml -o tailcut.rules.yml", "for all models of a host"),
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -17,7 +23,8 @@ def register(app: typer.Typer) -> None:
     group.command("grafana", epilog=examples(("tailcut export grafana > dashboard.json", "for Grafana's import")))(
         grafana
     )
-    app.add_typer(group, name="export", help="Write a Grafana dashboard for the server's metrics.")
+    group.command("prometheus-rules", epilog=examples(*_RULES))(prometheus_rules)
+    app.add_typer(group, name="export", help="Write a Grafana dashboard, or alert rules for Prometheus.")
 
 
 def grafana(

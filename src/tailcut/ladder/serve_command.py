@@ -8,8 +8,13 @@ from pathlib import Path
 
 from tailcut.manifest.subject import Subject
 
-_SETTINGS = ("server.drain=100ms", "server.grpc_port=0", "observe.history.path=off")
-"""It is stopped idle, so nothing needs draining; a port for gRPC and the history are of the place of serving."""
+_SETTINGS = (
+    "server.drain=100ms",
+    "server.grpc_port=0",
+    "observe.history.path=off",
+    "observe.alerts.enabled=false",
+)
+"""It is stopped idle, so nothing needs draining; a port for gRPC, history and alerts are of the place of serving."""
 
 _OF_THE_PLACE = ("tokens", "tls_cert", "tls_key", "tenant_header")
 """Of the place where it will serve; here it is asked over the loopback."""

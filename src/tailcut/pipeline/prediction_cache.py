@@ -18,13 +18,13 @@ from tailcut.cache.freshness import effective_ttl_s
 from tailcut.cache.keys import EXACT, Normal
 from tailcut.cache.repeat_rate import SAMPLE, Sketch
 from tailcut.common.tensors import Arrays
+from tailcut.observe.path_metrics import PREDICTION_CACHE_BYTES
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.pipeline.shared_cache import SharedCache
 
 LOOKUPS = counter("tailcut_prediction_cache_lookups", "Prediction cache look-ups, by result.", "cache", "result")
 EVICTIONS = counter("tailcut_prediction_cache_evictions", "Entries evicted from a prediction cache.", "cache")
 ENTRIES = gauge("tailcut_prediction_cache_entries", "Entries in a prediction cache.", "cache")
-BYTES = gauge("tailcut_prediction_cache_bytes", "Bytes in a prediction cache.", "cache")
 ENABLED = gauge(
     "tailcut_prediction_cache_enabled",
     "1 while a prediction cache is on, 0 while it is off because it does not pay.",
@@ -292,7 +292,7 @@ def cache_samples(cache: Name, found: PredictionStore[Any]) -> Iterator[Sample]:
     yield LOOKUPS(statistics.misses, cache, "miss")
     yield EVICTIONS(statistics.evictions, cache)
     yield ENTRIES(statistics.entries, cache)
-    yield BYTES(statistics.bytes, cache)
+    yield PREDICTION_CACHE_BYTES(statistics.bytes, cache)
     yield ENABLED(float(found.advisor.on), cache)
     yield ADVICE(found.advisor.advice, cache)
     yield REPEATS(found.advisor.share.value, cache)

@@ -14,6 +14,7 @@ from tailcut.errors import NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.failures import ModelFailures
 from tailcut.observe.model_sinks import DEVICE_BUSY, ModelSinks
+from tailcut.observe.path_metrics import READY
 from tailcut.observe.sample import Sample, gauge
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import InFlight, RequestContext
@@ -28,7 +29,6 @@ from tailcut.serving.repository import Repository
 from tailcut.serving.statistics import Statistics
 from tailcut.serving.variants import Variants
 
-READY = gauge("tailcut_ready", "1 while requests should be sent here.")
 IN_FLIGHT = gauge("tailcut_in_flight", "Requests that are being answered.")
 SERVED = gauge("tailcut_served", "1 for the variant that is served.", "variant", "version")
 

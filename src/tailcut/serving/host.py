@@ -19,6 +19,8 @@ from tailcut.errors import NotFound, NotReady, StartError, TailcutError
 from tailcut.features.sources.model import ServedModel
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import Hosted, HostManifest, refuse_cycles
+from tailcut.observe.alerts.evaluator import Alerts
+from tailcut.observe.alerts.evidence import MovedColumns
 from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.exposition import Exposition, ModelSeries
 from tailcut.observe.history.recorder import HistoryRecorder
@@ -26,6 +28,7 @@ from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals
+from tailcut.serving.alerts import moved_columns, open_alerts
 from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.feature_chains import refuse_misfits
@@ -62,7 +65,8 @@ class Host:
         on_added: called with the name of a model that came after the start.
         loop_lag: nanoseconds by which the event loop woke up later than asked.
         exposition: what /metrics shows.
-        history: writes it down every minute; None where none is kept.
+        history: writes it down every minute; None where none is kept and no alerts are evaluated.
+        alerts: evaluates them every minute; None where that is off.
         open_local: opens a model for the feature group of another; set by the data plane, through which it is asked.
         where: " on " and the addresses that it listens on, for the log; empty where it listens on none.
     """
@@ -86,6 +90,7 @@ class Host:
         self._unjudged: dict[str, str] = {}
         self.exposition = Exposition(self._series, self.loop_lag, [self._samples, process_samples])
         self.history: HistoryRecorder | None = None
+        self.alerts: Alerts | None = None
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloads: Counter[str] = Counter()
         """Unloads of each model so far: a load that was asked for before the latest one is not carried out."""
@@ -112,6 +117,23 @@ class Host:
             )
             self.exposition.add(self.history.samples)
 
+    def evaluate_alerts(self, *, by_default: bool) -> None:
+        """Evaluate alerts from the start on, unless the manifest switches them off; after ``keep_history``.
+
+        Without ``by_default`` only where there is a history or a webhook: in an application of others.
+
+        Raises:
+            TailcutError: the webhook's secret cannot be read.
+        """
+        settings = self.manifest.observe.alerts
+        if not settings.enabled or not (by_default or self.history is not None or settings.webhook):
+            return
+        if self.history is None:
+            self.history = HistoryRecorder(None, self._series, self.exposition.families, keep_s=0, size_bytes=0)
+        self.alerts = open_alerts(self.manifest, self.history.history, lambda: self.engines, self._moved)
+        self.history.listeners.append(self.alerts)
+        self.exposition.add(self.alerts.samples)
+
     # -- The process -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -124,6 +146,8 @@ class Host:
         self._tick(loop)
         if self.history is not None:
             self.history.start(loop)
+        if self.alerts is not None:
+            self.alerts.start()
         for hosted in self._hosted.values():
             if hosted.error is not None:
                 log.error("the model cannot be loaded: %s", hosted.error, extra={"model": hosted.name})
@@ -166,6 +190,8 @@ class Host:
             if self.history is not None:
                 self.history.stop()
                 await asyncio.to_thread(self.history.close, timeout_s)
+            if self.alerts is not None:
+                await asyncio.to_thread(self.alerts.close, timeout_s)
 
     @property
     def drift(self) -> DriftSink:
@@ -495,6 +521,11 @@ class Host:
     def _why_not(self, name: str) -> TailcutError | None:
         engine = self.engines.get(name)
         return self._hosted[name].error if engine is None else engine.failure
+
+    def _moved(self) -> list[MovedColumns]:
+        """Return what has drifted; called in the thread of the alerts."""
+        limits = {name: engine.deployment.drift.psi for name, engine in list(self.engines.items())}
+        return moved_columns(self.drift, limits)
 
     # -- Metrics and the tick ----------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ def read_machine(root: Path = Path("/"), environment: Mapping[str, str] | None =
         processor=processor.get("model name", "") or platform.processor() or platform.machine(),
         cores=_cores(),
         quota_cores=_quota_cores(root),
-        memory_bytes=_memory_bytes(root),
+        memory_bytes=memory_bytes(root),
         packages=package_versions(("tailcut", "numpy", *spec_packages())),
         gpu=", ".join(gpus),
         driver=_driver(root) if gpus else "",
@@ -100,11 +100,11 @@ def _first_processor(root: Path) -> dict[str, str]:
     return _fields(_text(root / "proc/cpuinfo").partition("\n\n")[0])
 
 
-def _memory_bytes(root: Path) -> int:
+def memory_bytes(root: Path = Path("/")) -> int:
     """Memory of the machine, or the control groups' limit where that is less; 0 where nothing tells."""
     total = _fields(_text(root / "proc/meminfo")).get("MemTotal", "").removesuffix("kB").strip()
     limits = [int(total) * 1024] if total.isdigit() else []
-    for folder in _groups(root, "memory"):
+    for folder in control_groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             text = _text(folder / name).strip()
             limits += [int(text)] if text.isdigit() else []
@@ -118,7 +118,7 @@ def free_bytes(root: Path = Path("/")) -> int | None:
     """
     available = _fields(_text(root / "proc/meminfo")).get("MemAvailable", "").removesuffix("kB").strip()
     free = [int(available) * 1024] if available.isdigit() else []
-    for folder in _groups(root, "memory"):
+    for folder in control_groups(root, "memory"):
         for most, used, cached in (
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -136,7 +136,7 @@ def _cores() -> int:
 
 def _quota_cores(root: Path) -> float | None:
     quotas = []
-    for folder in _groups(root, "cpu"):
+    for folder in control_groups(root, "cpu"):
         parts = _text(folder / "cpu.max").split() or [
             _text(folder / "cpu.cfs_quota_us").strip(),
             _text(folder / "cpu.cfs_period_us").strip(),
@@ -147,8 +147,8 @@ def _quota_cores(root: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's control group and of those above it, for one controller, v2 and v1.
+def control_groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's control group and of those above it, for one controller, v2 and v1.
 
     Inside a container the path may be the host's; what is not there is passed over on the way up.
     """

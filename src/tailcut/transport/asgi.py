@@ -53,6 +53,7 @@ class ASGIApplication:
         self._manifest = HostManifest.of(manifest) if isinstance(manifest, Manifest) else manifest
         self.host = Host(self._manifest)
         self.host.keep_history(by_default=False)
+        self.host.evaluate_alerts(by_default=False)
         self.application = Application(DataPlane(self.host, Guard.of(self._manifest)))
         self._middleware: Middleware | None = None
         self._failure: Exception | None = None

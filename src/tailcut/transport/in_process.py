@@ -56,6 +56,7 @@ class InProcessModel:
     def __init__(self, manifest: Manifest | HostManifest, name: str = "") -> None:
         self.host = Host.of(manifest) if isinstance(manifest, Manifest) else Host(manifest)
         self.host.keep_history(by_default=False)
+        self.host.evaluate_alerts(by_default=False)
         self._plane = DataPlane(self.host).model(name or self.host.only.deployment.name)
         self._engine = self._plane.engine
         self._codecs = Codecs(InferenceCodec, self._engine)

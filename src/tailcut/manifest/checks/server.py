@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from tailcut.errors import ManifestError
-from tailcut.manifest.schema import Deployment, History
+from tailcut.manifest.schema import Alerts, Deployment, History
 
 _LEAST_KEPT_S, _LEAST_BYTES = 3600, 1024 * 1024
 _ORIGIN = re.compile(r"\*|https?://[^/\s@?#]+")
@@ -27,6 +28,7 @@ def server_problems(deployment: Deployment) -> Iterator[ManifestError]:
             hint="leave it out, or set it to at least twice your scrape interval",
         )
     yield from _history_problems(deployment.observe.history)
+    yield from _alert_problems(deployment.observe.alerts)
     if not server.max_body_bytes:
         yield ManifestError(
             "server.max_body is 0 bytes: every prediction request would be refused",
@@ -68,4 +70,24 @@ def _history_problems(history: History) -> Iterator[ManifestError]:
         yield ManifestError(
             f"observe.history.size is {history.size_bytes} bytes, below 1MiB",
             hint='write for example "256MiB", or set observe.history.path to "off"',
+        )
+
+
+def _alert_problems(alerts: Alerts) -> Iterator[ManifestError]:
+    schemes = ("https://", "http://") if alerts.allow_private else ("https://",)
+    if alerts.webhook and not (alerts.webhook.startswith(schemes) and urlsplit(alerts.webhook).hostname):
+        yield ManifestError(
+            f'observe.alerts.webhook is "{alerts.webhook}", expected {" or ".join(schemes)} and a host',
+            hint="correct the URL; http is for receivers in your own network: observe.alerts.allow_private = true",
+        )
+    if alerts.webhook and bool(alerts.secret_file) == bool(alerts.secret_env):
+        yield ManifestError(
+            "observe.alerts.webhook needs one secret, "
+            + ("but two are named" if alerts.secret_file else "but none is named"),
+            hint="set observe.alerts.secret_file or observe.alerts.secret_env",
+        )
+    if not 60 <= alerts.window_s <= 3600:
+        yield ManifestError(
+            f"observe.alerts.window is {alerts.window_s:g}s; it must be between 1m and 1h",
+            hint="leave it out for 15m",
         )

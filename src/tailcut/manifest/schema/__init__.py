@@ -22,11 +22,12 @@ from tailcut.manifest.schema.cache import Cache, PredictionCache, TensorCache
 from tailcut.manifest.schema.drift import Drift
 from tailcut.manifest.schema.features import FeatureGroup, Features
 from tailcut.manifest.schema.model import Datatype, Field, Model, Tensor
-from tailcut.manifest.schema.observe import History, Observe
+from tailcut.manifest.schema.observe import Alerts, History, Observe
 from tailcut.manifest.schema.server import Server
 from tailcut.manifest.section import NAME_PATTERN, Section
 
 __all__ = [
+    "Alerts",
     "Batching",
     "Build",
     "Cache",

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from tailcut.common.units import Duration, Size
+from tailcut.common.units import Duration, Share, Size
 from tailcut.manifest.section import Section
+
+AlertName = Literal[
+    "p95_growth",
+    "hit_rate",
+    "burn_rate",
+    "errors",
+    "shed",
+    "stale",
+    "drift",
+    "memory_leak",
+    "descriptor_leak",
+    "thread_leak",
+    "gpu_memory_leak",
+    "cpu_throttled",
+    "gpu_hot",
+]
+"""Alerts that can be switched off, and that tailcut_alerts has as the label ``alert``."""
 
 
 class History(Section, frozen=True, kw_only=True):
@@ -34,6 +51,77 @@ class History(Section, frozen=True, kw_only=True):
     ] = field(default=Size(256 * 1024 * 1024), name="size")
 
 
+class Alerts(Section, frozen=True, kw_only=True):
+    """Alerts that the server evaluates once a minute: log line, metric and webhook."""
+
+    enabled: Annotated[bool, Meta(description="whether alerts are evaluated")] = True
+    off: Annotated[
+        tuple[AlertName, ...],
+        Meta(description="alerts that are switched off", examples=[("hit_rate",)]),
+    ] = ()
+    webhook: Annotated[
+        str,
+        Meta(
+            description="URL that is sent firing and resolved alarms; https, or http with allow_private. Redirects are "
+            "not followed; empty: none",
+            examples=["https://hooks.example.com/tailcut"],
+        ),
+    ] = ""
+    secret_file: Annotated[
+        str,
+        Meta(
+            description="file with the webhook's secret (whsec_ and base64 of 24 to 64 bytes), relative to the "
+            "manifest",
+            examples=["webhook-secret"],
+        ),
+    ] = ""
+    secret_env: Annotated[
+        str,
+        Meta(
+            description="environment variable with the webhook's secret, such as WEBHOOK_SECRET, instead of secret_file"
+        ),
+    ] = ""
+    allow_private: Annotated[
+        bool,
+        Meta(description="whether the webhook may have a private, link-local or loopback address, and use http"),
+    ] = False
+    window_s: Annotated[
+        Duration,
+        Meta(description="window of hit rates and of the shares of errors, shed requests, stale values, throttling"),
+    ] = field(default=Duration(900.0), name="window")
+    p95_growth: Annotated[Share, Meta(description="growth of p95 over the same hour a week ago; needs a history")] = (
+        Share(0.15)
+    )
+    p95_requests: Annotated[
+        int, Meta(description="minimum answered requests in both hours that are compared", ge=100)
+    ] = 1000
+    hit_rate: Annotated[Share, Meta(description="minimum hit rate of a feature group")] = Share(0.7)
+    hit_rate_lookups: Annotated[
+        int, Meta(description="minimum look-ups in the window, for hit_rate and stale", ge=1)
+    ] = 1000
+    burn_requests: Annotated[
+        int,
+        Meta(description="minimum bad requests in the long window of a burn rate: few of them do not page", ge=2),
+    ] = 10
+    errors: Annotated[Share, Meta(description="maximum share of failed requests")] = Share(0.01)
+    shed: Annotated[Share, Meta(description="maximum share of requests that were shed or timed out in the queue")] = (
+        Share(0.01)
+    )
+    share_requests: Annotated[int, Meta(description="minimum requests in the window, for errors and shed", ge=1)] = 100
+    stale: Annotated[Share, Meta(description="maximum share of stale values of a feature group")] = Share(0.05)
+    leak_growth: Annotated[
+        Share,
+        Meta(
+            description="growth of memory, open files or threads since the warm-up, or within a day, that is steady "
+            "and alarmed; less if a limit would be reached within a day"
+        ),
+    ] = Share(0.25)
+    throttled: Annotated[
+        Share, Meta(description="maximum share of CPU periods in which the control group's quota was used up")
+    ] = Share(0.1)
+    gpu_celsius: Annotated[float, Meta(description="maximum temperature of a GPU in degrees Celsius", gt=0)] = 87.0
+
+
 class Observe(Section, frozen=True, kw_only=True):
     """What is seen of all models of the server."""
 
@@ -45,3 +133,4 @@ class Observe(Section, frozen=True, kw_only=True):
         ),
     ] = field(default=Duration(60.0), name="window")
     history: History = field(default_factory=History)
+    alerts: Alerts = field(default_factory=Alerts)

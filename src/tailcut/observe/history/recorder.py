@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from secrets import token_hex
+from typing import Protocol
 
 from prometheus_client import Metric as Family
 
 from tailcut.observe.exposition import ModelSeries
-from tailcut.observe.history.history import Description, History
+from tailcut.observe.history.history import History
 from tailcut.observe.history.rows import MINUTE_S
 from tailcut.observe.history.snapshots import Differences
 from tailcut.observe.history.tables import SCHEMA, Snapshot, Tables
@@ -36,6 +37,18 @@ _TRUSTED_AT_START_S, _TRUSTED_AFTER_STEP_S = 3600.0, 86_400.0
 """For which the wall clock has to run like the monotonic one before rows are removed for their age."""
 
 
+class Listener(Protocol):
+    """Receives snapshots as they are taken, on the event loop; it must not block."""
+
+    def receive(self, snapshot: Snapshot) -> None:
+        """Receive what one model, or the process, has counted."""
+        ...
+
+    def end_minute(self) -> None:
+        """Know that all of a minute's snapshots have been received."""
+        ...
+
+
 class HistoryRecorder:
     """Takes a snapshot at every full minute of the wall clock. Owned by the event loop.
 
@@ -44,19 +57,20 @@ class HistoryRecorder:
     rows removed until the clock has been right for a while: one that is a year ahead would remove all.
 
     Args:
-        path: of the file.
+        path: of the file; None: snapshots go to the listeners only.
         models: what there is to count.
         families: the rest of it; see ``Exposition.families``.
         keep_s: for which rows are kept.
         size_bytes: that the file does not exceed; the oldest rows give way.
 
     Attributes:
-        history: reads what was written.
+        history: reads what was written; None without a file.
+        listeners: receive every snapshot, too.
     """
 
     def __init__(
         self,
-        path: Path,
+        path: Path | None,
         models: Callable[[], Iterable[ModelSeries]],
         families: Callable[[ModelSeries | None], Iterable[Family]],
         *,
@@ -70,22 +84,28 @@ class HistoryRecorder:
         self._wall_s = wall_s
         self._monotonic_s = monotonic_s
         self._differences = Differences()
-        self._file = SqliteFile(path, SCHEMA, size_bytes=size_bytes, wall_s=wall_s)
-        self._writer = StoreWriter(lambda: self._file)
         instance = f"{int(wall_s())}-{os.getpid()}-{token_hex(4)}"
         self._tables = Tables(instance, int(wall_s()), size_bytes)
         self._keep_minutes = int(keep_s // MINUTE_S)
+        self._file: SqliteFile | None = None
+        self._writer: StoreWriter | None = None
+        self.history: History | None = None
+        if path is not None:
+            self._file = file = SqliteFile(path, SCHEMA, size_bytes=size_bytes, wall_s=wall_s)
+            self._writer = writer = StoreWriter(lambda: file)
+            self.history = History(path, lambda: writer.figures)
         self._last_s = monotonic_s()
         self._last_wall_s = wall_s()
         self._trusted_s = self._last_s + _TRUSTED_AT_START_S
         self._part = 0
         self._timer: asyncio.TimerHandle | None = None
         self._pieces: Iterator[None] = iter(())
-        self.history = History(path, lambda: self._writer.figures)
+        self.listeners: list[Listener] = []
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Open the file, in the writer's thread, and take a snapshot at every full minute from now on."""
-        self._writer.submit(lambda connection: 0, 0)
+        if self._writer is not None:
+            self._writer.submit(lambda connection: 0, 0)
         self._schedule(loop)
 
     def take(self) -> None:
@@ -108,11 +128,15 @@ class HistoryRecorder:
         for model in (*self._models(), None):
             self._write(self._differences.take(*key, model, self._families(model)))
             yield
+        for listener in self.listeners:
+            listener.end_minute()
 
     def _write(self, snapshot: Snapshot) -> None:
-        self._writer.submit(
-            lambda connection: self._tables.write(connection, snapshot, self._file.generation), snapshot.rows
-        )
+        for listener in self.listeners:
+            listener.receive(snapshot)
+        writer, file = self._writer, self._file
+        if writer is not None and file is not None:
+            writer.submit(lambda connection: self._tables.write(connection, snapshot, file.generation), snapshot.rows)
 
     def stop(self) -> None:
         """Take the running minute, if it was started; ``close`` follows, off the event loop."""
@@ -123,14 +147,13 @@ class HistoryRecorder:
 
     def close(self, timeout_s: float) -> None:
         """Wait until everything is written, for at most ``timeout_s``."""
-        self._writer.close(timeout_s)
-
-    def describe(self) -> Description:
-        """See ``History.describe``."""
-        return self.history.describe()
+        if self._writer is not None:
+            self._writer.close(timeout_s)
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows of the history."""
+        if self._writer is None:
+            return
         figures = self._writer.figures
         yield ROWS(figures.written)
         yield DROPPED(figures.dropped + self._differences.left_out)

@@ -15,32 +15,27 @@ from tailcut.features import EntityKey, FeatureService, FeatureSet
 from tailcut.features.source_opener import Models
 from tailcut.features.statistics import GroupStatistics
 from tailcut.manifest import Features, Manifest, resolve
+from tailcut.observe.path_metrics import FEATURE_LOOKUPS, FEATURE_SOURCE_SECONDS, FEATURE_STALE, GROUP
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.pipeline.hook_loading import HookCode
 from tailcut.pipeline.prediction_cache import STALE
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.stages import Answers, EntityHandler, RowHandler
 
-_GROUP = ("group", "entity_type")
-LOOKUPS = counter("tailcut_feature_cache_lookups", "Feature value look-ups, by result.", *_GROUP, "result")
-KEYS_IN_USE = gauge("tailcut_feature_keys_in_use", "Keys refreshed ahead in the background.", *_GROUP)
+KEYS_IN_USE = gauge("tailcut_feature_keys_in_use", "Keys refreshed ahead in the background.", *GROUP)
 STORE_BYPASSES = counter("tailcut_feature_store_bypasses", "Shared store calls skipped while the store was bypassed.")
-STALE_SERVED = counter(
-    "tailcut_feature_stale", "Feature values served past their TTL because the source failed.", *_GROUP
-)
-SOURCE_CALLS = counter("tailcut_feature_source_calls", "Source calls.", *_GROUP)
-SOURCE_SECONDS = counter("tailcut_feature_source_seconds", "Seconds spent in source calls.", *_GROUP)
-SOURCE_ERRORS = counter("tailcut_feature_source_errors", "Source calls that failed or timed out.", *_GROUP)
+SOURCE_CALLS = counter("tailcut_feature_source_calls", "Source calls.", *GROUP)
+SOURCE_ERRORS = counter("tailcut_feature_source_errors", "Source calls that failed or timed out.", *GROUP)
 
 _SQLITE = "sqlite:///"
 
 _COUNTERS = (
-    ("stale_served", STALE_SERVED),
+    ("stale_served", FEATURE_STALE),
     ("errors", SOURCE_ERRORS),
-    ("refreshes", counter("tailcut_feature_refreshes", "Keys refreshed in the background.", *_GROUP)),
-    ("single_flight_joins", counter("tailcut_feature_joins", "Misses that joined a source call in flight.", *_GROUP)),
+    ("refreshes", counter("tailcut_feature_refreshes", "Keys refreshed in the background.", *GROUP)),
+    ("single_flight_joins", counter("tailcut_feature_joins", "Misses that joined a source call in flight.", *GROUP)),
     ("source_calls", SOURCE_CALLS),
-    ("source_s", SOURCE_SECONDS),
+    ("source_s", FEATURE_SOURCE_SECONDS),
 )
 """Field of GroupStatistics, metric."""
 
@@ -126,8 +121,8 @@ class FeatureStage:
 
 def _group(group: GroupStatistics) -> Iterator[Sample]:
     labels = (group.name, group.entity_type)
-    yield LOOKUPS(group.hits, *labels, "hit")
-    yield LOOKUPS(group.misses, *labels, "miss")
+    yield FEATURE_LOOKUPS(group.hits, *labels, "hit")
+    yield FEATURE_LOOKUPS(group.misses, *labels, "miss")
     for field, metric in _COUNTERS:
         yield metric(float(getattr(group, field)), *labels)
     yield KEYS_IN_USE(group.in_use, *labels)

@@ -45,6 +45,8 @@ variant = "source"
 drain = "100ms"
 [observe.history]
 path = "off"
+[observe.alerts]
+enabled = false
 """
 _BODY = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[0.5]}]}\n'
 _WARMUP_S = 1.0

@@ -16,6 +16,7 @@ from tailcut.manifest import Deployment
 from tailcut.models import pool
 from tailcut.observe import exposition as metrics
 from tailcut.observe import latency_figures as figures
+from tailcut.observe import path_metrics
 from tailcut.pipeline import prediction_cache
 from tailcut.pipeline.stages import batching, features
 from tailcut.report.monitoring.promql import WINDOW, highest, mean, quantile, rate, select, total
@@ -160,8 +161,8 @@ def _batches() -> list[Plot]:
 
 def _features() -> list[Plot]:
     groups = ("model", "group")
-    hits = f"{rate(features.LOOKUPS, groups, _HIT)} / {rate(features.LOOKUPS, groups)}"
-    call_s = f"{rate(features.SOURCE_SECONDS, groups)} / {rate(features.SOURCE_CALLS, groups)}"
+    hits = f"{rate(path_metrics.FEATURE_LOOKUPS, groups, _HIT)} / {rate(path_metrics.FEATURE_LOOKUPS, groups)}"
+    call_s = f"{rate(path_metrics.FEATURE_SOURCE_SECONDS, groups)} / {rate(features.SOURCE_CALLS, groups)}"
     legend = "{{model}} {{group}}"
     return [
         Plot("Hit rate by group", ((hits, legend),), "percentunit", limits=(0.7,)),
@@ -169,7 +170,7 @@ def _features() -> list[Plot]:
         Plot(
             "Stale values and failed calls",
             (
-                (rate(features.STALE_SERVED, groups), f"{legend} stale"),
+                (rate(path_metrics.FEATURE_STALE, groups), f"{legend} stale"),
                 (rate(features.SOURCE_ERRORS, groups), f"{legend} failed"),
             ),
             "ops",
@@ -184,7 +185,7 @@ def _prediction_caches() -> list[Plot]:
     legend = "{{model}} {{cache}}"
     return [
         Plot("Hit rate by cache", ((hits, legend),), "percentunit"),
-        Plot("Size", ((total(prediction_cache.BYTES, caches), legend),), "bytes"),
+        Plot("Size", ((total(path_metrics.PREDICTION_CACHE_BYTES, caches), legend),), "bytes"),
         Plot("Evictions", ((rate(prediction_cache.EVICTIONS, caches), legend),), "ops"),
     ]
 
@@ -199,7 +200,7 @@ def _process() -> list[Plot]:
                 (rate(pool.EXECUTORS_TERMINATED, ("model", "reason")), "{{model}} ended per second: {{reason}}"),
             ),
         ),
-        Plot("Ready", ((highest(host.HOST_READY, ()), "server"), (total(served.READY), "{{model}}"))),
+        Plot("Ready", ((highest(host.HOST_READY, ()), "server"), (total(path_metrics.READY), "{{model}}"))),
         Plot("Memory", (("process_resident_memory_bytes", "{{instance}}"),)),
         Plot("CPU", ((f"rate(process_cpu_seconds_total[{WINDOW}])", "{{instance}}"),)),
     ]
@@ -257,7 +258,7 @@ def _models() -> dict[str, Any]:
         "label": "Model",
         "type": "query",
         "datasource": _DATASOURCE,
-        "query": {"query": f"label_values({served.READY.name}, model)", "refId": "model"},
+        "query": {"query": f"label_values({path_metrics.READY.name}, model)", "refId": "model"},
         "refresh": 2,
         "includeAll": True,
         "multi": True,

@@ -23,7 +23,7 @@ def select(metric: Metric, part: str = "", window: str = "", *conditions: str) -
     """
     wanted = [] if metric.of_host else ['model=~"$model"']
     for condition in conditions:
-        _check(metric, condition.partition("=")[0].rstrip("!"))
+        check_label(metric, condition.partition("=")[0].rstrip("!"))
         wanted.append(condition)
     if (metric.kind == "histogram") != bool(part):
         raise ValueError(f"{metric.name} is a {metric.kind}: its part is {part!r}")
@@ -59,10 +59,11 @@ def highest(metric: Metric, by: Sequence[str], *conditions: str) -> str:
 def _sum(metric: Metric, by: Sequence[str]) -> str:
     for label in by:
         if label != "le":
-            _check(metric, label)
+            check_label(metric, label)
     return f"sum by ({', '.join(by)})" if by else "sum"
 
 
-def _check(metric: Metric, label: str) -> None:
+def check_label(metric: Metric, label: str) -> None:
+    """Raise ValueError where a metric has no such label."""
     if label not in metric.all_labels:
         raise ValueError(f"{metric.name} has no label {label!r}, but {', '.join(metric.all_labels) or 'none'}")

@@ -1,0 +1,107 @@
+"""Burn rates: how many times faster than the SLO allows its error budget is being used up.
+
+Source: Site Reliability Workbook (Google, 2018), chapter 5, "Multiwindow, Multi-Burn-Rate Alerts": the long window says
+that it matters, the short one that it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import sqrt
+from typing import NamedTuple
+
+from tailcut.observe.alerts.evidence import BUDGET_MINUTES, Evidence
+from tailcut.observe.alerts.findings import Finding, Level, Severity
+from tailcut.observe.alerts.likely_place import likely_place
+from tailcut.observe.alerts.minute_counts import Key, MinuteCounts
+from tailcut.observe.alerts.series import SLO_GOOD, SLO_REQUESTS
+
+
+class BurnWindow(NamedTuple):
+    """One pair of windows, in minutes, with the burn rate that both must exceed."""
+
+    factor: float
+    long: int
+    short: int
+    severity: Severity
+
+
+BURN_WINDOWS = (
+    BurnWindow(14.4, 60, 5, "page"),
+    BurnWindow(6.0, 360, 30, "page"),
+    BurnWindow(1.0, BUDGET_MINUTES, 360, "ticket"),
+)
+
+_CLEAR_SHARE = 0.9
+_BEYOND = 2.0
+"""Standard deviations (Poisson) by which the bad requests of the long window must exceed what the factor allows: a
+budget that is used up exactly as planned raises no alarm half of the time."""
+
+
+def windows_for(budget: float) -> list[BurnWindow]:
+    """Return the windows that can fire with a budget: of one of 50 % no more than twice can be used."""
+    return [window for window in BURN_WINDOWS if window.factor * budget < 1]
+
+
+def find_burn_rates(evidence: Evidence) -> Iterator[Finding]:
+    """Yield a finding per objective and severity, of the windows that burn fastest against their factor."""
+    for model in evidence.models:
+        place: str | None = None
+        for key in list(evidence.counts.keys(SLO_REQUESTS, model)):
+            budget = 1 - float(key.label("objective"))
+            for severity in ("page", "ticket"):
+                windows = [each for each in windows_for(budget) if each.severity == severity]
+                found = [_judge(evidence, key, budget, window) for window in windows]
+                if not found:
+                    continue
+                worst = max(found, key=lambda each: (_ORDER[each[0]], each[1] / each[2].factor))
+                if worst[0] != "good" and place is None:
+                    place = likely_place(evidence.counts, model, errors=key.label("slo") == "errors")
+                yield _finding(model, key, worst, place or "")
+
+
+_Judged = tuple[Level, float, BurnWindow, int]
+_ORDER: dict[Level, int] = {"good": 0, "between": 1, "bad": 2}
+
+
+def _judge(evidence: Evidence, key: Key, budget: float, window: BurnWindow) -> _Judged:
+    """Return the level, the lower of the two windows' burn rates, the windows, and bad requests in the long one."""
+    total, bad = bad_requests(evidence.counts, key, window.long)
+    total_now, bad_now = bad_requests(evidence.counts, key, window.short)
+    rate = min(_share(bad, total), _share(bad_now, total_now)) / budget
+    allowed = window.factor * budget * total
+    if rate <= window.factor * _CLEAR_SHARE:
+        return "good", rate, window, bad
+    enough = bad >= evidence.settings.burn_requests and bad_now >= 2
+    if rate > window.factor and enough and bad > allowed + _BEYOND * sqrt(allowed):
+        return "bad", rate, window, bad
+    return "between", rate, window, bad
+
+
+def bad_requests(counts: MinuteCounts, key: Key, minutes: int) -> tuple[int, int]:
+    """Return the requests of a window, and how many of them missed the objective."""
+    total = counts.sum(key, minutes)
+    good = counts.sum(Key(key.model, SLO_GOOD, key.labels), minutes)
+    return round(total), max(round(total - good), 0)
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _finding(model: str, key: Key, judged: _Judged, place: str) -> Finding:
+    level, rate, window, bad = judged
+    slo, limit = key.label("slo"), key.label("limit")
+    what = f"{slo} of {float(limit) * 1e3:g} ms" if limit else slo
+    text = (
+        f"the error budget of {what} burns {rate:.3g} times as fast as the SLO allows, limit {window.factor:g}: "
+        f"{bad} bad requests in {_time(window.long)}, and it goes on in the last {_time(window.short)}"
+    )
+    hint = "look at the slowest requests" if limit else "look at the log for the code of the error"
+    return Finding("burn_rate", model, what, window.severity, level, rate, window.factor, "x", place, text, hint)
+
+
+def _time(minutes: int) -> str:
+    if minutes >= 2 * 24 * 60:
+        return f"{minutes // (24 * 60)} d"
+    return f"{minutes // 60} h" if minutes >= 60 else f"{minutes} min"

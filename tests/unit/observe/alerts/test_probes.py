@@ -1,0 +1,95 @@
+"""Probes: memory of a process tree, throttling of control groups of both versions, and GPUs through NVML."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tailcut.observe.alerts.probes import Probes, open_gpu_reader
+
+GROUPS = {
+    "v2": ("0::/app\n", "sys/fs/cgroup/app/cpu.stat", "usage_usec 5\nnr_periods 40\nnr_throttled 4\n"),
+    "v1": ("4:cpu,cpuacct:/app\n", "sys/fs/cgroup/cpu/app/cpu.stat", "nr_periods 40\nnr_throttled 4\n"),
+    "v1 in a container": ("4:cpu:/docker/1\n", "sys/fs/cgroup/cpu/cpu.stat", "nr_periods 40\nnr_throttled 4\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", GROUPS)
+def test_throttling_is_read_from_the_control_group(version: str, tmp_path: Path) -> None:
+    group, name, text = GROUPS[version]
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(group)
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text(text)
+    figures = Probes(tmp_path).read()
+    assert (figures.periods, figures.throttled) == (40, 4)
+
+
+def test_without_proc_and_quota_there_is_nothing_to_tell(tmp_path: Path) -> None:
+    figures = Probes(tmp_path).read()
+    assert (figures.memory_bytes, figures.descriptors, figures.periods, figures.gpu_bytes) == (0, -1, 0, -1)
+
+
+def test_memory_descriptors_and_threads_are_of_the_process_and_its_children() -> None:
+    before = Probes().read()
+    held = bytearray(os.urandom(1)) * (30 << 20)
+    files = [Path("/dev/null").open() for _ in range(5)]  # noqa: SIM115  # held open on purpose
+    code = "held = bytearray(b'x') * (40 << 20); print(flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdout.readline()
+    after = Probes().read()
+    child.communicate(b"\n")
+    for file in files:
+        file.close()
+    assert after.memory_bytes - before.memory_bytes > 65 << 20
+    assert after.descriptors - before.descriptors >= 5
+    assert after.threads >= 1
+    del held
+
+
+def nvml(**changes: Any) -> SimpleNamespace:
+    """A driver with one GPU."""
+    calls = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetHandleByIndex": lambda place: place,
+        "nvmlDeviceGetTemperature": lambda handle, sensor: 91,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0x40,
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
+            SimpleNamespace(pid=os.getpid(), usedGpuMemory=7 << 20),
+            SimpleNamespace(pid=1, usedGpuMemory=1 << 30),
+        ],
+        "NVML_TEMPERATURE_GPU": 0,
+        "nvmlClocksThrottleReasonHwThermalSlowdown": 0x40,
+    }
+    return SimpleNamespace(**calls | changes)
+
+
+def test_gpus_are_read_and_what_a_device_does_not_tell_is_left_out() -> None:
+    figures = Probes(open_gpu=lambda: open_gpu_reader(nvml)).read()
+    (gpu,) = figures.gpus
+    assert (gpu.celsius, gpu.is_slowed, figures.gpu_bytes) == (91.0, True, 7 << 20)
+
+    def unsupported(*_: Any) -> int:
+        raise RuntimeError("not supported")
+
+    quiet = {"nvmlDeviceGetTemperature": unsupported, "nvmlDeviceGetCurrentClocksThrottleReasons": unsupported}
+    (gpu,) = Probes(open_gpu=lambda: open_gpu_reader(lambda: nvml(**quiet))).read().gpus
+    assert gpu.celsius != gpu.celsius
+    assert not gpu.is_slowed
+
+
+def test_without_a_driver_there_are_no_gpus() -> None:
+    def missing() -> Any:
+        raise ImportError("pynvml")
+
+    assert open_gpu_reader(missing) is None
+    assert open_gpu_reader(lambda: nvml(nvmlDeviceGetCount=lambda: 0)) is None
