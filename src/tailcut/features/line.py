@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tailcut.common.trace_context import CallerSpan
 from tailcut.features.entry import Outcome
 from tailcut.features.sources.base import Key
 
@@ -38,6 +39,8 @@ class Flight:
     future: asyncio.Future[Outcome]
     until_s: float
     """When the last request that waits for it gives up; ``NOBODY_WAITS`` for a refresh."""
+    caller: CallerSpan | None = None
+    """The span that first asked for it; None where that is not traced."""
 
     @property
     def key(self) -> bytes:

@@ -32,6 +32,7 @@ from tailcut.serving.feature_chains import refuse_misfits
 from tailcut.serving.history import history_path
 from tailcut.serving.host_state import HostState
 from tailcut.serving.notices import tell_ready, tell_unjudged
+from tailcut.serving.tracing import HostTraces
 
 HOST_READY = gauge("tailcut_host_ready", "1 while all required models are ready.", of_host=True)
 SINK_ERRORS = counter(
@@ -64,6 +65,7 @@ class Host:
         exposition: what /metrics shows.
         history: writes it down every minute; None where none is kept.
         open_local: opens a model for the feature group of another; set by the data plane, through which it is asked.
+        traces: of requests that are kept.
         where: " on " and the addresses that it listens on, for the log; empty where it listens on none.
     """
 
@@ -84,7 +86,9 @@ class Host:
             self._state.on_served = self._tell_unjudged
             self._state.wait_loaded = self._wait_loaded
         self._unjudged: dict[str, str] = {}
-        self.exposition = Exposition(self._series, self.loop_lag, [self._samples, process_samples])
+        self.traces = HostTraces(manifest, self._state, self.engines)
+        sources = [self._samples, process_samples, self.traces.samples]
+        self.exposition = Exposition(self._series, self.loop_lag, sources)
         self.history: HistoryRecorder | None = None
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloads: Counter[str] = Counter()
@@ -120,6 +124,7 @@ class Host:
         Raises:
             TailcutError: of the only model, or the first one where all have failed.
         """
+        self.traces.start()
         loop = asyncio.get_running_loop()
         self._tick(loop)
         if self.history is not None:
@@ -166,6 +171,7 @@ class Host:
             if self.history is not None:
                 self.history.stop()
                 await asyncio.to_thread(self.history.close, timeout_s)
+            await self.traces.close()
 
     @property
     def drift(self) -> DriftSink:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from tailcut.common.trace_context import CallerSpan
 from tailcut.errors import BadRequest, DeadlineExceeded, Shed, TailcutError, WrongFields
 from tailcut.features.key_types import ANY, KeyType
 from tailcut.features.sources.base import (
@@ -42,11 +43,14 @@ class ServedModel(Protocol):
         """Rows that one call should have at most: those of a full batch."""
         ...
 
-    async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> tuple[list[Any], bool]:
+    async def predict(
+        self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str, caller: CallerSpan | None
+    ) -> tuple[list[Any], bool]:
         """Answer rows by the model's own scheduler and caches.
 
         Args:
             deadline_s: by the monotonic clock.
+            caller: the span that asks; None where it is not traced.
 
         Returns:
             one value per row, and whether one was made from features past their TTL.
@@ -103,7 +107,7 @@ class ModelSource:
 
     async def _ask(self, rows: Sequence[dict[str, Any]], context: SourceContext) -> list[Answer]:
         try:
-            answers, is_stale = await self._model.predict(rows, context.deadline_s, context.tenant)
+            answers, is_stale = await self._model.predict(rows, context.deadline_s, context.tenant, context.caller)
         except Shed as error:
             raise SourceShed(f"{self._where}: {error.message}", error.retry_after_s) from error
         except WrongFields as error:
