@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -87,5 +88,5 @@ def check_nesting(spans: Sequence[Span]) -> None:
             parts = [span for span in spans if span.parent_id == own.span_id]
             assert abs(sum(span.duration_ns for span in parts) - own.duration_ns) <= 0.05 * own.duration_ns
             parts.sort(key=lambda span: span.start_ns)
-            for before, after in zip(parts, parts[1:], strict=False):
+            for before, after in pairwise(parts):
                 assert before.end_ns <= after.start_ns, "stages do not overlap"
