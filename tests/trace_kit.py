@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 from tailcut.common.timings import Stage, Timings
-from tailcut.common.trace_context import RequestTrace, format_traceparent
 from tailcut.observe.traces.sink import TraceSink
 from tailcut.observe.traces.spans import Span
+from tailcut.observe.traces.trace_context import RequestTrace, format_traceparent
 
 MS = 1_000_000
 SLOW_MS = 50

@@ -21,11 +21,10 @@ from typing import Any
 from tailcut.cache.flights import Flights
 from tailcut.cache.freshness import blend_source_s, effective_ttl_s, negative_ttl_s, retry_delay_s
 from tailcut.cache.keys import feature_key
-from tailcut.common.trace_context import CallerSpan
 from tailcut.features.entry import Entry, Failure, Outcome, Row
 from tailcut.features.groups import Group
 from tailcut.features.isolating import fetch_isolating
-from tailcut.features.line import NOBODY_WAITS, Flight, Line, Lookup, SourceCall
+from tailcut.features.line import NOBODY_WAITS, Caller, Flight, Line, Lookup, SourceCall
 from tailcut.features.outages import Outages
 from tailcut.features.sources.base import (
     Answer,
@@ -41,6 +40,7 @@ from tailcut.features.sources.base import (
     SourceUnreachable,
     StaleValues,
 )
+from tailcut.observe.traces.trace_context import CallerSpan
 
 _log = logging.getLogger("tailcut.features")
 _CLOSE_TIMEOUT_S = 1.0
@@ -97,13 +97,13 @@ class Calls:
         lookups: Sequence[Lookup],
         tenant: str,
         until_s: float,
-        caller: CallerSpan | None = None,
+        caller: Caller | None = None,
     ) -> list[asyncio.Future[Outcome]]:
         """Ask for all keys that are not being asked for yet, together; the future of each key, in order.
 
         Args:
             until_s: when the caller gives up, by the monotonic clock; ``NOBODY_WAITS`` lets others go first.
-            caller: its span; None where it is not traced.
+            caller: tells its span of the group; None where it is not traced.
         """
         new: list[Flight] = []
         flights: list[Flight] = []
@@ -132,13 +132,13 @@ class Calls:
         lookups: Sequence[Lookup],
         tenant: str,
         until_s: float,
-        caller: CallerSpan | None = None,
+        caller: Caller | None = None,
     ) -> tuple[list[asyncio.Future[Outcome]], asyncio.Task[Any]]:
         """Ask for all keys with one call of the caller's own, nothing kept; cancelling the task ends the call.
 
         Args:
             until_s: when the caller gives up, by the monotonic clock, which the source is told.
-            caller: its span; None where it is not traced.
+            caller: tells its span of the group; None where it is not traced.
         """
         loop = asyncio.get_running_loop()
         flights = [Flight(lookup, loop.create_future(), NOBODY_WAITS, caller) for lookup in lookups]
@@ -205,7 +205,8 @@ class Calls:
         """One call. With ``leave`` it is shared: what it finds is kept, and the place in line is free before that."""
         lookups = [flight.lookup for flight in flights]
         asked_id = group.id
-        caller = next((flight.caller for flight in flights if flight.caller is not None), None)
+        told = next((flight.caller for flight in flights if flight.caller is not None), None)
+        caller = told(group) if told is not None else None
         outcomes = await self._outcomes(group, lookups, tenant, until_s, caller)
         for flight, outcome in zip(flights, outcomes, strict=True):
             self._told(group, flight.lookup, outcome)

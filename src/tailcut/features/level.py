@@ -81,7 +81,7 @@ class LevelFetcher:
             wants = self._wants(groups, into.rows, tenant)
             await self._fetch(wants, into, tenant, deadline_s, times)
         finally:
-            times.end(groups, wants)
+            times.end(wants)
 
     async def _fetch(
         self, wants: list[Want], into: Rows, tenant: str, deadline_s: float, times: GroupTimes | None
@@ -157,10 +157,10 @@ class LevelFetcher:
         left_s = deadline_s - self._monotonic_s()
         if left_s <= 0:
             raise timed_out(next(iter(missing)))
+        caller = times.caller if times is not None else None
         alone: list[asyncio.Task[Any]] = []
         for group, wants in missing.items():
             group_tenant = group.tenant_of(tenant)
-            caller = times.caller(group) if times is not None else None
             if not self._shared:
                 lookups = [want.lookup for want in wants]
                 futures, task = self._calls.alone(group, lookups, group_tenant, deadline_s, caller)

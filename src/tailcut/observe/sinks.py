@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tailcut.common.tensors import Arrays, Keys
 from tailcut.common.timings import Timings
-from tailcut.common.trace_context import RequestTrace
 from tailcut.observe.traces.identity import RequestHeaders
+from tailcut.observe.traces.trace_context import RequestTrace
 
 log = logging.getLogger("tailcut.server")
 
@@ -35,7 +35,7 @@ class FinishedRequest(Protocol):
     request_id: str
     headers: RequestHeaders | None
     trace: RequestTrace | None
-    groups: Sequence[Sequence[Any]]
+    groups: Iterable[Sequence[Any]]
     batches: Sequence[tuple[int, ...]]
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
 from typing import Any
 
 from tailcut.common.tensors import Keys
 from tailcut.common.timings import Timings
-from tailcut.common.trace_context import RequestTrace
 from tailcut.errors import TailcutError
 from tailcut.observe.traces.identity import RequestHeaders, Tracer
+from tailcut.observe.traces.trace_context import RequestTrace
 from tailcut.pipeline.served_variant import ServedVariant
 
 
@@ -48,7 +48,7 @@ class RequestContext:
     tracer: Tracer | None = None
     headers: RequestHeaders | None = None
     trace: RequestTrace | None = None
-    groups: Sequence[Sequence[Any]] = ()
+    groups: Iterable[Sequence[Any]] = ()
     batches: Sequence[tuple[int, ...]] = ()
     disconnected: Callable[[], Awaitable[None]] | None = None
     gone = False
@@ -61,10 +61,11 @@ class RequestContext:
         self.tenant = tenant
         self.variant = variant
 
-    def traced(self, tracer: Tracer) -> RequestTrace:
-        """Return its place in a trace, which is found when it is first asked for."""
+    def traced(self) -> RequestTrace:
+        """Return its place in a trace, which is found when it is first asked for; it has a tracer."""
         if self.trace is None:
-            self.trace = tracer.begin(self.headers)
+            assert self.tracer is not None, "only a request that is traced is asked for its trace"
+            self.trace = self.tracer.begin(self.headers)
         return self.trace
 
     def abandon(self) -> None:

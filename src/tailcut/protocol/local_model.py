@@ -9,8 +9,8 @@ from typing import Any, NoReturn, Protocol
 import msgspec
 
 from tailcut.common.timings import Stage
-from tailcut.common.trace_context import CallerSpan
 from tailcut.errors import TailcutError
+from tailcut.observe.traces.trace_context import CallerSpan
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.http import HeaderMap
 from tailcut.serving.deployment import Engine
@@ -102,8 +102,8 @@ class LocalModel:
         rows, deadline_s, tenant, caller = ask
         if caller is not None and context.tracer is not None:
             context.trace = context.tracer.called(caller)
-            if not caller.trace.is_closed:
-                caller.trace.calls.append((self._engine.deployment.name, context))
+            if not (trace := caller.trace).is_closed:
+                trace.calls.append((self._engine.deployment.name, context))
         context.tenant = tenant  # checked where the request came in; none where the group is shared by all
         context.is_exact = True
         left_ns = int(deadline_s * 1e9) - context.timings.start_ns  # both by the monotonic clock

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.trace_kit import MS, SLOW_MS, WALL_NS, Clock, Ended, check_nesting, ended, parent, timings
 
 from tailcut.common.timings import STAGE_NAMES, Stage, Timings
-from tailcut.common.trace_context import RequestTrace
 from tailcut.observe.sinks import VariantSwitch
 from tailcut.observe.traces.identity import Tracer
+from tailcut.observe.traces.trace_context import RequestTrace
 
 
 def reasons(requests: list[Ended], **options: Any) -> dict[str, int]:

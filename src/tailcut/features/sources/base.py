@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
 
-from tailcut.common.trace_context import CallerSpan
 from tailcut.features.key_types import ANY, KeyType, inferred
+from tailcut.observe.traces.trace_context import CallerSpan
 
 Key = tuple[Any, ...]
 """Values of a group's key columns, in order."""

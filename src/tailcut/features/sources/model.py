@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from tailcut.common.trace_context import CallerSpan
 from tailcut.errors import BadRequest, DeadlineExceeded, Shed, TailcutError, WrongFields
 from tailcut.features.key_types import ANY, KeyType
 from tailcut.features.sources.base import (
@@ -23,6 +22,7 @@ from tailcut.features.sources.base import (
     Values,
     exact_values,
 )
+from tailcut.observe.traces.trace_context import CallerSpan
 
 
 class ServedModel(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from tailcut.common.trace_context import (
+from tailcut.observe.traces.trace_context import (
     RANDOM,
     SAMPLED,
     CallerSpan,

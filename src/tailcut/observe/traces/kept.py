@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tailcut.common.trace_context import RequestTrace
 from tailcut.observe.sinks import FinishedRequest
+from tailcut.observe.traces.trace_context import RequestTrace
 
 _LONGEST_ID = 128
 _REFRESH_NS = 10_000_000_000
@@ -102,7 +102,7 @@ def copied(
         trace,
         timings.start_ns,
         timings.ns,
-        request.groups,
+        tuple(request.groups),
         request.batches,
         tuple(calls),
         wall_ns,

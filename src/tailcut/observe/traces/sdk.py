@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from tailcut.common.trace_context import SAMPLED, format_traceparent
 from tailcut.observe.traces import attributes as names
 from tailcut.observe.traces.exporter import Sent
 from tailcut.observe.traces.spans import Span
+from tailcut.observe.traces.trace_context import SAMPLED, format_traceparent
 from tailcut.version import version
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from random import Random, SystemRandom
 from time import perf_counter_ns, time_ns
 from typing import Protocol
 
-from tailcut.common.trace_context import SAMPLED, RequestTrace
 from tailcut.errors import RequestTimeout, Shed
 from tailcut.observe.outcomes import outcome_of
 from tailcut.observe.sample import Sample
@@ -17,6 +16,7 @@ from tailcut.observe.traces.found import FoundTrace, found_trace
 from tailcut.observe.traces.identity import Tracer, parent_of
 from tailcut.observe.traces.kept import Kept, Ring, WallClock, copied
 from tailcut.observe.traces.spans import BatchIds
+from tailcut.observe.traces.trace_context import SAMPLED, RequestTrace
 
 NEVER_SLOW_NS = 2**63 - 1
 REASONS = ("slow", "failed", "shed", "stale", "parent", "sample")
@@ -170,7 +170,10 @@ class TraceSink:
         if limit is not None and not limit.allows(self._clock_ns()):
             self.limited[reason] += 1
             return
-        trace = request.trace or self.tracer.begin(request.headers, drawn)
+        trace = request.trace
+        if trace is None:
+            trace = request.trace = self.tracer.begin(request.headers, drawn)
+            trace.is_closed = True  # for a source that is still asked, and asks for it only now
         kept = copied(request, model, reason, trace, self._wall.difference_ns(), self._versions)
         self.kept[reason] += 1
         self._ring.add(kept)

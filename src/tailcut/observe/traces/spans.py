@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from tailcut.common.timings import STAGE_NAMES, Stage
-from tailcut.common.trace_context import derived_id
 from tailcut.observe.outcomes import CODES
 from tailcut.observe.traces import attributes as names
 from tailcut.observe.traces.kept import Kept
+from tailcut.observe.traces.trace_context import derived_id
 
 Value = str | int | float | bool
 
@@ -48,7 +48,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
         kind: "server" or "internal".
         start_ns: nanoseconds since the epoch.
         error: code of the error that it ended with; empty where it ended well.
-        flags: of the trace (see ``common.trace_context``).
+        flags: of the trace (see ``trace_context``).
         is_remote: whether its parent is of another process.
     """
 

@@ -112,8 +112,8 @@ class FeatureStage:
             own_ns = context.served.dispatcher.costs.cost.batch_ns(len(keys))
         times = None
         if context.tracer is not None:
-            times = GroupTimes(context.traced(context.tracer))
-            context.groups = times.rows
+            times = GroupTimes(context.traced)
+            context.groups = times
         # A task of its own, so that it can be cancelled when the client goes.
         context.waiting = task = asyncio.get_running_loop().create_task(
             features.fetch(keys, context.tenant, (context.deadline_ns - own_ns) / 1e9, times)

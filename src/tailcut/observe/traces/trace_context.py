@@ -7,6 +7,7 @@ after Level 2, section 4. Pure: random numbers come in as arguments.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 SAMPLED = 0x01
@@ -124,16 +125,29 @@ class RequestTrace:
         self.asked_for = ""
 
 
-class CallerSpan(NamedTuple):
+class CallerSpan:
     """A span of a request, from which something else is asked: a feature function, or another model.
 
-    Attributes:
-        trace: of the request.
-        span_id: of the span.
+    Args:
+        identify: returns the place of the request in its trace, which few ask for.
+        number: from which the id of the span is derived.
     """
 
-    trace: RequestTrace
-    span_id: int
+    __slots__ = ("_identify", "_number")
+
+    def __init__(self, identify: Callable[[], RequestTrace], number: int) -> None:
+        self._identify = identify
+        self._number = number
+
+    @property
+    def trace(self) -> RequestTrace:
+        """The place of the request in its trace."""
+        return self._identify()
+
+    @property
+    def span_id(self) -> int:
+        """The span's own id."""
+        return derived_id(self._identify().span_id, self._number)
 
     @property
     def traceparent(self) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.common.trace_context import (
+from tailcut.observe.traces.trace_context import (
     MASK_64,
     RANDOM,
     SAMPLED,
