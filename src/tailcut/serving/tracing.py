@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from tailcut.common.extras import install
 from tailcut.errors import MissingExtra
 from tailcut.manifest.host import HostManifest
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Sample, counter
 from tailcut.observe.traces.exporter import DROPS, Destination, Exporter
 from tailcut.observe.traces.found import FoundTrace
 from tailcut.observe.traces.sdk import SdkDestination, sdk_provider
@@ -20,6 +20,20 @@ from tailcut.serving.deployment import Engine
 from tailcut.serving.host_state import HostState
 
 log = logging.getLogger("tailcut.server")
+
+EXPORTED = counter(
+    "tailcut_traces_exported",
+    "Traces sent to the collector, or to the application's OpenTelemetry provider.",
+    of_host=True,
+)
+DROPPED = counter(
+    "tailcut_traces_dropped",
+    "Traces dropped: more of a kind than are kept in a second (rate), the queue was full (queue), the collector failed "
+    "for too long (collector) or refused them (refused), or the server stopped (stop).",
+    "reason",
+    of_host=True,
+)
+EXPORT_ERRORS = counter("tailcut_trace_export_errors", "Attempts to export traces that failed.", of_host=True)
 
 _SERVICE = "tailcut"
 """Name of the service where there are several models."""
@@ -112,18 +126,10 @@ class HostTraces:
         exporters, dropped = self._exporters, Counter(rate=sink.limited.total())
         for exporter in exporters:
             dropped.update(exporter.dropped)
-        exported = sum(exporter.exported for exporter in exporters)
-        text = "Traces sent to the collector, or to the application's OpenTelemetry provider."
-        yield Sample("tailcut_traces_exported", text, "counter", {}, exported)
-        text = (
-            "Traces dropped: more of a kind than are kept in a second (rate), the queue was full (queue), the "
-            "collector failed for too long (collector) or refused them (refused), or the server stopped (stop)."
-        )
+        yield EXPORTED(sum(exporter.exported for exporter in exporters))
         for reason in ("rate", *DROPS):
-            yield Sample("tailcut_traces_dropped", text, "counter", {"reason": reason}, dropped[reason])
-        errors = sum(exporter.errors for exporter in exporters)
-        text = "Attempts to export traces that failed."
-        yield Sample("tailcut_trace_export_errors", text, "counter", {}, errors)
+            yield DROPPED(dropped[reason], reason)
+        yield EXPORT_ERRORS(sum(exporter.errors for exporter in exporters))
 
     def _slow_ns(self, model: str) -> int:
         """Return the loosest latency limit of a model's SLO; where it has none no request is slow."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tailcut.errors import RequestTimeout, Shed
 from tailcut.observe.outcomes import outcome_of
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
 from tailcut.observe.traces.found import FoundTrace, found_trace
 from tailcut.observe.traces.identity import Tracer, parent_of
@@ -22,6 +22,14 @@ NEVER_SLOW_NS = 2**63 - 1
 REASONS = ("slow", "failed", "shed", "stale", "parent", "sample")
 """Why a trace is kept: beyond the SLO's loosest limit, ended with an error of the server, refused, answered from values
 past their TTL, sampled by its caller, or one of the sample."""
+
+KEPT = counter(
+    "tailcut_traces_kept",
+    "Traces kept, by reason; requests that another one of this server sent are part of its trace.",
+    "reason",
+    of_host=True,
+)
+HELD = gauge("tailcut_traces_held", "Traces held in memory.", of_host=True)
 
 _UNSAMPLED = "-00"
 _LENGTH = 55
@@ -143,11 +151,9 @@ class TraceSink:
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows of traces."""
-        text = "Traces kept, by reason; of those that another one of this server sent only the first is counted."
         for reason in REASONS:
-            yield Sample("tailcut_traces_kept", text, "counter", {"reason": reason}, self.kept[reason])
-        text = "Traces held in memory."
-        yield Sample("tailcut_traces_held", text, "gauge", {}, len(self._ring))
+            yield KEPT(self.kept[reason], reason)
+        yield HELD(len(self._ring))
 
     def _decide(self, model: str, request: FinishedRequest, trace: RequestTrace, reason: str) -> None:
         """Decide on a request whose place in a trace is known: others may be parts of it, or it of another one."""
