@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,11 @@ from tests.collector_kit import TestCollector, attributes, collecting
 from tests.grpc_kit import message, unary
 from tests.integration.servers import free_port
 from tests.integration.serving import HOST, Served
+from tests.integration.test_serve_secure import make_certificate
 from tests.trace_kit import parent
+
+from tailcut.observe.traces.otlp import Collector
+from tailcut.observe.traces.settings import ExportSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
@@ -111,3 +116,19 @@ def test_a_collector_that_fails_holds_nothing_up(tmp_path: Path, fault: str) -> 
 def total(served: Served, name: str) -> float:
     """A metric, summed over its labels."""
     return sum(map(float, re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", served.metrics(), re.MULTILINE)))
+
+
+def test_a_collector_behind_tls_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cert, key = make_certificate(tmp_path)
+    with collecting() as collector:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key)
+        collector.socket = context.wrap_socket(collector.socket, server_side=True)
+        url = collector.url.replace("http://", "https://")
+        settings = ExportSettings(f"{url}/v1/traces", {}, 5.0, is_asked_for=True)
+        unknown = Collector(settings, {})
+        assert "CERTIFICATE_VERIFY_FAILED" in unknown.send(unknown.encoded([]), 5.0).why
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        known = Collector(settings, {})
+        assert known.send(known.encoded([]), 5.0).outcome == "sent"
+        known.close()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, Client, deployment, running
 from tests.chain_kit import add_chain
 from tests.host_kit import MANAGES, add_models, running_host
@@ -16,6 +18,7 @@ from tests.host_kit import serve as serve_host
 from tests.trace_kit import check_nesting, parent
 from tests.wait_kit import until
 
+from tailcut.errors import MissingExtra
 from tailcut.observe.traces.found import FoundTrace
 
 TRACED = """
@@ -155,3 +158,19 @@ def test_nothing_is_traced_where_it_is_off(tmp_path: Path) -> None:
         assert not re.search("tailcut_traces", (await client.get("/metrics")).body.decode())
 
     serve(test, tmp_path, "", "observe.traces.enabled=false")
+
+
+def test_a_collector_without_the_extra_ends_the_start_only_where_the_manifest_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def start(*overrides: str) -> None:
+        async with running(deployment(tmp_path, "", overrides)):
+            pass
+
+    monkeypatch.setitem(sys.modules, "tailcut.observe.traces.otlp", None)
+    with pytest.raises(MissingExtra) as raised:
+        asyncio.run(start('observe.traces.endpoint="http://127.0.0.1:1"'))
+    assert "tailcut[otel]" in raised.value.hint
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    asyncio.run(start())
+    assert "tailcut[otel]" in caplog.text
