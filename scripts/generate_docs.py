@@ -81,7 +81,8 @@ quotes, letters of any script. Case counts. Names of the deployment and of featu
 and `.`; a deployment may not be called `stats`, which is a path of the protocol. An input and an output have different
 names.
 
-`${{NAME}}` in `features.database` and `features.redis` is replaced by the environment variable NAME.
+`${{NAME}}` in `features.database` and `features.redis`, and in values of `observe.traces.headers`, is replaced by the
+environment variable NAME.
 """
 
 _CLI_HEAD = f"""# Command line

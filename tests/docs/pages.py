@@ -29,7 +29,7 @@ PAGES = sorted(
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 ROUTES = re.compile(
     r"/v2(/health/(live|ready)|/models/[\w.-]+(/versions/\w+)?(/ready|/infer|/generate|/generate_stream|/config|/stats)?"
-    r"|/repository/index|/repository/models/[\w.-]+/(load|unload))?|/predict/[\w.-]+|/metrics|/openapi\.json|/docs"
+    r"|/repository/index|/repository/models/[\w.-]+/(load|unload))?|/predict/[\w.-]+|/metrics|/openapi\.json|/docs|/debug/requests(/\w+)?"
 )
 # What stands before a manifest's fragment so that it can be read: the least that a whole one has.
 _BASE = """

@@ -13,6 +13,7 @@ EXTRA_OF_MODULE = {
     "onnx": "build",
     "onnxmltools": "trees-build",
     "onnxscript": "build",
+    "opentelemetry": "otel",
     "openvino": "openvino",
     "redis": "redis",
     "safetensors": "text-build",

@@ -24,7 +24,7 @@ from tailcut.cache.keys import feature_key
 from tailcut.features.entry import Entry, Failure, Outcome, Row
 from tailcut.features.groups import Group
 from tailcut.features.isolating import fetch_isolating
-from tailcut.features.line import NOBODY_WAITS, Flight, Line, Lookup, SourceCall
+from tailcut.features.line import NOBODY_WAITS, Caller, Flight, Line, Lookup, SourceCall
 from tailcut.features.outages import Outages
 from tailcut.features.sources.base import (
     Answer,
@@ -40,6 +40,7 @@ from tailcut.features.sources.base import (
     SourceUnreachable,
     StaleValues,
 )
+from tailcut.observe.traces.trace_context import CallerSpan
 
 _log = logging.getLogger("tailcut.features")
 _CLOSE_TIMEOUT_S = 1.0
@@ -91,12 +92,18 @@ class Calls:
         return store_key in self._flights
 
     def share(
-        self, group: Group, lookups: Sequence[Lookup], tenant: str, until_s: float
+        self,
+        group: Group,
+        lookups: Sequence[Lookup],
+        tenant: str,
+        until_s: float,
+        caller: Caller | None = None,
     ) -> list[asyncio.Future[Outcome]]:
         """Ask for all keys that are not being asked for yet, together; the future of each key, in order.
 
         Args:
             until_s: when the caller gives up, by the monotonic clock; ``NOBODY_WAITS`` lets others go first.
+            caller: tells its span of the group; None where it is not traced.
         """
         new: list[Flight] = []
         flights: list[Flight] = []
@@ -104,7 +111,7 @@ class Calls:
         for lookup in lookups:
             flight = self._flights.of(lookup.store_key)
             if flight is None:
-                flight = self._flights.begin(Flight(lookup, loop.create_future(), until_s))
+                flight = self._flights.begin(Flight(lookup, loop.create_future(), until_s, caller))
                 new.append(flight)
             else:
                 flight.until_s = max(flight.until_s, until_s)
@@ -120,15 +127,21 @@ class Calls:
         return [flight.future for flight in flights]
 
     def alone(
-        self, group: Group, lookups: Sequence[Lookup], tenant: str, until_s: float
+        self,
+        group: Group,
+        lookups: Sequence[Lookup],
+        tenant: str,
+        until_s: float,
+        caller: Caller | None = None,
     ) -> tuple[list[asyncio.Future[Outcome]], asyncio.Task[Any]]:
         """Ask for all keys with one call of the caller's own, nothing kept; cancelling the task ends the call.
 
         Args:
             until_s: when the caller gives up, by the monotonic clock, which the source is told.
+            caller: tells its span of the group; None where it is not traced.
         """
         loop = asyncio.get_running_loop()
-        flights = [Flight(lookup, loop.create_future(), NOBODY_WAITS) for lookup in lookups]
+        flights = [Flight(lookup, loop.create_future(), NOBODY_WAITS, caller) for lookup in lookups]
         task = self.own(self._run(group, flights, tenant, until_s=until_s))
         task.add_done_callback(lambda _: self._give_up(flights, _CLOSING))
         return [flight.future for flight in flights], task
@@ -192,7 +205,9 @@ class Calls:
         """One call. With ``leave`` it is shared: what it finds is kept, and the place in line is free before that."""
         lookups = [flight.lookup for flight in flights]
         asked_id = group.id
-        outcomes = await self._outcomes(group, lookups, tenant, until_s)
+        told = next((flight.caller for flight in flights if flight.caller is not None), None)
+        caller = told(group) if told is not None else None
+        outcomes = await self._outcomes(group, lookups, tenant, until_s, caller)
         for flight, outcome in zip(flights, outcomes, strict=True):
             self._told(group, flight.lookup, outcome)
             if not flight.future.done():
@@ -212,13 +227,15 @@ class Calls:
                 flight.future.set_result(Failure(why))
             self._flights.land(flight)
 
-    async def _outcomes(self, group: Group, lookups: list[Lookup], tenant: str, until_s: float) -> list[Outcome]:
+    async def _outcomes(
+        self, group: Group, lookups: list[Lookup], tenant: str, until_s: float, caller: CallerSpan | None
+    ) -> list[Outcome]:
         asked_s = self._monotonic_s()
         counters = group.counters
         counters.source_calls += 1
         counters.source_keys += len(lookups)
         gives_up_s = min(asked_s + self._timeout_s, until_s)
-        found = await self._ask(group, [lookup.key for lookup in lookups], tenant, gives_up_s)
+        found = await self._ask(group, [lookup.key for lookup in lookups], tenant, gives_up_s, caller)
         took_s = self._monotonic_s() - asked_s
         counters.source_s += took_s
         if isinstance(found, Failure):
@@ -236,10 +253,12 @@ class Calls:
             _log.warning('feature group "%s" returned invalid rows, the first: %s', group.name, bad[0].message)
         return outcomes
 
-    async def _ask(self, group: Group, keys: list[Key], tenant: str, gives_up_s: float) -> list[Answer] | Failure:
+    async def _ask(
+        self, group: Group, keys: list[Key], tenant: str, gives_up_s: float, caller: CallerSpan | None
+    ) -> list[Answer] | Failure:
         task: asyncio.Task[Any] | None = None
         try:
-            context = SourceContext(now=self._clock(), tenant=tenant, deadline_s=gives_up_s)
+            context = SourceContext(self._clock(), tenant, gives_up_s, caller)
             task = self.own(fetch_isolating(group.source, keys, context))
             # Not asyncio.timeout: a source that ignores its cancellation must not hold up those who wait.
             done, _ = await asyncio.wait({task}, timeout=self._timeout_s)

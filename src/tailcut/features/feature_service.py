@@ -20,6 +20,7 @@ from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls
 from tailcut.features.entity import EntityKey, parse_entity
 from tailcut.features.entry import Entry, Outcome, StoredEntry
+from tailcut.features.group_times import GroupTimes
 from tailcut.features.groups import Group, KeyProblem, levels_of
 from tailcut.features.level import LevelFetcher, Rows
 from tailcut.features.line import Lookup
@@ -169,11 +170,14 @@ class FeatureService:
         fresh_for_s = [until_s - now_s for until_s in fresh_until_s]
         return FeatureSet(rows, fresh_for_s, [False] * len(rows), len(rows) * len(self._in_order), 0)
 
-    async def fetch(self, entities: Sequence[EntityKey], tenant: str, deadline_s: float) -> FeatureSet:
+    async def fetch(
+        self, entities: Sequence[EntityKey], tenant: str, deadline_s: float, times: GroupTimes | None = None
+    ) -> FeatureSet:
         """Rows for the entities, from the cache and from sources.
 
         Args:
             deadline_s: when the request's time is over, by the service's monotonic clock.
+            times: notes how each group was had; None where nobody asks.
 
         Raises:
             UnknownEntity: a key has no row.
@@ -184,11 +188,16 @@ class FeatureService:
         fields = self._features.entity
         into = Rows([dict(zip(fields, entity, strict=True)) for entity in entities])
         for level in self._levels:
-            await self._fetcher.fetch(level, into, tenant, deadline_s)
+            await self._fetcher.fetch(level, into, tenant, deadline_s, times)
         # Once, at the end: a level may take long, and what an earlier one found ages meanwhile.
         now_s = self._monotonic_s()
         fresh_for_s = [max(until_s - now_s, 0.0) for until_s in into.fresh_until_s]
         return FeatureSet(into.rows, fresh_for_s, into.stale, into.hits, into.misses)
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Names of the groups, in the order in which they are fetched."""
+        return tuple([group.name for group in self._in_order])
 
     @property
     def asks_models(self) -> bool:

@@ -14,28 +14,11 @@ from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls
 from tailcut.features.entry import Entry, Outcome, Row
 from tailcut.features.feature_errors import error_of, key_of, timed_out, unavailable, unknown
+from tailcut.features.group_times import GroupTimes, Want
 from tailcut.features.groups import Group, has_no_row
 from tailcut.features.line import NOBODY_WAITS, Lookup
 from tailcut.features.sources.base import Key
 from tailcut.features.usage import UsageTable
-
-
-class Want:
-    """One key of one group that a request needs, and what has become of it."""
-
-    __slots__ = ("entry", "future", "group", "held", "lookup", "positions", "stale")
-
-    def __init__(self, group: Group, lookup: Lookup) -> None:
-        self.group = group
-        self.lookup = lookup
-        self.positions: list[int] = []
-        """The rows that need it."""
-        self.entry: Entry | None = None
-        """The answer."""
-        self.stale = False
-        self.held: Entry | None = None
-        """A value past its TTL that may be served if nothing better comes."""
-        self.future: asyncio.Future[Outcome] | None = None
 
 
 class Rows:
@@ -75,8 +58,13 @@ class LevelFetcher:
         self._shared = shared
         self._monotonic_s = monotonic_s
 
-    async def fetch(self, groups: Sequence[Group], into: Rows, tenant: str, deadline_s: float) -> None:
+    async def fetch(
+        self, groups: Sequence[Group], into: Rows, tenant: str, deadline_s: float, times: GroupTimes | None = None
+    ) -> None:
         """Add the columns of ``groups`` to every row.
+
+        Args:
+            times: notes how each group was had; None where nobody asks.
 
         Raises:
             UnknownEntity: a key has no row.
@@ -84,14 +72,27 @@ class LevelFetcher:
             FeatureTimeout: the deadline passed.
             BadRequest: an entity's type does not fit the source.
         """
-        wants = self._wants(groups, into.rows, tenant)
+        if times is None:
+            await self._fetch(self._wants(groups, into.rows, tenant), into, tenant, deadline_s, None)
+            return
+        times.begin(groups)
+        wants: list[Want] = []
+        try:
+            wants = self._wants(groups, into.rows, tenant)
+            await self._fetch(wants, into, tenant, deadline_s, times)
+        finally:
+            times.end(wants)
+
+    async def _fetch(
+        self, wants: list[Want], into: Rows, tenant: str, deadline_s: float, times: GroupTimes | None
+    ) -> None:
         await self._from_cache([want for want in wants if want.entry is None], into, deadline_s)
         missing: dict[Group, list[Want]] = {}
         for want in wants:
             if want.entry is None:
                 missing.setdefault(want.group, []).append(want)
         if missing:
-            await self._from_sources(missing, tenant, deadline_s)
+            await self._from_sources(missing, tenant, deadline_s, times)
         self._fill(wants, into, tenant)
 
     def _wants(self, groups: Sequence[Group], rows: list[Row], tenant: str) -> list[Want]:
@@ -150,22 +151,28 @@ class LevelFetcher:
             if entry is not None and entry.row is not None:
                 want.held = entry
 
-    async def _from_sources(self, missing: dict[Group, list[Want]], tenant: str, deadline_s: float) -> None:
+    async def _from_sources(
+        self, missing: dict[Group, list[Want]], tenant: str, deadline_s: float, times: GroupTimes | None
+    ) -> None:
         left_s = deadline_s - self._monotonic_s()
         if left_s <= 0:
             raise timed_out(next(iter(missing)))
+        caller = times.caller if times is not None else None
         alone: list[asyncio.Task[Any]] = []
         for group, wants in missing.items():
             group_tenant = group.tenant_of(tenant)
             if not self._shared:
-                futures, task = self._calls.alone(group, [want.lookup for want in wants], group_tenant, deadline_s)
+                lookups = [want.lookup for want in wants]
+                futures, task = self._calls.alone(group, lookups, group_tenant, deadline_s, caller)
                 alone.append(task)
                 self._attach(wants, futures)
                 continue
             asked = self._serve_stale_of_failing(group, wants, group_tenant)
             if asked:
                 lookups = [want.lookup for want in asked]
-                self._attach(asked, self._calls.share(group, lookups, group_tenant, deadline_s))
+                self._attach(asked, self._calls.share(group, lookups, group_tenant, deadline_s, caller))
+        if times is not None:
+            times.watch(missing)
         try:
             await self._wait([want for wants in missing.values() for want in wants], left_s, deadline_s)
         finally:

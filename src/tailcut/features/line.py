@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tailcut.features.entry import Outcome
 from tailcut.features.sources.base import Key
+from tailcut.observe.traces.trace_context import CallerSpan
 
 MAX_CALLS = 2
 """Calls at a time."""
@@ -20,6 +22,9 @@ MAX_UNWANTED_KEYS = 10_000
 """Keys in line that no request waits for; more are let go, oldest first, so that a long outage costs bounded memory."""
 
 NOBODY_WAITS = -math.inf
+
+Caller = Callable[[Any], CallerSpan]
+"""Returns the span of a group in the trace of a request."""
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -38,6 +43,8 @@ class Flight:
     future: asyncio.Future[Outcome]
     until_s: float
     """When the last request that waits for it gives up; ``NOBODY_WAITS`` for a refresh."""
+    caller: Caller | None = None
+    """Tells the span of its group that first asked for it; None where that is not traced."""
 
     @property
     def key(self) -> bytes:

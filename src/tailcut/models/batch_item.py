@@ -25,10 +25,11 @@ class BatchItem(Entry):
     """Rows that wait for an executor, with the future that their request awaits.
 
     ``started_ns`` and ``finished_ns`` are set by the executor; the request's queue and infer stages come from them.
-    ``alone`` where it runs a second time, by itself, because the batch that it was in failed.
+    ``alone`` where it runs a second time, by itself, because the batch that it was in failed. ``batch`` is the one
+    that it ran in: a number of its own, how many requests and rows, its begin and its end in nanoseconds; empty before.
     """
 
-    __slots__ = ("alone", "entities", "finished_ns", "future", "inputs", "outputs", "started_ns")
+    __slots__ = ("alone", "batch", "entities", "finished_ns", "future", "inputs", "outputs", "started_ns")
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class BatchItem(Entry):
         self.future = future
         self.started_ns = 0
         self.finished_ns = 0
+        self.batch: tuple[int, ...] = ()
         self.alone = False
         self.entities = entities
 

@@ -47,7 +47,7 @@ class ModelSinks:
     def batch(self, batch: FinishedBatch) -> None:
         """Take a batch that ran."""
         self.metrics.on_batch(self._model, batch)
-        if self._others.all:
+        if self._others.of_batches:
             self._others.batch(self._model, batch)
 
     def switch(self, switch: VariantSwitch) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from tailcut.common.tensors import Arrays, Keys
 from tailcut.common.timings import Timings
+from tailcut.observe.traces.identity import RequestHeaders
+from tailcut.observe.traces.trace_context import RequestTrace
 
 log = logging.getLogger("tailcut.server")
 
@@ -21,6 +23,7 @@ class FinishedRequest(Protocol):
         code: "ok", or the error's.
         variant: name of the one that answered, or was to.
         cache: "off", "hit", "miss" or "stale".
+        request_id, headers, trace, groups, batches: see ``RequestContext``.
     """
 
     route: str
@@ -29,6 +32,11 @@ class FinishedRequest(Protocol):
     cache: str
     tenant: str
     timings: Timings
+    request_id: str
+    headers: RequestHeaders | None
+    trace: RequestTrace | None
+    groups: Iterable[Sequence[Any]]
+    batches: Sequence[tuple[int, ...]]
 
 
 class FinishedBatch(NamedTuple):
@@ -83,31 +91,35 @@ class Sinks:
     Attributes:
         errors: how often a sink raised.
         all: the sinks.
+        of_batches: those of them that receive batches, too.
     """
 
     def __init__(self) -> None:
         self.errors = 0
         self.all: list[Sink] = []
+        self.of_batches: list[Sink] = []
         self._logged: set[int] = set()
 
-    def add(self, sink: Sink) -> None:
-        """Hand everything that ends from now on to a sink, too."""
+    def add(self, sink: Sink, *, batches: bool = True) -> None:
+        """Hand everything that ends from now on to a sink, too; batches only where it wants them."""
         self.all.append(sink)
+        if batches:
+            self.of_batches.append(sink)
 
     def requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         """See ``Sink.on_requests``."""
-        self._each(lambda sink: sink.on_requests(model, requests))
+        self._each(self.all, lambda sink: sink.on_requests(model, requests))
 
     def batch(self, model: str, batch: FinishedBatch) -> None:
         """See ``Sink.on_batch``."""
-        self._each(lambda sink: sink.on_batch(model, batch))
+        self._each(self.of_batches, lambda sink: sink.on_batch(model, batch))
 
     def switch(self, model: str, switch: VariantSwitch) -> None:
         """See ``Sink.on_switch``."""
-        self._each(lambda sink: sink.on_switch(model, switch))
+        self._each(self.all, lambda sink: sink.on_switch(model, switch))
 
-    def _each(self, hand_over: Callable[[Sink], None]) -> None:
-        for sink in self.all:
+    def _each(self, sinks: Sequence[Sink], hand_over: Callable[[Sink], None]) -> None:
+        for sink in sinks:
             try:
                 hand_over(sink)
             except (Exception, asyncio.CancelledError) as error:  # one that reads a cancelled future cancels no request

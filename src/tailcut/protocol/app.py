@@ -5,7 +5,7 @@ GET  /v2/models/{model}[/versions/{version}][/ready|/config|/stats], /v2/models/
 GET  /v2, /v2/health/live, /v2/health/ready
 POST /v2/repository/index, /v2/repository/models/{model}/load|unload
 POST /predict/{model}
-GET  /metrics, /openapi.json, /docs
+GET  /metrics, /openapi.json, /docs, /debug/requests[/{trace-id}]
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tailcut.protocol.http import (
 from tailcut.protocol.model_routes import Models, ServerRoutes
 from tailcut.protocol.open_inference.codec import BinaryReply
 from tailcut.protocol.operator_log import unforeseen
-from tailcut.protocol.pages import Pages
+from tailcut.protocol.pages import Pages, Requests
 from tailcut.protocol.predict import PredictRoutes
 from tailcut.protocol.repository_routes import Repository
 from tailcut.protocol.routing import Route
@@ -51,10 +51,12 @@ class Application:
         self._host = host = plane.host
         self._names_models = not host.manifest.is_single
         self._repository = Repository(host, plane.guard)
+        self._requests = Requests(host, plane.guard)
         self._models: dict[str, _ModelRoutes] = {}
         self._routes: dict[str, Route] = {
             **ServerRoutes(host, plane.guard).routes(),
             **self._repository.routes(),
+            **self._requests.routes(),
             **Pages(host).routes(),
         }
         for name in host.engines:
@@ -64,7 +66,7 @@ class Application:
     @property
     def routes(self) -> dict[str, str]:
         """Method by path, without those of named versions."""
-        return {path: method for path, (method, _) in self._routes.items()}
+        return {path: method for path, (method, _) in self._routes.items()} | {"/debug/requests/{id}": "GET"}
 
     async def handle(self, method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
         """Answer one request; never raises but for cancellation."""
@@ -105,6 +107,8 @@ class Application:
             NotReady: it is one of a model that could not be loaded.
         """
         parts = path.split("/")
+        if parts[1:3] == ["debug", "requests"] and len(parts) == 4:
+            return self._requests.of_request(parts[3])
         if parts[1:4] == ["v2", "repository", "models"] and len(parts) > 4:
             name = parts[4]
             found = self._repository.of_model(name).get(path)  # of a folder that is looked at only then

@@ -105,6 +105,7 @@ class ModelPlane:
         self._max_timeout_ns = int(server.max_timeout_s * 1e9)
         self._tenant_header = server.tenant_header.lower()
         self._alike = True
+        self._tracer = engine.host.tracer
 
     async def answer(
         self,
@@ -126,6 +127,8 @@ class ModelPlane:
         """
         engine = self.engine
         context = engine.begin(route, start_ns or perf_counter_ns())
+        if self._tracer is not None:
+            context.tracer, context.headers = self._tracer, headers
         outcome = TailcutError.code
         try:
             answer = await work(context, headers, source)

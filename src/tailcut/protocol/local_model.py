@@ -10,6 +10,7 @@ import msgspec
 
 from tailcut.common.timings import Stage
 from tailcut.errors import TailcutError
+from tailcut.observe.traces.trace_context import CallerSpan
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.http import HeaderMap
 from tailcut.serving.deployment import Engine
@@ -20,8 +21,8 @@ ROUTE = "features"
 
 NO_HEADERS: dict[str, str] = {}
 
-_Ask = tuple[Sequence[dict[str, Any]], float, str]
-"""Rows, the deadline in seconds by the monotonic clock, and the tenant."""
+_Ask = tuple[Sequence[dict[str, Any]], float, str, CallerSpan | None]
+"""Rows, the deadline in seconds by the monotonic clock, the tenant, and the span that asks."""
 
 
 class Plane(Protocol):
@@ -89,14 +90,20 @@ class LocalModel:
         """Longest time that it takes for an answer."""
         return self._engine.timeout_ns / 1e9
 
-    async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> tuple[list[Any], bool]:
+    async def predict(
+        self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str, caller: CallerSpan | None = None
+    ) -> tuple[list[Any], bool]:
         """Answer rows; see ``ServedModel.predict``."""
-        ask = rows, deadline_s, tenant
+        ask = rows, deadline_s, tenant, caller
         found: tuple[list[Any], bool] = await self._plane.answer(LOCAL_DOOR, ROUTE, self._predict, NO_HEADERS, ask)
         return found
 
     async def _predict(self, context: RequestContext, headers: HeaderMap, ask: _Ask) -> tuple[list[Any], bool]:
-        rows, deadline_s, tenant = ask
+        rows, deadline_s, tenant, caller = ask
+        if caller is not None and context.tracer is not None:
+            context.trace = context.tracer.called(caller)
+            if not (trace := caller.trace).is_closed:
+                trace.calls.append((self._engine.deployment.name, context))
         context.tenant = tenant  # checked where the request came in; none where the group is shared by all
         context.is_exact = True
         left_ns = int(deadline_s * 1e9) - context.timings.start_ns  # both by the monotonic clock

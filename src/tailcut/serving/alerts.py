@@ -11,12 +11,13 @@ from pathlib import Path
 from tailcut.errors import StartError
 from tailcut.manifest.host import HostManifest
 from tailcut.observe.alerts.evaluator import Alerts, Sources
-from tailcut.observe.alerts.evidence import MovedColumns
+from tailcut.observe.alerts.evidence import KeptRequest, MovedColumns
 from tailcut.observe.alerts.probes import Probes, open_gpu_reader
 from tailcut.observe.alerts.standard_webhooks import read_secret
 from tailcut.observe.alerts.webhook import Target, Webhook
 from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.history import History
+from tailcut.observe.traces.sink import TraceSink
 from tailcut.system.machine import memory_bytes
 
 
@@ -25,6 +26,7 @@ def open_alerts(
     history: History | None,
     models: Callable[[], Iterable[str]],
     moved: Callable[[], Sequence[MovedColumns]],
+    kept: Callable[[], Sequence[KeptRequest]],
     environment: Mapping[str, str] | None = None,
 ) -> Alerts:
     """Return the alerts of a host; they are evaluated from their ``start`` on.
@@ -33,6 +35,7 @@ def open_alerts(
         history: None: nothing is known of the time before the start, and no alarm is kept over it.
         models: names of the models; called on the event loop.
         moved: what has drifted; called in the thread of the alerts.
+        kept: requests of which traces are kept; called on the event loop.
 
     Raises:
         StartError: the webhook's secret cannot be read.
@@ -42,7 +45,7 @@ def open_alerts(
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Alerts(
         settings,
-        Sources(Probes(open_gpu=open_gpu_reader).read, history, moved=moved),
+        Sources(Probes(open_gpu=open_gpu_reader).read, history, kept=kept, moved=moved),
         state_file=None if history is None else _state_file(manifest, history.path),
         webhook=Webhook(_target(manifest, environment)) if settings.webhook else None,
         labels={"server": manifest.name, "host": socket.gethostname()},
@@ -50,6 +53,21 @@ def open_alerts(
         memory_bytes=memory_bytes(),
         most_descriptors=float("inf") if most == resource.RLIM_INFINITY else most,
     )
+
+
+def kept_requests(traces: TraceSink | None) -> list[KeptRequest]:
+    """Return the requests of which traces are held; on the event loop."""
+    if traces is None:
+        return []
+    return [
+        KeptRequest(
+            each.model,
+            f"{each.trace.trace_id:032x}",
+            (each.start_ns + each.total_ns + each.wall_ns) / 1e9,
+            each.total_ns / 1e6,
+        )
+        for each in traces.ring
+    ]
 
 
 def moved_columns(drift: DriftSink, limits: Mapping[str, float]) -> list[MovedColumns]:

@@ -28,13 +28,14 @@ from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals
-from tailcut.serving.alerts import moved_columns, open_alerts
+from tailcut.serving.alerts import kept_requests, moved_columns, open_alerts
 from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.feature_chains import refuse_misfits
 from tailcut.serving.history import history_path
 from tailcut.serving.host_state import HostState
 from tailcut.serving.notices import tell_ready, tell_unjudged
+from tailcut.serving.tracing import HostTraces
 
 HOST_READY = gauge("tailcut_host_ready", "1 while all required models are ready.", of_host=True)
 SINK_ERRORS = counter(
@@ -68,6 +69,7 @@ class Host:
         history: writes it down every minute; None where none is kept and no alerts are evaluated.
         alerts: evaluates them every minute; None where that is off.
         open_local: opens a model for the feature group of another; set by the data plane, through which it is asked.
+        traces: of requests that are kept.
         where: " on " and the addresses that it listens on, for the log; empty where it listens on none.
     """
 
@@ -88,7 +90,9 @@ class Host:
             self._state.on_served = self._tell_unjudged
             self._state.wait_loaded = self._wait_loaded
         self._unjudged: dict[str, str] = {}
-        self.exposition = Exposition(self._series, self.loop_lag, [self._samples, process_samples])
+        self.traces = HostTraces(manifest, self._state, self.engines)
+        sources = [self._samples, process_samples, self.traces.samples]
+        self.exposition = Exposition(self._series, self.loop_lag, sources)
         self.history: HistoryRecorder | None = None
         self.alerts: Alerts | None = None
         self._loading: dict[str, asyncio.Task[None]] = {}
@@ -130,7 +134,13 @@ class Host:
             return
         if self.history is None:
             self.history = HistoryRecorder(None, self._series, self.exposition.families, keep_s=0, size_bytes=0)
-        self.alerts = open_alerts(self.manifest, self.history.history, lambda: self.engines, self._moved)
+        self.alerts = open_alerts(
+            self.manifest,
+            self.history.history,
+            lambda: self.engines,
+            self._moved,
+            lambda: kept_requests(self.traces.sink),
+        )
         self.history.listeners.append(self.alerts)
         self.exposition.add(self.alerts.samples)
 
@@ -142,6 +152,7 @@ class Host:
         Raises:
             TailcutError: of the only model, or the first one where all have failed.
         """
+        self.traces.start()
         loop = asyncio.get_running_loop()
         self._tick(loop)
         if self.history is not None:
@@ -189,9 +200,8 @@ class Host:
             self._state.drift.stop()
             if self.history is not None:
                 self.history.stop()
-                await asyncio.to_thread(self.history.close, timeout_s)
-            if self.alerts is not None:
-                await asyncio.to_thread(self.alerts.close, timeout_s)
+            closing = [each.close for each in (self.history, self.alerts) if each is not None]
+            await asyncio.gather(self.traces.close(), *(asyncio.to_thread(close, timeout_s) for close in closing))
 
     @property
     def drift(self) -> DriftSink:

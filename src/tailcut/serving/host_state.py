@@ -11,6 +11,7 @@ from tailcut.models.loading_memory import LoadingMemory
 from tailcut.observe.drift_sink import DriftSink, Watch
 from tailcut.observe.failures import FailureLog
 from tailcut.observe.sinks import Sinks
+from tailcut.observe.traces.identity import Tracer
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.system.machine import usable_cores
@@ -31,6 +32,7 @@ class HostState:
         quiet: whether models are loaded in the background, because others (may) serve meanwhile.
         served: what answers now of each model that is loaded; see ``feature_verdict.answering_version``.
         on_served: called after ``served`` has changed.
+        tracer: gives requests their places in traces; None where nothing is traced.
         wait_loaded: returns when none of the named models is being loaded.
     """
 
@@ -47,6 +49,7 @@ class HostState:
         self.models: Models | None = None
         self.served: dict[str, str] = {}
         self.on_served: Callable[[], object] = _nothing
+        self.tracer: Tracer | None = None
         self.wait_loaded: Callable[[Sequence[str]], Awaitable[None]] = _settled
 
     def note_served(self, model: str, version: str) -> None:

@@ -16,6 +16,7 @@ from tailcut.errors import ClientGone
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import HostManifest, load_host
 from tailcut.manifest.loading import FILE_NAME
+from tailcut.observe.traces.sdk import with_current_span
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.data_plane import DataPlane
@@ -54,6 +55,7 @@ class ASGIApplication:
         self.host = Host(self._manifest)
         self.host.keep_history(by_default=False)
         self.host.evaluate_alerts(by_default=False)
+        self.host.traces.in_application = True
         self.application = Application(DataPlane(self.host, Guard.of(self._manifest)))
         self._middleware: Middleware | None = None
         self._failure: Exception | None = None
@@ -130,7 +132,8 @@ class ASGIApplication:
         if scope["type"] != "http":
             raise ValueError(f"tailcut answers http, not {scope['type']!r}")
         middleware = self._middleware or self._start_late()
-        headers = by_name([(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]])
+        pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        headers = by_name(with_current_span(pairs) if self.host.traces.has_provider else pairs)
         if "transfer-encoding" in headers:  # goes before the length (RFC 9112, 6.3), which is then no limit of the body
             headers.pop("content-length", None)
         body = _Body(receive)

@@ -21,6 +21,7 @@ from tailcut.manifest import Manifest
 from tailcut.manifest.host import HostManifest
 from tailcut.manifest.loading import FILE_NAME
 from tailcut.manifest.subject import find_subject
+from tailcut.observe.traces.sdk import with_current_span
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.protocol.data_plane import DataPlane
@@ -57,6 +58,7 @@ class InProcessModel:
         self.host = Host.of(manifest) if isinstance(manifest, Manifest) else Host(manifest)
         self.host.keep_history(by_default=False)
         self.host.evaluate_alerts(by_default=False)
+        self.host.traces.in_application = True
         self._plane = DataPlane(self.host).model(name or self.host.only.deployment.name)
         self._engine = self._plane.engine
         self._codecs = Codecs(InferenceCodec, self._engine)
@@ -159,7 +161,8 @@ class InProcessModel:
     async def _answer(self, route: str, work: _Work, ask: _Ask) -> Any:
         if self._loop is not asyncio.get_running_loop():
             raise self._misused()
-        return await self._plane.answer(LOCAL_DOOR, route, work, NO_HEADERS, ask)
+        headers = dict(with_current_span([])) if self.host.traces.has_provider else NO_HEADERS
+        return await self._plane.answer(LOCAL_DOOR, route, work, headers, ask)
 
     def _misused(self) -> TailcutError:
         """Return the error for a call that is not awaited where the model is open."""

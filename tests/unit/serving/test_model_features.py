@@ -133,9 +133,9 @@ def test_the_model_has_the_callers_deadline_less_what_the_caller_needs_itself(
     seen: list[float] = []
     plain = LocalModel.predict
 
-    async def predicted(self: LocalModel, rows: Any, deadline_s: float, tenant: str) -> Any:
+    async def predicted(self: LocalModel, rows: Any, deadline_s: float, tenant: str, *more: Any) -> Any:
         seen.append(deadline_s - asyncio.get_running_loop().time())
-        return await plain(self, rows, deadline_s, tenant)
+        return await plain(self, rows, deadline_s, tenant, *more)
 
     monkeypatch.setattr(LocalModel, "predict", predicted)
     manifest = folder / "parent" / "tailcut.toml"

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 from tailcut.features.key_types import ANY, KeyType, inferred
+from tailcut.observe.traces.trace_context import CallerSpan
 
 Key = tuple[Any, ...]
 """Values of a group's key columns, in order."""
@@ -95,8 +96,21 @@ class SourceContext:
     deadline_s: float
     """When the caller gives up, in seconds of ``time.monotonic``: after ``features.timeout``; where nothing is cached,
     at the request's own deadline if that is sooner. A call whose values are kept goes on for those who ask next."""
+    caller: CallerSpan | None = None
+    """The span of the group, in the trace of the first request that waits for the call; None without a request that is
+    traced, as for a refresh ahead."""
     preload: bool = False
     """Whether the whole table is wanted: no keys are given; return a dict with key and feature columns per row."""
+
+    @property
+    def traceparent(self) -> str:
+        """The header ``traceparent`` to send with what the function asks elsewhere; empty where it is not traced."""
+        return self.caller.traceparent if self.caller is not None else ""
+
+    @property
+    def tracestate(self) -> str:
+        """The header ``tracestate`` that belongs to ``traceparent``; empty where there is none to send."""
+        return self.caller.tracestate if self.caller is not None else ""
 
 
 class Source(Protocol):

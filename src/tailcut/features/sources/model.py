@@ -22,6 +22,7 @@ from tailcut.features.sources.base import (
     Values,
     exact_values,
 )
+from tailcut.observe.traces.trace_context import CallerSpan
 
 
 class ServedModel(Protocol):
@@ -42,11 +43,14 @@ class ServedModel(Protocol):
         """Rows that one call should have at most: those of a full batch."""
         ...
 
-    async def predict(self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str) -> tuple[list[Any], bool]:
+    async def predict(
+        self, rows: Sequence[dict[str, Any]], deadline_s: float, tenant: str, caller: CallerSpan | None
+    ) -> tuple[list[Any], bool]:
         """Answer rows by the model's own scheduler and caches.
 
         Args:
             deadline_s: by the monotonic clock.
+            caller: the span that asks; None where it is not traced.
 
         Returns:
             one value per row, and whether one was made from features past their TTL.
@@ -103,7 +107,7 @@ class ModelSource:
 
     async def _ask(self, rows: Sequence[dict[str, Any]], context: SourceContext) -> list[Answer]:
         try:
-            answers, is_stale = await self._model.predict(rows, context.deadline_s, context.tenant)
+            answers, is_stale = await self._model.predict(rows, context.deadline_s, context.tenant, context.caller)
         except Shed as error:
             raise SourceShed(f"{self._where}: {error.message}", error.retry_after_s) from error
         except WrongFields as error:

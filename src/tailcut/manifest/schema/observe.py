@@ -122,6 +122,43 @@ class Alerts(Section, frozen=True, kw_only=True):
     gpu_celsius: Annotated[float, Meta(description="maximum temperature of a GPU in degrees Celsius", gt=0)] = 87.0
 
 
+class Traces(Section, frozen=True, kw_only=True):
+    """Traces of single requests: those that were slow, failed, shed or answered stale, and a sample of the others."""
+
+    enabled: Annotated[
+        bool, Meta(description="whether traces are kept: the last ones in memory, and all at the collector, if any")
+    ] = True
+    sample: Annotated[
+        Share,
+        Meta(
+            description="share of other requests that are kept, by their trace id. A request whose caller sampled it "
+            "is always kept"
+        ),
+    ] = Share(0.001)
+    keep: Annotated[
+        int, Meta(description="traces held in memory, for GET /debug/requests/{trace-id}", ge=16, le=100_000)
+    ] = 512
+    endpoint: Annotated[
+        str,
+        Meta(
+            description="URL of a collector that takes OTLP over HTTP; /v1/traces is added where it has no path; "
+            "empty: what OTEL_EXPORTER_OTLP_ENDPOINT says, if anything",
+            examples=["http://localhost:4318"],
+        ),
+    ] = ""
+    headers: Annotated[
+        dict[str, str],
+        Meta(
+            description="headers for the collector; ${NAME} is taken from the environment",
+            examples=[{"authorization": "Bearer ${COLLECTOR_TOKEN}"}],
+        ),
+    ] = field(default_factory=dict)
+    queue: Annotated[
+        int,
+        Meta(description="traces that wait for the collector; further ones are dropped and counted", ge=16, le=100_000),
+    ] = 2048
+
+
 class Observe(Section, frozen=True, kw_only=True):
     """What is seen of all models of the server."""
 
@@ -134,3 +171,4 @@ class Observe(Section, frozen=True, kw_only=True):
     ] = field(default=Duration(60.0), name="window")
     history: History = field(default_factory=History)
     alerts: Alerts = field(default_factory=Alerts)
+    traces: Traces = field(default_factory=Traces)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from time import perf_counter_ns
 from typing import NamedTuple, Protocol
 
@@ -27,6 +28,9 @@ from tailcut.scheduler.scheduler import Scheduler
 
 NEVER_NS = 2**63 - 1
 """Later than every deadline."""
+
+_NUMBERS = count(1)
+"""Of batches, of all dispatchers of the process."""
 
 _SHORT_NS, _SOME = 1_000_000, 7
 """Of batches that are expected to take up to a millisecond, one in eight is learned from: they come fast enough."""
@@ -348,8 +352,9 @@ class Dispatcher:
         ended = self.running.end(executor)
         if ended is None:
             return  # it was given up: its items run elsewhere, or were told
+        ran = next(_NUMBERS), len(batch), ended.rows, started_ns, finished_ns
         for item in batch:
-            item.started_ns, item.finished_ns = started_ns, finished_ns
+            item.started_ns, item.finished_ns, item.batch = started_ns, finished_ns, ran
         now_ns = self._clock_ns()
         if self._cores is not None:
             self._cores.ended(executor, now_ns)

@@ -73,6 +73,8 @@ class BatchingStage:
         finally:
             context.timings.waited(ran_ns(items), perf_counter_ns())
             context.waiting = None
+            if context.tracer is not None:
+                context.batches = [item.batch for item in items]
 
     def _lane(self, inputs: Arrays, outputs: tuple[str, ...]) -> Hashable:
         """Return what must be equal for requests to share a batch."""

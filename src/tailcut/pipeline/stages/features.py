@@ -12,6 +12,7 @@ import numpy as np
 
 from tailcut.common.timings import Stage
 from tailcut.features import EntityKey, FeatureService, FeatureSet
+from tailcut.features.group_times import GroupTimes
 from tailcut.features.source_opener import Models
 from tailcut.features.statistics import GroupStatistics
 from tailcut.manifest import Features, Manifest, resolve
@@ -71,6 +72,7 @@ class FeatureStage:
     def __init__(self, features: FeatureService, *, tells_entities: bool = False) -> None:
         self._features = features
         self._tells_entities = tells_entities
+        self._all_hit = tuple([(name, 0, 0, 1, 0, 0) for name in features.group_names])
 
     def bind(self, rows: RowHandler) -> EntityHandler:
         """See ``PathStage.bind``; an answer may be kept no longer than the features it was made from."""
@@ -80,6 +82,8 @@ class FeatureStage:
             found = features.fetch_nowait(keys, context.tenant)
             if found is None:
                 found = await self._fetch(context, keys)
+            elif context.tracer is not None:
+                context.groups = self._all_hit
             context.timings.lap(Stage.FEATURES, perf_counter_ns())
             if context.served is not None and context.served.limits is not None:
                 context.served.limits.check_fetched(found.rows)
@@ -101,9 +105,13 @@ class FeatureStage:
         if features.asks_models and context.served is not None:
             # Another model should not compute what this one then has no time for.
             own_ns = context.served.dispatcher.costs.cost.batch_ns(len(keys))
+        times = None
+        if context.tracer is not None:
+            times = GroupTimes(context.traced)
+            context.groups = times
         # A task of its own, so that it can be cancelled when the client goes.
         context.waiting = task = asyncio.get_running_loop().create_task(
-            features.fetch(keys, context.tenant, (context.deadline_ns - own_ns) / 1e9)
+            features.fetch(keys, context.tenant, (context.deadline_ns - own_ns) / 1e9, times)
         )
         try:
             return await task

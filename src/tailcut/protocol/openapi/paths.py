@@ -86,6 +86,8 @@ def server_paths(server: Server) -> dict[str, Any]:
         "/metrics": {"get": _get("Prometheus metrics", kind="text/plain")},
         "/openapi.json": {"get": _get("This document")},
         "/docs": {"get": _get("This document as an HTML page", kind="text/html")},
+        "/debug/requests": {"get": _debug(server, "Slowest and last failed requests, with their spans")},
+        "/debug/requests/{id}": {"get": _debug(server, "One request with its spans", by_id=True)},
     }
 
 
@@ -215,6 +217,18 @@ def _secured(operation: dict[str, Any], scheme: str) -> dict[str, Any]:
 
 def _errors(statuses: Sequence[str]) -> dict[str, Any]:
     return {status: _error(_ERRORS[status]) for status in statuses}
+
+
+def _debug(server: Server, summary: str, *, by_id: bool = False) -> dict[str, Any]:
+    operation = _get(summary)
+    operation["responses"].update(_errors(("403", "404") if by_id else ("403",)))
+    if by_id:
+        text = "trace id, or x-request-id"
+        schema = {"type": "string", "minLength": 1}
+        operation["parameters"] = [
+            {"name": "id", "in": "path", "required": True, "description": text, "schema": schema}
+        ]
+    return _secured(operation, MANAGEMENT if server.management_tokens else "")
 
 
 def _get(summary: str, schema: str = "", *, kind: str = "application/json", not_ready: bool = False) -> dict[str, Any]:

@@ -1,0 +1,211 @@
+"""Decides which requests are kept as traces, holds the last ones, and hands all to what exports them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from random import Random, SystemRandom
+from time import perf_counter_ns, time_ns
+from typing import Protocol
+
+from tailcut.errors import RequestTimeout, Shed
+from tailcut.observe.outcomes import outcome_of
+from tailcut.observe.sample import Sample, counter, gauge
+from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
+from tailcut.observe.traces.found import FoundTrace, found_trace
+from tailcut.observe.traces.identity import Tracer, parent_of
+from tailcut.observe.traces.kept import Kept, Ring, WallClock, copied
+from tailcut.observe.traces.spans import BatchIds
+from tailcut.observe.traces.trace_context import SAMPLED, RequestTrace
+
+NEVER_SLOW_NS = 2**63 - 1
+REASONS = ("slow", "failed", "shed", "stale", "parent", "sample")
+"""Why a trace is kept: beyond the SLO's loosest limit, ended with an error of the server, refused, answered from values
+past their TTL, sampled by its caller, or one of the sample."""
+
+KEPT = counter(
+    "tailcut_traces_kept",
+    "Traces kept, by reason; requests that another one of this server sent are part of its trace.",
+    "reason",
+    of_host=True,
+)
+HELD = gauge("tailcut_traces_held", "Traces held in memory.", of_host=True)
+
+_UNSAMPLED = "-00"
+_LENGTH = 55
+_PER_S, _BURST = 100.0, 500.0
+"""Most traces a second, and at once, of each reason but of those sampled: an overload sheds thousands a second."""
+
+
+class Exporter(Protocol):
+    """Takes kept requests; it never blocks."""
+
+    def offer(self, kept: Kept) -> None:
+        """Take a kept request, or drop and count it."""
+        ...
+
+
+class TraceSink:
+    """Keeps traces of requests. Owned by the event loop.
+
+    Args:
+        slow_ns: returns the latency of a model, by its name, above which a request is slow.
+        size: traces held in memory.
+
+    Attributes:
+        tracer: gives requests their places in traces.
+        ring: the last that are kept.
+        exporters: take all that are kept.
+        kept: how many, by reason.
+        limited: how many were dropped because there were too many of their reason.
+    """
+
+    def __init__(
+        self,
+        slow_ns: Callable[[str], int],
+        *,
+        share: float,
+        size: int,
+        random: Random | None = None,
+        clock_ns: Callable[[], int] = perf_counter_ns,
+        wall_ns: Callable[[], int] = time_ns,
+    ) -> None:
+        random = random or SystemRandom()
+        self.tracer = Tracer(share, Random(random.getrandbits(128)))
+        self.ids = BatchIds(random.getrandbits(64))
+        self.exporters: list[Exporter] = []
+        self.kept: Counter[str] = Counter()
+        self.limited: Counter[str] = Counter()
+        self.ring = Ring(size)
+        self._slow_ns = slow_ns
+        self._clock_ns = clock_ns
+        self._wall = WallClock(clock_ns, wall_ns)
+        self._limits = {reason: _RateLimit() for reason in REASONS[:4]}
+        self._versions: dict[tuple[str, str], str] = {}
+
+    def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
+        """Keep those that are worth it."""
+        slow_ns = self._slow_ns(model)
+        draw, share = self.tracer.draw, self.tracer.share
+        for request in requests:
+            timings, trace, drawn = request.timings, request.trace, None
+            if request.code != "ok":
+                reason = _failure(request.code)
+            elif timings.last_ns - timings.start_ns > slow_ns:
+                reason = "slow"
+            else:
+                reason = "stale" if request.cache == "stale" else ""
+            if trace is not None:
+                self._decide(model, request, trace, reason)
+                continue
+            if not reason:
+                headers = request.headers
+                parent = headers.get("traceparent") if headers is not None else None
+                if parent is not None:
+                    if len(parent) == _LENGTH and parent.endswith(_UNSAMPLED):
+                        continue
+                    found = parent_of(headers)
+                    reason = "parent" if found is not None and found.flags & SAMPLED else ""
+                    if not reason and found is not None:
+                        continue
+                if not reason and (drawn := draw()) < share:
+                    reason = "sample"  # which the trace id says, too
+            if reason:
+                self._keep(model, request, reason, drawn)
+
+    def on_batch(self, model: str, batch: FinishedBatch) -> None:
+        """Do nothing: requests know their batch."""
+
+    def on_switch(self, model: str, switch: VariantSwitch) -> None:
+        """Note the version of a variant."""
+        self._versions[model, switch.variant] = switch.version
+
+    def find(self, key: str) -> FoundTrace | None:
+        """Return the last kept request with a trace id (32 hexadecimal digits) or a request id; None where none is."""
+        kept: Kept | None = None
+        if len(key) == 32:
+            try:
+                kept = self.ring.find(int(key, 16))
+            except ValueError:
+                kept = None
+        kept = kept or self.ring.find(key)
+        return found_trace(kept, self.ids, self.ring.in_batch) if kept is not None else None
+
+    def recent(self, which: str, minutes: float, most: int = 20) -> list[FoundTrace]:
+        """Return kept requests of the last minutes.
+
+        Args:
+            which: "slowest", which begins with the slowest, or "failed", which begins with the latest.
+            most: how many.
+        """
+        since_ns = self._clock_ns() - int(minutes * 60e9)
+        held = [kept for kept in self.ring if kept.start_ns >= since_ns and (kept.failed or which == "slowest")]
+        if which == "slowest":
+            held = sorted((kept for kept in held if not kept.failed), key=lambda kept: -kept.total_ns)
+        else:
+            held.sort(key=lambda kept: -kept.start_ns)
+        return [found_trace(kept, self.ids, self.ring.in_batch) for kept in held[:most]]
+
+    def in_batch(self, number: int) -> Sequence[Kept]:
+        """Return the kept requests of a batch; callable from any thread."""
+        return self.ring.in_batch(number)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what /metrics shows of traces."""
+        for reason in REASONS:
+            yield KEPT(self.kept[reason], reason)
+        yield HELD(len(self.ring))
+
+    def _decide(self, model: str, request: FinishedRequest, trace: RequestTrace, reason: str) -> None:
+        """Decide on a request whose place in a trace is known: others may be parts of it, or it of another one."""
+        caller = trace.caller
+        if caller is not None and not caller.is_closed:
+            caller.asked_for = caller.asked_for or reason or trace.asked_for
+            return  # it comes with its caller
+        if trace.is_closed:
+            return  # it came with its caller
+        trace.is_closed = True
+        reason = reason or trace.asked_for
+        if not reason and trace.flags & SAMPLED and caller is None:
+            reason = "parent" if trace.parent_id else "sample"
+        if reason:
+            self._keep(model, request, reason, None)
+        trace.calls = []  # which know it: a circle would keep them
+
+    def _keep(self, model: str, request: FinishedRequest, reason: str, drawn: float | None) -> None:
+        limit = self._limits.get(reason)
+        if limit is not None and not limit.allows(self._clock_ns()):
+            self.limited[reason] += 1
+            return
+        trace = request.trace
+        if trace is None:
+            trace = request.trace = self.tracer.begin(request.headers, drawn)
+            trace.is_closed = True  # for a source that is still asked, and asks for it only now
+        kept = copied(request, model, reason, trace, self._wall.difference_ns(), self._versions)
+        self.kept[reason] += 1
+        self.ring.add(kept)
+        for exporter in self.exporters:
+            exporter.offer(kept)
+
+
+class _RateLimit:
+    """A token bucket."""
+
+    def __init__(self) -> None:
+        self._left = _BURST
+        self._at_ns = 0
+
+    def allows(self, now_ns: int) -> bool:
+        self._left = min(self._left + (now_ns - self._at_ns) * 1e-9 * _PER_S, _BURST)
+        self._at_ns = now_ns
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
+def _failure(code: str) -> str:
+    """Return the reason of a code that is not "ok"; empty where the client is to blame."""
+    if code == Shed.code:
+        return "shed"
+    return "failed" if outcome_of(code) == "5xx" or code == RequestTimeout.code else ""

@@ -1,0 +1,138 @@
+"""The traces of a host: which requests are kept, and where they go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from tailcut.common.extras import install
+from tailcut.errors import MissingExtra
+from tailcut.manifest.host import HostManifest
+from tailcut.observe.sample import Sample, counter
+from tailcut.observe.traces.exporter import DROPS, Destination, Exporter
+from tailcut.observe.traces.found import FoundTrace
+from tailcut.observe.traces.sdk import SdkDestination, sdk_provider
+from tailcut.observe.traces.settings import ExportSettings, export_settings, resource_attributes
+from tailcut.observe.traces.sink import NEVER_SLOW_NS, TraceSink
+from tailcut.serving.deployment import Engine
+from tailcut.serving.host_state import HostState
+
+log = logging.getLogger("tailcut.server")
+
+EXPORTED = counter(
+    "tailcut_traces_exported",
+    "Traces sent to the collector, or to the application's OpenTelemetry provider.",
+    of_host=True,
+)
+DROPPED = counter(
+    "tailcut_traces_dropped",
+    "Traces dropped: more of a kind than are kept in a second (rate), the queue was full (queue), the collector failed "
+    "for too long (collector) or refused them (refused), or the server stopped (stop).",
+    "reason",
+    of_host=True,
+)
+EXPORT_ERRORS = counter("tailcut_trace_export_errors", "Attempts to export traces that failed.", of_host=True)
+
+_SERVICE = "tailcut"
+"""Name of the service where there are several models."""
+_LONGEST_FLUSH_S = 2.0
+
+
+class HostTraces:
+    """Traces of the requests to all models of a host. Owned by the event loop.
+
+    Attributes:
+        sink: decides which are kept, and holds the last ones; None where tracing is off.
+        in_application: whether the process is another application's, whose OpenTelemetry provider is then used.
+        has_provider: whether it has one.
+    """
+
+    def __init__(self, manifest: HostManifest, state: HostState, engines: Mapping[str, Engine]) -> None:
+        self._engines = engines
+        self._manifest = manifest
+        self._exporters: list[Exporter] = []
+        self.in_application = self.has_provider = False
+        settings = manifest.observe.traces
+        self.sink: TraceSink | None = None
+        if settings.enabled:
+            self.sink = TraceSink(self._slow_ns, share=float(settings.sample), size=settings.keep)
+            state.tracer = self.sink.tracer
+            state.sinks.add(self.sink, batches=False)
+
+    def start(self) -> None:
+        """Begin to export.
+
+        Raises:
+            StartError: the manifest's collector cannot be used; MissingExtra where what it needs is not installed.
+        """
+        if self.sink is None or self._exporters:
+            return
+        provider = sdk_provider() if self.in_application else None
+        self.has_provider = provider is not None
+        if provider is not None:
+            self._export_to(self.sink, SdkDestination(provider))
+        settings = export_settings(self._manifest.observe.traces, float(self._manifest.server.drain_s))
+        # What the environment says is said to the application's provider, too: not twice.
+        if settings is not None and (settings.is_asked_for or provider is None):
+            collector = self._collector(settings)
+            if collector is not None:
+                self._export_to(self.sink, collector)
+
+    async def close(self) -> None:
+        """Export what waits, for a bounded time."""
+        server = self._manifest.server
+        bound_s = min(max(float(server.kill_s) - float(server.drain_s), 0.4) / 4, _LONGEST_FLUSH_S)
+        await asyncio.gather(*(asyncio.to_thread(exporter.close, bound_s) for exporter in self._exporters))
+        if self.sink is not None:
+            self.sink.exporters.clear()
+
+    def _export_to(self, sink: TraceSink, destination: Destination) -> None:
+        most = self._manifest.observe.traces.queue
+        exporter = Exporter(destination, sink.ids, sink.in_batch, most=most)
+        self._exporters.append(exporter)
+        sink.exporters.append(exporter)
+        exporter.start()
+
+    def _collector(self, settings: ExportSettings) -> Destination | None:
+        """Return what sends to a collector; None where the environment names it and it cannot be used."""
+        name = self._manifest.name if self._manifest.is_single else _SERVICE
+        try:
+            from tailcut.observe.traces.otlp import Collector
+        except ImportError:
+            hint = install("opentelemetry.proto")
+            if settings.is_asked_for:
+                raise MissingExtra("observe.traces.endpoint needs opentelemetry-proto", hint=hint) from None
+            log.warning("OTEL_EXPORTER_OTLP_ENDPOINT is set, but traces are not exported without %s", hint)
+            return None
+        return Collector(settings, resource_attributes(name))
+
+    def find(self, key: str) -> FoundTrace | None:
+        """Return the last kept request with a trace id or a request id; None where none is held."""
+        return self.sink.find(key) if self.sink is not None else None
+
+    def recent(self, which: str, minutes: float, most: int = 20) -> list[FoundTrace]:
+        """Return kept requests of the last minutes; see ``TraceSink.recent``."""
+        return self.sink.recent(which, minutes, most) if self.sink is not None else []
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what /metrics shows of traces."""
+        if self.sink is not None:
+            yield from self.sink.samples()
+            yield from self._exported(self.sink)
+
+    def _exported(self, sink: TraceSink) -> Iterator[Sample]:
+        exporters, dropped = self._exporters, Counter(rate=sink.limited.total())
+        for exporter in exporters:
+            dropped.update(exporter.dropped)
+        yield EXPORTED(sum(exporter.exported for exporter in exporters))
+        for reason in ("rate", *DROPS):
+            yield DROPPED(dropped[reason], reason)
+        yield EXPORT_ERRORS(sum(exporter.errors for exporter in exporters))
+
+    def _slow_ns(self, model: str) -> int:
+        """Return the loosest latency limit of a model's SLO; where it has none no request is slow."""
+        engine = self._engines.get(model)
+        limits = [] if engine is None else [each.limit_ns for each in engine.deployment.slo.latency]
+        return max(limits, default=NEVER_SLOW_NS)
