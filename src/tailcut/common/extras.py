@@ -14,6 +14,7 @@ EXTRA_OF_MODULE = {
     "onnxmltools": "trees-build",
     "onnxscript": "build",
     "openvino": "openvino",
+    "pyarrow": "parquet",
     "redis": "redis",
     "safetensors": "text-build",
     "sentence_transformers": "text-build",

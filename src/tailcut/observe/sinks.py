@@ -94,6 +94,10 @@ class Sinks:
         """Hand everything that ends from now on to a sink, too."""
         self.all.append(sink)
 
+    def remove(self, sink: Sink) -> None:
+        """Hand it nothing any more."""
+        self.all.remove(sink)
+
     def requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         """See ``Sink.on_requests``."""
         self._each(lambda sink: sink.on_requests(model, requests))

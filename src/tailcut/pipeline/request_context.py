@@ -9,6 +9,7 @@ from typing import Any
 from tailcut.common.tensors import Keys
 from tailcut.common.timings import Timings
 from tailcut.errors import TailcutError
+from tailcut.observe.request_log.capture import Capture
 from tailcut.pipeline.served_variant import ServedVariant
 
 
@@ -26,6 +27,7 @@ class RequestContext:
             the version of that variant.
         code: how it ended: "ok", or the error's; empty before.
         entities: a hash of the entity of each row that goes to the model, where drift is watched; else None.
+        logged: what the request log gets of it; None where it is not one of the sample.
     """
 
     served: ServedVariant | None = None
@@ -41,6 +43,7 @@ class RequestContext:
     disconnected: Callable[[], Awaitable[None]] | None = None
     gone = False
     waiting: asyncio.Future[Any] | None = None
+    logged: Capture | None = None
 
     def __init__(self, route: str, start_ns: int, deadline_ns: int, tenant: str, variant: str) -> None:
         self.route = route
