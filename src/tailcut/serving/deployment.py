@@ -343,8 +343,9 @@ class Engine:
         self.in_flight[context] = None
         sampler = self._sampler
         if sampler is not None:
-            if sampler.left:
-                sampler.left -= 1
+            left = sampler.left
+            if left:
+                sampler.left = left - 1
             else:
                 context.logged = sampler.draw()
         return context
