@@ -24,7 +24,7 @@ from tailcut.builder.holdouts import drift_reference, kept_rows
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.plan import applicable, base_of
 from tailcut.builder.progress import Event, Progress, silent
-from tailcut.builder.quality import outputs
+from tailcut.builder.quality import logged, outputs
 from tailcut.builder.recipes import catalog, int8_qat
 from tailcut.builder.recipes.base import INT8, PORTABLE, Recipe, Subject
 from tailcut.builder.records import to_add
@@ -165,6 +165,7 @@ def _judge_quality(running: Building, registry: Registry, split: str) -> None:
         return
     uses = registry.confirmations(model, split, artifacts)
     judged = running.step("judge", str(uses))
+    compared = running.step("judge logged") if running.manifest.deployment.holdout.request_log else {}
     registry.record_confirmation(model, split, artifacts)
     for name, plain in judged.items():
         verdict = msgspec.convert(plain, QualityVerdict)
@@ -173,12 +174,23 @@ def _judge_quality(running: Building, registry: Registry, split: str) -> None:
         candidate.evidence["confirmation_uses"] = uses
         if verdict.outcome != "pass":
             candidate.refusals.append(verdict.reason)
+        if name in compared:
+            _judge_logged(candidate, compared[name])
         candidate.refusals += _other_outputs(candidate, running.manifest.deployment)
         if beyond := limits.refusal(candidate.evidence.get("edges", [])):
             candidate.refusals.append(beyond)
         candidate.evidence["quality_refusal"] = candidate.refused  # what is refused later is its speed
         running.progress(Event(state="judged", variant=name, reason=candidate.refused))
     _offer_qat(running)
+
+
+def _judge_logged(candidate: Candidate, found: dict[str, Any]) -> None:
+    """Note how a variant agrees with the source model on logged rows, and refuse it where the budget says so."""
+    if said := logged.warning(found, candidate.evidence["quality"]["agreement"]):
+        found["warning"] = said
+    candidate.evidence["logged"] = found
+    if why := logged.refusal(found):
+        candidate.refusals.append(why)
 
 
 def _other_outputs(candidate: Candidate, deployment: Deployment) -> list[str]:

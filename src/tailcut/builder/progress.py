@@ -23,6 +23,7 @@ _TITLES = {
     "source": "loading the source model",
     "base": "fetching the portable base",
     "judge": "judging quality",
+    "judge logged": "comparing answers to logged requests",
     "race": "timing the bare runtimes",
     "load": "under load",
 }

@@ -14,17 +14,20 @@ import numpy as np
 from tailcut.builder import code_snapshot, host_capabilities, limits, preflight, sources
 from tailcut.builder.bounds.trials import Call
 from tailcut.builder.calling import call
-from tailcut.builder.holdouts import arrays, datatypes, drift_reference, kept_rows, labels
+from tailcut.builder.holdouts import arrays, datatypes, drift_reference, kept_rows, labels, logged
 from tailcut.builder.holdouts import files as holdout_files
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.quality import batch_invariance, export_check, judging, outputs, scoring
+from tailcut.builder.quality import logged as logged_rows
 from tailcut.builder.recipes import recipe
 from tailcut.builder.recipes.base import Work
 from tailcut.builder.records import Made, Spec, manifest_of, openable
 from tailcut.builder.sources import registry
 from tailcut.builder.speed import race, tuning
+from tailcut.common.metric_names import AGREEMENT
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
+from tailcut.gate import are_decisions
 from tailcut.manifest import Deployment, Manifest
 from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.runtimes.live import source_of
@@ -32,6 +35,7 @@ from tailcut.models.runtimes.row_coupling import coupling_operators
 
 SELECTION_FILE = "selection.npz"
 CONFIRMATION_FILE = "confirmation.npz"
+LOGGED_FILE = "logged.npz"
 
 
 def load_holdout(spec: Spec) -> dict[str, Any]:
@@ -56,6 +60,11 @@ def load_holdout(spec: Spec) -> dict[str, Any]:
     for name, part, file in zip(("selection", "confirmation"), parts, (SELECTION_FILE, CONFIRMATION_FILE), strict=True):
         part.save(Path(spec.folder) / file)
         found[name] = {"rows": part.rows, "sha256": part.digest()}
+    if section.request_log:
+        rows, notes = logged.read(manifest, holdout.padding)
+        rows.save(Path(spec.folder) / LOGGED_FILE)
+        distinct = len(np.unique(rows.slices[logged.DISTINCT]))
+        found["logged"] = {"rows": rows.rows, "distinct": distinct, "sha256": rows.digest(), "notes": notes}
     return found
 
 
@@ -150,6 +159,8 @@ def score(spec: Spec) -> dict[str, Any]:
         found = _every(runtime, holdout, deployment, alone=True)
     _save(spec, spec.target, found)
     drift_reference.write_outputs(Path(spec.folder), spec.target, found, holdout, deployment)
+    if logged_failed := _score_logged(spec, runtime, deployment, alone=company["rows_alone"]):
+        company["logged"] = {"failed": logged_failed}
     if is_source:
         bounds = limits.read(Path(spec.folder)).bounds
         kept = kept_rows.choose(holdout, found, deployment.model, bounds, deployment.holdout.keep)
@@ -157,6 +168,45 @@ def score(spec: Spec) -> dict[str, Any]:
         return {**company, **_evidence(spec, holdout, found, found, is_source)}
     evidence = _evidence(spec, holdout, found, _scores(spec, spec.made[0].name), is_source)
     return {**company, **evidence, "edges": _edges(spec, runtime, holdout, deployment)}
+
+
+def _score_logged(spec: Spec, runtime: Runtime, deployment: Deployment, *, alone: bool) -> str:
+    """Keep a variant's judged output on the logged rows; say why it has none where it refuses them."""
+    file = Path(spec.folder) / LOGGED_FILE
+    if not file.exists():
+        return ""
+    try:
+        found = scoring.every(runtime, Holdout.load(file), [deployment.judged], alone=alone)
+    except BuildError as error:
+        return error.message.replace("of the holdout", "of the logged ones")
+    arrays.save(_logged_file(spec, spec.target), found)
+    return ""
+
+
+def _logged_file(spec: Spec, name: str) -> Path:
+    return Path(spec.folder) / f"logged-{name}.npz"
+
+
+def judge_logged(spec: Spec) -> dict[str, Any]:
+    """Compare every variant that answered the logged rows with the source model on them."""
+    manifest = manifest_of(spec)
+    judged, source = manifest.deployment.judged, spec.made[0].name
+    found = {}
+    for name in [made.name for made in spec.made if _logged_file(spec, made.name).exists()]:
+        with np.load(_logged_file(spec, name), allow_pickle=False) as kept:
+            found[name] = kept[judged]
+    if source not in found:
+        return {}
+    holdout, own = _load(spec, CONFIRMATION_FILE), _scores(spec, source)[judged]
+    budget = judging.budget_of(manifest, holdout, own)
+    return logged_rows.judge(
+        found,
+        Holdout.load(Path(spec.folder) / LOGGED_FILE),
+        source=source,
+        decisions=AGREEMENT in budget or are_decisions(own, holdout.labels, budget),
+        confidence=manifest.deployment.quality.confidence,
+        budget=budget,
+    )
 
 
 def _edges(spec: Spec, runtime: Runtime, holdout: Holdout, deployment: Deployment) -> list[dict[str, Any]]:
@@ -235,6 +285,7 @@ STEPS: dict[str, Callable[[Spec], dict[str, Any]]] = {
     "score": score,
     "tune": tune,
     "judge": judge,
+    "judge logged": judge_logged,
     "race": run_race,
 }
 

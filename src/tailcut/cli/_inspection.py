@@ -81,6 +81,7 @@ class Inspection:
             )
         with self._step("load"):
             await engine.start()
+            await engine.close_request_log()  # what is sent here is no client's
         opened = engine.opened
         report.executor, report.executors, report.rows_alone = opened.executor, opened.executors, opened.rows_alone
         report.executor_reason = opened.executor_reason

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.cli._deployment_figures import Deployed, batches_at, lines_of, requests_at
+from tailcut.cli.console import note
 from tailcut.errors import LoadTestError
 from tailcut.load.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
+from tailcut.load.replay import is_replay, read_arrivals
 from tailcut.manifest import Batching, Manifest, Slo
 from tailcut.models.runtimes.tuning import tuned_points, tuned_spread
 from tailcut.scheduler.batching_delay import Window
@@ -42,6 +44,7 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
         timeout_ms: deadline of a request.
         target: the SLO's latency objective that the lines are judged by: (percentile, milliseconds); None: no SLO.
         rows_alone: whether each row runs alone, those of one request too.
+        arrivals: the kind; of a request log (``replayed``), which has its own rows, what it is.
     """
 
     cost_ms: dict[int, float]
@@ -62,6 +65,7 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     rows: int
     seed: int
+    replayed: bool = False
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +96,53 @@ class Known(NamedTuple):
     found_in: str
     sigma: float | None = None
     rows_alone: bool = False
+
+
+class Traffic(NamedTuple):
+    """Requests of a log: when each came, and what the scheduler looks at.
+
+    Attributes:
+        said: what it is, for people.
+    """
+
+    arrivals_ns: npt.NDArray[np.int64]
+    rows: list[int]
+    priorities: list[int]
+    tenants: list[str]
+    said: str
+
+    @property
+    def duration_s(self) -> float:
+        """From the first request to the last."""
+        return float(self.arrivals_ns[-1]) / 1e9
+
+
+def read_traffic(log: str, arrivals: str, rows: int) -> Traffic:
+    """Read a request log, and tell what is to know of it.
+
+    Raises:
+        LoadTestError: it is none, or a flag says what the log does.
+    """
+    if not is_replay(log):
+        raise LoadTestError(
+            f"--replay: {log} is no request log", hint="name the folder of request_log.path, or a file in it"
+        )
+    for flag, is_given in (("--arrivals", arrivals != "poisson"), ("--rows", rows > 1)):
+        if is_given:
+            raise LoadTestError(f"{flag} and --replay were both given", hint=f"leave {flag} out: the log says it")
+    found = read_arrivals(log)
+    sampled = [line for line in found.differences() if "sample" in line]
+    for line in (*found.notes, *sampled):
+        note(f"{log}: {line}")
+    counts = found.rows()
+    many = f"{min(counts)} to {max(counts)} rows" if min(counts) < max(counts) else f"{counts[0]} rows"
+    return Traffic(
+        arrivals_ns=trace_ns(found.times_s()),
+        rows=counts,
+        priorities=[record.priority for record in found.records],
+        tenants=[str(record.tenant) for record in found.records],
+        said=f"replay of {log} ({len(counts)} requests of {many})",
+    )
 
 
 def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: bool) -> Known:
@@ -140,15 +191,17 @@ def play(
     rates: Sequence[float],
     executors: Sequence[int],
     measured: Measured | None = None,
+    traffic: Traffic | None = None,
 ) -> Iterator[Line]:
     """Simulate every rate with every number of executors.
 
     Args:
         measured: the deployment, as it was measured; None: all that is known is in ``assumed``.
+        traffic: of a request log, stretched to each rate that is not 0; None: arrivals and rows are as assumed.
     """
     limit_ns = _limit_ns(batching, slo)
     for rate in rates:
-        arrivals = _arrivals(assumed, rate)
+        arrivals = _arrivals(assumed, rate) if traffic is None else scaled(traffic.arrivals_ns, rate)
         known = {rows: ms * 1e6 for rows, ms in assumed.cost_ms.items()}
         if measured is not None:
             known = batches_at(measured, known, rate)
@@ -172,7 +225,9 @@ def play(
                 inline=assumed.inline and count == 1,
                 cores=assumed.cores,
                 hook_wait=measured.hook_wait if measured is not None else 0.0,
-                rows=(assumed.rows,),
+                rows=(assumed.rows,) if traffic is None else traffic.rows,
+                priorities=(0,) if traffic is None else traffic.priorities,
+                tenants=("",) if traffic is None else traffic.tenants,
             )
             yield _line(rate, count, simulate(scenario), assumed)
 
@@ -266,14 +321,15 @@ def render(assumed: Assumptions, lines: Sequence[Line]) -> str:
     where = (
         "on the event loop" if assumed.inline else f"on {assumed.cores:g} core(s) shared by all" * bool(assumed.cores)
     )
-    each = f"{assumed.rows} rows each, " if assumed.deployed is None else ""
+    came = assumed.arrivals if assumed.replayed else f"{assumed.arrivals} arrivals"
+    each = f"{assumed.rows} rows each, " if assumed.deployed is None and not assumed.replayed else ""
     request = f"{assumed.request_us:g} us on the event loop per request" if assumed.deployed is None else ""
     head = [
         *([assumed.missing] if assumed.deployed is None else lines_of(assumed.deployed)),
         f"batch duration by rows: {costs} ({assumed.cost_from}), noise {assumed.sigma:.0%}, "
         f"hiccups {assumed.hiccups:.2%}",
         *(["each row runs alone: other rows in its batch would change its answer"] if assumed.rows_alone else []),
-        f"{assumed.arrivals} arrivals for {assumed.duration_s:g} s, {each}deadline {assumed.timeout_ms:g} ms; "
+        f"{came} for {assumed.duration_s:g} s, {each}deadline {assumed.timeout_ms:g} ms; "
         f"{', '.join(filter(None, (request, f'batches {where}' if where else '')))}".rstrip("; "),
         "",
         "    rate/s  exec     p50 ms     p95 ms     p99 ms  goodput/s    shed   late  rows/batch  busy  loop  SLO",

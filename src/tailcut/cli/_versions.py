@@ -83,6 +83,7 @@ def summary(version: Version) -> Iterable[str]:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in constant.items())
         yield f"a constant answer: {figures}"
     yield from build_figures.rows_alone(version)
+    yield from build_figures.logged(version)
     if cpu and holdout:
         yield (
             f"on {cpu['model']}, {cpu['cores']} cores ({', '.join(cpu['flags'])}); holdout of {holdout['rows']} rows"

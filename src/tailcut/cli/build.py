@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             ("tailcut build", "build every variant of ./tailcut.toml and promote the best"),
             ("tailcut build --quantize", "the INT8 recipes too"),
+            ("tailcut build --replay requests/", "also compare the variants' answers to logged requests"),
             ("tailcut build --set quality.budget.auc=0.002 --json build.json", "a tighter budget; write the evidence"),
         ),
     )(build)
@@ -48,6 +49,14 @@ def build(
             help="Start from the portable base of this version (promoted, latest or an id) instead of model.source.",
         ),
     ] = None,
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOG",
+            help="Also compare each variant with the source model on the rows of this request log "
+            "(holdout.request_log).",
+        ),
+    ] = None,
     list_recipes: Annotated[
         bool, typer.Option("--list", help="List recipes and whether each applies on this machine; build nothing.")
     ] = False,
@@ -64,7 +73,7 @@ def build(
     from tailcut.builder import build as make
     from tailcut.cli._build_progress import shown
 
-    flags = (_recipes(recipes), _quantize(quantize), time_limit)
+    flags = (_recipes(recipes), _quantize(quantize), time_limit, _logged(replay))
     subject = load_subject(manifest, model, settings, *flags, keep_unset=True)
     if list_recipes:
         _list(subject.manifest)
@@ -164,6 +173,11 @@ def _recipes(names: str | None) -> str | None:
         return None
     quoted = ", ".join(f'"{name.strip()}"' for name in names.split(",") if name.strip())
     return f"build.recipes=[{quoted}]"
+
+
+def _logged(path: str | None) -> str | None:
+    """Turn a path, which is relative to the current folder, into an override."""
+    return None if path is None else f"holdout.request_log={Path(path).absolute()}"
 
 
 def _quantize(wanted: bool | None) -> str | None:

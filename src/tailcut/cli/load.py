@@ -29,6 +29,10 @@ def register(app: typer.Typer) -> None:
                 "tailcut load http://127.0.0.1:8700/predict/risk --payloads bodies.jsonl --slo p95=25ms,errors=0.1%",
                 "exit code 1 if the SLO is missed",
             ),
+            (
+                "tailcut load http://127.0.0.1:8700 --replay requests/ --speed 2",
+                "a request log again, each request at its time, twice as fast",
+            ),
             ("tailcut load URL --payloads traffic:board --slo p95=25ms --find-capacity", "highest rate within the SLO"),
             ("tailcut load URL --ramp 10:500 --duration 60s --json out.json --raw out.npz", "write result and samples"),
         ),
@@ -44,6 +48,15 @@ def load(
     trace: Annotated[
         str, typer.Option(metavar="FILE", help="Send at the times in this file: one per line, in seconds.")
     ] = "",
+    replay: Annotated[
+        str,
+        typer.Option(
+            metavar="LOG",
+            help="Send the requests of this request log (a folder or a file) again, each to its own route at its own "
+            "time; the rate of a sample is raised to that of all requests.",
+        ),
+    ] = "",
+    speed: Annotated[float, typer.Option(help="With --replay or --trace: how many times as fast as they came.")] = 1.0,
     arrivals: Annotated[str, typer.Option(help="Arrival process: poisson or constant.")] = "poisson",
     duration: Annotated[str, typer.Option(help="Duration of the measurement.")] = "30s",
     warmup: Annotated[str, typer.Option(help="Load before the measurement; not counted.")] = "2s",
@@ -51,7 +64,8 @@ def load(
         str,
         typer.Option(
             metavar="SOURCE",
-            help="Request bodies: a .jsonl file with one per line, or module:callable (seed) that yields them.",
+            help="Request bodies: a .jsonl file with one per line, a request log, or module:callable (seed) that "
+            "yields them.",
         ),
     ] = "",
     method: Annotated[str, typer.Option(help="HTTP method.", show_default="POST with payloads, else GET")] = "",
@@ -78,15 +92,17 @@ def load(
     """
     from tailcut.load import LoadPlan
     from tailcut.load.payloads import check_payloads
-    from tailcut.load.plan import check_plan, parse_url, read_trace
+    from tailcut.load.plan import check_plan, intended_times, parse_url
 
     sys.path.insert(0, "")  # payload modules of the current folder
     with usage():
+        trace, payloads = _replayed(replay, trace, payloads)
         plan = LoadPlan(
             url=url,
             rate=rate,
             ramp=_ramp(ramp),
             trace=trace,
+            speed=speed,
             arrivals=_kind(arrivals),
             duration_s=seconds("--duration", duration),
             warmup_s=seconds("--warmup", warmup),
@@ -106,7 +122,7 @@ def load(
         if find_capacity:
             _check_search(plan, raw)
         elif plan.trace:
-            read_trace(Path(plan.trace))
+            intended_times(plan)
         _check_files(json_path, raw)
     met = _search(plan, json_path, max_search_s) if find_capacity else _run(plan, json_path, raw)
     if not met:
@@ -146,6 +162,25 @@ def _search(plan: LoadPlan, json_path: Path | None, max_total_s: float) -> bool:
         save_result(found, json_path)
         note(f"wrote {json_path}")
     return found.rate > 0
+
+
+def _replayed(replay: str, trace: str, payloads: str) -> tuple[str, str]:
+    """Return trace and payloads; both are the request log where one is replayed, of which is told what is to know."""
+    if not replay:
+        return trace, payloads
+    for flag, given in (("--trace", trace), ("--payloads", payloads)):
+        if given:
+            raise LoadTestError(f"{flag} and --replay exclude each other", hint="leave one of them out")
+    from tailcut.load.replay import is_replay, read_replay
+
+    if not is_replay(replay):
+        raise LoadTestError(
+            f"--replay: {replay} is no request log", hint="name the folder of request_log.path, or a file in it"
+        )
+    found = read_replay(replay)
+    for line in (*found.notes, *found.differences()):
+        note(f"{replay}: {line}")
+    return replay, replay
 
 
 def _check_search(plan: LoadPlan, raw: Path | None) -> None:

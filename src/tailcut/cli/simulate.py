@@ -43,6 +43,7 @@ def register(app: typer.Typer) -> None:
                 "without a manifest",
             ),
             ("tailcut simulate --arrivals times.txt --rate 0", "replay a trace at its own rate"),
+            ("tailcut simulate --replay requests/ --executors 1,2", "the arrivals and rows of a request log"),
         ),
     )(simulate)
 
@@ -52,8 +53,13 @@ def simulate(
     model: ModelName = "",
     settings: Settings = None,
     rate: Annotated[
-        str, typer.Option(metavar="R,R,...", help="Requests per second; 0: the rate of the trace.")
-    ] = "100",
+        str,
+        typer.Option(
+            metavar="R,R,...",
+            help="Requests per second; 0: the rate of the trace.",
+            show_default="100; with --replay the log's own",
+        ),
+    ] = "",
     executors: Annotated[
         str,
         typer.Option(metavar="N,N,...", help="Executor counts.", show_default="1; with --measure the deployment's"),
@@ -61,6 +67,14 @@ def simulate(
     arrivals: Annotated[
         str, typer.Option(metavar="KIND", help="poisson, constant, burst (0.25 s on, 0.25 s off), or a trace file.")
     ] = "poisson",
+    replay: Annotated[
+        str,
+        typer.Option(
+            metavar="LOG",
+            help="Take arrival times, rows, priorities and tenants from this request log (a folder or a file); with "
+            "--measure its bodies, too. The rate of a sample is raised to that of all requests.",
+        ),
+    ] = "",
     duration: Annotated[str, typer.Option(help="Duration of the arrivals.")] = "30s",
     rows: Annotated[int, typer.Option(min=1, help="Rows per request.")] = 1,
     cost: Annotated[
@@ -83,7 +97,7 @@ def simulate(
         str,
         typer.Option(
             metavar="SOURCE",
-            help="With --measure: request bodies, a .jsonl file or module:callable.",
+            help="With --measure: request bodies, a .jsonl file, a request log or module:callable.",
             show_default="ladder.traffic",
         ),
     ] = "",
@@ -124,10 +138,13 @@ def simulate(
     from tailcut.manifest import Batching, Slo
 
     with usage():
-        rates = _numbers("--rate", rate)
+        traffic = _simulation.read_traffic(replay, arrivals, rows) if replay else None
+        arrivals, payloads = (replay, payloads or replay) if traffic is not None else (arrivals, payloads)
+        rates = _numbers("--rate", rate or ("0" if traffic is not None else "100"))
         counts = [int(one) for one in _numbers("--executors", executors, whole=True)] if executors else []
         given = _costs(cost)
-        _simulation.check_arrivals(arrivals, rates)
+        if traffic is None:
+            _simulation.check_arrivals(arrivals, rates)
         subject = _subject(manifest, model, settings, needed=not given)
         loaded = subject.manifest if subject is not None else None
         asked = measure and loaded is not None and bool(payloads or loaded.deployment.ladder.traffic)
@@ -152,13 +169,14 @@ def simulate(
             deployed=_deployed(measured),
             inline=inline or (measured is not None and measured.executor == "inline"),
             cores=1.0 if shared_core else measured.cores if measured is not None else 0.0,
-            arrivals=arrivals,
-            duration_s=parse_duration_s(duration),
+            arrivals=arrivals if traffic is None else traffic.said,
+            duration_s=parse_duration_s(duration) if traffic is None else traffic.duration_s,
             rows=rows,
             seed=seed,
+            replayed=traffic is not None,
         )
     counts = counts or [measured.executors if measured is not None else 1]
-    lines: list[Line] = list(_simulation.play(assumed, batching, slo, rates, counts, measured))
+    lines: list[Line] = list(_simulation.play(assumed, batching, slo, rates, counts, measured, traffic))
     write(_simulation.render(assumed, lines))
     if json_path is not None:
         found = {"assumed": assumed, "lines": lines}

@@ -15,6 +15,7 @@ EXTRA_OF_MODULE = {
     "onnxscript": "build",
     "opentelemetry": "otel",
     "openvino": "openvino",
+    "pyarrow": "parquet",
     "redis": "redis",
     "safetensors": "text-build",
     "sentence_transformers": "text-build",

@@ -12,9 +12,7 @@ import msgspec
 from tailcut.common.json_values import UNREADABLE, decode, encode
 from tailcut.errors import LoadTestError
 from tailcut.load.plan import LoadPlan, Target
-
-Body = tuple[str, bytes]
-"""Path (empty: the URL's own) and body."""
+from tailcut.load.replay import Body, goes_to, is_replay, read_replay
 
 
 def build_requests(plan: LoadPlan, target: Target, count: int) -> list[bytes]:
@@ -24,18 +22,21 @@ def build_requests(plan: LoadPlan, target: Target, count: int) -> list[bytes]:
         LoadTestError: the payloads cannot be read, or yield something that is no body.
     """
     head_end = "".join(f"{name}: {value}\r\n" for name, value in plan.headers)
-    typed = any(name.lower() == "content-type" for name, _ in plan.headers)
-    if plan.payloads and not typed:
-        head_end += "Content-Type: application/json\r\n"
+    typed = any(name.lower() == "content-type" for name, _ in plan.headers) or not plan.payloads
     made: dict[Body, bytes] = {}
     requests: list[bytes] = []
+    logged = is_replay(plan.payloads)
     for body in islice(bodies(plan), plan.payload_offset + count):
         request = made.get(body)
         if request is None:
-            path, content = body
+            path, content, more = body
+            if logged and not goes_to(path, target.path):
+                path = target.path
+            if not typed and "content-type:" not in more:
+                more += "Content-Type: application/json\r\n"
             length = f"Content-Length: {len(content)}\r\n" if content or plan.http_method in {"POST", "PUT"} else ""
             head = f"{plan.http_method} {path or target.path} HTTP/1.1\r\nHost: {target.authority}\r\n"
-            request = made[body] = f"{head}{length}{head_end}\r\n".encode("latin-1") + content
+            request = made[body] = f"{head}{length}{head_end}{more}\r\n".encode("latin-1") + content
         requests.append(request)
     if len(requests) < plan.payload_offset + count:
         start = plan.payload_offset % len(requests)
@@ -83,7 +84,9 @@ def bodies(plan: LoadPlan) -> Iterator[Body]:
         LoadTestError: the payloads cannot be read, are empty, or yield something that is no body.
     """
     if not plan.payloads:
-        return cycle([("", b"")])
+        return cycle([Body("", b"")])
+    if is_replay(plan.payloads):
+        return read_replay(plan.payloads).bodies()
     if _is_made(plan.payloads):
         source: Iterable[object] = _call(plan.payloads, plan.seed if plan.payload_seed is None else plan.payload_seed)
     else:
@@ -146,11 +149,11 @@ def _as_body(item: object, source: str) -> Body:
     if isinstance(item, tuple) and len(item) == 2:
         path, item = str(item[0]), item[1]
     if isinstance(item, bytes):
-        return path, item
+        return Body(path, item)
     if isinstance(item, str):
-        return path, item.encode()
+        return Body(path, item.encode())
     if isinstance(item, dict | list):
-        return path, encode(item)
+        return Body(path, encode(item))
     raise LoadTestError(
         f"the payloads {source!r} yielded a {type(item).__name__}",
         hint="yield bytes, text, a JSON object or (path, body)",

@@ -13,6 +13,7 @@ from tailcut.common.redaction import without_secrets
 from tailcut.common.slo import Objectives
 from tailcut.errors import LoadTestError
 from tailcut.load.arrivals import Kind, Offsets, Pace, offsets_ns, steady, trace_ns
+from tailcut.load.replay import is_replay, read_arrivals, read_replay
 
 DEFAULT_RATE = 100.0
 
@@ -24,11 +25,13 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
         url: where requests go, http:// or https://; payloads may carry their own path.
         rate: requests per second; None where ``ramp`` or ``trace`` says it.
         ramp: requests per second at the start and at the end.
-        trace: file with one send time per line, in seconds.
+        trace: file with one send time per line, in seconds, or a request log.
         arrivals: ``poisson`` or ``constant``.
         duration_s: seconds that are measured; a trace has its own.
+        speed: how many times as fast as the trace's own times.
         warmup_s: seconds before them that are sent but not measured (of a trace: its first seconds).
-        payloads: a .jsonl file, or ``module:callable`` of (seed) that yields bodies or (path, body); empty: no body.
+        payloads: a .jsonl file, a request log, or ``module:callable`` of (seed) that yields bodies or (path, body);
+            empty: no body.
         method: HTTP method; empty: POST with payloads, GET without.
         headers: (name, value) pairs sent with each request.
         numbered: name of a header that carries each request's number in the order of sending; empty: none does.
@@ -45,6 +48,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
     ramp: tuple[float, float] | None = None
     trace: str = ""
+    speed: float = 1.0
     arrivals: Kind = "poisson"
     duration_s: float = 30.0
     warmup_s: float = 2.0
@@ -123,6 +127,8 @@ def check_plan(plan: LoadPlan) -> None:
         raise LoadTestError(f"{' and '.join(given)} exclude each other", hint="give one of --rate, --ramp and --trace")
     if plan.rate is not None and not 0 < plan.rate < inf:
         raise LoadTestError(f"--rate is {plan.rate:g} requests/s", hint="give a finite rate above 0")
+    if not 0 < plan.speed < inf:
+        raise LoadTestError(f"--speed is {plan.speed:g}", hint="give a finite number above 0; 2 is twice as fast")
     if plan.seed < 0:
         raise LoadTestError(f"--seed is {plan.seed}", hint="give a whole number of at least 0")
     if plan.connections < 1:
@@ -148,8 +154,12 @@ def intended_times(plan: LoadPlan) -> Offsets:
     Raises:
         LoadTestError: the pace or the trace is wrong.
     """
+    if is_replay(plan.trace):
+        # Where the bodies are the log's, too, those that cannot be sent again are left out of both.
+        read = read_replay if plan.payloads == plan.trace else read_arrivals
+        return trace_ns(read(plan.trace).times_s(plan.speed))
     if plan.trace:
-        return trace_ns(read_trace(Path(plan.trace)))
+        return trace_ns(read_trace(Path(plan.trace)) / plan.speed)
     if plan.ramp:
         pace = Pace(
             start_rate=plan.ramp[0],

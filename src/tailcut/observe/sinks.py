@@ -106,6 +106,10 @@ class Sinks:
         if batches:
             self.of_batches.append(sink)
 
+    def remove(self, sink: Sink) -> None:
+        """Hand it nothing any more."""
+        self.all.remove(sink)
+
     def requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         """See ``Sink.on_requests``."""
         self._each(self.all, lambda sink: sink.on_requests(model, requests))

@@ -64,7 +64,8 @@ def _first(source: str, most: int, seed: int) -> Iterator[tuple[str, bytes]]:
     if file.is_file():
         log = read_payload_log(file, rate=1.0)
         return (("", raw) for raw in log.bodies[:most])
-    return islice(bodies(LoadPlan(url="", payloads=source, seed=seed)), most)
+    made = bodies(LoadPlan(url="", payloads=source, seed=seed))
+    return ((body.path, body.content) for body in islice(made, most))
 
 
 def _payload(number: int, path: str, raw: bytes) -> Payload:

@@ -9,6 +9,7 @@ from typing import Any
 from tailcut.common.tensors import Keys
 from tailcut.common.timings import Timings
 from tailcut.errors import TailcutError
+from tailcut.observe.request_log.capture import Capture
 from tailcut.observe.traces.identity import RequestHeaders, Tracer
 from tailcut.observe.traces.trace_context import RequestTrace
 from tailcut.pipeline.served_variant import ServedVariant
@@ -33,6 +34,7 @@ class RequestContext:
         trace: its place in a trace, where that had to be known before its end.
         groups: its feature groups: name, begin and end (nanoseconds; 0 for those of the stage), hits, misses, stale.
         batches: in which its rows ran: see ``BatchItem.batch``.
+        logged: what the request log gets of it; None where it is not one of the sample.
     """
 
     served: ServedVariant | None = None
@@ -53,6 +55,7 @@ class RequestContext:
     disconnected: Callable[[], Awaitable[None]] | None = None
     gone = False
     waiting: asyncio.Future[Any] | None = None
+    logged: Capture | None = None
 
     def __init__(self, route: str, start_ns: int, deadline_ns: int, tenant: str, variant: str) -> None:
         self.route = route

@@ -13,6 +13,7 @@ from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import build_requests, count_bodies
 from tailcut.load.plan import parse_url
+from tailcut.load.replay import is_replay, read_replay
 from tailcut.profiler.payloads.diversity import Diversity, read_diversity, sample_for
 
 _TIMED = frozenset({"time", "payload"})
@@ -38,7 +39,7 @@ class PayloadLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_payload_log(path: Path, *, rate: float) -> PayloadLog:
-    """Read a file with one payload per line, or one ``{"time": ..., "payload": ...}`` per line.
+    """Read a file with one payload per line, or one ``{"time": ..., "payload": ...}`` per line, or a request log.
 
     Args:
         path: of the .jsonl file.
@@ -49,6 +50,8 @@ def read_payload_log(path: Path, *, rate: float) -> PayloadLog:
     Raises:
         ProfileError: the file cannot be read, a line is not JSON, or only some lines have times.
     """
+    if is_replay(str(path)):
+        return _replayed(path)
     found: list[tuple[float, bytes]] = []
     timed: bool | None = None
     for number, line in _lines(path):
@@ -67,6 +70,13 @@ def read_payload_log(path: Path, *, rate: float) -> PayloadLog:
     return PayloadLog(
         at_s=tuple(at_s - found[0][0] for at_s, _ in found), bodies=tuple(body for _, body in found), timed=bool(timed)
     )
+
+
+def _replayed(path: Path) -> PayloadLog:
+    """Read a request log; of a sample the times are those of the sample, as between repeats more requests came."""
+    replay = read_replay(str(path))
+    at_s = [(record.time_ns - replay.records[0].time_ns) / 1e9 for record in replay.records]
+    return PayloadLog(at_s=tuple(at_s), bodies=tuple(body.content for body in replay.bodies()), timed=True)
 
 
 def sent_payloads(payloads: str, *, rate: float, count: int, seed: int = 0) -> PayloadLog:

@@ -25,7 +25,17 @@ from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.bodies import Bodies
 from tailcut.protocol.encodings import decoded
-from tailcut.protocol.http import TIMEOUT, Body, HeaderMap, checked_tenant, name_request, tenant, timeout_ns
+from tailcut.protocol.http import (
+    TIMEOUT,
+    Body,
+    HeaderMap,
+    checked_tenant,
+    name_request,
+    request_id,
+    tenant,
+    timeout_ns,
+    traceparent,
+)
 from tailcut.protocol.local_model import LocalModel
 from tailcut.protocol.operator_log import told
 from tailcut.serving.deployment import Engine
@@ -166,6 +176,8 @@ class ModelPlane:
             context.tenant = named
         elif self._tenant_header:
             context.tenant = tenant(headers, self._tenant_header)
+        if context.logged is not None:
+            context.logged.name(request_id(headers), traceparent(headers))
         asked = headers.get(TIMEOUT)
         if asked is not None:
             self.bound(context, timeout_ns(asked))
@@ -194,7 +206,8 @@ class ModelPlane:
             TailcutError: see ``identify``, and what is wrong with its body.
         """
         self.identify(context, headers)
-        if self._alike and not context.asked_ns and not context.tenant:
+        # One that is logged is read before it is shed: a log without what was asked could not be replayed.
+        if self._alike and not context.asked_ns and not context.tenant and context.logged is None:
             refusal = self.engine.refused_unread(context.timings.start_ns)
             if refusal is not None:
                 raise refusal

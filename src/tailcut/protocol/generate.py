@@ -78,6 +78,8 @@ class Generate:
         asked = self._read(version, context, await self._plane.receive(context, headers, body))
         pipeline = self._engine.pipeline
         outputs = await pipeline.infer(context, asked.inputs, 1, pipeline.outputs)
+        if context.logged is not None:
+            context.logged.answer(outputs)
         return self._described(asked, outputs)
 
     async def _stream(self, version: str, context: RequestContext, headers: HeaderMap, body: Body) -> Events:
@@ -113,6 +115,8 @@ class Generate:
         if asked_ns:
             self._plane.bound_by_body(context, asked_ns)
         inputs = _inputs(request, parameters, pipeline.specs)
+        if context.logged is not None:
+            context.logged.take(inputs, "generate")
         context.timings.lap(Stage.VALIDATE, perf_counter_ns())
         served = pipeline.serving
         pipeline.admit(context, 1)

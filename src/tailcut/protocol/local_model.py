@@ -12,6 +12,7 @@ from tailcut.common.timings import Stage
 from tailcut.errors import TailcutError
 from tailcut.observe.traces.trace_context import CallerSpan
 from tailcut.pipeline.request_context import RequestContext
+from tailcut.pipeline.row_transform import encode_answer
 from tailcut.protocol.http import HeaderMap
 from tailcut.serving.deployment import Engine
 from tailcut.serving.feature_chains import by_entity
@@ -110,10 +111,15 @@ class LocalModel:
         self._plane.bound(context, max(min(left_ns, self._engine.timeout_ns), 1))
         context.timings.lap(Stage.RECEIVE, perf_counter_ns())
         pipeline = self._engine.pipeline
-        if by_entity(self._key, self._engine.deployment):
-            values = await pipeline.predict_entities(context, [_entity(row) for row in rows])
+        entities = [_entity(row) for row in rows] if by_entity(self._key, self._engine.deployment) else None
+        if context.logged is not None:
+            context.logged.take_values("rows" if entities is None else "entities", entities or rows)
+        if entities is not None:
+            values = await pipeline.predict_entities(context, entities)
         else:
             values = await pipeline.predict_rows(context, rows)
+        if context.logged is not None:
+            context.logged.reply = encode_answer(values)
         decoded = [msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value for value in values]
         return decoded, context.cache == "stale"
 

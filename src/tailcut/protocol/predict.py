@@ -64,15 +64,22 @@ class PredictRoutes:
         known = self._codecs.known
         codec = known[1] if known is not None and known[0]() is pipeline.serving else self._codecs.of(pipeline.serving)
         inference = codec.decode(raw, headers.get(BINARY_HEADER))
+        if context.logged is not None:
+            encoding = "json" if headers.get(BINARY_HEADER) is None else "binary"
+            context.logged.take(inference.inputs, encoding, inference.outputs)
         if inference.timeout_ns or inference.priority:
             self._plane.bound_by_body(context, inference.timeout_ns, inference.priority)
         context.timings.lap(Stage.VALIDATE, perf_counter_ns())
         pipeline.admit(context, inference.rows, recalls=pipeline.recalls_tensors)
         outputs = await pipeline.infer(context, inference.inputs, inference.rows, inference.outputs)
+        if context.logged is not None:
+            context.logged.answer(outputs)
         return codec.encode(inference, outputs)
 
     async def _predict(self, context: RequestContext, headers: HeaderMap, body: Body) -> bytes:
         raw = await self._plane.receive(context, headers, body)
+        if context.logged is not None:
+            context.logged.take_body(raw)
         pipeline = self._engine.pipeline
         context.request_id = request_id(headers)
         try:
@@ -91,4 +98,7 @@ class PredictRoutes:
             values = await pipeline.predict_rows(context, request.rows)
         else:
             raise BadRequest("the list is empty; at least one is needed", hint=_PREDICT_FORM)
-        return encode_answer({"model": self._engine.deployment.name, "predictions": values})
+        reply = encode_answer({"model": self._engine.deployment.name, "predictions": values})
+        if context.logged is not None:
+            context.logged.reply = reply
+        return reply

@@ -15,6 +15,7 @@ from tailcut.manifest import Manifest
 from tailcut.observe.failures import ModelFailures
 from tailcut.observe.model_sinks import DEVICE_BUSY, ModelSinks
 from tailcut.observe.path_metrics import READY
+from tailcut.observe.request_log import RequestLog, Sampler
 from tailcut.observe.sample import Sample, gauge
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import InFlight, RequestContext
@@ -74,6 +75,8 @@ class Engine:
         self.say: Callable[[str], None] = log.info
         self.follower: Follower | None = None
         self.statistics = Statistics(self.deployment.name, self.recorder)
+        self.request_log: RequestLog | None = None
+        self._sampler: Sampler | None = None
         self.streams = Streams()
         self.repository = Repository(self)
         self.fallbacks = Fallbacks(self)
@@ -112,6 +115,7 @@ class Engine:
             if read is not None:
                 await self.gone()
                 self.adopt(await asyncio.to_thread(read))
+            await self._open_request_log()
             self.repository, self.fallbacks = Repository(self), Fallbacks(self)
             follower = await self._open_follower()
             opened = await open_deployment(
@@ -153,6 +157,23 @@ class Engine:
                 self.follower = follower
                 follower.start()
             self.fallbacks.relieve(opened)
+
+    async def _open_request_log(self) -> None:
+        """Open the request log of the manifest, in place of an earlier one."""
+        await self.close_request_log()
+        if self.deployment.request_log.path:
+            self.request_log = opened = RequestLog(self.manifest)
+            opened.start()
+            self.host.sinks.add(opened)
+            self._sampler = opened.sampler
+
+    async def close_request_log(self) -> None:
+        """Write what the request log has; requests that end from now on are not logged."""
+        closing, self.request_log, self._sampler = self.request_log, None, None
+        if closing is not None:
+            self.sinks.flush()
+            self.host.sinks.remove(closing)
+            await asyncio.to_thread(closing.close)
 
     async def _open_follower(self) -> Follower | None:
         serve = self.deployment.serve
@@ -320,6 +341,13 @@ class Engine:
             logs.model.set(self.deployment.name)  # for what features, say, log in its course
         context = RequestContext(route, start_ns, start_ns + (timeout_ns or self.timeout_ns), tenant, self._variant)
         self.in_flight[context] = None
+        sampler = self._sampler
+        if sampler is not None:
+            left = sampler.left
+            if left:
+                sampler.left = left - 1
+            else:
+                context.logged = sampler.draw()
         return context
 
     def end(self, context: RequestContext, code: str) -> None:
@@ -363,6 +391,8 @@ class Engine:
         yield READY(float(self.is_ready))
         yield from self.recorder.latency.samples()
         yield IN_FLIGHT(len(self.in_flight))
+        if self.request_log is not None:
+            yield from self.request_log.samples()
         if self.variants is None:
             return
         opened = self.variants.opened

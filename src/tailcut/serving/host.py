@@ -197,6 +197,7 @@ class Host:
         finally:
             for engine in self.engines.values():
                 engine.sinks.flush()
+                await engine.close_request_log()
             self._state.drift.stop()
             if self.history is not None:
                 self.history.stop()

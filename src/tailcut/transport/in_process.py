@@ -184,13 +184,18 @@ class InProcessModel:
                 "predict takes either rows or entities", hint="call predict(rows=[{...}]) or predict(entities=[...])"
             )
         pipeline = self._engine.pipeline
+        given = _plain_rows(rows) if rows is not None else _plain(_listed(entities, "entities"), "entities")
+        if context.logged is not None:
+            context.logged.take_values("rows" if rows is not None else "entities", given)
         if rows is not None:
-            values = await pipeline.predict_rows(context, _plain_rows(rows))
+            values = await pipeline.predict_rows(context, given)
         else:
-            given = _plain(_listed(entities, "entities"), "entities")
             context.timings.lap(Stage.VALIDATE, perf_counter_ns())
             values = await pipeline.predict_entities(context, given)
-        found: list[Any] = decode(_ANY, encode_answer(values))
+        reply = encode_answer(values)
+        if context.logged is not None:
+            context.logged.reply = reply
+        found: list[Any] = decode(_ANY, reply)
         return found
 
     async def _infer(self, context: RequestContext, headers: HeaderMap, ask: _Ask) -> Arrays:
@@ -203,10 +208,14 @@ class InProcessModel:
         pipeline = self._engine.pipeline
         codec = self._codecs.of(pipeline.serving)
         inference = codec.check(inputs, names)
+        if context.logged is not None:
+            context.logged.take(inference.inputs, "local", inference.outputs)
         context.timings.lap(Stage.VALIDATE, perf_counter_ns())
         caches = pipeline.recalls_tensors
         pipeline.admit(context, inference.rows, recalls=caches)
         found = await pipeline.infer(context, inference.inputs, inference.rows, inference.outputs)
+        if context.logged is not None:
+            context.logged.answer(found)
         return {name: _own(codec.finite(name, found[name]), shared=caches) for name in inference.outputs}
 
 

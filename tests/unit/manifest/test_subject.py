@@ -115,4 +115,4 @@ def test_one_manifest_keeps_its_own_server(folder: Path) -> None:
     files, settings = serve_arguments(found(folder / "child"), settings=["serve.variant=int8"])
     assert files == [path]
     assert settings[:3] == ["server.drain=100ms", "server.grpc_port=0", "observe.history.path=off"]
-    assert settings[3:] == ["observe.alerts.enabled=false", "serve.variant=int8"]
+    assert settings[3:] == ["observe.alerts.enabled=false", 'request_log.path=""', "serve.variant=int8"]

@@ -145,7 +145,7 @@ def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path, bounds: Seq
     )
     registry.promote(deployment.name, version.id, made[0].name)
     plain = to_plain(deployment)
-    for section in ("features", "cache", "ladder", "holdout", "quality", "serve", "observe"):
+    for section in ("features", "cache", "ladder", "holdout", "quality", "serve", "observe", "request_log"):
         plain.pop(section, None)
     plain["python_path"] = [str((manifest.directory / each).resolve()) for each in deployment.python_path]
     plain["model"] = {**plain["model"], "source": _absolute(manifest, deployment.model.source)}

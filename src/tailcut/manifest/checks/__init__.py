@@ -15,6 +15,7 @@ from tailcut.manifest.checks.bounds import bounds_problems
 from tailcut.manifest.checks.cache import cache_problems
 from tailcut.manifest.checks.features import feature_problems
 from tailcut.manifest.checks.names import name_problems
+from tailcut.manifest.checks.request_log import request_log_problems
 from tailcut.manifest.checks.server import server_problems
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.schema import Deployment, Tensor
@@ -45,6 +46,7 @@ def problems(deployment: Deployment) -> Iterator[ManifestError]:
         _columns,
         _drift,
         bounds_problems,
+        request_log_problems,
         _rung_names,
     )
     for check in checks:

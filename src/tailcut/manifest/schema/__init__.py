@@ -23,6 +23,7 @@ from tailcut.manifest.schema.drift import Drift
 from tailcut.manifest.schema.features import FeatureGroup, Features
 from tailcut.manifest.schema.model import Datatype, Field, Model, Tensor
 from tailcut.manifest.schema.observe import Alerts, History, Observe
+from tailcut.manifest.schema.request_log import RequestLog
 from tailcut.manifest.schema.server import Server
 from tailcut.manifest.section import NAME_PATTERN, Section
 
@@ -48,6 +49,7 @@ __all__ = [
     "PredictionCache",
     "Quality",
     "Registry",
+    "RequestLog",
     "Rung",
     "Serve",
     "Server",
@@ -279,6 +281,7 @@ class Deployment(Section, frozen=True, kw_only=True):
     drift: Annotated[Drift, Meta(description="drift")] = Drift()
     server: Annotated[Server, Meta(description="the HTTP server")] = Server()
     observe: Annotated[Observe, Meta(description="what is seen of the running server")] = Observe()
+    request_log: Annotated[RequestLog, Meta(description="the request log")] = RequestLog()
     ladder: Annotated[Ladder, Meta(description="the before/after ladder")] = Ladder()
 
     @property

@@ -57,6 +57,15 @@ class Holdout(Section, frozen=True, kw_only=True):
             examples=["fraud"],
         ),
     ] = None
+    request_log: Annotated[
+        str,
+        Meta(
+            description="request log (folder or file, relative to the manifest) on whose rows each variant is compared "
+            "with the source model, beside the holdout; it needs no labels. A variant that is shown to disagree on "
+            "more than quality.budget.agreement allows is refused",
+            examples=["requests"],
+        ),
+    ] = ""
     selection: Annotated[
         Share,
         Meta(description="share of rows for calibration and selection; the verdict uses the other rows"),

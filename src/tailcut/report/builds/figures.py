@@ -58,6 +58,31 @@ def rows_alone(version: Version) -> list[str]:
     ]
 
 
+def logged(version: Version) -> list[str]:
+    """One line on the logged rows, then one per variant: how far it agrees with the source model on them."""
+    rows = version.evidence.get("holdout", {}).get("logged")
+    if not rows:
+        return []
+    lines = [f"logged requests: {rows['rows']:,} rows, {rows['distinct']:,} distinct, without labels", *rows["notes"]]
+    for name, each in version.variants.items():
+        found = each.evidence.get("logged", {})
+        if "failed" in found:
+            lines.append(f"{name} on logged rows: not compared: {found['failed']}")
+        elif found.get("agree") is not None:
+            lines.append(
+                f"{name} on logged rows: agrees with the source model on {found['agree']:.2%} "
+                f"(at most {found['disagree_upper']:.2%} differ), {_divergence(found)}"
+            )
+        elif found:
+            lines.append(f"{name} on logged rows: {_divergence(found)} from the source model")
+        lines += [f"WARNING: {name}: {found['warning']}"] if "warning" in found else []
+    return lines
+
+
+def _divergence(found: Mapping[str, Any]) -> str:
+    return f"mean {found['divergence'].replace('-', ' ')} {found['divergence_mean']:.3g}"
+
+
 def _change(evidence: Mapping[str, Any]) -> str:
     found = evidence.get("neighbour") or {}
     seen = [

@@ -81,9 +81,8 @@ def _variants(version: Version, promotion: Promotion | None) -> str:
         for row in rows
     ]
     made = [f"{name} refused: {one.refused}" for name, one in version.variants.items() if one.sha256 and one.refused]
-    notes = "".join(
-        f"<li>{escape(line)}</li>" for line in (*made, *figures.rows_alone(version), *figures.not_made(version))
-    )
+    told = (*made, *figures.rows_alone(version), *figures.logged(version), *figures.not_made(version))
+    notes = "".join(f"<li>{escape(line)}</li>" for line in told)
     return _section("Variants", "", f"{_table(head, cells)}<ul>{notes}</ul>")
 
 

@@ -144,6 +144,8 @@ class _ModelInferences:
     async def _whole(self, call: RequestContext, headers: HeaderMap, source: tuple[_Message, int]) -> bytes:
         pipeline, codec, inference = self._admitted(call, headers, *source)
         outputs = await pipeline.infer(call, inference.inputs, inference.rows, inference.outputs)
+        if call.logged is not None:
+            call.logged.answer(outputs)
         return codec.encode(inference, outputs).SerializeToString()
 
     async def _parts(self, call: RequestContext, headers: HeaderMap, source: tuple[_Message, int, Emit]) -> bytes:
@@ -153,6 +155,8 @@ class _ModelInferences:
         runtime = self._engine.opened.streaming
         if runtime is None:
             outputs = await pipeline.infer(call, inference.inputs, inference.rows, inference.outputs)
+            if call.logged is not None:
+                call.logged.answer(outputs)
             await emit(_marked(codec.encode(inference, outputs), is_final=True))
         else:
             await self._streamed(call, codec, inference, runtime, emit)
@@ -184,6 +188,8 @@ class _ModelInferences:
         pipeline = pipeline_of(self._engine, request.model_name, request.model_version)
         codec = self._codecs.of(pipeline.serving)
         inference = codec.decode(request)
+        if call.logged is not None:
+            call.logged.take(inference.inputs, "grpc", inference.outputs)
         call.priority = priority(inference.parameters)
         self._plane.bound(call, timeout_ns(inference.parameters))
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())

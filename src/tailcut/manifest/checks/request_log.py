@@ -1,0 +1,39 @@
+"""Combinations of request log settings that no single key forbids and that still cannot work. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tailcut.common.units import format_size
+from tailcut.errors import ManifestError
+from tailcut.manifest.schema import Deployment
+
+
+def request_log_problems(deployment: Deployment) -> Iterator[ManifestError]:
+    """Yield what cannot work of the request log."""
+    log = deployment.request_log
+    for key, value, example in (
+        ("share", log.share, '"1%"'),
+        ("rotate_size", log.rotate_size_bytes, '"64MiB"'),
+        ("rotate_age", log.rotate_age_s, '"1h"'),
+    ):
+        if not value:
+            yield ManifestError(
+                f"request_log.{key} is 0", hint=f"write for example {example}; an empty request_log.path is off"
+            )
+    if log.hash and not log.hash_key:
+        yield ManifestError(
+            "request_log.hash names fields, but request_log.hash_key is empty",
+            hint="name a file with at least 16 random bytes, or an environment variable as 'env:NAME'",
+        )
+    if log.keep_bytes < 2 * log.rotate_size_bytes:
+        yield ManifestError(
+            f"request_log.keep is {format_size(log.keep_bytes)}, less than two files of request_log.rotate_size "
+            f"({format_size(log.rotate_size_bytes)}): the log would be deleted while it is written",
+            hint="raise keep, or lower rotate_size",
+        )
+    for name in log.hash:
+        if name in log.drop:
+            yield ManifestError(
+                f"request_log: {name} is in hash and in drop", hint="name it in one: what is dropped has no hash"
+            )

@@ -1,0 +1,242 @@
+"""The files of one model's request log: appended to, rotated by size and age, the oldest deleted. One thread owns them.
+
+A file is locked (flock) while it is written, so that other processes with the same folder neither delete nor convert
+it. A kill leaves whole lines and maybe a torn last one: of .jsonl a part of a line, of .jsonl.gz a part of a member of
+the file (each write is a gzip member of its own, RFC 1952, 2.2).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import logging
+import os
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tailcut.manifest import RequestLog as Section
+
+log = logging.getLogger("tailcut.server")
+
+_FORM = r"-\d{8}T\d{6}Z-[0-9a-f]{8}-\d{6}\.(jsonl|jsonl\.gz|parquet)"
+_RETRY_S = 1.0
+"""Between two tries to open a file where none can be written."""
+
+Convert = Callable[[Path], Path]
+"""Turns a complete .jsonl file into another one, deletes it, and returns the other; raises OSError."""
+
+
+def names_of(model: str = "") -> re.Pattern[str]:
+    """Return the pattern of the names of a model's files; of any model's where it is empty."""
+    return re.compile((re.escape(model) if model else r"[A-Za-z0-9_.-]+") + _FORM)
+
+
+class LogFiles:
+    """Appends lines to files of a folder.
+
+    Args:
+        folder: made where it is not there, readable by its owner only.
+        model: name of the model, and begin of the files' names.
+        section: sizes, ages and the format.
+        wall_ns: the time of day, for names.
+        clock_s: a clock that never goes back, for ages.
+        convert: makes a Parquet file; None where the format is another.
+
+    Attributes:
+        size_bytes: of all files of the model, as of the last rotation and what was written since.
+        lost: lines that could not be written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        model: str,
+        section: Section,
+        *,
+        wall_ns: Callable[[], int],
+        clock_s: Callable[[], float],
+        convert: Convert | None = None,
+    ) -> None:
+        self._folder = folder
+        self._model = model
+        self._names = names_of(model)
+        self._rotate_bytes, self._rotate_age_s = int(section.rotate_size_bytes), float(section.rotate_age_s)
+        self._keep_bytes = int(section.keep_bytes)
+        self._packed = section.format == "jsonl.gz"
+        self._wall_ns, self._clock_s = wall_ns, clock_s
+        self._convert = convert
+        self._id = secrets.token_hex(4)
+        self._number = 0
+        self._file = -1
+        self._path = Path()
+        self._written_bytes = 0
+        self._begun_s = 0.0
+        self._retry_s = float("-inf")
+        self._failing = 0
+        self.size_bytes = 0
+        self.lost = 0
+
+    def start(self) -> None:
+        """Take over what an earlier process left: convert what it could not, and keep the bound on the size."""
+        if not self._folder.exists():
+            return
+        try:
+            for path in self._listed():
+                self._converted(path)
+            self._prune()
+        except OSError as error:
+            self._failed(error, 0)
+
+    def write(self, lines: Sequence[bytes]) -> int:
+        """Append lines, all or none of them; returns how many were written. Never raises OSError."""
+        data = b"".join(lines)
+        if self._packed:
+            data = gzip.compress(data, 6, mtime=0)
+        try:
+            if self._file >= 0 and self._written_bytes and self._written_bytes + len(data) > self._rotate_bytes:
+                self.rotate()
+            if self._file < 0 and not self._open():
+                self._lose(len(lines))
+                return 0
+            self._append(data)
+        except OSError as error:
+            self._failed(error, len(lines))
+            return 0
+        self._recovered()
+        return len(lines)
+
+    def tick(self) -> None:
+        """Complete a file that has reached its age."""
+        if self._file >= 0 and self._clock_s() - self._begun_s >= self._rotate_age_s:
+            self.rotate()
+
+    def rotate(self) -> None:
+        """Complete the file that is written, if there is one."""
+        if self._file < 0:
+            return
+        path = self._path
+        os.close(self._file)
+        self._file = -1
+        try:
+            self._converted(path)
+            self._prune()
+        except OSError as error:
+            log.warning("request log: files beside %s cannot be deleted: %s", path, error.strerror)
+
+    # -- Inside ------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> bool:
+        """Begin a file; False where that failed a moment ago."""
+        now_s = self._clock_s()
+        if now_s < self._retry_s:
+            return False
+        self._retry_s = now_s + _RETRY_S
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._prune()
+        self._number += 1
+        moment = datetime.fromtimestamp(self._wall_ns() / 1e9, UTC).strftime("%Y%m%dT%H%M%SZ")
+        suffix = "jsonl.gz" if self._packed else "jsonl"
+        path = self._folder / f"{self._model}-{moment}-{self._id}-{self._number:06}.{suffix}"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with suppress(OSError):  # some file systems have no locks: another process may then delete the file early
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._file, self._path, self._written_bytes, self._begun_s = file, path, 0, now_s
+        self._retry_s = float("-inf")
+        return True
+
+    def _append(self, data: bytes) -> None:
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+        except OSError:
+            if written:
+                self._cut()
+            raise
+        self._written_bytes += len(data)
+        self.size_bytes += len(data)
+
+    def _cut(self) -> None:
+        """Take back a part of a write; where that fails, too, the file ends here."""
+        try:
+            os.ftruncate(self._file, self._written_bytes)
+        except OSError:
+            os.close(self._file)
+            self._file = -1
+
+    def _converted(self, path: Path) -> None:
+        if self._convert is None or path.suffix != ".jsonl":
+            return
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._convert(path)
+        except BlockingIOError:
+            return  # another process writes it
+        except Exception as error:  # of the format's package; the lines are still there
+            log.warning("request log: %s stays as it is, it cannot be converted: %s", path, error)
+        finally:
+            os.close(file)
+
+    def _listed(self) -> list[Path]:
+        """Return the model's files, the oldest first."""
+        found = [path for path in self._folder.iterdir() if self._names.fullmatch(path.name)]
+        return sorted(found, key=lambda path: path.name.removeprefix(self._model))
+
+    def _prune(self) -> None:
+        """Delete the oldest files, as far as there is no room for one more of full size."""
+        sizes = {}
+        with suppress(FileNotFoundError):
+            for path in self._listed():
+                with suppress(FileNotFoundError):
+                    sizes[path] = path.stat().st_size
+        total = sum(sizes.values())
+        for path, size in sizes.items():
+            if total + self._rotate_bytes <= self._keep_bytes:
+                break
+            if not _is_locked(path):
+                path.unlink(missing_ok=True)
+                total -= size
+        self.size_bytes = total
+
+    def _failed(self, error: OSError, lines: int) -> None:
+        if not self._failing:
+            log.error(
+                "the request log in %s cannot be written: %s; its records are dropped meanwhile",
+                self._folder,
+                error.strerror or error,
+            )
+            self._failing = 1
+        self._lose(lines)
+
+    def _lose(self, lines: int) -> None:
+        self.lost += lines
+        self._failing += lines
+
+    def _recovered(self) -> None:
+        if self._failing:
+            log.warning(
+                "request log: dropped %d records while %s could not be written", self._failing - 1, self._folder
+            )
+            self._failing = 0
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a process writes a file."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return False
