@@ -52,3 +52,24 @@ def percentile_ns(counts: Counts | Sequence[int], share: float) -> float:
     before = int(running[place - 1]) if place else 0
     within = (wanted - before) / max(int(running[place]) - before, 1)
     return exp(log(low) + (log(high) - log(low)) * min(max(within, 0.0), 1.0))
+
+
+def percentiles_ns(counts: Counts, shares: Sequence[float]) -> npt.NDArray[np.float64]:
+    """Return what ``percentile_ns`` does, of several histograms and shares at once.
+
+    Args:
+        counts: shape (histograms, ``PLACES``).
+
+    Returns:
+        shape (histograms, shares).
+    """
+    running = np.cumsum(counts, axis=1)
+    wanted = np.maximum(running[:, -1:] * np.asarray(shares), 1.0)
+    place = np.minimum((running[:, None, :] < wanted[:, :, None]).sum(-1), len(BOUNDS_NS) - 1)
+    rows = np.arange(len(counts))[:, None]
+    high = BOUNDS_NS[place].astype(np.float64)
+    low = np.where(place > 0, BOUNDS_NS[np.maximum(place - 1, 0)], high / RATIO)
+    before = np.where(place > 0, running[rows, np.maximum(place - 1, 0)], 0)
+    within = np.clip((wanted - before) / np.maximum(running[rows, place] - before, 1), 0.0, 1.0)
+    found = np.exp(np.log(low) + (np.log(high) - np.log(low)) * within)
+    return np.where(running[:, -1:] > 0, found, np.nan)
