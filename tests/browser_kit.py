@@ -35,10 +35,12 @@ class Page:
         errors: what the console and the network reported as errors.
     """
 
-    def __init__(self, socket: ClientConnection, session: str) -> None:
+    def __init__(self, socket: ClientConnection, session: str, pages: dict[str, Page]) -> None:
         self.errors: list[str] = []
         self._socket = socket
         self._session = session
+        self._pages = pages
+        pages[session] = self
         self._numbers = itertools.count(10)
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
@@ -50,8 +52,8 @@ class Page:
         self._socket.send(json.dumps(message))
         while True:
             found = json.loads(self._socket.recv(timeout=_REPLY_S))
-            self._note(found)
-            if found.get("id") == number:
+            self._pages[found["sessionId"]]._note(found)
+            if found.get("id") == number and found["sessionId"] == self._session:
                 assert "error" not in found, (method, found["error"])
                 return found["result"]
 
@@ -115,21 +117,26 @@ def browser(profile: Path) -> Iterator[Callable[[], Page]]:
     ):
         try:
             with connect(_address(profile, process), max_size=None, proxy=None) as socket:
-                yield lambda: _tab(socket)
+                pages: dict[str, Page] = {}
+                yield lambda: _tab(socket, pages)
         finally:
             process.kill()
 
 
-def _tab(socket: ClientConnection) -> Page:
-    target = _ask(socket, 1, "Target.createTarget", url="about:blank")["targetId"]
-    return Page(socket, _ask(socket, 2, "Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
+def _tab(socket: ClientConnection, pages: dict[str, Page]) -> Page:
+    target = _ask(socket, pages, 1, "Target.createTarget", url="about:blank")["targetId"]
+    session = _ask(socket, pages, 2, "Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+    return Page(socket, session, pages)
 
 
-def _ask(socket: ClientConnection, number: int, method: str, **parameters: Any) -> Any:
+def _ask(socket: ClientConnection, pages: dict[str, Page], number: int, method: str, **parameters: Any) -> Any:
     socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
-    while (found := json.loads(socket.recv(timeout=_REPLY_S))).get("id") != number:
-        pass
-    return found["result"]
+    while True:
+        found = json.loads(socket.recv(timeout=_REPLY_S))
+        if found.get("sessionId") in pages:
+            pages[found["sessionId"]]._note(found)
+        elif found.get("id") == number:
+            return found["result"]
 
 
 def _address(profile: Path, process: subprocess.Popen[bytes]) -> str:

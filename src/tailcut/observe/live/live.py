@@ -120,6 +120,7 @@ class Live:
         Raises:
             NotReady: the server stops, or the figures cannot be made.
         """
+        self.watch()
         now_s = self._clock_s()
         self._asked_until_s = now_s + _ASKED_S
         if now_s - self._taken_s >= WATCHED_S:

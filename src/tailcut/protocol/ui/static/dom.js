@@ -109,3 +109,11 @@ export function label(pick) {
     return { element, update: (now) => text(element, pick(now)) };
   };
 }
+
+// Note which snapshot the page shows, and when the first figures were there.
+export function drawn(main, snapshot) {
+  if (main.getAttribute("aria-busy")) performance.mark("figures");
+  main.removeAttribute("aria-busy");
+  attribute(main, "data-at", snapshot.at_s);
+  attribute(main, "data-window", snapshot.models[0]?.window_s);
+}

@@ -1,6 +1,6 @@
 // The page of the host: all models at a glance.
 
-import { attribute, figure, h, label, number, Table, text } from "./dom.js";
+import { attribute, drawn, figure, h, label, number, Table, text } from "./dom.js";
 import { burn, bytes, count, decimal, rate, seconds, span } from "./format.js";
 import { Live } from "./live.js";
 import { Spark } from "./plot.js";
@@ -28,7 +28,7 @@ export function hostPage(main, root) {
   function update({ snapshot }) {
     document.getElementById("empty").hidden = true;
     for (const each of main.children) if (each.id !== "empty") each.hidden = false;
-    main.removeAttribute("aria-busy");
+    drawn(main, snapshot);
     document.title = `${rate(total(snapshot, (each) => each.requests.all.rate))} req/s · tailcut`;
     for (const each of snapshot.models) {
       const known = sparks.get(each.name) ?? [];

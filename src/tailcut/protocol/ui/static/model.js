@@ -1,6 +1,6 @@
 // The page of one model: where its milliseconds go.
 
-import { h, text } from "./dom.js";
+import { drawn, h, text } from "./dom.js";
 import { count, rate, seconds, words } from "./format.js";
 import { Live } from "./live.js";
 import { Plot } from "./plot.js";
@@ -48,7 +48,7 @@ export function modelPage(main, root, name) {
     const model = snapshot.models[0];
     if (!model) return;
     for (const each of shown) each.hidden = false;
-    main.removeAttribute("aria-busy");
+    drawn(main, snapshot);
     if (point) points.push(point);
     points = points.filter((each) => each[0] > snapshot.at_s - HISTORY_S);
     empty.hidden = model.requests.all.total > 0;
