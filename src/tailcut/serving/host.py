@@ -24,9 +24,9 @@ from tailcut.observe.alerts.evidence import MovedColumns
 from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.exposition import Exposition, ModelSeries
 from tailcut.observe.history.recorder import HistoryRecorder
-from tailcut.observe.process import process_samples
 from tailcut.observe.live.figures import ModelAbout
 from tailcut.observe.live.live import Live
+from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals

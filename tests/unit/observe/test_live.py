@@ -250,7 +250,7 @@ def test_a_snapshot_that_fails_is_logged_once_and_the_next_one_is_made(caplog: p
 
     async def main() -> None:
         for broken in (True, True, False):
-            server.live.drift = (lambda model: fail()) if broken else None  # type: ignore[assignment,return-value]
+            server.live.drift = (lambda model: fail()) if broken else None
             server.now_s += 20
             server.live.tick()
             for _ in range(5):
