@@ -222,7 +222,7 @@ def _variants(about: ModelAbout, served: str, old: Mark, new: Mark, window_s: fl
                 version=version or _served_version(new, name),
                 served=name == served,
                 requests=requests,
-                share=requests.rate * window_s / asked if asked else None,
+                share=(totals.get(name, 0) - before.get(name, 0)) / asked if asked else None,
                 p50_s=_known(share[0]),
                 p95_s=_known(share[1]),
                 p99_s=_known(share[2]),

@@ -118,7 +118,7 @@ def kept_requests(held: Iterable[Kept], now_s: float) -> dict[str, list[KeptRequ
             by_model.setdefault((each.model, each.code == "ok"), []).append(each)
     found: dict[str, list[KeptRequest]] = {}
     for (model, is_answered), kept in by_model.items():
-        kept.sort(key=lambda each: -each.total_ns if is_answered else -each.start_ns)
+        kept.sort(key=lambda each: -each.total_ns if is_answered else -(each.start_ns + each.wall_ns))
         found.setdefault(model, []).extend(map(_kept, kept[:_MOST_KEPT]))
     return found
 
@@ -184,7 +184,7 @@ def _in_order(spans: Sequence[FoundSpan]) -> list[tuple[FoundSpan, int]]:
 
 def _span(span: FoundSpan, depth: int, begin_ns: int) -> Span:
     own = {
-        name.removeprefix(_OWN).replace("_", " "): str(value)
+        name.rpartition(".")[2].replace("_", " "): str(value)
         for name, value in span.attributes.items()
         if name.startswith(_OWN) and name.removeprefix(_OWN) not in _LEFT_OUT
     }

@@ -21,7 +21,8 @@ from tailcut.observe.live.model_figures import POINT
 MOST_VIEWERS = 64
 _PATIENCE_S = 10.0
 _RETRY_MS = 2000
-_KEPT_ON_HOST = 4
+_KEPT_ON_HOST = 3
+"""Answered requests of each model on the page of the host, and as many failed ones."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -173,7 +174,10 @@ def _of_host(snapshot: Snapshot) -> Snapshot:
 
 def _briefly(model: ModelFigures) -> ModelFigures:
     """Return what the page of the host shows of a model."""
-    kept = None if model.kept is None else model.kept[:_KEPT_ON_HOST]
+    kept = model.kept
+    if kept is not None:
+        answered, failed = ([each for each in kept if (each.code == "ok") is ok] for ok in (True, False))
+        kept = [*answered[:_KEPT_ON_HOST], *failed[:_KEPT_ON_HOST]]
     return replace(model, stages=model.stages[-1:], features=(), caches=(), variants=(), drift=None, kept=kept)
 
 

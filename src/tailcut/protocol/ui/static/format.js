@@ -65,7 +65,7 @@ export function clock(atSeconds) {
 
 export function ago(atSeconds, nowSeconds) {
   const passed = Math.max(nowSeconds - atSeconds, 0);
-  return passed < 1.5 ? "now" : `${span(passed)} ago`;
+  return passed < 1.5 ? "now" : `${passed < 3600 && passed >= 60 ? `${Math.round(passed / 60)} min` : span(passed)} ago`;
 }
 
 export function words(name) {

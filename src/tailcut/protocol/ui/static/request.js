@@ -2,7 +2,7 @@
 
 import { attribute, h, label, number, s, Table, text } from "./dom.js";
 import { clock, seconds, words } from "./format.js";
-import { facts } from "./sections.js";
+import { facts, STAGES } from "./sections.js";
 
 export async function requestPage(main, root, trace) {
   document.title = `request ${trace.slice(0, 8)} · tailcut`;
@@ -49,9 +49,9 @@ function waterfall(request, spans) {
   const table = new Table("Steps of the request", [
     ["step", "", (item) => titled(item)],
     ["timeline", "timeline", (item) => ({ element: timeline(item, whole), update() {} })],
-    ["begins at", "number", number((item) => `spans.${item.key}.start_s`, seconds, (now) => now.start_s)],
+    ["begins at", "number large", number((item) => `spans.${item.key}.start_s`, seconds, (now) => now.start_s)],
     ["took", "number", number((item) => `spans.${item.key}.duration_s`, seconds, (now) => now.duration_s)],
-    ["", "note", label((each) => Object.entries(each.facts).map(([name, value]) => `${name} ${value}`).join(", "))],
+    ["", "note large", label((each) => Object.entries(each.facts).map(([name, value]) => `${name} ${value}`).join(", "))],
   ]);
   table.update(spans.map((each, place) => ({ ...each, key: place })), (each) => each.key);
   return table.element;
@@ -72,8 +72,11 @@ function timeline(span, whole) {
   return svg;
 }
 
+// The colour of a step: that of its stage. Steps within a stage have the colour of the whole.
 function kind(span) {
-  return span.name.split(" ")[0];
+  const first = span.name.split(" ")[0];
+  const known = { batch: "infer", model: "infer", feature: "features" }[first] ?? first;
+  return STAGES.includes(known) ? known : "request";
 }
 
 function neighbours(root, request, batch) {

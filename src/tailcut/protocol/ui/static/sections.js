@@ -59,7 +59,8 @@ export function alerts(root) {
         text(told, `${alert.model ? `${alert.model}: ` : ""}${alert.text}`);
         text(since, `for ${past(alert.since_s, now)}${alert.stage ? `, probably ${alert.stage}` : ""}`);
         text(more, [...alert.also, alert.hint].filter(Boolean).join(". "));
-        traces.replaceChildren(...alert.traces.slice(0, 3).map((each) => h("a", { href: `${root}requests/${each}` }, each.slice(0, 8))));
+        const links = alert.traces.slice(0, 3).map((each) => h("a", { href: `${root}requests/${each}` }, `request ${each.slice(0, 8)}`));
+        if (traces.textContent !== links.map((each) => each.textContent).join("")) traces.replaceChildren(...links);
       },
     };
   });
@@ -85,8 +86,8 @@ export function keptRequests(root, withModel) {
     ...(withModel ? [["model", "", label((each) => each.model)]] : []),
     ["took", "number", number((item) => `kept.${item.trace}.total_s`, seconds, (each) => each.total_s)],
     ["outcome", "", label((each) => (each.code === "ok" ? "answered" : words(each.code)))],
-    ["route", "", label((each) => each.route)],
-    ["variant", "", label((each) => each.variant)],
+    ["route", "large", label((each) => each.route)],
+    ["variant", "large", label((each) => each.variant)],
     ["ended", "", label((each) => ago(each.ended_s, each.now))],
   ];
   const table = new Table("Slowest and failed requests", columns);
@@ -121,7 +122,7 @@ export function stages(path) {
     ["stage", "", titled],
     ["share of mean", "wide", part],
     ["mean", "number", cell("mean_s")],
-    ["p50", "number", cell("p50_s")],
+    ["p50", "number large", cell("p50_s")],
     ["p95", "number", cell("p95_s")],
     ["p99", "number", cell("p99_s")],
   ], (item) => ({ class: item.name === "request" ? "total" : "" }));
@@ -154,10 +155,10 @@ export function slo(path) {
   const table = new Table("Objectives of the SLO", [
     ["objective", "", label((each) => (each.limit_s === null ? `${objective(each.share)} answered` : `${objective(each.share)} within ${seconds(each.limit_s)}`))],
     ["met", "number", number((item) => `${path}.objectives.${item.name}.met`, (value) => (value === null ? "–" : value === 1 ? "100 %" : `${(value * 100).toFixed(2)} %`), (now) => (now.total ? now.good / now.total : null))],
-    ["good", "number", at("good", count)],
-    ["of", "number", at("total", count)],
     ["burn, 5 min", "number", burning("burn_recent")],
     ["burn, since start", "number", burning("burn")],
+    ["good", "number", at("good", count)],
+    ["of", "number", at("total", count)],
   ]);
   const element = card("SLO", "A burn of 1× uses exactly the error budget; above it the budget runs out early.", h("div", { class: "scroll" }, table.element));
   return {
@@ -182,7 +183,7 @@ export function lookups(path) {
       ["hit rate", "number", at("share", share, (now) => now.share)],
       ["hits", "number", at("hits.total", count, (now) => now.hits.total)],
       ["misses", "number", at("misses.total", count, (now) => now.misses.total)],
-      ["stale", "number", at("stale", count, (now) => now.stale)],
+      ["stale", "number large", at("stale", count, (now) => now.stale)],
       ...(kind === "features" ? [["errors", "number", at("errors", count, (now) => now.errors)]] : [["size", "number", at("size_bytes", bytes, (now) => now.size_bytes)]]),
     ]);
   };
@@ -240,8 +241,8 @@ export function variants(path) {
     ["variant", "", label((each) => (each.served ? `${each.name} (served)` : each.name))],
     ["", "wide", part],
     ["share", "number", at("share", share)],
-    ["requests", "number", at("requests.total", count, (now) => now.requests.total)],
-    ["p50", "number", at("p50_s", seconds)],
+    ["requests", "number large", at("requests.total", count, (now) => now.requests.total)],
+    ["p50", "number large", at("p50_s", seconds)],
     ["p95", "number", at("p95_s", seconds)],
     ["p99", "number", at("p99_s", seconds)],
     ["device busy", "number busy", at("busy_share", share)],
