@@ -72,6 +72,8 @@ def test_columns_that_drift_come_first_with_both_distributions() -> None:
 
     state = Made(rows=9, alarms=1, columns=[column("a", 0.1, False), column("b", 0.3, False), column("c", 0.2, True)])
     found = drift_figures(state)
+    assert drift_figures(None) is None
+    assert found is not None
     assert [each.name for each in found.columns] == ["c", "b", "a"]
     assert (found.columns[0].evidence, found.columns[0].labels, found.columns[0].current) == (
         None, ("low", "high"), (0.25, 0.75),

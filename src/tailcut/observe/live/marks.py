@@ -83,6 +83,10 @@ class LatencyChange(NamedTuple):
         """Return seconds per stage and share of ``SHARES``, shape (stages, shares); NaN where nothing was counted."""
         return percentiles_ns(self.places, SHARES) / 1e9
 
+    def request_percentiles_s(self) -> npt.NDArray[np.float64]:
+        """Return seconds of whole requests per share, shape (shares,)."""
+        return percentiles_ns(self.places[-1:], SHARES)[0] / 1e9
+
 
 def latency_between(old: Mark, new: Mark, variant: str | None = None) -> LatencyChange:
     """Return the difference of two marks, of one variant or of all together."""

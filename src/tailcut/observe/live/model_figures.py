@@ -212,7 +212,7 @@ def _variants(about: ModelAbout, served: str, old: Mark, new: Mark, window_s: fl
     for name in dict.fromkeys([*([served] if served else []), *totals]):
         if not name or not (totals.get(name) or name == served):
             continue
-        share = latency_between(old, new, name).percentiles_s()[-1]
+        share = latency_between(old, new, name).request_percentiles_s()
         requests = _count(totals.get(name, 0), before.get(name, 0), window_s)
         version, busy_s = busy.get(name, ("", None))
         cost, currency = about.costs.get(name, (None, ""))

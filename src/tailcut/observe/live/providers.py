@@ -198,8 +198,10 @@ def _span(span: FoundSpan, depth: int, begin_ns: int) -> Span:
     )
 
 
-def drift_figures(state: Any) -> DriftFigures:
-    """Return a ``drift.state.State``, the columns that moved most first."""
+def drift_figures(state: Any) -> DriftFigures | None:
+    """Return a ``drift.state.State``, the columns that moved most first; None of a model that is not watched."""
+    if state is None:
+        return None
     columns = sorted(state.columns, key=lambda each: (not each.drifting, -each.psi))
     return DriftFigures(
         rows=state.rows, alarms=state.alarms, columns=[_column(each) for each in columns[:_MOST_COLUMNS]]

@@ -49,7 +49,7 @@ export class Plot {
     this.x = (value) => LEFT + ((value - begin) / Math.max(end - begin, 1)) * (width - LEFT - RIGHT);
     const scale = this.scale(height);
     this.y = scale.y;
-    this.frame.replaceChildren(...scale.ticks.flatMap((tick) => this.level(tick, width)), ...this.times(begin, end, height));
+    this.frame.replaceChildren(...scale.ticks.flatMap((tick) => this.level(tick, width)), ...this.times(begin, end, width, height));
     const shapes = this.options.stacked ? this.areas() : this.lines();
     this.shapes.replaceChildren(...shapes);
     const any = this.shown.some((each) => each.values.some((value) => value > 0));
@@ -85,8 +85,9 @@ export class Plot {
     ];
   }
 
-  times(begin, end, height) {
-    const step = [10, 20, 60, 120, 180, 300].find((each) => (end - begin) / each <= 6) ?? 300;
+  times(begin, end, width, height) {
+    const most = Math.min((width - LEFT) / 80, 6);
+    const step = [10, 20, 30, 60, 120, 180, 300].find((each) => (end - begin) / each <= most) ?? 300;
     const found = [];
     for (let past = 0; past <= end - begin; past += step) {
       const label = past === 0 ? "now" : past % 60 ? `−${past} s` : `−${past / 60} min`;
