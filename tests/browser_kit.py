@@ -28,6 +28,10 @@ _START_S = 60.0
 _REPLY_S = 30.0
 
 
+class Navigated(Exception):
+    """The tab went to another page while a script ran."""
+
+
 class Page:
     """A tab.
 
@@ -54,6 +58,8 @@ class Page:
             found = json.loads(self._socket.recv(timeout=_REPLY_S))
             self._pages[found["sessionId"]]._note(found)
             if found.get("id") == number and found["sessionId"] == self._session:
+                if "navigated" in found.get("error", {}).get("message", ""):
+                    raise Navigated
                 assert "error" not in found, (method, found["error"])
                 return found["result"]
 
@@ -70,10 +76,16 @@ class Page:
     def until(self, script: str, timeout_s: float = 20.0) -> Any:
         """Return what an expression yields once that is true."""
         ends_s = time.monotonic() + timeout_s
-        while not (found := self.run(script)):
+        while not (found := self._tried(script)):
             assert time.monotonic() < ends_s, f"not within {timeout_s} s: {script}; the console said {self.errors}"
             time.sleep(0.05)  # takes time: a page is drawn
         return found
+
+    def _tried(self, script: str) -> Any:
+        try:
+            return self.run(script)
+        except Navigated:
+            return None
 
     def look(self, width: int, height: int, *, dark: bool = False) -> None:
         """Have a screen of another size or colour scheme."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -324,3 +325,23 @@ def test_a_server_that_goes_away_is_waited_for_and_a_model_that_is_not_there_is_
     page.until("document.querySelector('#status').dataset.state == 'lost'")
     with Served(tmp_path, port=port):
         page.until("document.querySelector('#status').dataset.state == 'live'")
+
+
+def test_with_tokens_a_browser_logs_in_and_out(tmp_path: Path, tab: Callable[[], Page]) -> None:
+    (tmp_path / "managers").write_text(hashlib.sha256(b"secret").hexdigest())
+    with Served(tmp_path, settings=["server.management_tokens=managers"]) as server:
+        page = tab()
+        page.open(f"http://127.0.0.1:{server.port}/ui/models/m")
+        for token, error in (("wrong", "not valid"), ("secret", "")):
+            page.until("document.querySelector('#token') != null")
+            page.until("getComputedStyle(document.querySelector('.gate')).borderRadius == '8px'")  # it is styled
+            page.run(f"document.querySelector('#token').value = '{token}', document.querySelector('button').click()")
+            if error:
+                page.until(f"document.querySelector('#why')?.textContent.includes('{error}')")
+        page.until("document.querySelector('#status')?.dataset.state == 'live' && location.pathname == '/ui/models/m'")
+        assert page.run("document.cookie") == "", "no script can read the cookie"
+        assert page.run("fetch('/ui/data').then(reply => reply.status)") == 200
+        page.run("document.querySelector('#logout button').click()")
+        page.until("document.querySelector('#token') != null && location.pathname == '/ui'")
+        assert page.run("fetch('/ui/data').then(reply => reply.status)") == 401
+        assert [each for each in page.errors if "401" not in each] == []
