@@ -85,7 +85,7 @@ class LatencyChange(NamedTuple):
 
     def request_percentiles_s(self) -> npt.NDArray[np.float64]:
         """Return seconds of whole requests per share, shape (shares,)."""
-        return percentiles_ns(self.places[-1:], SHARES)[0] / 1e9
+        return np.asarray(percentiles_ns(self.places[-1:], SHARES)[0] / 1e9, np.float64)
 
 
 def latency_between(old: Mark, new: Mark, variant: str | None = None) -> LatencyChange:
