@@ -26,7 +26,7 @@ from tailcut.observe.exposition import Exposition, ModelSeries
 from tailcut.observe.history.recorder import HistoryRecorder
 from tailcut.observe.live.figures import ModelAbout
 from tailcut.observe.live.live import Live
-from tailcut.observe.live.providers import drift_figures
+from tailcut.observe.live.providers import alert_figures, drift_figures
 from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import Sinks
@@ -148,6 +148,8 @@ class Host:
             lambda: kept_requests(self.traces.sink),
         )
         self.history.listeners.append(self.alerts)
+        alerts = self.alerts
+        self.live.alerts = lambda: alert_figures(alerts.state.active)
         self.exposition.add(self.alerts.samples)
 
     # -- The process -------------------------------------------------------------------------------------------------
