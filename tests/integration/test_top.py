@@ -33,7 +33,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with Served(folder, more='[slo]\np95 = "100ms"\n', settings=["server.management_tokens=managers"]) as served:
         for _ in range(20):
             assert served.post("/v2/models/m/infer")[0] == 200
+        served.wait_until(lambda: _answered(served) == 20)
         yield served
+
+
+def _answered(served: Served) -> int:
+    raw = served.request("GET", "/ui/data", headers={"authorization": "Bearer secret"})[2]
+    return int(json.loads(raw)["models"][0]["requests"]["answered"]["total"])
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -49,7 +55,7 @@ def test_once_prints_tables_and_json_the_snapshot(server: Served) -> None:
     shown = run(*flags(server, "--once"))
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "\x1b" not in shown.stdout, "no colours where the output is no terminal"
-    for word in ("ready", "req/s", "p95", "infer", "SLO", "100 ms"):
+    for word in ("ready", "req/s", "p95", "request", "SLO", "100 ms"):
         assert word in shown.stdout
     data = json.loads(run(*flags(server, "--once", "--json")).stdout)
     assert data["models"][0]["requests"]["answered"]["total"] == 20
