@@ -327,6 +327,39 @@ def test_a_server_that_goes_away_is_waited_for_and_a_model_that_is_not_there_is_
         page.until("document.querySelector('#status').dataset.state == 'live'")
 
 
+def test_a_kept_request_opens_as_a_waterfall_with_its_times(tmp_path: Path, tab: Callable[[], Page]) -> None:
+    with Served(tmp_path, settings=["observe.traces.sample=100%"]) as server:
+        assert server.post("/v2/models/m/infer")[0] == 200
+        page = tab()
+        page.open(f"http://127.0.0.1:{server.port}/ui/models/m")
+        page.until("document.querySelector('a[href*=requests]') != null")
+        page.run("document.querySelector('a[href*=requests]').click()")
+        page.until("document.querySelectorAll('.timeline svg').length > 4")
+        trace = page.run("location.pathname").rpartition("/")[2]
+        status, debug = server.get(f"/debug/requests/{trace}")
+        assert status == 200
+        _, shown = figures_of_request(page)
+        assert float(shown["request.total_s"][0]) == pytest.approx(debug["duration_ms"] / 1e3)
+        took = {key: float(value) for key, (value, _) in shown.items() if key.endswith("duration_s")}
+        begun = {key: float(value) for key, (value, _) in shown.items() if key.endswith("start_s")}
+        assert sorted(took.values()) == pytest.approx(sorted(each["duration_ns"] / 1e9 for each in debug["spans"]))
+        starts = [(each["start_ns"] - debug["spans"][0]["start_ns"]) / 1e9 for each in debug["spans"]]
+        assert sorted(begun.values()) == pytest.approx(sorted(starts), abs=1e-9)
+        stages = Metrics(server, "m").sum("tailcut_stage_seconds_sum")
+        assert float(shown["request.total_s"][0]) == pytest.approx(stages, rel=1e-6)
+        page.look(*PHONE)
+        assert page.run("document.documentElement.scrollWidth <= innerWidth")
+        assert page.errors == []
+        page.open(f"http://127.0.0.1:{server.port}/ui/requests/{'f' * 32}")
+        page.until("document.querySelector('#empty')?.textContent.includes('is not kept')")
+
+
+def figures_of_request(page: Page) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+    """Return what the page of a request shows, by the paths of its figures."""
+    told, found = json.loads(page.run(READ))
+    return told, {key: (value, text) for key, value, text in found}
+
+
 def test_with_tokens_a_browser_logs_in_and_out(tmp_path: Path, tab: Callable[[], Page]) -> None:
     (tmp_path / "managers").write_text(hashlib.sha256(b"secret").hexdigest())
     with Served(tmp_path, settings=["server.management_tokens=managers"]) as server:

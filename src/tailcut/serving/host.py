@@ -26,7 +26,7 @@ from tailcut.observe.exposition import Exposition, ModelSeries
 from tailcut.observe.history.recorder import HistoryRecorder
 from tailcut.observe.live.figures import ModelAbout
 from tailcut.observe.live.live import Live
-from tailcut.observe.live.providers import alert_figures, drift_figures
+from tailcut.observe.live.providers import alert_figures
 from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import Sinks
@@ -37,6 +37,7 @@ from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.feature_chains import refuse_misfits
 from tailcut.serving.history import history_path
 from tailcut.serving.host_state import HostState
+from tailcut.serving.live_parts import show_parts
 from tailcut.serving.notices import tell_ready, tell_unjudged
 from tailcut.serving.tracing import HostTraces
 
@@ -100,7 +101,7 @@ class Host:
         self.history: HistoryRecorder | None = None
         self.alerts: Alerts | None = None
         self.live = Live(self._series, self._about_models, lambda: self.state, self.loop_lag)
-        self.live.drift = lambda name: drift_figures(self.drift.state(name))
+        show_parts(self.live, self.drift, self.traces)
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloads: Counter[str] = Counter()
         """Unloads of each model so far: a load that was asked for before the latest one is not carried out."""
