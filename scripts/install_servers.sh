@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Install PostgreSQL, PgBouncer, Redis, Prometheus and its Alertmanager with apt-get where their binaries are missing and
-# this user may. Only the binaries are needed: tests and the example start private servers on free ports. Says what it
-# could not do; that is an error only where REQUIRE_SERVERS=1 (as in CI).
+# Install PostgreSQL, PgBouncer, Redis, Prometheus, its Alertmanager and Chromium with apt-get where their binaries are
+# missing and this user may. Only the binaries are needed: tests and the example start private servers on free ports.
+# Says what it could not do; that is an error only where REQUIRE_SERVERS=1 (as in CI).
 set -euo pipefail
 
 has_postgres() {
@@ -24,12 +24,17 @@ has_alertmanager() {
     command -v prometheus-alertmanager >/dev/null && command -v amtool >/dev/null
 }
 
+has_chromium() {
+    command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null
+}
+
 missing() {
     has_postgres || echo postgresql
     has_pgbouncer || echo pgbouncer
     has_redis || echo redis-server
     has_prometheus || echo prometheus
     has_alertmanager || echo prometheus-alertmanager
+    has_chromium || echo chromium
 }
 
 packages=$(missing | xargs)

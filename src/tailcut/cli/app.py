@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "registry": ("tailcut.cli.registry", "List, promote and verify the variants in the registry."),
     "serve": ("tailcut.cli.serve", "Serve the deployment."),
     "load": ("tailcut.cli.load", "Send open-loop load to a URL and compare the latencies with an SLO."),
+    "top": ("tailcut.cli.top", "Show what a server does now: rates, latency by stage, SLO, queue, caches."),
     "simulate": ("tailcut.cli.simulate", "Predict latency and goodput at other rates and executor counts."),
     "parity": ("tailcut.cli.parity", "Compare the deployment's answers with the pilot's and look for causes."),
     "export": ("tailcut.cli.export", "Write a Grafana dashboard, or alert rules for Prometheus."),

@@ -52,3 +52,35 @@ def percentile_ns(counts: Counts | Sequence[int], share: float) -> float:
     before = int(running[place - 1]) if place else 0
     within = (wanted - before) / max(int(running[place]) - before, 1)
     return exp(log(low) + (log(high) - log(low)) * min(max(within, 0.0), 1.0))
+
+
+def percentiles_ns(counts: Counts, shares: Sequence[float]) -> npt.NDArray[np.float64]:
+    """Return what ``percentile_ns`` does, of several histograms and shares at once.
+
+    Args:
+        counts: shape (histograms, ``PLACES``).
+
+    Returns:
+        shape (histograms, shares).
+    """
+    found = np.full((len(counts), len(shares)), np.nan)
+    totals = counts.sum(1)
+    rows = np.flatnonzero(totals)
+    if len(rows):
+        found[rows] = _of_counted(counts[rows], totals[rows, None], np.asarray(shares))
+    return found
+
+
+def _of_counted(counts: Counts, totals: Counts, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """As ``percentiles_ns``, of histograms that have a count."""
+    running = np.cumsum(counts, axis=1)
+    wanted = np.maximum(totals * shares, 1.0)
+    at_least = np.ceil(wanted).astype(np.int64)  # which is as good, and compares faster
+    place = np.array([row.searchsorted(each) for row, each in zip(running, at_least, strict=True)])
+    place = np.minimum(place, len(BOUNDS_NS) - 1)
+    rows, under = np.arange(len(counts))[:, None], np.maximum(place - 1, 0)
+    high = BOUNDS_NS[place].astype(np.float64)
+    low = np.where(place > 0, BOUNDS_NS[under], high / RATIO)
+    before = np.where(place > 0, running[rows, under], 0)
+    within = np.clip((wanted - before) / np.maximum(running[rows, place] - before, 1), 0.0, 1.0)
+    return np.asarray(np.exp(np.log(low) + (np.log(high) - np.log(low)) * within))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from math import isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from tailcut.common.slo import LatencyObjective
 from tailcut.common.timings import STAGE_NAMES
 from tailcut.errors import ClientGone
-from tailcut.observe.fine_histogram import PLACES, Counts, percentile_ns, places_of
+from tailcut.observe.fine_histogram import PLACES, Counts, percentiles_ns, places_of
 from tailcut.observe.outcomes import is_clients
 from tailcut.observe.sample import Sample, counter, gauge
 
@@ -156,9 +157,9 @@ class LatencyFigures:
         """Yield the percentiles and the counts of the objectives for /metrics."""
         for variant in self.counts:
             recent = self.recent(variant).places
-            for stage, places in zip(STAGES, recent, strict=True):
-                for share in SHARES if places.any() else ():
-                    yield LATENCY(percentile_ns(places, share) / 1e9, variant, stage, f"{share:g}")
+            for stage, values in zip(STAGES, (percentiles_ns(recent, SHARES) / 1e9).tolist(), strict=True):
+                for share, value in zip(SHARES, values, strict=True) if not isnan(values[0]) else ():
+                    yield LATENCY(value, variant, stage, f"{share:g}")
         for each in self.objectives:
             limit = "" if each.limit_s is None else f"{each.limit_s:g}"
             labels = each.name, f"{each.share:g}", limit

@@ -6,6 +6,7 @@ GET  /v2, /v2/health/live, /v2/health/ready
 POST /v2/repository/index, /v2/repository/models/{model}/load|unload
 POST /predict/{model}
 GET  /metrics, /openapi.json, /docs, /debug/requests[/{trace-id}]
+GET  /ui and what it shows, see ``ui.routes``
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from tailcut.protocol.pages import Pages, Requests
 from tailcut.protocol.predict import PredictRoutes
 from tailcut.protocol.repository_routes import Repository
 from tailcut.protocol.routing import Route
+from tailcut.protocol.ui.routes import UI
 
 _MOST_TOLD = 64
 """Variants by cache outcome and version: their headers are the same for each request."""
@@ -52,6 +54,7 @@ class Application:
         self._names_models = not host.manifest.is_single
         self._repository = Repository(host, plane.guard)
         self._requests = Requests(host, plane.guard)
+        self._ui = UI(host, plane.guard)
         self._models: dict[str, _ModelRoutes] = {}
         self._routes: dict[str, Route] = {
             **ServerRoutes(host, plane.guard).routes(),
@@ -65,7 +68,7 @@ class Application:
 
     @property
     def routes(self) -> dict[str, str]:
-        """Method by path, without those of named versions."""
+        """Method by path, without those of named versions and of the page."""
         return {path: method for path, (method, _) in self._routes.items()} | {"/debug/requests/{id}": "GET"}
 
     async def handle(self, method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
@@ -75,7 +78,7 @@ class Application:
             logs.model.set("")  # of the request before on this connection
         try:
             if route is None:
-                route = self._find(path)
+                route = self._find(method, path)
             if route[0] != method and not (method == "HEAD" and route[0] == "GET"):
                 allowed = "GET, HEAD" if route[0] == "GET" else route[0]
                 raise MethodNotAllowed(
@@ -99,8 +102,8 @@ class Application:
         found = self._models[name] = _ModelRoutes(self._plane, name)
         self._routes |= found.routes() | self._repository.of_model(name)
 
-    def _find(self, path: str) -> Route:
-        """Find the route of a path that is in no table: of a version, of a model that came later, or none.
+    def _find(self, method: str, path: str) -> Route:
+        """Find the route of a path that is in no table: of the page, a version, a model that came later, or none.
 
         Raises:
             NotFound: there is none.
@@ -109,6 +112,8 @@ class Application:
         parts = path.split("/")
         if parts[1:3] == ["debug", "requests"] and len(parts) == 4:
             return self._requests.of_request(parts[3])
+        if parts[1:2] == ["ui"] and (shown := self._ui.find(method, path)) is not None:
+            return shown
         if parts[1:4] == ["v2", "repository", "models"] and len(parts) > 4:
             name = parts[4]
             found = self._repository.of_model(name).get(path)  # of a folder that is looked at only then

@@ -68,6 +68,11 @@ class Guard:
         """Whether a server whose model needs a token can be managed by every process on its machine without one."""
         return self.asks and self._local and self._management is None
 
+    @property
+    def has_management_tokens(self) -> bool:
+        """Whether management needs a token, wherever the request comes from."""
+        return self._management is not None
+
     def inference(self, headers: HeaderMap) -> str:
         """Let a request pass that may use the model; return its token's tenant, empty where it has none.
 

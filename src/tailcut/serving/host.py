@@ -24,6 +24,9 @@ from tailcut.observe.alerts.evidence import MovedColumns
 from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.exposition import Exposition, ModelSeries
 from tailcut.observe.history.recorder import HistoryRecorder
+from tailcut.observe.live.figures import ModelAbout
+from tailcut.observe.live.live import Live
+from tailcut.observe.live.providers import alert_figures
 from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import Sinks
@@ -34,6 +37,7 @@ from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.feature_chains import refuse_misfits
 from tailcut.serving.history import history_path
 from tailcut.serving.host_state import HostState
+from tailcut.serving.live_parts import show_parts
 from tailcut.serving.notices import tell_ready, tell_unjudged
 from tailcut.serving.tracing import HostTraces
 
@@ -68,6 +72,7 @@ class Host:
         exposition: what /metrics shows.
         history: writes it down every minute; None where none is kept and no alerts are evaluated.
         alerts: evaluates them every minute; None where that is off.
+        live: what /ui shows.
         open_local: opens a model for the feature group of another; set by the data plane, through which it is asked.
         traces: of requests that are kept.
         where: " on " and the addresses that it listens on, for the log; empty where it listens on none.
@@ -95,6 +100,8 @@ class Host:
         self.exposition = Exposition(self._series, self.loop_lag, sources)
         self.history: HistoryRecorder | None = None
         self.alerts: Alerts | None = None
+        self.live = Live(self._series, self._about_models, lambda: self.state, self.loop_lag)
+        show_parts(self.live, self.drift, self.traces)
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloads: Counter[str] = Counter()
         """Unloads of each model so far: a load that was asked for before the latest one is not carried out."""
@@ -142,6 +149,8 @@ class Host:
             lambda: kept_requests(self.traces.sink),
         )
         self.history.listeners.append(self.alerts)
+        alerts = self.alerts
+        self.live.alerts = lambda: alert_figures(alerts.state.active)
         self.exposition.add(self.alerts.samples)
 
     # -- The process -------------------------------------------------------------------------------------------------
@@ -179,13 +188,15 @@ class Host:
             engine.drain()
 
     def end_streams(self) -> None:
-        """End all streams."""
+        """End all streams, those of the page included."""
+        self.live.stop()
         for engine in self.engines.values():
             engine.streams.stop()
 
     async def stop(self, timeout_s: float) -> None:
         """Fail what waits, let running batches end for at most ``timeout_s``, close everything."""
         self._phase = "stopped"
+        self.live.stop()
         if self._timer is not None:
             self._timer.cancel()
         loading = list(self._loading.values())
@@ -548,6 +559,21 @@ class Host:
         for name, engine in self.engines.items():
             yield ModelSeries(name, engine.recorder, engine.samples)
 
+    def _about_models(self) -> dict[str, ModelAbout]:
+        """Return what the page shows of each model beside its figures."""
+        found = {}
+        for name, hosted in self._hosted.items():
+            engine, why = self.engines.get(name), self._why_not(name)
+            costs = engine.variants.costs() if engine is not None and engine.variants is not None else {}
+            found[name] = ModelAbout(
+                state=self._state_of(name),
+                ready=engine is not None and engine.is_ready,
+                required=hosted.required,
+                reason="" if why is None else why.message,
+                costs=costs,
+            )
+        return found
+
     def _samples(self) -> Iterator[Sample]:
         yield HOST_READY(float(self.is_ready))
         yield SINK_ERRORS(float(self.sinks.errors))
@@ -565,6 +591,7 @@ class Host:
                 if engine.in_flight:
                     engine.watch_clients(loop)
             self.failures.flush(now_ns)
+            self.live.tick()
 
         self._timer = loop.call_later(TICK_S, tick)
 

@@ -97,6 +97,15 @@ class Variants:
             if error is not None:
                 raise error
 
+    def costs(self) -> dict[str, tuple[float, str]]:
+        """Return what the build found a million requests to cost, as money and currency, by variant."""
+        found = {}
+        for each in (self.opened, self.opened.fallback, *self._replaced):
+            cost = each.variant.evidence.get("cost") if each is not None else None
+            if each is not None and isinstance(cost, Mapping) and cost.get("currency"):
+                found[each.variant.name] = float(cost["money"]), str(cost["currency"])
+        return found
+
     def samples(self) -> Iterator[Sample]:
         """Yield how many replaced variants are still open."""
         yield RETIRING(len(self._replaced))

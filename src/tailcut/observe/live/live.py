@@ -1,0 +1,288 @@
+"""Makes the live figures of a host: one snapshot a second while somebody watches, one each ten seconds otherwise.
+
+The slow pace keeps the plots of the last minutes for whoever opens the page next. Models take turns on the event loop,
+so that requests run between two of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from prometheus_client import ProcessCollector
+
+from tailcut.common.histogram import ROW_BOUNDS, Histogram
+from tailcut.errors import NotReady
+from tailcut.observe.exposition import ModelSeries
+from tailcut.observe.latency_figures import Objective
+from tailcut.observe.live.figures import (
+    AlertFigures,
+    DriftFigures,
+    KeptRequest,
+    ModelAbout,
+    ModelFigures,
+    ProcessFigures,
+    RequestDetail,
+    Snapshot,
+)
+from tailcut.observe.live.marks import Mark, mark
+from tailcut.observe.live.model_figures import BURN_S, model_figures, point
+from tailcut.version import version
+
+log = logging.getLogger("tailcut.server")
+
+WINDOW_S = 10.0
+"""That rates and percentiles are of, as nearly as there are marks."""
+
+WATCHED_S, UNWATCHED_S = 1.0, 10.0
+"""Between two snapshots."""
+
+HISTORY_S = 900.0
+"""That plots go back."""
+
+_ASKED_S = 5.0
+"""Whoever asked for a snapshot is taken to watch for this long."""
+_SPARK_S = 5.0
+_BURN_EVERY_S = 10.0
+_NOTHING = Mark(0.0, {}, {}, {}, Histogram(ROW_BOUNDS).counts, (), {})
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Live:
+    """The live figures of a host. Owned by the event loop.
+
+    Args:
+        models: as for ``Exposition``.
+        about: what the host knows of each of its models, those included that could not be loaded.
+        state: of the host.
+        loop_lag: nanoseconds by which the event loop woke up late.
+        clock_s: never goes back.
+        wall_s: seconds since the epoch.
+
+    Attributes:
+        latest: the last snapshot; None before the first.
+        viewers: who are connected.
+        on_snapshot: called with each snapshot.
+        on_stop: called when there will be no more.
+        drift: finds the drift of a model.
+        kept: finds the kept requests, by model.
+        request: finds the kept request with a trace id.
+        alerts: finds the alerts that fire. Each of these is None where there is no such part.
+    """
+
+    def __init__(
+        self,
+        models: Callable[[], Iterable[ModelSeries]],
+        about: Callable[[], Mapping[str, ModelAbout]],
+        state: Callable[[], str],
+        loop_lag: Histogram,
+        clock_s: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._models, self._about, self._state = models, about, state
+        self._clock_s, self._wall_s = clock_s, wall_s
+        self._process = _Process(loop_lag)
+        self._tracks: dict[str, _Track] = {}
+        self._version = version()
+        self._due_s = float("-inf")
+        self._asked_until_s = float("-inf")
+        self._taken_s = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+        self._failed = False
+        self.latest: Snapshot | None = None
+        self.viewers = 0
+        self.on_snapshot: list[Callable[[Snapshot], object]] = []
+        self.on_stop: list[Callable[[], object]] = []
+        self.drift: Callable[[str], DriftFigures | None] | None = None
+        self.kept: Callable[[], Mapping[str, Sequence[KeptRequest]]] | None = None
+        self.alerts: Callable[[], Sequence[AlertFigures]] | None = None
+        self.request: Callable[[str], RequestDetail | None] | None = None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody watches, or asked within the last seconds."""
+        return self.viewers > 0 or self._clock_s() < self._asked_until_s
+
+    def watch(self) -> None:
+        """Take the next snapshot at once: somebody begins to watch."""
+        if not self.is_watched:
+            self._due_s = float("-inf")
+
+    async def asked(self) -> Snapshot:
+        """Return a snapshot that is at most a second old; whoever asks is taken to watch for some seconds.
+
+        Raises:
+            NotReady: the server stops, or the figures cannot be made.
+        """
+        self.watch()
+        now_s = self._clock_s()
+        self._asked_until_s = now_s + _ASKED_S
+        if now_s - self._taken_s >= WATCHED_S:
+            await asyncio.wait({self._begin()})
+        if self.latest is None:
+            raise NotReady("there are no live figures (yet)", hint="retry; if it stays so, see the server's log")
+        return self.latest
+
+    def tick(self) -> None:
+        """Begin a snapshot where one is due; called every 0.1 s."""
+        if self._clock_s() >= self._due_s:
+            self._begin()
+
+    def stop(self) -> None:
+        """Take no more snapshots, and have what shows them end."""
+        self._due_s = float("inf")
+        if self._task is not None:
+            self._task.cancel()
+        for tell in self.on_stop:
+            tell()
+
+    async def take(self) -> None:
+        """Make a snapshot."""
+        now_s, wall_s = self._clock_s(), self._wall_s()
+        figures: list[ModelFigures] = []
+        about = self._about()
+        series = {each.model: each for each in self._models()}
+        for name in self._tracks.keys() - about.keys():
+            del self._tracks[name]
+        kept = None if self.kept is None else self.kept()
+        for name, its in about.items():
+            found = self._of_model(name, its, series.get(name), now_s, wall_s)
+            figures.append(found if kept is None else msgspec.structs.replace(found, kept=kept.get(name, ())))
+            await asyncio.sleep(0)
+        process = self._process.figures(now_s, self._state(), self.viewers)
+        alerts = None if self.alerts is None else self.alerts()
+        self._taken_s = now_s
+        self.latest = Snapshot(at_s=wall_s, version=self._version, process=process, models=figures, alerts=alerts)
+        for tell in self.on_snapshot:
+            tell(self.latest)
+
+    def points(self, name: str) -> bytes:
+        """Return a model's points of the last minutes as JSON, oldest first; see ``model_figures.POINT``."""
+        found = self._tracks.get(name)
+        return b"[" + b",".join(found.points if found is not None else ()) + b"]"
+
+    def last_point(self, name: str) -> bytes:
+        """Return the latest of them."""
+        found = self._tracks.get(name)
+        return found.points[-1] if found is not None and found.points else b"null"
+
+    def sparks(self, name: str) -> bytes:
+        """Return some of a model's points as JSON: [at, rate, p95, share of requests not answered]."""
+        found = self._tracks.get(name)
+        return b"[" + b",".join(found.sparks if found is not None else ()) + b"]"
+
+    # -- Inside ------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> asyncio.Task[None]:
+        """Return the snapshot that is being made; begin one where there is none."""
+        if self._task is None or self._task.done():
+            if self._due_s < float("inf"):
+                self._due_s = self._clock_s() + (WATCHED_S if self.is_watched else UNWATCHED_S)
+            self._task = asyncio.get_running_loop().create_task(self._take_safely())
+        return self._task
+
+    async def _take_safely(self) -> None:
+        try:
+            await self.take()
+        except Exception:
+            if not self._failed:
+                log.exception("the live figures could not be made; later failures are not logged")
+            self._failed = True
+
+    def _of_model(
+        self, name: str, about: ModelAbout, series: ModelSeries | None, now_s: float, wall_s: float
+    ) -> ModelFigures:
+        track = self._tracks.get(name)
+        if track is None:
+            track = self._tracks[name] = _Track()
+        before = track.marks[-1] if track.marks else None
+        new = _NOTHING._replace(at_s=now_s) if series is None else mark(now_s, series.recorder, series.source(), before)
+        found = model_figures(name, about, track.old(new), new, track.burn(now_s))
+        if self.drift is not None:
+            found = msgspec.structs.replace(found, drift=self.drift(name))
+        track.add(new, found, now_s, wall_s)
+        return found
+
+
+class _Track:
+    """What is remembered of one model: marks of the window, and points of its plots."""
+
+    def __init__(self) -> None:
+        self.marks: deque[Mark] = deque()
+        self.points: deque[bytes] = deque()
+        self.sparks: deque[bytes] = deque()
+        self._points_s: deque[float] = deque()
+        self._sparks_s: deque[float] = deque()
+        self._burn: deque[tuple[float, Sequence[Objective]]] = deque()
+
+    def old(self, new: Mark) -> Mark:
+        """Return the mark that is nearest to a window old; the new one itself where there is no other."""
+        return min(self.marks, key=lambda each: abs(new.at_s - each.at_s - WINDOW_S), default=new)
+
+    def burn(self, now_s: float) -> Sequence[Objective]:
+        """Return the counts of the objectives that are nearest to ``BURN_S`` old."""
+        return min(self._burn, key=lambda each: abs(now_s - each[0] - BURN_S), default=(0.0, ()))[1]
+
+    def add(self, new: Mark, figures: ModelFigures, now_s: float, wall_s: float) -> None:
+        """Keep what later snapshots and new viewers need."""
+        self.marks.append(new)
+        while len(self.marks) > 2 and now_s - self.marks[1].at_s >= WINDOW_S:
+            self.marks.popleft()
+        if not self._burn or now_s - self._burn[-1][0] >= _BURN_EVERY_S:
+            self._burn.append((now_s, new.objectives))
+            while len(self._burn) > 2 and now_s - self._burn[1][0] >= BURN_S:
+                self._burn.popleft()
+        _keep(self.points, self._points_s, _encode(point(figures, wall_s)), now_s)
+        if not self._sparks_s or now_s - self._sparks_s[-1] >= _SPARK_S:
+            _keep(self.sparks, self._sparks_s, _encode(_spark(figures, wall_s)), now_s)
+
+
+def _keep(kept: deque[bytes], kept_s: deque[float], value: bytes, now_s: float) -> None:
+    kept.append(value)
+    kept_s.append(now_s)
+    while now_s - kept_s[0] > HISTORY_S:
+        kept.popleft()
+        kept_s.popleft()
+
+
+def _spark(figures: ModelFigures, wall_s: float) -> list[float | None]:
+    requests = figures.requests
+    lost = (requests.shed.rate + requests.failed.rate) / requests.all.rate if requests.all.rate else None
+    values = (requests.all.rate, figures.stages[-1].p95_s, lost)
+    return [round(wall_s, 1), *(None if each is None else float(f"{each:.4g}") for each in values)]
+
+
+class _Process:
+    """The process as a whole, from what /metrics shows of it."""
+
+    def __init__(self, loop_lag: Histogram) -> None:
+        self._loop_lag = loop_lag
+        self._collector = ProcessCollector(registry=None)
+        self._before: deque[tuple[float, float | None, int, int]] = deque()
+
+    def figures(self, now_s: float, state: str, viewers: int) -> ProcessFigures:
+        found: dict[str, Any] = {each.name: each.value for one in self._collector.collect() for each in one.samples}
+        cpu_s = found.get("process_cpu_seconds_total")
+        now = (now_s, cpu_s, self._loop_lag.count, self._loop_lag.total)
+        old = min(self._before, key=lambda each: abs(now_s - each[0] - WINDOW_S), default=now)
+        self._before.append(now)
+        while len(self._before) > 2 and now_s - self._before[1][0] >= WINDOW_S:
+            self._before.popleft()
+        passed_s, woke = now_s - old[0], now[2] - old[2]
+        return ProcessFigures(
+            state=state,
+            started_s=found.get("process_start_time_seconds"),
+            memory_bytes=found.get("process_resident_memory_bytes"),
+            cpu_cores=(cpu_s - old[1]) / passed_s if cpu_s is not None and old[1] is not None and passed_s else None,
+            cpu_seconds=cpu_s,
+            open_files=found.get("process_open_fds"),
+            max_files=found.get("process_max_fds"),
+            loop_lag_s=(now[3] - old[3]) / woke / 1e9 if woke else None,
+            viewers=viewers,
+        )

@@ -1,0 +1,311 @@
+"""The figures of one model, from two marks of its counts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isnan
+
+import numpy as np
+
+from tailcut.common.histogram import ROW_BOUNDS
+from tailcut.observe.latency_figures import STAGES, Objective
+from tailcut.observe.live.figures import (
+    BatchFigures,
+    Count,
+    Gauges,
+    LookupFigures,
+    ModelAbout,
+    ModelFigures,
+    ObjectiveFigures,
+    Requests,
+    StageFigures,
+    VariantFigures,
+)
+from tailcut.observe.live.marks import Mark, latency_between
+from tailcut.observe.outcomes import outcome_of
+
+BURN_S = 300.0
+"""That recent burn rates are of."""
+
+SHED = frozenset({"shed", "queue_timeout"})
+"""Codes of requests that there was too little capacity for."""
+
+
+def model_figures(name: str, about: ModelAbout, old: Mark, new: Mark, burn: Sequence[Objective]) -> ModelFigures:
+    """Return what happened between two marks, and how things stand at the second.
+
+    Args:
+        burn: the objectives' counts ``BURN_S`` ago.
+    """
+    window_s = max(new.at_s - old.at_s, 1e-9)
+    served = next(iter(new.samples.get("tailcut_served", {})), ("", ""))
+    return ModelFigures(
+        name=name,
+        state=about.state,
+        ready=about.ready,
+        required=about.required,
+        reason=about.reason,
+        variant=served[0],
+        version=served[1],
+        window_s=new.at_s - old.at_s,
+        requests=_requests(old, new, window_s),
+        stages=_stages(old, new),
+        objectives=[_objective(each, burn) for each in new.objectives],
+        features=_features(old, new, window_s),
+        caches=_caches(old, new, window_s),
+        batches=_batches(old, new, window_s),
+        variants=_variants(about, served[0], old, new, window_s),
+        now=_gauges(new),
+    )
+
+
+def _requests(old: Mark, new: Mark, window_s: float) -> Requests:
+    totals: dict[str, int] = {}
+    before: dict[str, int] = {}
+    for counts, by_code in ((new.requests, totals), (old.requests, before)):
+        for (_, _, code, _), count in counts.items():
+            if count:
+                by_code[code] = by_code.get(code, 0) + count
+
+    def of(wanted: Callable[[str], bool]) -> Count:
+        total = sum(count for code, count in totals.items() if wanted(code))
+        return Count(total=total, rate=(total - sum(n for code, n in before.items() if wanted(code))) / window_s)
+
+    return Requests(
+        all=of(lambda code: True),
+        answered=of(lambda code: code == "ok"),
+        shed=of(lambda code: code in SHED),
+        failed=of(lambda code: code not in SHED and outcome_of(code) == "5xx"),
+        refused=of(lambda code: code not in SHED and outcome_of(code) == "4xx"),
+        codes={code: of(code.__eq__) for code in totals if code != "ok"},
+    )
+
+
+def _stages(old: Mark, new: Mark) -> list[StageFigures]:
+    change = latency_between(old, new)
+    counts = change.places.sum(1).tolist()
+    answered = counts[-1]
+    found = []
+    for name, count, total_ns, shares in zip(
+        STAGES, counts, change.total_ns.tolist(), change.percentiles_s().tolist(), strict=True
+    ):
+        p50, p95, p99 = map(_known, shares)
+        mean_s = total_ns / answered / 1e9 if answered else None
+        found.append(StageFigures(name=name, count=count, mean_s=mean_s, p50_s=p50, p95_s=p95, p99_s=p99))
+    return found
+
+
+def _objective(now: Objective, burn: Sequence[Objective]) -> ObjectiveFigures:
+    then = next((each for each in burn if each[:3] == now[:3]), None)
+    recent = (now.good, now.total) if then is None else (now.good - then.good, now.total - then.total)
+    return ObjectiveFigures(
+        name=now.name,
+        share=now.share,
+        limit_s=now.limit_s,
+        good=now.good,
+        total=now.total,
+        burn=burn_rate(now.good, now.total, now.share),
+        burn_recent=burn_rate(*recent, now.share),
+    )
+
+
+def burn_rate(good: int, total: int, share: float) -> float | None:
+    """Return by how much an error budget is used faster than it may be; None without requests or a budget.
+
+    Source: The Site Reliability Workbook, chapter 5 (burn rate: error share over the share that is allowed).
+    """
+    return (total - good) / total / (1.0 - share) if total and share < 1.0 else None
+
+
+def _features(old: Mark, new: Mark, window_s: float) -> list[LookupFigures]:
+    name = "tailcut_feature_cache_lookups"
+    groups = dict.fromkeys(labels[:2] for labels in new.samples.get(name, {}))
+    return [
+        _lookups(
+            old,
+            new,
+            window_s,
+            name,
+            (group, entity),
+            about=entity,
+            stale=int(new.value("tailcut_feature_stale", (group, entity)) or 0),
+            errors=int(new.value("tailcut_feature_source_errors", (group, entity)) or 0),
+        )
+        for group, entity in groups
+    ]
+
+
+def _caches(old: Mark, new: Mark, window_s: float) -> list[LookupFigures]:
+    name = "tailcut_prediction_cache_lookups"
+    found = []
+    for cache in dict.fromkeys(labels[0] for labels in new.samples.get(name, {})):
+        entries = new.value("tailcut_prediction_cache_entries", (cache,))
+        size = new.value("tailcut_prediction_cache_bytes", (cache,))
+        found.append(
+            _lookups(
+                old,
+                new,
+                window_s,
+                name,
+                (cache,),
+                about="on" if new.value("tailcut_prediction_cache_enabled", (cache,)) else "off",
+                stale=int(new.value("tailcut_prediction_cache_stale", (cache,)) or 0),
+                entries=_whole(entries),
+                size_bytes=_whole(size),
+            )
+        )
+    return found
+
+
+def _lookups(
+    old: Mark,
+    new: Mark,
+    window_s: float,
+    name: str,
+    labels: tuple[str, ...],
+    *,
+    about: str,
+    stale: int = 0,
+    errors: int = 0,
+    entries: int | None = None,
+    size_bytes: int | None = None,
+) -> LookupFigures:
+    hits, misses = (
+        _count(new.value(name, (*labels, result)), old.value(name, (*labels, result)), window_s)
+        for result in ("hit", "miss")
+    )
+    looked = hits.rate + misses.rate
+    return LookupFigures(
+        name=labels[0],
+        about=about,
+        hits=hits,
+        misses=misses,
+        share=hits.rate / looked if looked > 0 else None,
+        stale=stale,
+        errors=errors,
+        entries=entries,
+        size_bytes=size_bytes,
+    )
+
+
+def _batches(old: Mark, new: Mark, window_s: float) -> BatchFigures:
+    ran = {rows: _minus(found, old.batches.get(rows)) for rows, found in new.batches.items()}
+    count, rows_sum = sum(n for n, _ in ran.values()), sum(rows * n for rows, (n, _) in ran.items())
+    seconds = sum(ns for _, ns in ran.values()) / 1e9
+    sizes = np.subtract(new.batch_sizes, old.batch_sizes).tolist()
+    total = sum(n for n, _ in new.batches.values())
+    return BatchFigures(
+        count=Count(total=total, rate=count / window_s),
+        rows_mean=rows_sum / count if count else None,
+        seconds_mean=seconds / count if count else None,
+        sizes=list(zip((*ROW_BOUNDS, None), sizes, strict=True)),
+        rows_total=sum(rows * n for rows, (n, _) in new.batches.items()),
+        seconds_total=sum(ns for _, ns in new.batches.values()) / 1e9,
+    )
+
+
+def _variants(about: ModelAbout, served: str, old: Mark, new: Mark, window_s: float) -> list[VariantFigures]:
+    totals, before = _by_variant(new.requests), _by_variant(old.requests)
+    asked = sum(totals.values()) - sum(before.values())
+    busy = _busy(new)
+    found = []
+    for name in dict.fromkeys([*([served] if served else []), *totals]):
+        if not name or not (totals.get(name) or name == served):
+            continue
+        share = latency_between(old, new, name).request_percentiles_s()
+        requests = _count(totals.get(name, 0), before.get(name, 0), window_s)
+        version, busy_s = busy.get(name, ("", None))
+        cost, currency = about.costs.get(name, (None, ""))
+        found.append(
+            VariantFigures(
+                name=name,
+                version=version or _served_version(new, name),
+                served=name == served,
+                requests=requests,
+                share=(totals.get(name, 0) - before.get(name, 0)) / asked if asked else None,
+                p50_s=_known(share[0]),
+                p95_s=_known(share[1]),
+                p99_s=_known(share[2]),
+                busy_share=None if busy_s is None else (busy_s - (_busy(old).get(name, ("", 0.0))[1] or 0)) / window_s,
+                cost=cost,
+                currency=currency,
+            )
+        )
+    return found
+
+
+def _by_variant(requests: Mapping[tuple[str, str, str, str], int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for (_, variant, _, _), count in requests.items():
+        found[variant] = found.get(variant, 0) + count
+    return found
+
+
+def _busy(at: Mark) -> dict[str, tuple[str, float | None]]:
+    """Return version and device seconds by variant."""
+    held = at.samples.get("tailcut_device_busy_seconds", {})
+    return {variant: (version, seconds) for (variant, version), seconds in held.items()}
+
+
+def _served_version(at: Mark, variant: str) -> str:
+    return next((version for name, version in at.samples.get("tailcut_served", {}) if name == variant), "")
+
+
+def _gauges(at: Mark) -> Gauges:
+    def now(name: str) -> int | None:
+        return _whole(at.only(f"tailcut_{name}"))
+
+    return Gauges(
+        in_flight=now("in_flight"),
+        queue_rows=now("queue_rows"),
+        running_rows=now("running_rows"),
+        at_risk=now("queue_at_risk"),
+        overloaded=now("overloaded"),
+        executors=now("executors"),
+        executors_target=now("executors_target"),
+        executors_hung=now("executors_hung"),
+    )
+
+
+def _count(now: float | None, then: float | None, window_s: float) -> Count:
+    # A counter of a model that was loaded again begins at 0.
+    return Count(total=int(now or 0), rate=max((now or 0) - (then or 0), 0) / window_s)
+
+
+def _minus(now: tuple[int, int], then: tuple[int, int] | None) -> tuple[int, int]:
+    return now if then is None else (now[0] - then[0], now[1] - then[1])
+
+
+def _known(value: float) -> float | None:
+    return None if isnan(value) else float(value)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def point(figures: ModelFigures, at_s: float) -> list[float | None]:
+    """Return a model's figures of one moment for its plots, in the order of ``POINT``; rounded to four digits."""
+    requests, batches = figures.requests, figures.batches
+    whole = figures.stages[-1]
+    values: Iterable[float | None] = (
+        requests.all.rate,
+        requests.answered.rate,
+        requests.shed.rate,
+        requests.failed.rate,
+        whole.p50_s,
+        whole.p95_s,
+        whole.p99_s,
+        figures.now.queue_rows,
+        figures.now.in_flight,
+        batches.rows_mean,
+        *(each.mean_s for each in figures.stages[:-1]),
+    )
+    return [round(at_s, 1), *(None if each is None else float(f"{each:.4g}") for each in values)]
+
+
+POINT = (
+    "at", "rate", "answered", "shed", "failed", "p50", "p95", "p99", "queue_rows", "in_flight", "batch_rows",
+    *STAGES[:-1],
+)  # fmt: skip
+"""Names of the values of a point."""
