@@ -25,6 +25,7 @@ from tailcut.features.groups import Group
 from tailcut.features.line import Lookup
 from tailcut.observe.model_sinks import ModelSinks
 from tailcut.observe.sinks import Sinks
+from tailcut.observe.traces.identity import TraceOrigin
 from tailcut.observe.traces.sink import TraceSink
 from tailcut.observe.traces.trace_context import format_traceparent
 from tailcut.pipeline.request_context import RequestContext
@@ -126,7 +127,9 @@ class _Group:
 
 def _ask(context: RequestContext, groups: list[Group], missing: dict[Group, list[Want]], wants: list[Want]) -> None:
     """Note what ``LevelFetcher`` notes of a group whose source is asked."""
-    context.groups = times = GroupTimes(context.traced)
+    assert context.tracer is not None
+    context.origin = TraceOrigin(context.tracer, context.headers)
+    context.groups = times = GroupTimes(context.origin)
     times.begin(groups)
     _ = times.caller
     times.watch(missing)

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from tailcut.common.timings import Stage, Timings
+from tailcut.observe.traces.identity import TraceOrigin, Tracer
 from tailcut.observe.traces.sink import TraceSink
 from tailcut.observe.traces.spans import Span
 from tailcut.observe.traces.trace_context import RequestTrace, format_traceparent
@@ -30,7 +31,7 @@ class Ended:
     tenant: str = ""
     request_id: str = ""
     headers: Any = field(default_factory=dict)
-    trace: RequestTrace | None = None
+    origin: TraceOrigin | None = None
     groups: Sequence[Any] = ()
     batches: Sequence[tuple[int, ...]] = ()
 
@@ -62,8 +63,17 @@ def timings(start_ns: int = 10**12, **stages_ms: float) -> Timings:
     return found
 
 
-def ended(ms: float = 1.0, *, parent: str = "", start_ns: int = 10**12, **attributes: Any) -> Ended:
-    """A request that took so long."""
+def ended(
+    ms: float = 1.0,
+    *,
+    parent: str = "",
+    start_ns: int = 10**12,
+    trace: RequestTrace | None = None,
+    **attributes: Any,
+) -> Ended:
+    """A request that took so long; ``trace`` where its place in a trace was asked for."""
+    if trace is not None:
+        attributes["origin"] = TraceOrigin(Tracer(0.0), None, trace)
     found = Ended(timings(start_ns, receive=ms / 4, infer=ms / 2, encode=ms / 4), **attributes)
     if parent:
         found.headers = {"traceparent": parent}

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tailcut.common.tensors import Arrays, Keys
 from tailcut.common.timings import Timings
-from tailcut.observe.traces.identity import RequestHeaders
-from tailcut.observe.traces.trace_context import RequestTrace
+from tailcut.observe.traces.identity import RequestHeaders, TraceOrigin
 
 log = logging.getLogger("tailcut.server")
 
@@ -23,7 +22,7 @@ class FinishedRequest(Protocol):
         code: "ok", or the error's.
         variant: name of the one that answered, or was to.
         cache: "off", "hit", "miss" or "stale".
-        request_id, headers, trace, groups, batches: see ``RequestContext``.
+        request_id, headers, origin, groups, batches: see ``RequestContext``.
     """
 
     route: str
@@ -34,7 +33,7 @@ class FinishedRequest(Protocol):
     timings: Timings
     request_id: str
     headers: RequestHeaders | None
-    trace: RequestTrace | None
+    origin: TraceOrigin | None
     groups: Iterable[Sequence[Any]]
     batches: Sequence[tuple[int, ...]]
 

@@ -10,8 +10,7 @@ from tailcut.common.tensors import Keys
 from tailcut.common.timings import Timings
 from tailcut.errors import TailcutError
 from tailcut.observe.request_log.capture import Capture
-from tailcut.observe.traces.identity import RequestHeaders, Tracer
-from tailcut.observe.traces.trace_context import RequestTrace
+from tailcut.observe.traces.identity import RequestHeaders, TraceOrigin, Tracer
 from tailcut.pipeline.served_variant import ServedVariant
 
 
@@ -31,7 +30,7 @@ class RequestContext:
         entities: a hash of the entity of each row that goes to the model, where drift is watched; else None.
         tracer: gives it its place in a trace; None where nothing is traced, and then the following stay as they are.
         headers: of the request.
-        trace: its place in a trace, where that had to be known before its end.
+        origin: finds its place in a trace, where somebody may ask for that before its end.
         groups: its feature groups: name, begin and end (nanoseconds; 0 for those of the stage), hits, misses, stale.
         batches: in which its rows ran: see ``BatchItem.batch``.
         logged: what the request log gets of it; None where it is not one of the sample.
@@ -49,7 +48,7 @@ class RequestContext:
     entities: Keys | None = None
     tracer: Tracer | None = None
     headers: RequestHeaders | None = None
-    trace: RequestTrace | None = None
+    origin: TraceOrigin | None = None
     groups: Iterable[Sequence[Any]] = ()
     batches: Sequence[tuple[int, ...]] = ()
     disconnected: Callable[[], Awaitable[None]] | None = None
@@ -63,13 +62,6 @@ class RequestContext:
         self.deadline_ns = deadline_ns
         self.tenant = tenant
         self.variant = variant
-
-    def traced(self) -> RequestTrace:
-        """Return its place in a trace, which is found when it is first asked for; it has a tracer."""
-        if self.trace is None:
-            assert self.tracer is not None, "only a request that is traced is asked for its trace"
-            self.trace = self.tracer.begin(self.headers)
-        return self.trace
 
     def abandon(self) -> None:
         """Drop the work of a client that is gone: whatever the request waits for is cancelled."""

@@ -10,6 +10,7 @@ import msgspec
 
 from tailcut.common.timings import Stage
 from tailcut.errors import TailcutError
+from tailcut.observe.traces.identity import TraceOrigin
 from tailcut.observe.traces.trace_context import CallerSpan
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer
@@ -102,7 +103,7 @@ class LocalModel:
     async def _predict(self, context: RequestContext, headers: HeaderMap, ask: _Ask) -> tuple[list[Any], bool]:
         rows, deadline_s, tenant, caller = ask
         if caller is not None and context.tracer is not None:
-            context.trace = context.tracer.called(caller)
+            context.origin = TraceOrigin(context.tracer, None, context.tracer.called(caller))
             if not (trace := caller.trace).is_closed:
                 trace.calls.append((self._engine.deployment.name, context))
         context.tenant = tenant  # checked where the request came in; none where the group is shared by all

@@ -161,10 +161,9 @@ def test_a_group_says_how_it_was_had() -> None:
 
 def test_a_request_to_another_model_is_part_of_its_callers_trace_and_has_it_kept() -> None:
     sink = Clock().sink()
-    trace = sink.tracer.begin(None)
-    asking = ended(10.0, trace=trace)
     for slow_ms, kept in ((5.0, 0), (SLOW_MS + 1, 1)):
-        trace = asking.trace = sink.tracer.begin(None)
+        trace = sink.tracer.begin(None)
+        asking = ended(10.0, trace=trace)
         child = ended(slow_ms, route="features", trace=RequestTrace(trace.trace_id, 9, 8, 0, "", trace))
         trace.calls.append(("child", child))
         sink.on_requests("child", [child])

@@ -27,6 +27,27 @@ class RequestHeaders(Protocol):
         ...
 
 
+class TraceOrigin:
+    """Finds a request's place in its trace when it is first asked for; it does not know the request.
+
+    Attributes:
+        trace: the place; None as long as nobody has asked.
+    """
+
+    __slots__ = ("_headers", "_tracer", "trace")
+
+    def __init__(self, tracer: Tracer, headers: RequestHeaders | None, trace: RequestTrace | None = None) -> None:
+        self._tracer = tracer
+        self._headers = headers
+        self.trace = trace
+
+    def __call__(self) -> RequestTrace:
+        """Return the place."""
+        if self.trace is None:
+            self.trace = self._tracer.begin(self._headers)
+        return self.trace
+
+
 class Tracer:
     """Gives requests their place in a trace.
 

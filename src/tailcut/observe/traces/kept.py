@@ -87,9 +87,9 @@ def copied(
     timings = request.timings
     calls: list[Kept] = []
     for name, call in trace.calls:
-        if call.trace is not None:
-            call.trace.is_closed = True
-            calls.append(copied(call, name, "", call.trace, wall_ns, versions))
+        if call.origin is not None and (place := call.origin.trace) is not None:
+            place.is_closed = True
+            calls.append(copied(call, name, "", place, wall_ns, versions))
     return Kept(
         reason,
         model,

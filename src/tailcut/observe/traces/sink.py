@@ -88,14 +88,14 @@ class TraceSink:
         slow_ns = self._slow_ns(model)
         draw, share = self.tracer.draw, self.tracer.share
         for request in requests:
-            timings, trace, drawn = request.timings, request.trace, None
+            timings, origin, drawn = request.timings, request.origin, None
             if request.code != "ok":
                 reason = _failure(request.code)
             elif timings.last_ns - timings.start_ns > slow_ns:
                 reason = "slow"
             else:
                 reason = "stale" if request.cache == "stale" else ""
-            if trace is not None:
+            if origin is not None and (trace := origin.trace) is not None:
                 self._decide(model, request, trace, reason)
                 continue
             if not reason:
@@ -177,10 +177,13 @@ class TraceSink:
         if limit is not None and not limit.allows(self._clock_ns()):
             self.limited[reason] += 1
             return
-        trace = request.trace
+        origin = request.origin
+        trace = origin.trace if origin is not None else None
         if trace is None:
-            trace = request.trace = self.tracer.begin(request.headers, drawn)
-            trace.is_closed = True  # for a source that is still asked, and asks for it only now
+            trace = self.tracer.begin(request.headers, drawn)
+            trace.is_closed = True
+            if origin is not None:
+                origin.trace = trace  # for a source that is still asked, and asks for it only now
         kept = copied(request, model, reason, trace, self._wall.difference_ns(), self._versions)
         self.kept[reason] += 1
         self.ring.add(kept)

@@ -18,6 +18,7 @@ from tailcut.features.statistics import GroupStatistics
 from tailcut.manifest import Features, Manifest, resolve
 from tailcut.observe.path_metrics import FEATURE_LOOKUPS, FEATURE_SOURCE_SECONDS, FEATURE_STALE, GROUP
 from tailcut.observe.sample import Sample, counter, gauge
+from tailcut.observe.traces.identity import TraceOrigin
 from tailcut.pipeline.hook_loading import HookCode
 from tailcut.pipeline.prediction_cache import STALE
 from tailcut.pipeline.request_context import RequestContext
@@ -107,8 +108,9 @@ class FeatureStage:
             own_ns = context.served.dispatcher.costs.cost.batch_ns(len(keys))
         times = None
         if context.tracer is not None:
-            times = GroupTimes(context.traced)
-            context.groups = times
+            if context.origin is None:
+                context.origin = TraceOrigin(context.tracer, context.headers)
+            context.groups = times = GroupTimes(context.origin)
         # A task of its own, so that it can be cancelled when the client goes.
         context.waiting = task = asyncio.get_running_loop().create_task(
             features.fetch(keys, context.tenant, (context.deadline_ns - own_ns) / 1e9, times)
