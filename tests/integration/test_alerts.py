@@ -170,6 +170,7 @@ def test_alerts_can_be_switched_off_and_a_webhook_needs_its_secret(tmp_path: Pat
     assert asyncio.run(names()) == set(), "an application that tailcut is mounted in has none unasked"
     assert "errors" in asyncio.run(names('observe.history.path="h.sqlite"'))
     assert asyncio.run(names("observe.alerts.enabled=false", *alerting("http://127.0.0.1:1/"))) == set()
+    assert "errors" in asyncio.run(names(*alerting("http://127.0.0.1:1/"))), "without a history"
     (tmp_path / "secret").unlink()
     with pytest.raises(StartError, match="secret_file"):
         asyncio.run(names(*alerting("http://127.0.0.1:1/")))

@@ -145,6 +145,8 @@ def expected(kind: inspect.Type) -> str:
 
 
 def _items(kind: inspect.Type) -> str:
+    if isinstance(kind, inspect.LiteralType):
+        return f"strings, each {expected(kind)}"
     if not isinstance(kind, inspect.UnionType):
         return _ITEM_WORDS.get(type(kind), "tables")
     *words, last = [_ITEM_WORDS[type(one)] for one in _alternatives(kind)]

@@ -230,3 +230,20 @@ def test_combinations_that_work(tmp_path: Path, groups: list[dict[str, Any]]) ->
 )
 def test_settings_that_work(tmp_path: Path, override: str) -> None:
     assert loaded(tmp_path, overrides=(override,)).origins[override.partition("=")[0]] == "flag"
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["webhook='http://hooks.example.com/'", "secret_file='s'"], "expected https://"),
+        (["webhook='https:///path'", "secret_file='s'"], "and a host"),
+        (["webhook='https://hooks.example.com/'"], "none is named"),
+        (["webhook='https://hooks.example.com/'", "secret_file='s'", "secret_env='S'"], "two are named"),
+        (["window='30s'"], "between 1m and 1h"),
+        (["off=['p95']"], "p95_growth"),
+    ],
+)
+def test_alert_settings_that_cannot_work_are_refused(settings: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ManifestError) as refused:
+        loaded(tmp_path, overrides=tuple(f"observe.alerts.{each}" for each in settings))
+    assert says in str(refused.value)

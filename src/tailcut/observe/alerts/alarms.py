@@ -13,6 +13,7 @@ counted, not seconds: a clock that is set, and a server that was down, end no al
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 from typing import Literal
 
 import msgspec
@@ -207,7 +208,7 @@ class Alarms:
 
     def _begin(self, condition: Condition) -> Alarm:
         finding = condition.finding
-        name = f"{int(condition.since_s):x}-{_short(finding.key)}"
+        name = f"{finding.alert}-{int(condition.since_s):x}-{sha256(finding.key.encode()).hexdigest()[:8]}"
         alarm = Alarm(
             id=name,
             model=finding.model,
@@ -256,8 +257,3 @@ def _is_same_cause(alarm: Alarm, finding: Finding) -> bool:
         return one == other or nested
     is_of_machine = not alarm.model or not finding.model
     return is_of_machine and {"cpu", "gpu"} & {one, other} != set() and {one, other} <= _CPU_PLACES
-
-
-def _short(key: str) -> str:
-    """Return a key as letters, digits and dashes."""
-    return "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in key)[:60].strip("-")

@@ -47,7 +47,7 @@ def find_burn_rates(evidence: Evidence) -> Iterator[Finding]:
     """Yield a finding per objective and severity, of the windows that burn fastest against their factor."""
     for model in evidence.models:
         place: str | None = None
-        for key in list(evidence.counts.keys(SLO_REQUESTS, model)):
+        for key in evidence.counts.keys(SLO_REQUESTS, model):
             budget = 1 - float(key.label("objective"))
             for severity in ("page", "ticket"):
                 windows = [each for each in windows_for(budget) if each.severity == severity]

@@ -66,6 +66,8 @@ _WANTED = frozenset((*_LONG, *_SHORT))
 _LEVELS = (MEMORY, DESCRIPTORS, THREADS, GPU_MEMORY)
 _MOST_SNAPSHOTS = 1_000
 _MOST_OUTBOX = 64
+_FINE_MINUTES, _COARSE_S = 6 * 60 + 5, 300
+"""Of the time before the start: what only windows of days are about is read in steps of 5 minutes."""
 _SLOWEST = 3
 _SLOWEST_WITHIN_S = 900.0
 
@@ -325,8 +327,10 @@ class Alerts:
         self._counts.advance(int(now_s // 60) - 1)
         with suppress(StoreError):  # there is none yet, or it cannot be read: it begins now
             for name in (*_LONG, *_SHORT):
-                minutes = _LONG.get(name, SHORT_MINUTES)
-                self._add_rows(history.counts(now_s - 60 * minutes, now_s, name=name))
+                fine_s = now_s - 60 * (_FINE_MINUTES if name in _LONG else SHORT_MINUTES)
+                if name in _LONG:
+                    self._add_rows(history.counts(now_s - 60 * _LONG[name], fine_s, name=name, bucket_s=_COARSE_S))
+                self._add_rows(history.counts(fine_s, now_s, name=name))
             for row in history.latency(now_s - 60 * SHORT_MINUTES, now_s):
                 stage, minute = (("stage", row.stage),), row.start_s // 60
                 self._models.setdefault(row.model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailcut.observe.alerts.minute_counts import Key, MinuteCounts
+from tailcut.observe.alerts.minute_counts import MinuteCounts
 from tailcut.observe.alerts.series import FEATURE_SOURCE_SECONDS, REQUESTS
 
 STAGE_NS = "stage_ns"
@@ -84,6 +84,6 @@ def _with_group(counts: MinuteCounts, model: str) -> str:
     groups: list[dict[str, float]] = []
     for minutes, ago in ((_NOW_MINUTES, 0), (_BEFORE_MINUTES, _NOW_MINUTES)):
         requests = max(counts.total(STAGE_REQUESTS, model, minutes, ago, stage="request"), 1.0)
-        keys: list[Key] = list(counts.keys(FEATURE_SOURCE_SECONDS, model))
+        keys = counts.keys(FEATURE_SOURCE_SECONDS, model)
         groups.append({key.label("group"): counts.sum(key, minutes, ago) / requests for key in keys})
     return grown_group(groups[0], groups[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +47,7 @@ class MinuteCounts:
         self._minutes = minutes
         self._short = short
         self._rings: dict[Key, npt.NDArray[np.float64]] = {}
+        self._named: dict[tuple[str, str], list[Key]] = {}
 
     def advance(self, minute: int) -> None:
         """Begin a minute: what is older than a series keeps is forgotten. One that has been is not begun again.
@@ -68,14 +69,13 @@ class MinuteCounts:
                 self.left_out += 1
                 return
             ring = self._rings[key] = np.zeros(self._minutes.get(key.name, self._short))
+            self._named.setdefault((key.name, key.model), []).append(key)
         if 0 <= self.newest - minute < len(ring):
             ring[minute % len(ring)] += growth
 
-    def keys(self, name: str, model: str | None = None) -> Iterator[Key]:
-        """Yield the series of a name."""
-        for key in self._rings:
-            if key.name == name and model in {None, key.model}:
-                yield key
+    def keys(self, name: str, model: str) -> Sequence[Key]:
+        """Return the series of a name and a model."""
+        return self._named.get((name, model), ())
 
     def sum(self, key: Key, minutes: int, ago: int = 0) -> float:
         """Return the growth in a window of so many minutes that ends ``ago`` minutes before the newest one's end."""

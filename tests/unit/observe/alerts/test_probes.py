@@ -13,11 +13,12 @@ import pytest
 
 from tailcut.observe.alerts.probes import Probes, open_gpu_reader
 
+COUNTS = "nr_periods 40\nnr_throttled 4\n"
 GROUPS = {
-    "v2": ("0::/app\n", "sys/fs/cgroup/app/cpu.stat", "usage_usec 5\nnr_periods 40\nnr_throttled 4\n"),
-    "v1": ("4:cpu,cpuacct:/app\n", "sys/fs/cgroup/cpu/app/cpu.stat", "nr_periods 40\nnr_throttled 4\n"),
-    "v1 in a container": ("4:cpu:/docker/1\n", "sys/fs/cgroup/cpu/cpu.stat", "nr_periods 40\nnr_throttled 4\n"),
-}  # fmt: skip
+    "v2": ("0::/app\n", "sys/fs/cgroup/app/cpu.stat", f"usage_usec 5\n{COUNTS}throttled_usec 9\n"),
+    "v1": ("4:cpu,cpuacct:/app\n", "sys/fs/cgroup/cpu/app/cpu.stat", f"{COUNTS}throttled_time 9\n"),
+    "v1 in a container": ("4:cpu:/docker/1\n", "sys/fs/cgroup/cpu/cpu.stat", COUNTS),
+}
 
 
 @pytest.mark.parametrize("version", GROUPS)
@@ -39,7 +40,7 @@ def test_without_proc_and_quota_there_is_nothing_to_tell(tmp_path: Path) -> None
 def test_memory_descriptors_and_threads_are_of_the_process_and_its_children() -> None:
     before = Probes().read()
     held = bytearray(os.urandom(1)) * (30 << 20)
-    files = [Path("/dev/null").open() for _ in range(5)]  # noqa: SIM115  # held open on purpose
+    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(5)]
     code = "held = bytearray(b'x') * (40 << 20); print(flush=True); input()"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None
@@ -48,7 +49,7 @@ def test_memory_descriptors_and_threads_are_of_the_process_and_its_children() ->
     after = Probes().read()
     child.communicate(b"\n")
     for file in files:
-        file.close()
+        os.close(file)
     assert after.memory_bytes - before.memory_bytes > 65 << 20
     assert after.descriptors - before.descriptors >= 5
     assert after.threads >= 1
