@@ -39,8 +39,8 @@ budget that is used up exactly as planned raises no alarm half of the time."""
 
 
 def windows_for(budget: float) -> list[BurnWindow]:
-    """Return the windows that can fire with a budget: of one of 50 % no more than twice can be used."""
-    return [window for window in BURN_WINDOWS if window.factor * budget < 1]
+    """Return the windows that can fire with a budget: of one of 50 % no more than twice can be used, of 0 none."""
+    return [window for window in BURN_WINDOWS if 0 < window.factor * budget < 1]
 
 
 def find_burn_rates(evidence: Evidence) -> Iterator[Finding]:

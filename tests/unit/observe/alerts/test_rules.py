@@ -101,6 +101,11 @@ def test_a_budget_used_up_as_planned_raises_nothing() -> None:
 def test_windows_that_a_wide_budget_can_never_fill_are_left_out() -> None:
     assert [window.factor for window in windows_for(0.5)] == [1.0]
     assert [window.factor for window in windows_for(0.001)] == [14.4, 6.0, 1.0]
+    traffic = Traffic().minutes(5, requests=100)
+    for name, value in ((series.SLO_REQUESTS, 500), (series.SLO_GOOD, 400)):  # slo.errors = 0
+        labels = {"slo": "errors", "objective": "1", "limit": ""}
+        traffic.counts.add(traffic.minute, Key.of("m", name, labels), value)
+    assert not bad(list(find_burn_rates(evidence(traffic.counts))))
 
 
 def test_a_burn_rate_names_the_stage_that_grew() -> None:
