@@ -1,12 +1,14 @@
 """CPU time per request of this checkout beside an older commit, interleaved, with an A/A pair.
 
-    python -m benchmarks.checkouts --old COMMIT [--rounds 9] [--seconds 3] [--connections 32] [--bounds] [--models 50]
+    python -m benchmarks.checkouts --old COMMIT [--rounds 9] [--seconds 3] [--connections 32] [--bounds]
+        [--models 50] [--set PATH=VALUE]
 
 The model is the MLP of benchmarks.mlp, one row of 64 floats a request, as JSON and as a binary tensor. Three servers
 are up: the old commit's, this checkout's, and this checkout's again; wrk asks one after the other, in an order that
 changes from round to round. A round's figure is the processor time of the server (user and system) by its requests.
 With --bounds the first server has this checkout's code too and the second declares bounds of its input. With --models
-the first has this checkout's code and the model alone, the second so many models, of which one is asked.
+the first has this checkout's code and the model alone, the second so many models, of which one is asked. With --set the
+first has this checkout's code and the settings, such as observe.traces.enabled=false: what it costs without them.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import mean, stdev
@@ -52,10 +54,11 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--bounds", action="store_true", help="what bounds of the input cost, instead of two commits")
     parser.add_argument("--models", type=int, default=0, help="what so many models cost, instead of two commits")
+    parser.add_argument("--set", action="append", default=[], help="what a setting saves, instead of two commits")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        is_one_commit = arguments.bounds or arguments.models
+        is_one_commit = arguments.bounds or arguments.models or arguments.set
         old = ROOT if is_one_commit else stack.enter_context(checkout(arguments.old, folder))
         write_model(folder / "mlp.onnx")
         plain = folder / "tailcut.toml"
@@ -64,7 +67,7 @@ def main() -> None:
         bounded.write_text(MANIFEST.replace('name = "x", ', f'name = "x", {_BOUNDS}'))
         new = bounded if arguments.bounds else many(folder, arguments.models) if arguments.models else plain
         servers = {
-            "old": stack.enter_context(server(old, plain)),
+            "old": stack.enter_context(server(old, plain, arguments.set)),
             "new": stack.enter_context(server(ROOT, new)),
             "new again": stack.enter_context(server(ROOT, new)),
         }
@@ -95,10 +98,11 @@ def checkout(commit: str, folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def server(code: Path, manifest: Path) -> Iterator[tuple[int, int]]:
+def server(code: Path, manifest: Path, settings: Sequence[str] = ()) -> Iterator[tuple[int, int]]:
     """Run ``tailcut serve`` of a checkout; yield its process id and port."""
     port = free_port()
     command = [sys.executable, "-m", "tailcut", "serve", "--manifest", str(manifest), "--port", str(port)]
+    command += [flag for setting in settings for flag in ("--set", setting)]
     environment = {**os.environ, "PYTHONPATH": str(code / "src")}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -108,6 +108,8 @@ class Sinks:
     def remove(self, sink: Sink) -> None:
         """Hand it nothing any more."""
         self.all.remove(sink)
+        if sink in self.of_batches:
+            self.of_batches.remove(sink)
 
     def requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         """See ``Sink.on_requests``."""

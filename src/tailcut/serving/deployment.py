@@ -164,7 +164,7 @@ class Engine:
         if self.deployment.request_log.path:
             self.request_log = opened = RequestLog(self.manifest)
             opened.start()
-            self.host.sinks.add(opened)
+            self.host.sinks.add(opened, batches=False)
             self._sampler = opened.sampler
 
     async def close_request_log(self) -> None:
