@@ -33,6 +33,8 @@ BURN_WINDOWS = (
 )
 
 _CLEAR_SHARE = 0.9
+_TICKET_AFTER = 30
+"""Minutes before which there must have been requests."""
 _BEYOND = 2.0
 """Standard deviations (Poisson) by which the bad requests of the long window must exceed what the factor allows: a
 budget that is used up exactly as planned raises no alarm half of the time."""
@@ -72,7 +74,10 @@ def _judge(evidence: Evidence, key: Key, budget: float, window: BurnWindow) -> _
     allowed = window.factor * budget * total
     if rate <= window.factor * _CLEAR_SHARE:
         return "good", rate, window, bad
-    enough = bad >= evidence.settings.burn_requests and bad_now >= 2
+    # A ticket is about days, of which minutes after a start say nothing. A page does not wait: a new version that fails
+    # at once is what it is for.
+    known = window.severity == "page" or total > bad_requests(evidence.counts, key, _TICKET_AFTER)[0]
+    enough = known and bad >= evidence.settings.burn_requests and bad_now >= 2
     if rate > window.factor and enough and bad > allowed + _BEYOND * sqrt(allowed):
         return "bad", rate, window, bad
     return "between", rate, window, bad

@@ -110,7 +110,7 @@ def test_a_burnt_budget_is_logged_shown_and_sent_once(
     caplog.set_level(logging.INFO)
     told = [minute(alerts, clock, 100, 0) for _ in range(5)]
     assert told == [[], ["firing"], [], [], []]
-    assert firing(alerts) == {("burn_rate", "m", "page"), ("burn_rate", "m", "ticket")}
+    assert firing(alerts) == {("burn_rate", "m", "page")}
     (alarm,) = alerts.state.active
     assert len(alarm.slowest) == 3
     hook.step()
@@ -152,7 +152,7 @@ def test_a_restart_sends_no_alarm_again_and_goes_on_with_the_counts(
     ]
     again_hook, sent_again = held_back(monkeypatch)
     again = made(clock, tmp_path, again_hook, history=Past(counts=rows))
-    assert firing(again) == {("burn_rate", "m", "page"), ("burn_rate", "m", "ticket")}
+    assert firing(again) == {("burn_rate", "m", "page")}
     assert [minute(again, clock, 100, 0) for _ in range(3)] == [[], [], []]
     again_hook.step()
     assert [each.id for each in sent_again] == [each.id for each in sent], "the receiver had not got it"
