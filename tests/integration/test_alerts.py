@@ -72,11 +72,11 @@ def alerting(url: str) -> list[str]:
 async def minute(app: ASGIApplication) -> None:
     """Have a minute end now, and wait until it is evaluated."""
     host = app.host
-    assert host.history is not None
-    assert host.alerts is not None
-    before = host.alerts.state.evaluations
-    host.history.take()
-    await until(lambda: host.alerts is not None and host.alerts.state.evaluations > before)
+    assert host.observed.history is not None
+    assert host.observed.alerts is not None
+    before = host.observed.alerts.state.evaluations
+    host.observed.history.take()
+    await until(lambda: host.observed.alerts is not None and host.observed.alerts.state.evaluations > before)
 
 
 def test_a_source_that_fails_is_one_alarm_with_its_stage_and_is_sent_once(

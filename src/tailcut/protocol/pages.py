@@ -43,7 +43,7 @@ class Pages:
         }
 
     async def _metrics(self, headers: HeaderMap, body: Body) -> Reply:
-        return Reply(200, [("content-type", CONTENT_TYPE)], self._host.exposition.render())
+        return Reply(200, [("content-type", CONTENT_TYPE)], self._host.observed.exposition.render())
 
     async def _openapi(self, headers: HeaderMap, body: Body) -> Reply:
         return json_reply(self._document())
@@ -81,12 +81,12 @@ class Requests:
 
     async def _recent(self, headers: HeaderMap, body: Body) -> Reply:
         self._guard.management(headers)
-        traces = self._host.traces
+        traces = self._host.observed.traces
         return json_reply({which: traces.recent(which, _MINUTES) for which in ("slowest", "failed")})
 
     async def _one(self, key: str, headers: HeaderMap, body: Body) -> Reply:
         self._guard.management(headers)
-        found = self._host.traces.find(key)
+        found = self._host.observed.traces.find(key)
         if found is None:
             raise NotFound(
                 f"no trace of request {clipped(key)!r} is held",

@@ -19,27 +19,16 @@ from tailcut.errors import NotFound, NotReady, StartError, TailcutError
 from tailcut.features.sources.model import ServedModel
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import Hosted, HostManifest, refuse_cycles
-from tailcut.observe.alerts.evaluator import Alerts
-from tailcut.observe.alerts.evidence import MovedColumns
-from tailcut.observe.drift_sink import DriftSink
-from tailcut.observe.exposition import Exposition, ModelSeries
-from tailcut.observe.history.recorder import HistoryRecorder
 from tailcut.observe.live.figures import ModelAbout
-from tailcut.observe.live.live import Live
-from tailcut.observe.live.providers import alert_figures
-from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals
-from tailcut.serving.alerts import kept_requests, moved_columns, open_alerts
 from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
 from tailcut.serving.feature_chains import refuse_misfits
-from tailcut.serving.history import history_path
 from tailcut.serving.host_state import HostState
-from tailcut.serving.live_parts import show_parts
 from tailcut.serving.notices import tell_ready, tell_unjudged
-from tailcut.serving.tracing import HostTraces
+from tailcut.serving.observation import Observation
 
 HOST_READY = gauge("tailcut_host_ready", "1 while all required models are ready.", of_host=True)
 SINK_ERRORS = counter(
@@ -69,12 +58,8 @@ class Host:
         failures: the log of failures.
         on_added: called with the name of a model that came after the start.
         loop_lag: nanoseconds by which the event loop woke up later than asked.
-        exposition: what /metrics shows.
-        history: writes it down every minute; None where none is kept and no alerts are evaluated.
-        alerts: evaluates them every minute; None where that is off.
-        live: what /ui shows.
+        observed: metrics, traces, history, alerts and what else there is to see of it.
         open_local: opens a model for the feature group of another; set by the data plane, through which it is asked.
-        traces: of requests that are kept.
         where: " on " and the addresses that it listens on, for the log; empty where it listens on none.
     """
 
@@ -95,13 +80,14 @@ class Host:
             self._state.on_served = self._tell_unjudged
             self._state.wait_loaded = self._wait_loaded
         self._unjudged: dict[str, str] = {}
-        self.traces = HostTraces(manifest, self._state, self.engines)
-        sources = [self._samples, process_samples, self.traces.samples]
-        self.exposition = Exposition(self._series, self.loop_lag, sources)
-        self.history: HistoryRecorder | None = None
-        self.alerts: Alerts | None = None
-        self.live = Live(self._series, self._about_models, lambda: self.state, self.loop_lag)
-        show_parts(self.live, self.drift, self.traces)
+        self.observed = Observation(
+            manifest,
+            self._state,
+            self.engines,
+            about=self._about_models,
+            state=lambda: self.state,
+            samples=self._samples,
+        )
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloads: Counter[str] = Counter()
         """Unloads of each model so far: a load that was asked for before the latest one is not carried out."""
@@ -118,41 +104,6 @@ class Host:
         """Return the host of one model."""
         return cls(HostManifest.of(manifest))
 
-    def keep_history(self, *, by_default: bool) -> None:
-        """Keep a history from the start on, if the manifest names its file, or where it does not and ``by_default``."""
-        path = history_path(self.manifest, by_default=by_default)
-        if path is not None:
-            kept = self.manifest.observe.history
-            self.history = HistoryRecorder(
-                path, self._series, self.exposition.families, keep_s=kept.keep_s, size_bytes=kept.size_bytes
-            )
-            self.exposition.add(self.history.samples)
-
-    def evaluate_alerts(self, *, by_default: bool) -> None:
-        """Evaluate alerts from the start on, unless the manifest switches them off; after ``keep_history``.
-
-        Without ``by_default`` only where there is a history or a webhook: in an application of others.
-
-        Raises:
-            TailcutError: the webhook's secret cannot be read.
-        """
-        settings = self.manifest.observe.alerts
-        if not settings.enabled or not (by_default or self.history is not None or settings.webhook):
-            return
-        if self.history is None:
-            self.history = HistoryRecorder(None, self._series, self.exposition.families, keep_s=0, size_bytes=0)
-        self.alerts = open_alerts(
-            self.manifest,
-            self.history.history,
-            lambda: self.engines,
-            self._moved,
-            lambda: kept_requests(self.traces.sink),
-        )
-        self.history.listeners.append(self.alerts)
-        alerts = self.alerts
-        self.live.alerts = lambda: alert_figures(alerts.state.active)
-        self.exposition.add(self.alerts.samples)
-
     # -- The process -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -161,13 +112,9 @@ class Host:
         Raises:
             TailcutError: of the only model, or the first one where all have failed.
         """
-        self.traces.start()
         loop = asyncio.get_running_loop()
+        self.observed.start(loop)
         self._tick(loop)
-        if self.history is not None:
-            self.history.start(loop)
-        if self.alerts is not None:
-            self.alerts.start()
         for hosted in self._hosted.values():
             if hosted.error is not None:
                 log.error("the model cannot be loaded: %s", hosted.error, extra={"model": hosted.name})
@@ -189,14 +136,14 @@ class Host:
 
     def end_streams(self) -> None:
         """End all streams, those of the page included."""
-        self.live.stop()
+        self.observed.live.stop()
         for engine in self.engines.values():
             engine.streams.stop()
 
     async def stop(self, timeout_s: float) -> None:
         """Fail what waits, let running batches end for at most ``timeout_s``, close everything."""
         self._phase = "stopped"
-        self.live.stop()
+        self.observed.live.stop()
         if self._timer is not None:
             self._timer.cancel()
         loading = list(self._loading.values())
@@ -208,17 +155,8 @@ class Host:
         finally:
             for engine in self.engines.values():
                 engine.sinks.flush()
-                await engine.close_request_log()
-            self._state.drift.stop()
-            if self.history is not None:
-                self.history.stop()
-            closing = [each.close for each in (self.history, self.alerts) if each is not None]
-            await asyncio.gather(self.traces.close(), *(asyncio.to_thread(close, timeout_s) for close in closing))
-
-    @property
-    def drift(self) -> DriftSink:
-        """What has drifted, by model."""
-        return self._state.drift
+            logs = (engine.close_request_log() for engine in self.engines.values())
+            await asyncio.gather(self.observed.stop(timeout_s), *logs)
 
     @property
     def sinks(self) -> Sinks:
@@ -544,20 +482,11 @@ class Host:
         engine = self.engines.get(name)
         return self._hosted[name].error if engine is None else engine.failure
 
-    def _moved(self) -> list[MovedColumns]:
-        """Return what has drifted; called in the thread of the alerts."""
-        limits = {name: engine.deployment.drift.psi for name, engine in list(self.engines.items())}
-        return moved_columns(self.drift, limits)
-
     # -- Metrics and the tick ----------------------------------------------------------------------------------------
 
     def expose(self, source: Callable[[], Iterator[Sample]]) -> None:
         """Have /metrics show what ``source`` yields, which belongs to no model."""
-        self.exposition.add(source)
-
-    def _series(self) -> Iterator[ModelSeries]:
-        for name, engine in self.engines.items():
-            yield ModelSeries(name, engine.recorder, engine.samples)
+        self.observed.exposition.add(source)
 
     def _about_models(self) -> dict[str, ModelAbout]:
         """Return what the page shows of each model beside its figures."""
@@ -591,7 +520,7 @@ class Host:
                 if engine.in_flight:
                     engine.watch_clients(loop)
             self.failures.flush(now_ns)
-            self.live.tick()
+            self.observed.live.tick()
 
         self._timer = loop.call_later(TICK_S, tick)
 

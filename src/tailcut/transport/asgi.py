@@ -53,9 +53,7 @@ class ASGIApplication:
     def __init__(self, manifest: Manifest | HostManifest) -> None:
         self._manifest = HostManifest.of(manifest) if isinstance(manifest, Manifest) else manifest
         self.host = Host(self._manifest)
-        self.host.keep_history(by_default=False)
-        self.host.evaluate_alerts(by_default=False)
-        self.host.traces.in_application = True
+        self.host.observed.begin_in_application()
         self.application = Application(DataPlane(self.host, Guard.of(self._manifest)))
         self._middleware: Middleware | None = None
         self._failure: Exception | None = None
@@ -133,7 +131,7 @@ class ASGIApplication:
             raise ValueError(f"tailcut answers http, not {scope['type']!r}")
         middleware = self._middleware or self._start_late()
         pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        headers = by_name(with_current_span(pairs) if self.host.traces.has_provider else pairs)
+        headers = by_name(with_current_span(pairs) if self.host.observed.traces.has_provider else pairs)
         if "transfer-encoding" in headers:  # goes before the length (RFC 9112, 6.3), which is then no limit of the body
             headers.pop("content-length", None)
         body = _Body(receive)

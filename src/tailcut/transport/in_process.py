@@ -56,9 +56,7 @@ class InProcessModel:
 
     def __init__(self, manifest: Manifest | HostManifest, name: str = "") -> None:
         self.host = Host.of(manifest) if isinstance(manifest, Manifest) else Host(manifest)
-        self.host.keep_history(by_default=False)
-        self.host.evaluate_alerts(by_default=False)
-        self.host.traces.in_application = True
+        self.host.observed.begin_in_application()
         self._plane = DataPlane(self.host).model(name or self.host.only.deployment.name)
         self._engine = self._plane.engine
         self._codecs = Codecs(InferenceCodec, self._engine)
@@ -154,14 +152,14 @@ class InProcessModel:
 
     def metrics(self) -> bytes:
         """Return what ``GET /metrics`` of a server shows, as Prometheus reads it; call it on the event loop."""
-        return self.host.exposition.render()
+        return self.host.observed.exposition.render()
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
     async def _answer(self, route: str, work: _Work, ask: _Ask) -> Any:
         if self._loop is not asyncio.get_running_loop():
             raise self._misused()
-        headers = dict(with_current_span([])) if self.host.traces.has_provider else NO_HEADERS
+        headers = dict(with_current_span([])) if self.host.observed.traces.has_provider else NO_HEADERS
         return await self._plane.answer(LOCAL_DOOR, route, work, headers, ask)
 
     def _misused(self) -> TailcutError:

@@ -57,8 +57,7 @@ class Worker:
         self._url = url
         self._address = address
         self._host = Host(manifest)
-        self._host.keep_history(by_default=True)
-        self._host.evaluate_alerts(by_default=True)
+        self._host.observed.begin_in_server()
         self._guard = Guard.of(manifest, address=address)
         self._plane = DataPlane(self._host, self._guard)
         self._middleware = Middleware(Application(self._plane).handle, manifest)

@@ -209,9 +209,9 @@ def test_a_kept_request_is_found_by_its_trace(tmp_path: Path) -> None:
 
     async def test(client: Client) -> None:
         path = f"/ui/requests/{'a' * 32}/data"
-        client.app.host.live.request = None
+        client.app.host.observed.live.request = None
         assert (await client.get(path, headers=bearer("secret"))).status == 404
-        client.app.host.live.request = {"a" * 32: detail}.get
+        client.app.host.observed.live.request = {"a" * 32: detail}.get
         assert (await client.get(path, headers=bearer("secret"))).json["spans"][0]["duration_s"] == 0.9
         assert (await client.get(f"/ui/requests/{'b' * 32}/data", headers=bearer("secret"))).status == 404
 
@@ -229,7 +229,7 @@ def event(raw: bytes) -> tuple[str, Any]:
 def feed_of(folder: Path, test: Callable[[Any, Feed], Awaitable[None]]) -> None:
     async def main() -> None:
         async with running_host(add_models(folder, a=1.0, b=2.0)) as client:
-            await test(client.host.live, client.app.application._ui._feed)
+            await test(client.host.observed.live, client.app.application._ui._feed)
 
     asyncio.run(main())
 

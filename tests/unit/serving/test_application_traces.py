@@ -38,7 +38,7 @@ def test_a_request_is_a_part_of_the_applications_span(tmp_path: Path, monkeypatc
             context = span.get_span_context()
             assert (await Client(app).post(INFER, GOOD, {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"})).status == 200
         await until(lambda: len(given.memory.get_finished_spans()) > 1)
-        found = app.host.traces.find(f"{context.trace_id:032x}")
+        found = app.host.observed.traces.find(f"{context.trace_id:032x}")
         assert found is not None
         await app.stop()
         spans = {span.name: span for span in given.memory.get_finished_spans()}
@@ -78,6 +78,6 @@ def test_the_providers_sampler_has_the_last_word(tmp_path: Path, monkeypatch: py
         async with tailcut.open(deployment(tmp_path, "", ["observe.traces.sample=1"])) as model:
             await model.predict([{"id": 1, "value": 2}])
         assert not given.memory.get_finished_spans()
-        assert model.host.traces.recent("slowest", 1.0)
+        assert model.host.observed.traces.recent("slowest", 1.0)
 
     asyncio.run(main())

@@ -41,7 +41,7 @@ def serve(test: Callable[[Client], Awaitable[None]], directory: Path, more: str 
 
 async def found(client: Client, key: str) -> FoundTrace:
     """The trace of a request, when it is there; it is handed over a moment after the reply."""
-    traces = client.app.host.traces
+    traces = client.app.host.observed.traces
     await until(lambda: traces.find(key) is not None)
     trace = traces.find(key)
     assert trace is not None
@@ -70,7 +70,7 @@ def test_a_sampled_parent_is_continued_and_the_request_shown(tmp_path: Path) -> 
         metrics = (await client.get("/metrics")).body.decode()
         assert 'tailcut_traces_kept_total{reason="parent"} 1.0' in metrics
         assert 'tailcut_traces_kept_total{reason="sample"} 0.0' in metrics
-        assert client.app.host.traces.find(f"{0xDEF:032x}") is None
+        assert client.app.host.observed.traces.find(f"{0xDEF:032x}") is None
 
     serve(test, tmp_path, "", "observe.traces.sample=0")
 
@@ -141,7 +141,7 @@ def test_failed_requests_are_shown_to_managers_only(tmp_path: Path) -> None:
             await found(client, "seen")
             reply = await client.request("GET", f"/debug/requests/{5:032x}", headers=MANAGES)
             shown = msgspec.json.decode(reply.body, type=FoundTrace)
-            assert shown == client.host.traces.find("seen")
+            assert shown == client.host.observed.traces.find("seen")
             listed = (await client.request("GET", "/debug/requests", headers=MANAGES)).json
             assert [each["request_id"] for each in listed["slowest"]] == ["seen"]
             assert listed["failed"] == []
@@ -153,7 +153,7 @@ def test_nothing_is_traced_where_it_is_off(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.post(INFER, GOOD, {"traceparent": parent()})
         client.app.host.only.sinks.flush()
-        assert client.app.host.traces.recent("slowest", 1e6) == []
+        assert client.app.host.observed.traces.recent("slowest", 1e6) == []
         assert not client.app.host.sinks.all
         assert not re.search("tailcut_traces", (await client.get("/metrics")).body.decode())
 

@@ -37,8 +37,8 @@ class UI:
     """Answers requests for the page."""
 
     def __init__(self, host: Host, guard: Guard) -> None:
-        self._live = host.live
-        self._feed = Feed(host.live)
+        self._live = host.observed.live
+        self._feed = Feed(host.observed.live)
         self._access = Access(guard, is_secure=bool(host.server.tls_cert))
         self._fixed: dict[str, Handler] = {
             "": self._shown("host", "ui/", "ui"),
