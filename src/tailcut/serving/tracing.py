@@ -110,10 +110,12 @@ class HostTraces:
 
     def find(self, key: str) -> FoundTrace | None:
         """Return the last kept request with a trace id or a request id; None where none is held."""
+        self._flush()
         return self.sink.find(key) if self.sink is not None else None
 
     def recent(self, which: str, minutes: float, most: int = 20) -> list[FoundTrace]:
         """Return kept requests of the last minutes; see ``TraceSink.recent``."""
+        self._flush()
         return self.sink.recent(which, minutes, most) if self.sink is not None else []
 
     def samples(self) -> Iterator[Sample]:
@@ -121,6 +123,11 @@ class HostTraces:
         if self.sink is not None:
             yield from self.sink.samples()
             yield from self._exported(self.sink)
+
+    def _flush(self) -> None:
+        """Have requests decided on that ended just now: who asked one may look for it at once."""
+        for engine in self._engines.values():
+            engine.sinks.flush()
 
     def _exported(self, sink: TraceSink) -> Iterator[Sample]:
         exporters, dropped = self._exporters, Counter(rate=sink.limited.total())
