@@ -289,7 +289,7 @@ def _store(
         outputs=deployment.model.outputs,
         variants=[_to_add(each, running) for each in running.candidates.values()],
         evidence=evidence,
-        manifest=to_plain(deployment),
+        manifest={key: value for key, value in to_plain(deployment).items() if key != "observe"},
         origins=origins,
         files=(
             code_snapshot.files_of(written, running.folder)

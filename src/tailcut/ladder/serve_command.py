@@ -13,10 +13,11 @@ _SETTINGS = (
     "server.grpc_port=0",
     "observe.history.path=off",
     "observe.alerts.enabled=false",
+    "observe.traces.endpoint=off",
     'request_log.path=""',
 )
-"""It is stopped idle, so nothing needs draining; a port for gRPC, history, alerts and the request log are of the place
-of serving."""
+"""It is stopped idle, so nothing needs draining; a port for gRPC, history, alerts, the collector of traces and the
+request log are of the place of serving."""
 
 _OF_THE_PLACE = ("tokens", "tls_cert", "tls_key", "tenant_header")
 """Of the place where it will serve; here it is asked over the loopback."""

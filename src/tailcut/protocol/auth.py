@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from tailcut.errors import Forbidden, Unauthorized
 from tailcut.manifest.host import HostManifest
-from tailcut.protocol.http import HeaderMap
+from tailcut.protocol.http import HeaderMap, clipped
 from tailcut.protocol.tokens import LONGEST_TOKEN, Tokens, read_tokens
 
 _SCHEME = "bearer "
@@ -108,8 +109,25 @@ class Guard:
                 "management is off: other machines can reach this server, and server.management_tokens is not set",
                 hint=hint,
             )
+        host = headers.get("host")
+        if host is not None and not _is_loopback(host):
+            # Another site may have its name resolve to 127.0.0.1; the browser then takes this server for that site.
+            raise Forbidden(
+                f"without a token, management is for localhost and loopback addresses, not for {clipped(host)}",
+                hint="use http://127.0.0.1:PORT, or set server.management_tokens",
+            )
         if "origin" in headers and headers.get("origin") not in self._origins:
             raise Forbidden("management refuses requests from web pages without a token", hint=hint)
+
+
+def _is_loopback(host: str) -> bool:
+    name = urlsplit(f"//{host}").hostname or ""
+    if name == "localhost":
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _token(headers: HeaderMap) -> str:

@@ -276,6 +276,7 @@ def test_the_manifest_goes_before_the_environment() -> None:
     assert custom.url == "http://t/path?x=1"
     for off in ({"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}):
         assert settings(environment | off) is None
+    assert settings(environment, endpoint="off") is None
 
 
 @pytest.mark.parametrize(

@@ -166,11 +166,14 @@ def test_a_request_to_another_model_is_part_of_its_callers_trace_and_has_it_kept
         asking = ended(10.0, trace=trace)
         child = ended(slow_ms, route="features", trace=RequestTrace(trace.trace_id, 9, 8, 0, "", trace))
         trace.calls.append(("child", child))
+        inmost = RequestTrace(trace.trace_id, 10, 9, 0, "", child.origin.trace)
+        child.origin.trace.calls.append(("inmost", ended(1.0, route="features", trace=inmost)))
         sink.on_requests("child", [child])
         assert sum(sink.kept.values()) == 0, "it comes with its caller"
         sink.on_requests("m", [asking])
         assert sink.kept["slow"] == kept
         assert not trace.calls
+        assert not child.origin.trace.calls
     (found,) = sink.recent("slowest", 1.0)
     inner = [span for span in found.spans if span.attributes.get("tailcut.model") == "child"]
     assert [(span.trace_id, span.parent_id) for span in inner] == [(found.trace_id, f"{8:016x}")]

@@ -264,3 +264,11 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, setting: str, say
 def test_one_file_for_both_kinds_of_tokens_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match=r"is also the file of server.tokens"):
         deployment(tmp_path, overrides=['server.tokens="t"', 'server.management_tokens="t"'])
+
+
+def test_management_without_tokens_is_for_names_that_no_other_site_may_have() -> None:
+    guard = Guard(local=True)
+    for headers in ({"host": "127.0.0.1:8700"}, {"host": "localhost"}, {}):  # gRPC sends no host
+        guard.management(headers)
+    with pytest.raises(Forbidden, match=r"not for evil\.example:8700"):
+        guard.management({"host": "evil.example:8700"})

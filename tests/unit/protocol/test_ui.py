@@ -69,7 +69,6 @@ def test_on_loopback_it_is_open_but_not_under_a_name_that_another_site_may_have(
         access.check({"host": host})
     for headers in (
         {"host": "evil.example:8700"},
-        {},
         {"host": "127.0.0.1.evil.example"},
         {**LOCAL, "origin": "https://evil.example"},
         {**LOCAL, "x-forwarded-for": "10.0.0.1"},
@@ -121,6 +120,7 @@ def test_the_form_leads_nowhere_else_and_no_other_site_can_send_it(tmp_path: Pat
                 answer = await client.post(path, b"token=secret", {**FORM, **headers})
                 assert (answer.status, "set-cookie" in answer.headers) == (403, False)
         assert (await client.post("/ui/login", b"x" * 20_000, FORM)).status == 413
+        assert (await client.post("/ui/login", b"a=1&" * 9, FORM)).status == 400
         assert (await client.get("/ui/login")).status == 405
 
     serve(tmp_path, test, managing)
@@ -289,6 +289,20 @@ def test_a_slow_viewer_gets_the_latest_snapshot_and_is_dropped_in_the_end(tmp_pa
     def nonlocal_time(passed_s: float) -> None:
         nonlocal now_s
         now_s += passed_s
+
+    feed_of(tmp_path, test)
+
+
+def test_a_viewer_whose_session_has_ended_sees_no_more(tmp_path: Path) -> None:
+    async def test(live: Any, feed: Feed) -> None:
+        answers = iter([True, True, False])
+        viewer = await feed.watch("a", lambda: next(answers))
+        stream = aiter(viewer)
+        for _ in range(2):
+            await anext(stream)
+            await live.take()
+        assert [each async for each in stream] == []
+        await viewer.aclose()
 
     feed_of(tmp_path, test)
 

@@ -158,7 +158,7 @@ def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path, bounds: Seq
     # Addresses, tokens and TLS are of the place where it will serve; here it is asked over the loopback.
     server = plain.get("server", {})
     plain["server"] = {name: server[name] for name in ("kill", "max_body", "max_timeout") if name in server}
-    plain["observe"] = {"history": {"path": "off"}, "alerts": {"enabled": False}}
+    plain["observe"] = {"history": {"path": "off"}, "alerts": {"enabled": False}, "traces": {"endpoint": "off"}}
     path = folder / "tailcut.toml"
     path.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in plain.items()), encoding="utf-8")
     return path

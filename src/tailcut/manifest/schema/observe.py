@@ -142,7 +142,7 @@ class Traces(Section, frozen=True, kw_only=True):
         str,
         Meta(
             description="URL of a collector that takes OTLP over HTTP; /v1/traces is added where it has no path; "
-            "empty: what OTEL_EXPORTER_OTLP_ENDPOINT says, if anything",
+            "empty: what OTEL_EXPORTER_OTLP_ENDPOINT says, if anything; off: none",
             examples=["http://localhost:4318"],
         ),
     ] = ""

@@ -90,6 +90,7 @@ def copied(
         if call.origin is not None and (place := call.origin.trace) is not None:
             place.is_closed = True
             calls.append(copied(call, name, "", place, wall_ns, versions))
+    release(trace)
     return Kept(
         reason,
         model,
@@ -107,6 +108,14 @@ def copied(
         tuple(calls),
         wall_ns,
     )
+
+
+def release(trace: RequestTrace) -> None:
+    """Forget the requests that were sent in the course of one: they know it, and a circle would keep them in memory."""
+    for _, call in trace.calls:
+        if call.origin is not None and call.origin.trace is not None:
+            release(call.origin.trace)
+    trace.calls = []
 
 
 def _sent_id(request: FinishedRequest) -> str:

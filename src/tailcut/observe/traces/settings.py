@@ -22,6 +22,7 @@ from tailcut.version import version
 log = logging.getLogger("tailcut.server")
 
 PATH = "/v1/traces"
+_OFF = "off"
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 _HEADERS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
@@ -57,6 +58,8 @@ def export_settings(
     Raises:
         StartError: the manifest's endpoint is no URL, or a header is wrong or refers to a variable that is not set.
     """
+    if traces.endpoint == _OFF:
+        return None
     timeout_s = min(max(0.8 * drain_s, _LEAST_TIMEOUT_S), _MOST_TIMEOUT_S)
     if traces.endpoint:
         url, problem = _url(traces.endpoint)

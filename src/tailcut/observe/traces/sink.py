@@ -14,7 +14,7 @@ from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
 from tailcut.observe.traces.found import FoundTrace, found_trace
 from tailcut.observe.traces.identity import Tracer, parent_of
-from tailcut.observe.traces.kept import Kept, Ring, WallClock, copied
+from tailcut.observe.traces.kept import Kept, Ring, WallClock, copied, release
 from tailcut.observe.traces.spans import BatchIds
 from tailcut.observe.traces.trace_context import SAMPLED, RequestTrace
 
@@ -170,7 +170,7 @@ class TraceSink:
             reason = "parent" if trace.parent_id else "sample"
         if reason:
             self._keep(model, request, reason, None)
-        trace.calls = []  # which know it: a circle would keep them
+        release(trace)
 
     def _keep(self, model: str, request: FinishedRequest, reason: str, drawn: float | None) -> None:
         limit = self._limits.get(reason)

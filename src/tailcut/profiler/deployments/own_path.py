@@ -47,6 +47,8 @@ drain = "100ms"
 path = "off"
 [observe.alerts]
 enabled = false
+[observe.traces]
+endpoint = "off"
 """
 _BODY = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[0.5]}]}\n'
 _WARMUP_S = 1.0

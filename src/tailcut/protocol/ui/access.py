@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from ipaddress import ip_address
 from secrets import token_urlsafe
 from urllib.parse import urlsplit
 
-from tailcut.errors import Forbidden, TailcutError
+from tailcut.errors import Forbidden, TailcutError, Unauthorized
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.http import HeaderMap, Headers
 
@@ -48,15 +47,17 @@ class Access:
         """
         if not self._guard.has_management_tokens:
             self._guard.management(headers)
-            if not _is_loopback(headers.get("host") or ""):
-                # Another site may have its name resolve to 127.0.0.1; the browser then takes this for that site.
-                raise Forbidden(
-                    "without a token the page is for this machine, under localhost or a loopback address",
-                    hint="open it as http://127.0.0.1:PORT/ui, or set server.management_tokens",
-                )
             return
         token = self._token(headers)
         self._guard.management(headers if token is None else {"authorization": f"Bearer {token}"})
+
+    def allows(self, headers: HeaderMap) -> bool:
+        """Whether ``check`` lets a request pass."""
+        try:
+            self.check(headers)
+        except (Unauthorized, Forbidden):
+            return False
+        return True
 
     def begin(self, token: str, headers: HeaderMap) -> Headers:
         """Begin a session; return the header that sets its cookie.
@@ -119,13 +120,3 @@ def _refuse_cross_site(headers: HeaderMap) -> None:
         is_own = origin is None or urlsplit(origin).netloc == headers.get("host")
     if not is_own:
         raise Forbidden("the form was sent by a page of another site", hint="open /ui on this server")
-
-
-def _is_loopback(host: str) -> bool:
-    name = urlsplit(f"//{host}").hostname or ""
-    if name == "localhost":
-        return True
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return False

@@ -27,6 +27,10 @@ _KEPT_ON_HOST = 3
 _encode = msgspec.json.Encoder().encode
 
 
+def _always() -> bool:
+    return True
+
+
 class Feed:
     """Sends snapshots to those who watch. Owned by the event loop.
 
@@ -50,8 +54,11 @@ class Feed:
             self._whole = snapshot, _encode(snapshot)
         return self._whole[1]
 
-    async def watch(self, model: str = "") -> Viewer:
+    async def watch(self, model: str = "", may: Callable[[], bool] = _always) -> Viewer:
         """Return the events of the host, or those of one model.
+
+        Args:
+            may: whether the viewer may still watch; asked before each event.
 
         Raises:
             Shed: too many watch already.
@@ -72,7 +79,7 @@ class Feed:
         except BaseException:
             self._live.viewers -= 1
             raise
-        viewer = Viewer(self, model, first, self._clock_s)
+        viewer = Viewer(self, model, first, may, self._clock_s)
         self._viewers.setdefault(model, set()).add(viewer)
         return viewer
 
@@ -120,8 +127,11 @@ class Viewer:
 
     failure: Mapping[str, str] | None = None
 
-    def __init__(self, feed: Feed, model: str, first: bytes, clock_s: Callable[[], float]) -> None:
+    def __init__(
+        self, feed: Feed, model: str, first: bytes, may: Callable[[], bool], clock_s: Callable[[], float]
+    ) -> None:
         self._feed = feed
+        self._may = may
         self._model = model
         self._next: bytes | None = first
         self._has_next = asyncio.Event()
@@ -151,7 +161,7 @@ class Viewer:
             await self._has_next.wait()
             self._has_next.clear()
             event, self._next = self._next, None
-            if not event or self._is_late():
+            if not event or self._is_late() or not self._may():
                 return
             self._sent_s = self._clock_s()
             yield event

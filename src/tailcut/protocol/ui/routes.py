@@ -28,6 +28,7 @@ from tailcut.protocol.ui.assets import asset, page, safe
 from tailcut.protocol.ui.feed import Feed
 from tailcut.serving.host import Host
 
+_MOST_FIELDS = 8
 _MAX_FORM_BYTES = 16 * 1024
 _NEXT = re.compile(r"ui(/models/[A-Za-z0-9_.-]{1,200}|/requests/[0-9a-f]{32})?")
 """Pages that the form leads back to: of this server, and nothing else."""
@@ -99,7 +100,7 @@ class UI:
         return _json(await self._feed.data())
 
     async def _events(self, model: str, headers: HeaderMap, body: Body) -> Reply:
-        viewer = await self._feed.watch(model)
+        viewer = await self._feed.watch(model, partial(self._access.allows, headers))
         return Reply(200, safe(*EVENT_STREAM), b"", viewer)
 
     async def _request(self, trace: str, headers: HeaderMap, body: Body) -> Reply:
@@ -118,7 +119,13 @@ class UI:
         return found
 
     async def _login(self, headers: HeaderMap, body: Body) -> Reply:
-        form = parse_qs((await read_small(headers, body, _MAX_FORM_BYTES)).decode("utf-8", "replace"), max_num_fields=8)
+        sent = (await read_small(headers, body, _MAX_FORM_BYTES)).decode("utf-8", "replace")
+        try:
+            form = parse_qs(sent, max_num_fields=_MOST_FIELDS)
+        except ValueError:
+            raise BadRequest(
+                f"the form has more than {_MOST_FIELDS} fields", hint="send the fields token and back"
+            ) from None
         token, back = (form.get(name, [""])[0].strip() for name in ("token", "back"))
         back = back if _NEXT.fullmatch(back) else "ui"
         try:
