@@ -151,7 +151,7 @@ def test_every_key_of_a_version_is_on_the_page(built: tuple[Reader, Any]) -> Non
     named = set(re.findall(r"`(\w+)`", section))
     keys = set(content) | {key for each in content["variants"].values() for key in each} | set(content["files"])
     assert keys - named - {"evidence", "manifest"} == set()
-    assert set(content["files"]) == {"rows", "code"}
+    assert set(content["files"]) == {"rows", "code", "drift"}
     (evidence,) = folder.glob("*/evidence-*.json")
     section = REGISTRY_PAGE.partition("## Evidence")[2].partition("\n## ")[0]
     assert set(json.loads(evidence.read_text())) - {"model", "version"} == set(re.findall(r"`(\w+)`", section))
