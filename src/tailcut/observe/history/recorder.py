@@ -85,7 +85,7 @@ class HistoryRecorder:
         self._monotonic_s = monotonic_s
         self._differences = Differences()
         instance = f"{int(wall_s())}-{os.getpid()}-{token_hex(4)}"
-        self._tables = Tables(instance, int(wall_s()), size_bytes)
+        self._tables = Tables(instance, int(wall_s()), size_bytes, keep_s)
         self._keep_minutes = int(keep_s // MINUTE_S)
         self._file: SqliteFile | None = None
         self._writer: StoreWriter | None = None

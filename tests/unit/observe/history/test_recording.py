@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -12,8 +13,9 @@ from tests.history_kit import DAY_S, START_S, Run
 from tailcut.errors import StoreError
 from tailcut.observe.history import History
 from tailcut.observe.history.recorder import HistoryRecorder
-from tailcut.observe.history.tables import MOST_SERIES, Series, Snapshot, Tables
+from tailcut.observe.history.tables import MOST_SERIES, SCHEMA, Series, Snapshot, Tables
 from tailcut.observe.sample import Sample
+from tailcut.store import SqliteFile
 
 TO_S = START_S + 10 * DAY_S
 
@@ -186,6 +188,83 @@ def test_a_write_whose_end_was_not_seen_is_not_counted_twice(tmp_path: Path) -> 
             assert tables.write(connection, snapshot, generation) == 0
         connection.commit()
     assert [row.requests for row in History(path_of(tmp_path)).latency(60, 120)] == [2]
+
+
+def numbers(*names: str, minute: int = 1, part: int = 1, keep_from: int = 0) -> Snapshot:
+    """Of gauges, each of which has its name as its value."""
+    return Snapshot(minute, part, keep_from, [], [(Series("gauge", "m", name, ""), float(name)) for name in names])
+
+
+def kept_values(path: Path) -> dict[str, set[float]]:
+    found: dict[str, set[float]] = {}
+    for row in History(path).counts(0, TO_S):
+        found.setdefault(row.name, set()).add(row.value)
+    return found
+
+
+def test_what_one_server_removes_another_does_not_write_under_a_wrong_name(tmp_path: Path) -> None:
+    path = path_of(tmp_path)
+    files = [SqliteFile(path, SCHEMA) for _ in range(2)]
+    servers = [Tables(name, START_S, 1 << 28) for name in ("one", "two")]
+
+    def write(server: int, snapshot: Snapshot) -> int:
+        file = files[server]
+        return file.write(lambda connection: servers[server].write(connection, snapshot, file.generation))
+
+    assert write(0, numbers("1", "2")) == 0
+    late = 200  # of the same day
+    # The second one removes all that the first has written, and makes series of its own.
+    assert write(1, numbers("3", minute=late, keep_from=late)) == 0
+    assert write(1, numbers("4", "5", minute=late, part=2)) == 0
+    assert write(0, numbers("2", "1", minute=late, part=2)) == 0
+    assert kept_values(path) == {str(number): {float(number)} for number in range(1, 6)}
+
+
+def test_series_without_rows_are_removed_with_the_day_and_where_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = path_of(tmp_path)
+    file, tables = SqliteFile(path, SCHEMA), Tables("run", START_S, 1 << 28)
+
+    def write(snapshot: Snapshot) -> int:
+        return file.write(lambda connection: tables.write(connection, snapshot, file.generation))
+
+    def series() -> int:
+        return file.read(lambda connection: connection.execute("SELECT count(*) FROM series").fetchone()[0])
+
+    for minute in range(0, 600, 10):
+        write(numbers("0", str(minute + 1), minute=minute, keep_from=minute - 300))
+    assert series() == 61
+    write(numbers("0", minute=1440, keep_from=1440 - 300))
+    write(numbers("0", minute=2880, keep_from=2880 - 300))
+    assert series() == 1
+    monkeypatch.setattr("tailcut.observe.history.tables.MOST_SERIES", 3)
+    assert write(numbers("0", "1", "2", minute=2881)) == 0
+    assert write(numbers("0", "3", minute=2882)) == 1
+    # Later in that day, when the others have no rows any more:
+    assert write(numbers("0", "3", "4", "5", minute=3100, keep_from=3000)) == 1
+    assert kept_values(path) == {"0": {0.0}, "3": {3.0}, "4": {4.0}}
+
+
+def test_rows_that_are_needed_and_give_way_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def serve(folder: str, keep_s: float, minutes: int) -> list[str]:
+        caplog.clear()
+        (tmp_path / folder).mkdir()
+        run = Run(tmp_path / folder / "history.sqlite", size_bytes=1 << 20, keep_s=keep_s, process=False)
+        for _ in range(minutes):
+            run.samples = [Sample(f"tailcut_{number}", "", "gauge", {}, 0.1) for number in range(250)]
+            run.pass_s()
+        run.end()
+        return [record.getMessage() for record in caplog.records]
+
+    (said,) = serve("week", 35 * DAY_S, 300)
+    start, _, way_out = said.partition(" is full: rows only ")
+    assert start == f"the history at {tmp_path / 'week' / 'history.sqlite'}"
+    assert "old were removed, and a comparison with last week needs 8.0 days; the limit is 1MiB: set" in way_out
+    assert 70 < int(re.search(r"observe\.history\.size to (\d+)MiB", way_out)[1]) < 150
+    (said,) = serve("hours", 4 * 3600, 200)
+    assert "and observe.history.keep is 4.0 hours" in said
+    assert serve("enough", 3600, 200) == []
 
 
 class _Loop:
