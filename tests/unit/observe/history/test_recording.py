@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.history_kit import DAY_S, START_S, Run
 
 from tailcut.errors import StoreError
+from tailcut.observe.exposition import ModelSeries
 from tailcut.observe.history import History
 from tailcut.observe.history.recorder import HistoryRecorder
 from tailcut.observe.history.tables import MOST_SERIES, SCHEMA, Series, Snapshot, Tables
@@ -265,6 +266,80 @@ def test_rows_that_are_needed_and_give_way_are_told_once(tmp_path: Path, caplog:
     (said,) = serve("hours", 4 * 3600, 200)
     assert "and observe.history.keep is 4.0 hours" in said
     assert serve("enough", 3600, 200) == []
+
+
+class _Listener:
+    def __init__(self, *, fails: bool = False) -> None:
+        self.models: list[str] = []
+        self.fails = fails
+
+    def receive(self, snapshot: Snapshot) -> None:
+        self.models += {series.model for series, *_ in snapshot.latencies}
+
+    def end_minute(self) -> None:
+        self.models.append("end")
+        if self.fails:
+            raise RuntimeError("a listener")
+
+
+def test_a_source_that_fails_ends_the_minute_for_nobody_and_loses_no_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(path_of(tmp_path), process=False)
+    other = Run(tmp_path / "other.sqlite", process=False)
+    is_broken, value = False, 0.0
+
+    def source() -> list[Sample]:
+        if is_broken:
+            raise RuntimeError("a broken source")
+        return [Sample("tailcut_x", "", "counter", {}, value)]
+
+    run.models.insert(0, ModelSeries("broken", other.recorder, source))
+    listeners = _Listener(fails=True), _Listener()
+    run.writing.listeners += listeners
+    for minute in range(100):
+        is_broken, value = 10 <= minute < 90, minute + 1.0
+        other.ask(2.0)
+        run.ask(1.0)
+        run.pass_s()
+    run.end()
+    assert all(each.models == ["broken", "risk", "end"] * 100 for each in listeners)
+    for model in ("broken", "risk"):
+        rows = run.history.latency(START_S, TO_S, model=model, stage="request")
+        assert [row.requests for row in rows] == [1] * 100
+    grown = [row.value for row in run.history.counts(START_S, TO_S, name="tailcut_x_total")]
+    assert grown == [1.0] * 10 + [81.0] + [1.0] * 9
+    assert [record.getMessage().partition(" could not")[0] for record in caplog.records] == [
+        "the figures of the minute's end",
+        "the figures of model broken, by one of its sources",
+    ]
+    failures = next(each for each in run.writing.samples() if each.name == "tailcut_history_failures")
+    assert failures.value == 80 + 100
+
+
+def test_counters_that_are_gone_give_their_places_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailcut.observe.history.snapshots.MOST_SERIES", 300)
+    run = Run(path_of(tmp_path), process=False)
+    for generation in range(4):  # versions come and go
+        run.samples = [Sample("tailcut_x", "", "counter", {"at": f"{generation}-{n}"}, 5.0) for n in range(150)]
+        for _ in range(70):
+            run.pass_s()
+    run.end()
+    found = [row.value for row in run.history.counts(START_S, TO_S, name="tailcut_x_total")]
+    # Of each next version those that had no place follow when the one before has been gone for an hour.
+    assert found == [5.0] * 600
+
+
+def test_a_model_that_was_removed_and_comes_again_counts_from_nothing(tmp_path: Path) -> None:
+    run = Run(path_of(tmp_path), process=False)
+    run.ask(1.0, 1.0)
+    run.pass_s()
+    again = Run(tmp_path / "other.sqlite", process=False)
+    run.models[0] = again.models[0]
+    again.ask(1.0)
+    run.pass_s()
+    run.end()
+    assert [row.requests for row in run.history.latency(START_S, TO_S, stage="request")] == [2, 1]
 
 
 class _Loop:
