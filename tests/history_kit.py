@@ -44,7 +44,7 @@ class Run:
         self.recorder.expect("infer")
         self.recorder.serve("onnx")
         self.samples: list[Sample] = []
-        models = [ModelSeries("risk", self.recorder, lambda: self.samples)]
+        models = self.models = [ModelSeries("risk", self.recorder, lambda: self.samples)]
         self.exposition = Exposition(lambda: models, Histogram())
         self.writing = HistoryRecorder(
             path,

@@ -8,7 +8,7 @@ whose buckets also grow by a constant factor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, exp, log
+from math import ceil, log
 
 import numpy as np
 import numpy.typing as npt
@@ -35,33 +35,19 @@ def places_of(values_ns: Counts) -> Counts:
 
 
 def percentile_ns(counts: Counts | Sequence[int], share: float) -> float:
-    """Return the value that ``share`` of the counted ones are at or below; NaN where none was counted.
-
-    Args:
-        counts: ``PLACES`` of them. Within a place, values are taken to be spread evenly on a logarithmic scale.
-        share: from 0 to 1.
-    """
-    running = np.cumsum(counts)
-    total = int(running[-1])
-    if not total:
-        return float("nan")
-    wanted = max(share * total, 1.0)
-    place = min(int(np.searchsorted(running, wanted)), len(BOUNDS_NS) - 1)
-    high = float(BOUNDS_NS[place])
-    low = float(BOUNDS_NS[place - 1]) if place else high / RATIO
-    before = int(running[place - 1]) if place else 0
-    within = (wanted - before) / max(int(running[place]) - before, 1)
-    return exp(log(low) + (log(high) - log(low)) * min(max(within, 0.0), 1.0))
+    """Return a percentile of one histogram, ``PLACES`` counts, in nanoseconds; see ``percentiles_ns``."""
+    return float(percentiles_ns(np.asarray(counts)[None], (share,))[0, 0])
 
 
 def percentiles_ns(counts: Counts, shares: Sequence[float]) -> npt.NDArray[np.float64]:
-    """Return what ``percentile_ns`` does, of several histograms and shares at once.
+    """Return, in nanoseconds, the values that shares of the counted ones are at or below; NaN where none was counted.
 
     Args:
-        counts: shape (histograms, ``PLACES``).
+        counts: (histograms, ``PLACES``). Within a place, values are taken to be spread evenly on a logarithmic scale.
+        shares: from 0 to 1; of few values, a share is at least that of the first one.
 
     Returns:
-        shape (histograms, shares).
+        (histograms, shares).
     """
     found = np.full((len(counts), len(shares)), np.nan)
     totals = counts.sum(1)

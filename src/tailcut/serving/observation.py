@@ -115,6 +115,7 @@ class Observation:
     def _evaluate_alerts(self) -> None:
         if self.history is None:
             self.history = HistoryRecorder(None, self._series, self.exposition.families, keep_s=0, size_bytes=0)
+            self.exposition.add(self.history.samples)
         alerts = self.alerts = open_alerts(
             self._manifest,
             self.history.history,

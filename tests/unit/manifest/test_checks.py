@@ -178,7 +178,7 @@ OVERRIDES = [
         'or write "off"',
     ),
     ("observe.history.keep=1m", "observe.history.keep is 60s, below 1h", '"5w"'),
-    ("observe.history.size=1KiB", "observe.history.size is 1024 bytes, below 1MiB", '"256MiB"'),
+    ("observe.history.size=1KiB", "observe.history.size is 1024 bytes, below 1MiB", '"1GiB"'),
 ]
 
 

@@ -10,15 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.observe_kit import Ended, batch
 
 from tailcut.common.histogram import Histogram
 from tailcut.common.slo import LatencyObjective
 from tailcut.common.timings import Stage, Timings
 from tailcut.observe.exposition import ModelSeries
-from tailcut.observe.fine_histogram import BOUNDS_NS, PLACES, percentile_ns, percentiles_ns
 from tailcut.observe.live import live as module
 from tailcut.observe.live.figures import ModelAbout, ModelFigures
 from tailcut.observe.live.live import Live
@@ -259,20 +256,3 @@ def test_a_snapshot_that_fails_is_logged_once_and_the_next_one_is_made(caplog: p
     asyncio.run(main())
     assert server.live.latest is not None
     assert len([each for each in caplog.records if "live figures" in each.message]) == 1
-
-
-@given(
-    st.lists(st.lists(st.tuples(st.integers(0, PLACES - 1), st.integers(1, 50)), max_size=6), min_size=1, max_size=4),
-    st.lists(st.floats(0, 1), min_size=1, max_size=4),
-)
-@settings(max_examples=60, deadline=None)
-def test_percentiles_of_many_histograms_are_those_of_each(
-    histograms: list[list[tuple[int, int]]], shares: list[float]
-) -> None:
-    counts = np.zeros((len(histograms), PLACES), np.int64)
-    for row, filled in enumerate(histograms):
-        for place, count in filled:
-            counts[row, place] += count
-    expected = [[percentile_ns(row, share) for share in shares] for row in counts]
-    np.testing.assert_allclose(percentiles_ns(counts, shares), expected, rtol=1e-12)
-    assert len(BOUNDS_NS) == PLACES - 1

@@ -111,6 +111,18 @@ def test_what_the_collector_refuses_is_dropped_at_once() -> None:
     assert (exporter.dropped["refused"], script.waits) == (2, [])
 
 
+def test_counts_of_dropped_traces_can_be_read_while_the_thread_counts() -> None:
+    sink = Clock().sink()
+    exporter = exporting(Script(Sent("refused", "HTTP 400")), sink, most=1)
+    reading = iter(exporter.dropped.items())
+    next(reading)
+    keep(sink, 2)
+    exporter.export_waiting()
+    assert (
+        dict(reading) | {"queue": 1} == dict(exporter.dropped) == {"queue": 1, "collector": 0, "refused": 1, "stop": 0}
+    )
+
+
 def test_a_million_traces_a_minute_are_bounded_and_counted() -> None:
     """A part of it with a collector that takes nothing: memory stays, all are counted."""
     sink = Clock().sink()

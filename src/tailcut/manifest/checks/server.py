@@ -69,7 +69,7 @@ def _history_problems(history: History) -> Iterator[ManifestError]:
     if history.size_bytes < _LEAST_BYTES:
         yield ManifestError(
             f"observe.history.size is {history.size_bytes} bytes, below 1MiB",
-            hint='write for example "256MiB", or set observe.history.path to "off"',
+            hint='write for example "1GiB", or set observe.history.path to "off"',
         )
 
 

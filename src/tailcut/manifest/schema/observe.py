@@ -46,9 +46,9 @@ class History(Section, frozen=True, kw_only=True):
         Size,
         Meta(
             description="maximum size of the file; the oldest rows are removed before it is reached. A model under "
-            "steady traffic takes some 4 MiB a day"
+            "steady traffic takes some 4 MiB a day; comparing with last week needs 8 days of all models"
         ),
-    ] = field(default=Size(256 * 1024 * 1024), name="size")
+    ] = field(default=Size(1 << 30), name="size")
 
 
 class Alerts(Section, frozen=True, kw_only=True):

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.gate.distributions import student_below, student_quantile
-from tailcut.observe.fine_histogram import BOUNDS_NS, RATIO
 
 Values = npt.NDArray[np.float64]
 
@@ -124,23 +123,3 @@ def interval(value: float, replicates: Values, blocks: Blocks, confidence: float
     reach = student_quantile(0.5 + confidence / 2, freedom) * error
     p = 2 * student_below(-abs(value) / error, freedom)
     return Interval(value, value - reach, value + reach, min(p, 1.0))
-
-
-def percentiles_ns(histograms: Values, share: float) -> Values:
-    """Return a percentile per histogram; see ``fine_histogram.percentile_ns``.
-
-    Args:
-        histograms: fine ones, (n, ``PLACES``); counts need not be whole.
-    """
-    running = np.cumsum(histograms, axis=1)
-    total = running[:, -1]
-    wanted = share * total
-    places = np.minimum((running >= wanted[:, None]).argmax(axis=1), len(BOUNDS_NS) - 1)
-    rows = np.arange(len(running))
-    high = BOUNDS_NS[places].astype(np.float64)
-    low = np.where(places > 0, BOUNDS_NS[np.maximum(places - 1, 0)], high / RATIO)
-    before = np.where(places > 0, running[rows, np.maximum(places - 1, 0)], 0.0)
-    within = (wanted - before) / np.maximum(running[rows, places] - before, 1e-12)
-    found: Values = np.exp(np.log(low) + np.log(high / low) * np.clip(within, 0.0, 1.0))
-    found[total <= 0] = np.nan
-    return found

@@ -16,10 +16,10 @@ from tailcut.observe.comparison.block_bootstrap import (
     choose_blocks,
     draw_weights,
     interval,
-    percentiles_ns,
 )
 from tailcut.observe.comparison.records import Change, StageChange, VariantComparison, Verdict
 from tailcut.observe.comparison.spans import Stages, StageSeries
+from tailcut.observe.fine_histogram import percentiles_ns
 from tailcut.observe.latency_figures import REQUEST
 
 FEWEST_BUCKETS = 10
@@ -128,9 +128,14 @@ def _tested(
 def _tail(
     stage: tuple[StageSeries, StageSeries], weights: Values, blocks: Blocks
 ) -> tuple[Interval, tuple[float, float]]:
-    drawn = [percentiles_ns(weights @ one.histograms, _SHARE) / 1e6 for one in stage]
-    found = [float(percentiles_ns(one.histograms.sum(0)[None], _SHARE)[0]) / 1e6 for one in stage]
+    drawn = [_percentiles_ms(weights @ one.histograms) for one in stage]
+    found = [float(_percentiles_ms(one.histograms.sum(0)[None])[0]) for one in stage]
     return _log_interval(found[0], found[1], drawn[0], drawn[1], blocks), (found[0], found[1])
+
+
+def _percentiles_ms(histograms: Values) -> Values:
+    """Return p95 per histogram, (n,); the counts are whole, as the weights of resamples are."""
+    return percentiles_ns(histograms.astype(np.int64), (_SHARE,))[:, 0] / 1e6
 
 
 def _log_interval(before: float, after: float, drawn_before: Values, drawn_after: Values, blocks: Blocks) -> Interval:

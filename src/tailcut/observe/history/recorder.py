@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 from typing import Protocol
@@ -27,7 +29,15 @@ DROPPED = counter(
     of_host=True,
 )
 PENDING = gauge("tailcut_history_pending", "Rows that wait until the history can be written again.", of_host=True)
+FAILURES = counter(
+    "tailcut_history_failures",
+    "Failures to take what a model, or the process, has counted in a minute, for the history and the alerts; the log "
+    "has the first of each.",
+    of_host=True,
+)
 BYTES = gauge("tailcut_history_bytes", "Size of the history's file.", of_host=True)
+
+log = logging.getLogger("tailcut.server")
 
 _AFTER_S = 0.01
 """Behind the full minute, so that a timer that fires early does not fire twice."""
@@ -85,7 +95,7 @@ class HistoryRecorder:
         self._monotonic_s = monotonic_s
         self._differences = Differences()
         instance = f"{int(wall_s())}-{os.getpid()}-{token_hex(4)}"
-        self._tables = Tables(instance, int(wall_s()), size_bytes)
+        self._tables = Tables(instance, int(wall_s()), size_bytes, keep_s)
         self._keep_minutes = int(keep_s // MINUTE_S)
         self._file: SqliteFile | None = None
         self._writer: StoreWriter | None = None
@@ -100,6 +110,8 @@ class HistoryRecorder:
         self._part = 0
         self._timer: asyncio.TimerHandle | None = None
         self._pieces: Iterator[None] = iter(())
+        self._failures = 0
+        self._told: set[str] = set()
         self.listeners: list[Listener] = []
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -126,17 +138,43 @@ class HistoryRecorder:
         minute = int((wall_s - passed_s / 2) // MINUTE_S)
         key = minute, self._part, minute - self._keep_minutes if now_s >= self._trusted_s else 0
         for model in (*self._models(), None):
-            self._write(self._differences.take(*key, model, self._families(model)))
+            self._take_piece(key, model)
             yield
+        self._differences.end(self._part)
         for listener in self.listeners:
-            listener.end_minute()
+            with self._guarded("of the minute's end"):
+                listener.end_minute()
+
+    def _take_piece(self, key: tuple[int, int, int], model: ModelSeries | None) -> None:
+        """Take what one model, or the process, has counted; a failure is counted, and the others' are taken."""
+        what = f"of model {model.model}" if model is not None else "of the process"
+        families: list[Family] | None = None
+        with self._guarded(f"{what}, by one of its sources"):
+            families = list(self._families(model))
+        with self._guarded(what):
+            self._write(self._differences.take(*key, model, families))
+
+    @contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        """Count what fails, and tell the first failure of each: a minute has the figures of many."""
+        try:
+            yield
+        except Exception:
+            self._failures += 1
+            if what not in self._told:
+                self._told.add(what)
+                log.exception(
+                    "the figures %s could not be taken for the history and the alerts; the others were. Further "
+                    "failures are counted in tailcut_history_failures_total",
+                    what,
+                )
 
     def _write(self, snapshot: Snapshot) -> None:
-        for listener in self.listeners:
-            listener.receive(snapshot)
         writer, file = self._writer, self._file
         if writer is not None and file is not None:
             writer.submit(lambda connection: self._tables.write(connection, snapshot, file.generation), snapshot.rows)
+        for listener in self.listeners:
+            listener.receive(snapshot)
 
     def stop(self) -> None:
         """Take the running minute, if it was started; ``close`` follows, off the event loop."""
@@ -152,6 +190,7 @@ class HistoryRecorder:
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows of the history."""
+        yield FAILURES(self._failures)
         if self._writer is None:
             return
         figures = self._writer.figures

@@ -92,7 +92,8 @@ class Exporter:
     ) -> None:
         self.exported = 0
         self.errors = 0
-        self.dropped: Counter[str] = Counter()
+        # With all keys from the start: another thread iterates it while this one counts.
+        self.dropped: Counter[str] = Counter(dict.fromkeys(DROPS, 0))
         self._destination = destination
         self._ids = ids
         self._in_batch = in_batch

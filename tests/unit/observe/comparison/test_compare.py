@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tests.history_kit import DAY_S, START_S, Run, drive
 
-from tailcut.observe.comparison.block_bootstrap import choose_blocks, draw_weights, interval, percentiles_ns
+from tailcut.observe.comparison.block_bootstrap import choose_blocks, draw_weights, interval
 from tailcut.observe.comparison.compare import bucket_of, compare
 from tailcut.observe.comparison.records import Comparison
 from tailcut.observe.comparison.stages import Terms
-from tailcut.observe.fine_histogram import PLACES, percentile_ns
+from tailcut.observe.latency_figures import REQUEST
 from tailcut.observe.sample import Sample
 
 MINUTES = 100
@@ -143,14 +143,20 @@ def test_one_model_alone_is_read(tmp_path: Path) -> None:
     assert compared(path, "other").models == ()
 
 
-def test_percentiles_of_many_histograms_are_those_of_each() -> None:
-    rng = np.random.default_rng(0)
-    histograms = rng.integers(0, 5, (20, PLACES)) * (rng.random((20, PLACES)) < 0.1)
-    histograms[:, -1] = 0  # a percentile beyond the last bound is not known
-    for share in (0.5, 0.95, 0.99):
-        expected = [percentile_ns(row, share) for row in histograms]
-        assert percentiles_ns(histograms.astype(np.float64), share) == pytest.approx(expected)
-    assert np.isnan(percentiles_ns(np.zeros((1, PLACES)), 0.5)).all()
+def test_p95_is_the_one_of_the_metrics_page(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    shown = []
+    for day in range(2):
+        run = Run(path, START_S + day * DAY_S, process=False)
+        drive(run, MINUTES, 8, seed=day)
+        run.end()
+        page = [each for each in run.recorder.latency.samples() if each.labels.get("quantile") == "0.95"]
+        shown.append({each.labels["stage"]: each.value for each in page})
+    (variant,) = compared(path).models[0].variants
+    p95s = {each.stage: (each.p95.before / 1e3, each.p95.after / 1e3) for each in variant.stages if each.p95}
+    assert REQUEST in p95s
+    for stage, both in p95s.items():
+        assert both == pytest.approx((shown[0][stage], shown[1][stage]), rel=1e-12)
 
 
 def test_intervals_hold_where_neighbours_resemble_one_another() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -10,10 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.history_kit import DAY_S, START_S, Run
 
 from tailcut.errors import StoreError
+from tailcut.observe.exposition import ModelSeries
 from tailcut.observe.history import History
 from tailcut.observe.history.recorder import HistoryRecorder
-from tailcut.observe.history.tables import MOST_SERIES, Series, Snapshot, Tables
+from tailcut.observe.history.tables import MOST_SERIES, SCHEMA, Series, Snapshot, Tables
 from tailcut.observe.sample import Sample
+from tailcut.store import SqliteFile
 
 TO_S = START_S + 10 * DAY_S
 
@@ -186,6 +189,157 @@ def test_a_write_whose_end_was_not_seen_is_not_counted_twice(tmp_path: Path) -> 
             assert tables.write(connection, snapshot, generation) == 0
         connection.commit()
     assert [row.requests for row in History(path_of(tmp_path)).latency(60, 120)] == [2]
+
+
+def numbers(*names: str, minute: int = 1, part: int = 1, keep_from: int = 0) -> Snapshot:
+    """Of gauges, each of which has its name as its value."""
+    return Snapshot(minute, part, keep_from, [], [(Series("gauge", "m", name, ""), float(name)) for name in names])
+
+
+def kept_values(path: Path) -> dict[str, set[float]]:
+    found: dict[str, set[float]] = {}
+    for row in History(path).counts(0, TO_S):
+        found.setdefault(row.name, set()).add(row.value)
+    return found
+
+
+def test_what_one_server_removes_another_does_not_write_under_a_wrong_name(tmp_path: Path) -> None:
+    path = path_of(tmp_path)
+    files = [SqliteFile(path, SCHEMA) for _ in range(2)]
+    servers = [Tables(name, START_S, 1 << 28) for name in ("one", "two")]
+
+    def write(server: int, snapshot: Snapshot) -> int:
+        file = files[server]
+        return file.write(lambda connection: servers[server].write(connection, snapshot, file.generation))
+
+    assert write(0, numbers("1", "2")) == 0
+    late = 200  # of the same day
+    # The second one removes all that the first has written, and makes series of its own.
+    assert write(1, numbers("3", minute=late, keep_from=late)) == 0
+    assert write(1, numbers("4", "5", minute=late, part=2)) == 0
+    assert write(0, numbers("2", "1", minute=late, part=2)) == 0
+    assert kept_values(path) == {str(number): {float(number)} for number in range(1, 6)}
+
+
+def test_series_without_rows_are_removed_with_the_day_and_where_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = path_of(tmp_path)
+    file, tables = SqliteFile(path, SCHEMA), Tables("run", START_S, 1 << 28)
+
+    def write(snapshot: Snapshot) -> int:
+        return file.write(lambda connection: tables.write(connection, snapshot, file.generation))
+
+    def series() -> int:
+        return file.read(lambda connection: connection.execute("SELECT count(*) FROM series").fetchone()[0])
+
+    for minute in range(0, 600, 10):
+        write(numbers("0", str(minute + 1), minute=minute, keep_from=minute - 300))
+    assert series() == 61
+    write(numbers("0", minute=1440, keep_from=1440 - 300))
+    write(numbers("0", minute=2880, keep_from=2880 - 300))
+    assert series() == 1
+    monkeypatch.setattr("tailcut.observe.history.tables.MOST_SERIES", 3)
+    assert write(numbers("0", "1", "2", minute=2881)) == 0
+    assert write(numbers("0", "3", minute=2882)) == 1
+    # Later in that day, when the others have no rows any more:
+    assert write(numbers("0", "3", "4", "5", minute=3100, keep_from=3000)) == 1
+    assert kept_values(path) == {"0": {0.0}, "3": {3.0}, "4": {4.0}}
+
+
+def test_rows_that_are_needed_and_give_way_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def serve(folder: str, keep_s: float, minutes: int) -> list[str]:
+        caplog.clear()
+        (tmp_path / folder).mkdir()
+        run = Run(tmp_path / folder / "history.sqlite", size_bytes=1 << 20, keep_s=keep_s, process=False)
+        for _ in range(minutes):
+            run.samples = [Sample(f"tailcut_{number}", "", "gauge", {}, 0.1) for number in range(250)]
+            run.pass_s()
+        run.end()
+        return [record.getMessage() for record in caplog.records]
+
+    (said,) = serve("week", 35 * DAY_S, 300)
+    start, _, way_out = said.partition(" is full: rows only ")
+    assert start == f"the history at {tmp_path / 'week' / 'history.sqlite'}"
+    assert "old were removed, and a comparison with last week needs 8.0 days; the limit is 1MiB: set" in way_out
+    assert 70 < int(re.search(r"observe\.history\.size to (\d+)MiB", way_out)[1]) < 150
+    (said,) = serve("hours", 4 * 3600, 200)
+    assert "and observe.history.keep is 4.0 hours" in said
+    assert serve("enough", 3600, 200) == []
+
+
+class _Listener:
+    def __init__(self, *, fails: bool = False) -> None:
+        self.models: list[str] = []
+        self.fails = fails
+
+    def receive(self, snapshot: Snapshot) -> None:
+        self.models += {series.model for series, *_ in snapshot.latencies}
+
+    def end_minute(self) -> None:
+        self.models.append("end")
+        if self.fails:
+            raise RuntimeError("a listener")
+
+
+def test_a_source_that_fails_ends_the_minute_for_nobody_and_loses_no_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(path_of(tmp_path), process=False)
+    other = Run(tmp_path / "other.sqlite", process=False)
+    is_broken, value = False, 0.0
+
+    def source() -> list[Sample]:
+        if is_broken:
+            raise RuntimeError("a broken source")
+        return [Sample("tailcut_x", "", "counter", {}, value)]
+
+    run.models.insert(0, ModelSeries("broken", other.recorder, source))
+    listeners = _Listener(fails=True), _Listener()
+    run.writing.listeners += listeners
+    for minute in range(100):
+        is_broken, value = 10 <= minute < 90, minute + 1.0
+        other.ask(2.0)
+        run.ask(1.0)
+        run.pass_s()
+    run.end()
+    assert all(each.models == ["broken", "risk", "end"] * 100 for each in listeners)
+    for model in ("broken", "risk"):
+        rows = run.history.latency(START_S, TO_S, model=model, stage="request")
+        assert [row.requests for row in rows] == [1] * 100
+    grown = [row.value for row in run.history.counts(START_S, TO_S, name="tailcut_x_total")]
+    assert grown == [1.0] * 10 + [81.0] + [1.0] * 9
+    assert [record.getMessage().partition(" could not")[0] for record in caplog.records] == [
+        "the figures of the minute's end",
+        "the figures of model broken, by one of its sources",
+    ]
+    failures = next(each for each in run.writing.samples() if each.name == "tailcut_history_failures")
+    assert failures.value == 80 + 100
+
+
+def test_counters_that_are_gone_give_their_places_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailcut.observe.history.snapshots.MOST_SERIES", 300)
+    run = Run(path_of(tmp_path), process=False)
+    for generation in range(4):  # versions come and go
+        run.samples = [Sample("tailcut_x", "", "counter", {"at": f"{generation}-{n}"}, 5.0) for n in range(150)]
+        for _ in range(70):
+            run.pass_s()
+    run.end()
+    found = [row.value for row in run.history.counts(START_S, TO_S, name="tailcut_x_total")]
+    # Of each next version those that had no place follow when the one before has been gone for an hour.
+    assert found == [5.0] * 600
+
+
+def test_a_model_that_was_removed_and_comes_again_counts_from_nothing(tmp_path: Path) -> None:
+    run = Run(path_of(tmp_path), process=False)
+    run.ask(1.0, 1.0)
+    run.pass_s()
+    again = Run(tmp_path / "other.sqlite", process=False)
+    run.models[0] = again.models[0]
+    again.ask(1.0)
+    run.pass_s()
+    run.end()
+    assert [row.requests for row in run.history.latency(START_S, TO_S, stage="request")] == [2, 1]
 
 
 class _Loop:
