@@ -1,6 +1,7 @@
 """The sink that watches for drift: batches go into a bounded queue, one thread compares them with the references.
 
-The event loop appends to a list and copies the outputs, nothing more. The thread looks every quarter of a second.
+The event loop appends to a list, and copies only arrays that somebody may change until the thread has compared them: it
+looks every quarter of a second.
 """
 
 from __future__ import annotations
@@ -115,10 +116,13 @@ class DriftSink:
 
     Attributes:
         dropped: rows that found no room in the queue.
+        arrays_are_lent: whether callers in this process give inputs and get outputs that they may change at any time;
+            both are then copied.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic, wall_s: Callable[[], float] = time.time) -> None:
         self.dropped = 0
+        self.arrays_are_lent = False
         self._clock_s, self._wall_s = clock_s, wall_s
         self._models: dict[str, _Model] = {}
         self._queue: deque[_QueuedBatch] = deque()
@@ -158,9 +162,12 @@ class DriftSink:
     def on_batch(self, model: str, batch: FinishedBatch) -> None:
         """Put a batch of the watched variant into the queue, where there is room."""
         found = self._models.get(model)
-        if found is None or not batch.outputs or batch.variant != found.watch.variant:
+        if found is None or not batch.outputs:
             return
-        _, rows, _, inputs, outputs, entities = batch
+        variant, version, rows, _, inputs, outputs, entities = batch
+        watched = found.watch
+        if version != watched.version or variant != watched.variant:
+            return
         size_bytes = rows * found.row_bytes
         put_rows, put_bytes = self._put_rows + rows, self._put_bytes + size_bytes
         if put_rows - self._taken_rows > _MOST_ROWS or put_bytes - self._taken_bytes > _MOST_BYTES:
@@ -168,8 +175,10 @@ class DriftSink:
             found.dropped += rows
             return
         self._put_rows, self._put_bytes = put_rows, put_bytes
-        if not found.watch.keeps_outputs:
-            outputs = [{name: array.copy() for name, array in each.items()} for each in outputs]
+        if self.arrays_are_lent:
+            inputs, outputs = _copied(inputs), _copied(outputs)
+        elif not watched.keeps_outputs:
+            outputs = _copied(outputs)
         self._queue.append(_QueuedBatch(found, self._clock_s(), rows, size_bytes, inputs, outputs, entities))
 
     def state(self, model: str) -> State | None:
@@ -289,6 +298,10 @@ class _Model:
             replace(each, since_s=None if each.since_s is None else each.since_s + to_wall_s) for each in state.columns
         ]
         self.shown = replace(state, columns=tuple(columns))
+
+
+def _copied(requests: Sequence[Arrays]) -> list[Arrays]:
+    return [{name: array.copy() for name, array in each.items()} for each in requests]
 
 
 def _joined(arrays: Sequence[Array], spec: TensorSpec) -> list[Array]:

@@ -40,7 +40,8 @@ def watch(version: str = "1", window_s: float = 24 * HOUR_S) -> Watch:
 
 def batch(parts: list[Arrays], entities: list[Keys | None] | None = None, variant: str = "onnx") -> FinishedBatch:
     rows = sum(len(part["x"]) for part in parts)
-    return FinishedBatch(variant, rows, 1000, parts, [answers(part) for part in parts], entities or [None] * len(parts))
+    outputs = [answers(part) for part in parts]
+    return FinishedBatch(variant, "1", rows, 1000, parts, outputs, entities or [None] * len(parts))
 
 
 class Bench:
@@ -100,6 +101,7 @@ def test_rows_of_one_entity_count_once_and_a_row_without_one_for_itself() -> Non
 def test_only_whole_answers_of_the_watched_variant_are_looked_at() -> None:
     bench = Bench()
     bench.sink.on_batch("m", batch([drawn(bench.random, 4)], variant="fallback"))
+    bench.sink.on_batch("m", batch([drawn(bench.random, 4)])._replace(version="0"))  # of before a switch
     bench.sink.on_batch("other", batch([drawn(bench.random, 4)]))
     bench.sink.on_batch("m", batch([drawn(bench.random, 4)])._replace(outputs=()))  # it failed
     bench.sink.on_batch("m", batch([drawn(bench.random, 4)])._replace(outputs=[{}]))  # asked for another output
@@ -115,6 +117,20 @@ def test_outputs_that_a_hook_changes_afterwards_are_compared_as_the_model_gave_t
         one.outputs[0]["risk"][:] = 7.0
     bench.sink.work()
     assert bench.metrics("tailcut_drift_psi")["risk"] < 0.05
+
+
+def test_arrays_that_a_caller_uses_again_are_compared_as_they_were() -> None:
+    bench = Bench()
+    bench.sink.arrays_are_lent = True
+    buffer = {"x": np.empty((50, 2), np.float32)}
+    for _ in range(40):
+        buffer["x"][:] = drawn(bench.random, 50)["x"]
+        one = batch([buffer])
+        bench.sink.on_batch("m", one)
+        one.outputs[0]["risk"][:] = 7.0
+        buffer["x"][:] = 7.0
+    bench.sink.work()
+    assert all(bench.metrics("tailcut_drift_psi")[name] < 0.05 for name in ("age", "income", "risk"))
 
 
 def test_a_full_queue_drops_and_counts_and_has_room_again() -> None:
