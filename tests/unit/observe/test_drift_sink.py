@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import numpy as np
 import pytest
@@ -163,6 +164,9 @@ def test_what_cannot_be_compared_is_logged_once_and_hurts_nobody(caplog: pytest.
         bench.sink.on_batch("m", batch([drawn(bench.random, 4)])._replace(inputs=[{"x": np.zeros((4, 5))}]))
         bench.sink.work()
     assert len(caplog.records) == 1
+    assert bench.metrics("tailcut_drift_failed_rows") == {"": 12}
+    bench.hours(1)
+    assert bench.metrics("tailcut_drift_rows")["all"] == 60, "later blocks are compared"
 
 
 def test_the_thread_does_the_work() -> None:
@@ -173,4 +177,39 @@ def test_the_thread_does_the_work() -> None:
     try:
         block_until(lambda: (state := sink.state("m")) is not None and state.rows == 4)
     finally:
-        sink.stop()
+        sink.close(30)
+    assert "tailcut-drift" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_an_error_in_the_thread_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    failing = [2]
+
+    def clock_s() -> float:
+        if threading.current_thread().name == "tailcut-drift" and failing[0]:
+            failing[0] -= 1
+            raise RuntimeError("no time")
+        return 0.0
+
+    sink = DriftSink(clock_s)
+    sink.watch("m", watch())
+    sink.start()
+    try:
+        block_until(lambda: not failing[0])
+        sink.on_batch("m", batch([drawn(np.random.default_rng(3), 4)]))
+        block_until(lambda: (state := sink.state("m")) is not None and state.rows == 4)
+    finally:
+        sink.close(30)
+    assert sink.errors == 2
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("level", [logging.WARNING, logging.INFO])
+def test_the_line_of_an_alarm_is_no_warning_where_alerts_tell_of_it(
+    level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    bench.sink.alarm_level = level
+    with caplog.at_level(logging.INFO, logger="tailcut.drift"):
+        bench.hours(48)
+        bench.hours(48, shift=1.0)
+    assert [each.levelno for each in caplog.records] == [level]

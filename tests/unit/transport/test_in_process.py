@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -115,6 +116,7 @@ def test_drift_compares_the_rows_of_each_call_where_a_caller_uses_its_arrays_aga
             drift = model.host.observed.drift
             drift.watch("m", watch)
             model.host.sinks.add(drift)
+            drift.start()
             buffer = np.empty((4, 2), np.float32)
             for _ in range(250):
                 buffer[:] = random.normal(size=(4, 2))
@@ -122,13 +124,13 @@ def test_drift_compares_the_rows_of_each_call_where_a_caller_uses_its_arrays_aga
                 buffer[:] = 7.0
                 for array in found.values():
                     array[:] = 7.0
-            drift.work()
+            await until(lambda: (state := drift.state("m")) is not None and state.rows == 1000)
             state = drift.state("m")
             assert state is not None
-            assert state.rows == 1000
             assert {column.name: column.psi for column in state.columns if column.psi > 0.05} == {}
 
     run(work)
+    assert "tailcut-drift" not in {thread.name for thread in threading.enumerate()}
 
 
 # -- Answers -----------------------------------------------------------------------------------------------------------
