@@ -28,4 +28,4 @@ def record(recorder: Recorder, timings: Timings, route: str, variant: str, code:
 
 def batch(rows: int, duration_ns: int) -> FinishedBatch:
     """A batch that ran."""
-    return FinishedBatch("onnx", rows, duration_ns, (), ())
+    return FinishedBatch("onnx", "1", rows, duration_ns, (), ())

@@ -109,7 +109,7 @@ class PipelineBench:
         loop = asyncio.get_running_loop()
         self.runtime.closed = False
         scheduler: Scheduler[BatchItem] = Scheduler(max_rows=self._max_rows, max_queue_rows=self._max_queue_rows)
-        dispatcher = Dispatcher(scheduler, VariantBatches("onnx", ModelSinks("m")), loop, self.clock.monotonic_ns)
+        dispatcher = Dispatcher(scheduler, VariantBatches("onnx", "1", ModelSinks("m")), loop, self.clock.monotonic_ns)
         if self._manual:
             self.manual = ManualExecutor(self.runtime, dispatcher.on_done, self.clock)
             dispatcher.add(self.manual)

@@ -206,7 +206,7 @@ def test_a_tenant_pays_a_fallback_for_what_it_takes_and_for_nothing_else() -> No
             admission = Admission(scheduler, LatencyLearner(), tenant_share=0.25, tenant_rows_per_s=4.0)
             dispatcher = Dispatcher(
                 scheduler,
-                VariantBatches("onnx", ModelSinks("m")),
+                VariantBatches("onnx", "1", ModelSinks("m")),
                 asyncio.get_running_loop(),
                 bench.clock.monotonic_ns,
                 admission=admission,

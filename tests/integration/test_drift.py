@@ -87,6 +87,7 @@ def test_what_differs_from_the_holdout_is_told_and_what_does_not_is_not(tmp_path
         block_until(lambda: ask(server, next(seeds), 1.0) or "input income (PSI " in server.log)
         (line,) = [each for each in server.log.splitlines() if "the holdout" in each]
         assert "input age" not in line
+        assert " INFO " in line, "the warning is that of the alerts"
         income, age = '{column="income",model="m",role="input"}', '{column="age",model="m",role="input"}'
         assert metric(server, 'tailcut_drift_alarms_total{model="m"}') == 1
         block_until(lambda: metric(server, f"tailcut_drift_active{income}") == 1)

@@ -1,6 +1,7 @@
 """The sink that watches for drift: batches go into a bounded queue, one thread compares them with the references.
 
-The event loop appends to a list and copies the outputs, nothing more. The thread looks every quarter of a second.
+The event loop appends to a list, and copies only arrays that somebody may change until the thread has compared them: it
+looks every quarter of a second.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ ROWS = counter(
 )
 DROPPED_ROWS = counter(
     "tailcut_drift_dropped_rows", "Rows not compared with the drift reference because the queue was full."
+)
+FAILED_ROWS = counter(
+    "tailcut_drift_failed_rows",
+    "Rows that could not be compared with the drift reference; the log has the first error.",
 )
 ALARMS = counter("tailcut_drift_alarms", "Drift alarms since the variant is served.")
 PSI = gauge(
@@ -115,10 +120,17 @@ class DriftSink:
 
     Attributes:
         dropped: rows that found no room in the queue.
+        arrays_are_lent: whether callers in this process give inputs and get outputs that they may change at any time;
+            both are then copied.
+        alarm_level: of the line of an alarm: lower where alerts tell of drift, too.
+        errors: of the thread, besides those of a model, which its metrics count.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic, wall_s: Callable[[], float] = time.time) -> None:
         self.dropped = 0
+        self.arrays_are_lent = False
+        self.alarm_level = logging.WARNING
+        self.errors = 0
         self._clock_s, self._wall_s = clock_s, wall_s
         self._models: dict[str, _Model] = {}
         self._queue: deque[_QueuedBatch] = deque()
@@ -145,9 +157,11 @@ class DriftSink:
             self._thread = threading.Thread(target=self._run, name="tailcut-drift", daemon=True)
             self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread after what it is doing; the queue is dropped."""
+    def close(self, timeout_s: float) -> None:
+        """End the thread after the block that it compares, and drop the queue; it blocks, for at most ``timeout_s``."""
         self._ended.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
 
     def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         """See ``Sink``; drift is of batches."""
@@ -158,9 +172,12 @@ class DriftSink:
     def on_batch(self, model: str, batch: FinishedBatch) -> None:
         """Put a batch of the watched variant into the queue, where there is room."""
         found = self._models.get(model)
-        if found is None or not batch.outputs or batch.variant != found.watch.variant:
+        if found is None or not batch.outputs:
             return
-        _, rows, _, inputs, outputs, entities = batch
+        variant, version, rows, _, inputs, outputs, entities = batch
+        watched = found.watch
+        if version != watched.version or variant != watched.variant:
+            return
         size_bytes = rows * found.row_bytes
         put_rows, put_bytes = self._put_rows + rows, self._put_bytes + size_bytes
         if put_rows - self._taken_rows > _MOST_ROWS or put_bytes - self._taken_bytes > _MOST_BYTES:
@@ -168,8 +185,10 @@ class DriftSink:
             found.dropped += rows
             return
         self._put_rows, self._put_bytes = put_rows, put_bytes
-        if not found.watch.keeps_outputs:
-            outputs = [{name: array.copy() for name, array in each.items()} for each in outputs]
+        if self.arrays_are_lent:
+            inputs, outputs = _copied(inputs), _copied(outputs)
+        elif not watched.keeps_outputs:
+            outputs = _copied(outputs)
         self._queue.append(_QueuedBatch(found, self._clock_s(), rows, size_bytes, inputs, outputs, entities))
 
     def state(self, model: str) -> State | None:
@@ -186,6 +205,7 @@ class DriftSink:
         yield ROWS(shown.rows, "all")
         yield ROWS(shown.counted, "counted")
         yield DROPPED_ROWS(found.dropped)
+        yield FAILED_ROWS(found.failed)
         yield ALARMS(found.alarms)
         for column in shown.columns:
             labels = column.role, column.name
@@ -207,36 +227,43 @@ class DriftSink:
             blocks.setdefault(each.model, []).append(each)
         for model, waiting in blocks.items():
             for block in _in_blocks(waiting):
+                if self._ended.is_set():
+                    return
                 self._compare(model, block)
         now_s = self._clock_s()
         for model in list(self._models.values()):
-            model.show(now_s, self._wall_s() - now_s)
+            try:
+                model.show(now_s, self._wall_s() - now_s)
+            except Exception:
+                model.fail(0)
 
     def _compare(self, model: _Model, block: Sequence[_QueuedBatch]) -> None:
         try:
             alarm = model.take(block)
+            if alarm is not None:
+                model.alarms += 1
+                _tell(self.alarm_level, model.name, alarm, self._wall_s() - self._clock_s())
         except Exception:
-            if not model.failed:
-                log.exception("drift of %s is not watched any more", model.name, extra={"model": model.name})
-            model.failed = True
-            return
-        if alarm is not None:
-            model.alarms += 1
-            _tell(model.name, alarm, self._wall_s() - self._clock_s())
+            model.fail(sum(each.rows for each in block))
 
     def _run(self) -> None:
         while not self._ended.wait(_EVERY_S):
-            self.work()
+            try:
+                self.work()
+            except Exception:
+                self.errors += 1
+                if self.errors == 1:
+                    log.exception("what waited is not watched for drift; later errors are only counted")
 
 
 class _Model:
-    """The detector of one model; the thread owns it, others read ``shown``, ``alarms`` and ``dropped``."""
+    """The detector of one model; the thread owns it, others read ``shown``, ``alarms``, ``dropped`` and ``failed``."""
 
     def __init__(self, name: str, watch: Watch) -> None:
         self.name = name
         self.watch = watch
-        self.alarms = self.dropped = 0
-        self.failed = False
+        self.alarms = self.dropped = self.failed = 0
+        self._told = False
         self._detector = Detector(watch.sketches, watch.settings)
         self._wanted: list[tuple[Role, str]] = [(each.role, each.name) for each in watch.sketches]
         self._shown_s = float("-inf")
@@ -246,8 +273,6 @@ class _Model:
 
     def take(self, block: Sequence[_QueuedBatch]) -> Alarm | None:
         """Compare a block of batches with the reference."""
-        if self.failed:
-            return None
         whole = len(self.watch.outputs)
         inputs: list[Arrays] = []
         outputs: list[Arrays] = []
@@ -264,6 +289,18 @@ class _Model:
         self.row_bytes = _row_bytes(inputs[0]) + _row_bytes(outputs[0])
         self._new = True
         return self._detector.update(self._values(inputs, outputs), block[-1].at_s, _entities(inputs, entities))
+
+    def fail(self, rows: int) -> None:
+        """Note rows that could not be compared; call it where the exception is handled."""
+        self.failed += rows
+        if not self._told:
+            self._told = True
+            log.exception(
+                "rows of %s cannot be compared with its holdout, so drift in them is not seen; later errors are only "
+                "counted, in tailcut_drift_failed_rows_total",
+                self.name,
+                extra={"model": self.name},
+            )
 
     def _values(self, inputs: Sequence[Arrays], outputs: Sequence[Arrays]) -> list[Array]:
         """Return (rows,) of each column, in the order of the sketches."""
@@ -289,6 +326,10 @@ class _Model:
             replace(each, since_s=None if each.since_s is None else each.since_s + to_wall_s) for each in state.columns
         ]
         self.shown = replace(state, columns=tuple(columns))
+
+
+def _copied(requests: Sequence[Arrays]) -> list[Arrays]:
+    return [{name: array.copy() for name, array in each.items()} for each in requests]
 
 
 def _joined(arrays: Sequence[Array], spec: TensorSpec) -> list[Array]:
@@ -326,14 +367,15 @@ def _in_blocks(waiting: Sequence[_QueuedBatch]) -> Iterator[list[_QueuedBatch]]:
         yield block
 
 
-def _tell(model: str, alarm: Alarm, to_wall_s: float) -> None:
+def _tell(level: int, model: str, alarm: Alarm, to_wall_s: float) -> None:
     """Write the one line of an alarm."""
     named = [
         f"{each.role} {each.name} (PSI {each.psi:.2f}, since {_time(each.since_s + to_wall_s)})"
         for each in alarm.columns[:_NAMED]
     ]
     more = len(alarm.columns) - _NAMED
-    log.warning(
+    log.log(
+        level,
         "%s differ%s from the holdout: %s%s; compare with tailcut_drift_psi on /metrics; a change that is meant: build "
         "with a new holdout, or name the columns in drift.ignore",
         "a column" if len(alarm.columns) == 1 else f"{len(alarm.columns)} columns",

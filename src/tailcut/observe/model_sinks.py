@@ -71,8 +71,8 @@ class VariantBatches:
         busy_ns: time of all batches, which a GPU-hour is paid for; executors that share a device count each.
     """
 
-    def __init__(self, variant: str, sinks: ModelSinks) -> None:
-        self._variant = variant
+    def __init__(self, variant: str, version: str, sinks: ModelSinks) -> None:
+        self._variant, self._version = variant, version
         self._sinks = sinks
         self.busy_ns = 0
 
@@ -86,4 +86,4 @@ class VariantBatches:
     ) -> None:
         """Note a batch that ran."""
         self.busy_ns += duration_ns
-        self._sinks.batch(FinishedBatch(self._variant, rows, duration_ns, inputs, outputs, entities))
+        self._sinks.batch(FinishedBatch(self._variant, self._version, rows, duration_ns, inputs, outputs, entities))

@@ -42,6 +42,7 @@ class FinishedBatch(NamedTuple):
     """A batch that ran.
 
     Attributes:
+        variant, version: that ran it; a retiring version's batches may end after its successor's first ones.
         duration_ns: of the model.
         inputs: of each request in the batch, by the names of the model's inputs; the first dimension is its rows.
         outputs: as ``inputs``; empty where the batch failed.
@@ -50,6 +51,7 @@ class FinishedBatch(NamedTuple):
     """
 
     variant: str
+    version: str
     rows: int
     duration_ns: int
     inputs: Sequence[Arrays]

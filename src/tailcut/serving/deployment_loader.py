@@ -252,7 +252,7 @@ def _assembled(
     deployment, variant = manifest.deployment, warm.variant
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
     budget = host.cores if host is not None else None
-    observer, loop = VariantBatches(variant.name, sinks), asyncio.get_running_loop()
+    observer, loop = VariantBatches(variant.name, variant.version, sinks), asyncio.get_running_loop()
     dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, observer, loop, budget)
     limits = _limits(deployment, variant, code)
     served = _served(deployment, warm, dispatcher, transform, outputs, stores.features, limits)
@@ -358,12 +358,12 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, sinks: ModelSin
     The caches are shared because their keys hold the deployment version: no entry of one variant ever answers for the
     other, memory stays within the one limit, and after a rollback within their TTL the old entries are still good.
     """
-    deployment = manifest.deployment
-    observer, loop = VariantBatches(warm.variant.name, sinks), asyncio.get_running_loop()
+    deployment, variant = manifest.deployment, warm.variant
+    observer, loop = VariantBatches(variant.name, variant.version, sinks), asyncio.get_running_loop()
     dispatcher = make_dispatcher(
-        deployment, warm.variant, warm.warm_up_ns, warm.length_class, observer, loop, running.budget
+        deployment, variant, warm.warm_up_ns, warm.length_class, observer, loop, running.budget
     )
-    limits = _limits(deployment, warm.variant, running.code)
+    limits = _limits(deployment, variant, running.code)
     pipeline = running.pipeline
     served = _served(deployment, warm, dispatcher, pipeline.transform, pipeline.outputs, pipeline.features, limits)
     pool = _pool(deployment, dispatcher, warm, sinks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tailcut.manifest.host import HostManifest
@@ -95,10 +96,9 @@ class Observation:
     async def stop(self, timeout_s: float) -> None:
         """Write and export what is there, for at most ``timeout_s``; requests have ended."""
         self.live.stop()
-        self.drift.stop()
         if self.history is not None:
             self.history.stop()
-        closing = [each.close for each in (self.history, self.alerts) if each is not None]
+        closing = [each.close for each in (self.drift, self.history, self.alerts) if each is not None]
         await asyncio.gather(self.traces.close(), *(asyncio.to_thread(close, timeout_s) for close in closing))
 
     def _begin(self, *, by_default: bool) -> None:
@@ -124,6 +124,8 @@ class Observation:
             lambda: kept_requests(self.traces.sink),
         )
         self.history.listeners.append(alerts)
+        if "drift" not in self._manifest.observe.alerts.off:
+            self.drift.alarm_level = logging.INFO
         self.live.alerts = lambda: alert_figures(alerts.state.active)
         self.exposition.add(alerts.samples)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import numpy as np
 import pytest
@@ -40,7 +41,8 @@ def watch(version: str = "1", window_s: float = 24 * HOUR_S) -> Watch:
 
 def batch(parts: list[Arrays], entities: list[Keys | None] | None = None, variant: str = "onnx") -> FinishedBatch:
     rows = sum(len(part["x"]) for part in parts)
-    return FinishedBatch(variant, rows, 1000, parts, [answers(part) for part in parts], entities or [None] * len(parts))
+    outputs = [answers(part) for part in parts]
+    return FinishedBatch(variant, "1", rows, 1000, parts, outputs, entities or [None] * len(parts))
 
 
 class Bench:
@@ -100,6 +102,7 @@ def test_rows_of_one_entity_count_once_and_a_row_without_one_for_itself() -> Non
 def test_only_whole_answers_of_the_watched_variant_are_looked_at() -> None:
     bench = Bench()
     bench.sink.on_batch("m", batch([drawn(bench.random, 4)], variant="fallback"))
+    bench.sink.on_batch("m", batch([drawn(bench.random, 4)])._replace(version="0"))  # of before a switch
     bench.sink.on_batch("other", batch([drawn(bench.random, 4)]))
     bench.sink.on_batch("m", batch([drawn(bench.random, 4)])._replace(outputs=()))  # it failed
     bench.sink.on_batch("m", batch([drawn(bench.random, 4)])._replace(outputs=[{}]))  # asked for another output
@@ -115,6 +118,20 @@ def test_outputs_that_a_hook_changes_afterwards_are_compared_as_the_model_gave_t
         one.outputs[0]["risk"][:] = 7.0
     bench.sink.work()
     assert bench.metrics("tailcut_drift_psi")["risk"] < 0.05
+
+
+def test_arrays_that_a_caller_uses_again_are_compared_as_they_were() -> None:
+    bench = Bench()
+    bench.sink.arrays_are_lent = True
+    buffer = {"x": np.empty((50, 2), np.float32)}
+    for _ in range(40):
+        buffer["x"][:] = drawn(bench.random, 50)["x"]
+        one = batch([buffer])
+        bench.sink.on_batch("m", one)
+        one.outputs[0]["risk"][:] = 7.0
+        buffer["x"][:] = 7.0
+    bench.sink.work()
+    assert all(bench.metrics("tailcut_drift_psi")[name] < 0.05 for name in ("age", "income", "risk"))
 
 
 def test_a_full_queue_drops_and_counts_and_has_room_again() -> None:
@@ -147,6 +164,9 @@ def test_what_cannot_be_compared_is_logged_once_and_hurts_nobody(caplog: pytest.
         bench.sink.on_batch("m", batch([drawn(bench.random, 4)])._replace(inputs=[{"x": np.zeros((4, 5))}]))
         bench.sink.work()
     assert len(caplog.records) == 1
+    assert bench.metrics("tailcut_drift_failed_rows") == {"": 12}
+    bench.hours(1)
+    assert bench.metrics("tailcut_drift_rows")["all"] == 60, "later blocks are compared"
 
 
 def test_the_thread_does_the_work() -> None:
@@ -157,4 +177,39 @@ def test_the_thread_does_the_work() -> None:
     try:
         block_until(lambda: (state := sink.state("m")) is not None and state.rows == 4)
     finally:
-        sink.stop()
+        sink.close(30)
+    assert "tailcut-drift" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_an_error_in_the_thread_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    failing = [2]
+
+    def clock_s() -> float:
+        if threading.current_thread().name == "tailcut-drift" and failing[0]:
+            failing[0] -= 1
+            raise RuntimeError("no time")
+        return 0.0
+
+    sink = DriftSink(clock_s)
+    sink.watch("m", watch())
+    sink.start()
+    try:
+        block_until(lambda: not failing[0])
+        sink.on_batch("m", batch([drawn(np.random.default_rng(3), 4)]))
+        block_until(lambda: (state := sink.state("m")) is not None and state.rows == 4)
+    finally:
+        sink.close(30)
+    assert sink.errors == 2
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("level", [logging.WARNING, logging.INFO])
+def test_the_line_of_an_alarm_is_no_warning_where_alerts_tell_of_it(
+    level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    bench.sink.alarm_level = level
+    with caplog.at_level(logging.INFO, logger="tailcut.drift"):
+        bench.hours(48)
+        bench.hours(48, shift=1.0)
+    assert [each.levelno for each in caplog.records] == [level]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from tailcut.manifest import load
 from tailcut.manifest.host import HostManifest, load_host
 from tailcut.observe.history import History
 from tailcut.serving.history import history_path
+from tailcut.serving.host import Host
 from tailcut.transport.asgi import ASGIApplication
 
 
@@ -42,6 +44,17 @@ def test_where_the_history_is(tmp_path: Path, path: str, by_default: bool, expec
 def test_several_models_have_one_history_in_the_folder_of_the_host(tmp_path: Path) -> None:
     host = load_host([add_models(tmp_path, a=1.0, b=2.0)], environment={})
     assert history_path(host, by_default=True) == tmp_path.resolve() / ".tailcut" / "history.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [("enabled=true", logging.INFO), ("enabled=false", logging.WARNING), ('off=["drift"]', logging.WARNING)],
+)
+def test_drift_is_a_warning_where_no_alert_tells_of_it(tmp_path: Path, setting: str, expected: int) -> None:
+    deployment(tmp_path)
+    host = Host.of(load(tmp_path, environment={}, overrides=[f"observe.alerts.{setting}"]))
+    host.observed.begin_in_server()
+    assert host.observed.drift.alarm_level == expected
 
 
 @pytest.mark.parametrize("path", ["", "h.sqlite"])

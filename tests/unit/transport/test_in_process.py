@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -32,6 +33,9 @@ from tailcut.errors import (
     UnknownEntity,
 )
 from tailcut.models import variant_loader
+from tailcut.observe.drift.detector import Settings
+from tailcut.observe.drift.reference import sketches_of
+from tailcut.observe.drift_sink import Watch
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 from tailcut.transport.in_process import InProcessModel
@@ -83,6 +87,50 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> FaultyRuntime:
     runtime = FaultyRuntime(StubRuntime(lambda inputs: {"y": inputs["x"].sum(axis=1), "z": inputs["x"] * 2}))
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: runtime)
     return runtime
+
+
+# -- Drift -------------------------------------------------------------------------------------------------------------
+
+
+def test_drift_compares_the_rows_of_each_call_where_a_caller_uses_its_arrays_again(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+
+    async def work() -> None:
+        async with opened(tmp_path) as model:
+            serving, declared = model.host.only.pipeline.serving, model.host.only.deployment.model
+            reference = {"x": random.normal(size=(1000, 2)).astype(np.float32)}
+            sums = {"y": reference["x"].sum(axis=1), "z": reference["x"] * 2}
+            sketches = (
+                *sketches_of("input", declared.inputs, reference),
+                *sketches_of("output", declared.outputs, sums),
+            )
+            watch = Watch(
+                serving.name,
+                serving.version,
+                sketches,
+                declared.inputs,
+                declared.outputs,
+                Settings(),
+                keeps_outputs=True,
+            )
+            drift = model.host.observed.drift
+            drift.watch("m", watch)
+            model.host.sinks.add(drift)
+            drift.start()
+            buffer = np.empty((4, 2), np.float32)
+            for _ in range(250):
+                buffer[:] = random.normal(size=(4, 2))
+                found = await model.infer({"x": buffer})
+                buffer[:] = 7.0
+                for array in found.values():
+                    array[:] = 7.0
+            await until(lambda: (state := drift.state("m")) is not None and state.rows == 1000)
+            state = drift.state("m")
+            assert state is not None
+            assert {column.name: column.psi for column in state.columns if column.psi > 0.05} == {}
+
+    run(work)
+    assert "tailcut-drift" not in {thread.name for thread in threading.enumerate()}
 
 
 # -- Answers -----------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Settings(NamedTuple):
     """How drift is judged.
 
     Attributes:
-        false_alarms_per_month: of the whole deployment, above 0.
+        false_alarms_per_month: of all columns of the model together, above 0.
         min_effect: total variation distance below which a change is no drift: a share of rows.
         psi: population stability index that a column must exceed in the current window.
         window_s: length of the current window, in which an entity counts once.

@@ -19,15 +19,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tailcut.manifest import RequestLog as Section
+from tailcut.observe.request_log.conversion import Converter
 
 log = logging.getLogger("tailcut.server")
 
 _FORM = r"-\d{8}T\d{6}Z-[0-9a-f]{8}-\d{6}\.(jsonl|jsonl\.gz|parquet)"
 _RETRY_S = 1.0
 """Between two tries to open a file where none can be written."""
-
-Convert = Callable[[Path], Path]
-"""Turns a complete .jsonl file into another one, deletes it, and returns the other; raises OSError."""
 
 
 def names_of(model: str = "") -> re.Pattern[str]:
@@ -44,10 +42,10 @@ class LogFiles:
         section: sizes, ages and the format.
         wall_ns: the time of day, for names.
         clock_s: a clock that never goes back, for ages.
-        convert: makes a Parquet file; None where the format is another.
+        converter: takes complete files; None where they stay as they are.
 
     Attributes:
-        size_bytes: of all files of the model, as of the last rotation and what was written since.
+        size_bytes: of all files of the model, as of the last rotation or conversion and what was written since.
         lost: lines that could not be written.
     """
 
@@ -59,7 +57,7 @@ class LogFiles:
         *,
         wall_ns: Callable[[], int],
         clock_s: Callable[[], float],
-        convert: Convert | None = None,
+        converter: Converter | None = None,
     ) -> None:
         self._folder = folder
         self._model = model
@@ -68,7 +66,8 @@ class LogFiles:
         self._keep_bytes = int(section.keep_bytes)
         self._packed = section.format == "jsonl.gz"
         self._wall_ns, self._clock_s = wall_ns, clock_s
-        self._convert = convert
+        self._converter = converter
+        self._converted = 0
         self._id = secrets.token_hex(4)
         self._number = 0
         self._file = -1
@@ -81,12 +80,12 @@ class LogFiles:
         self.lost = 0
 
     def start(self) -> None:
-        """Take over what an earlier process left: convert what it could not, and keep the bound on the size."""
+        """Take over what an earlier process left: hand on what it did not convert, and keep the bound on the size."""
         if not self._folder.exists():
             return
         try:
             for path in self._listed():
-                self._converted(path)
+                self._complete(path)
             self._prune()
         except OSError as error:
             self._failed(error, 0)
@@ -110,9 +109,12 @@ class LogFiles:
         return len(lines)
 
     def tick(self) -> None:
-        """Complete a file that has reached its age."""
+        """Complete a file that has reached its age, and see what became smaller by a conversion."""
         if self._file >= 0 and self._clock_s() - self._begun_s >= self._rotate_age_s:
             self.rotate()
+        if self._converter is not None and self._converted != self._converter.converted:
+            self._converted = self._converter.converted
+            self._keep_bound(self._folder)
 
     def rotate(self) -> None:
         """Complete the file that is written, if there is one."""
@@ -121,11 +123,8 @@ class LogFiles:
         path = self._path
         os.close(self._file)
         self._file = -1
-        try:
-            self._converted(path)
-            self._prune()
-        except OSError as error:
-            log.warning("request log: files beside %s cannot be deleted: %s", path, error.strerror)
+        self._complete(path)
+        self._keep_bound(path)
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
@@ -168,19 +167,15 @@ class LogFiles:
             os.close(self._file)
             self._file = -1
 
-    def _converted(self, path: Path) -> None:
-        if self._convert is None or path.suffix != ".jsonl":
-            return
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def _complete(self, path: Path) -> None:
+        if self._converter is not None:
+            self._converter.offer(path)
+
+    def _keep_bound(self, at: Path) -> None:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._convert(path)
-        except BlockingIOError:
-            return  # another process writes it
-        except Exception as error:  # of the format's package; the lines are still there
-            log.warning("request log: %s stays as it is, it cannot be converted: %s", path, error)
-        finally:
-            os.close(file)
+            self._prune()
+        except OSError as error:
+            log.warning("request log: files of %s cannot be deleted: %s", at, error.strerror)
 
     def _listed(self) -> list[Path]:
         """Return the model's files, the oldest first."""
@@ -194,6 +189,8 @@ class LogFiles:
             for path in self._listed():
                 with suppress(FileNotFoundError):
                     sizes[path] = path.stat().st_size
+        for path in [each for each in sizes if each.suffix == ".jsonl" and each.with_suffix(".parquet") in sizes]:
+            del sizes[path]  # it was converted, and is about to be deleted
         total = sum(sizes.values())
         for path, size in sizes.items():
             if total + self._rotate_bytes <= self._keep_bytes:

@@ -39,11 +39,12 @@ _SCHEMA = pa.schema(
 )  # fmt: skip
 
 
-def convert(path: Path, *, pause: Callable[[float], object]) -> Path:
+def convert(path: Path, pause: Callable[[float], object]) -> Path:
     """Turn a complete .jsonl file into a .parquet file, which appears whole, and delete it; a torn line is left out.
 
     Args:
-        pause: called between parts of the work with the seconds to leave to others.
+        pause: called between parts of the work with the seconds to leave to others; what it raises ends the work, and
+            the file stays as it was.
 
     Raises:
         OSError: it cannot be read, or the other one not be written.

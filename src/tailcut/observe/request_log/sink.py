@@ -9,14 +9,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Protocol, cast
 
 from tailcut.common.extras import install
 from tailcut.errors import MissingExtra
 from tailcut.manifest import Deployment, Manifest
 from tailcut.observe.request_log.capture import Capture, Sampler
+from tailcut.observe.request_log.conversion import Convert, Converter
 from tailcut.observe.request_log.files import LogFiles
 from tailcut.observe.request_log.record import Ended, RecordWriter
 from tailcut.observe.request_log.redaction import Redaction, read_key
@@ -43,6 +42,9 @@ _AT_ONCE_BYTES = 256 << 10
 
 _WAIT_S = 1.0
 """Between two looks at the age of the file where nothing is to be written."""
+
+_CONVERT_S = 1.0
+"""In the end, for small files."""
 
 _SECTIONS = ("inputs", "rows", "entities", "outputs", "predictions", "tenant", "request_id", "trace")
 
@@ -93,9 +95,9 @@ class RequestLog:
         run = f"{os.getpid()}-{secrets.token_hex(4)}"
         redaction = Redaction(section.hash, section.drop, key)
         self._records = RecordWriter(manifest.deployment, redaction, run, wall_ns(), clock_ns())
-        convert = _converter() if section.format == "parquet" else None
+        self._converter = Converter(_parquet(), time.monotonic) if section.format == "parquet" else None
         self._files = LogFiles(
-            self.folder, self._model, section, wall_ns=wall_ns, clock_s=time.monotonic, convert=convert
+            self.folder, self._model, section, wall_ns=wall_ns, clock_s=time.monotonic, converter=self._converter
         )
         self.sampler = Sampler(float(section.share))
         self.written = 0
@@ -109,17 +111,22 @@ class RequestLog:
         _tell_unknown(manifest.deployment)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start to write."""
+        if self._converter is not None:
+            self._converter.start()
         self._thread = threading.Thread(target=self._run, name="tailcut-request-log", daemon=True)
         self._thread.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Write what waits, for a bounded time; it blocks."""
+        """Write what waits, for a bounded time; it blocks. Large files are left to the next start to convert."""
+        until_s = time.monotonic() + timeout_s
         with self._changed:
             self._is_closing = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(timeout_s)
+        if self._converter is not None:
+            self._converter.close(min(max(until_s - time.monotonic(), 0.0), _CONVERT_S))
 
     def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         """Queue the requests that were sampled."""
@@ -222,7 +229,7 @@ def _ended(request: _Logged) -> Ended:
     )
 
 
-def _converter() -> Callable[[Path], Path]:
+def _parquet() -> Convert:
     try:
         from tailcut.observe.request_log import parquet
     except ImportError as error:
@@ -230,7 +237,7 @@ def _converter() -> Callable[[Path], Path]:
             "request_log.format is 'parquet', but pyarrow is not installed",
             hint=f"{install('pyarrow')}, or set request_log.format = 'jsonl'",
         ) from error
-    return partial(parquet.convert, pause=time.sleep)
+    return parquet.convert
 
 
 def _tell_unknown(deployment: Deployment) -> None:
