@@ -210,6 +210,24 @@ def test_a_slow_query_makes_the_week_over_week_alert_name_the_feature_stage_and_
     assert [minute(quiet, clock, 0, 0) for _ in range(2)] == [[], []]
 
 
+def test_blocks_of_a_week_that_could_not_be_read_are_read_again() -> None:
+    class Flaky(Past):
+        failing = True
+
+        def latency(self, *times: float, **bucket: Any) -> list[LatencyRow]:
+            if self.failing:
+                raise StoreError("the history is locked")
+            return super().latency(*times, **bucket)
+
+    clock = Clock()
+    week = slow_week(clock, 1.5)
+    past = Flaky(week.rows, week.count_rows)
+    alerts = made(clock, history=past)
+    assert minute(alerts, clock, 0, 0) == []
+    past.failing = False
+    assert [minute(alerts, clock, 0, 0) for _ in range(2)] == [[], ["firing"]]
+
+
 def test_a_history_and_probes_that_fail_do_not_stop_the_other_alerts(caplog: pytest.LogCaptureFixture) -> None:
     class Unreadable(Past):
         def latency(self, *_: Any, **__: Any) -> list[LatencyRow]:
