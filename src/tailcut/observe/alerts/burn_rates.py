@@ -58,7 +58,8 @@ def find_burn_rates(evidence: Evidence) -> Iterator[Finding]:
                     continue
                 worst = max(found, key=lambda each: (_ORDER[each[0]], each[1] / each[2].factor))
                 if worst[0] != "good" and place is None:
-                    place = likely_place(evidence.counts, model, errors=key.label("slo") == "errors")
+                    # An objective counts a shed request as bad.
+                    place = likely_place(evidence.counts, model, errors=key.label("slo") == "errors", shed=True)
                 yield _finding(model, key, worst, place or "")
 
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.burn_rates import BURN_WINDOWS, BurnWindow, windows_for
 from tailcut.observe.alerts.series import ALERTS, CPU_PERIODS_METRIC, CPU_THROTTLED_METRIC, EVALUATIONS
-from tailcut.observe.alerts.shares import SHED_CODES
 from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.fine_histogram import RATIO
 from tailcut.observe.latency_figures import ERRORS, LATENCY, REQUEST, SLO_GOOD, SLO_REQUESTS, Objective
+from tailcut.observe.outcomes import SHED_CODES
 from tailcut.observe.path_metrics import FEATURE_LOOKUPS, FEATURE_STALE, READY
 from tailcut.observe.sample import Metric
 from tailcut.report.monitoring.promql import check_label

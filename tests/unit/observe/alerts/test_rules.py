@@ -129,6 +129,18 @@ def test_errors_and_shed_requests_stand_apart() -> None:
     assert not bad(list(find_failures(evidence(Traffic().minutes(15, requests=10, failed=0.5).counts)))), "seven"
 
 
+def test_under_overload_errors_name_the_code_that_failed_and_burn_rates_the_queue() -> None:
+    traffic = Traffic().minutes(15, requests=100, failed=5, shed=40)
+    found = {each.alert: each for each in bad(list(find_failures(evidence(traffic.counts))))}
+    assert (found["errors"].place, found["shed"].place) == ("features", "queue")
+    assert "feature_unavailable" in found["errors"].text
+    labels = {"slo": "errors", "objective": "0.99", "limit": ""}
+    for name, value in ((series.SLO_REQUESTS, 1500), (series.SLO_GOOD, 825)):  # shed requests are bad ones
+        traffic.counts.add(traffic.minute, Key.of("m", name, labels), value)
+    burning = bad(list(find_burn_rates(evidence(traffic.counts))))
+    assert {each.place for each in burning} == {"queue"}
+
+
 def test_the_hit_rate_names_the_group_and_its_entity_type() -> None:
     traffic = Traffic().minutes(60, hits=95, misses=5).minutes(15, hits=60, misses=40)
     (found,) = bad(list(find_features(evidence(traffic.counts))))
