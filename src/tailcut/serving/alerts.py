@@ -11,7 +11,7 @@ from pathlib import Path
 from tailcut.errors import StartError
 from tailcut.manifest.host import HostManifest
 from tailcut.observe.alerts.evaluator import Alerts, Sources
-from tailcut.observe.alerts.evidence import KeptRequest, MovedColumns
+from tailcut.observe.alerts.evidence import MovedColumns, SlowRequest
 from tailcut.observe.alerts.probes import Probes, open_gpu_reader
 from tailcut.observe.alerts.standard_webhooks import read_secret
 from tailcut.observe.alerts.webhook import Target, Webhook
@@ -26,7 +26,7 @@ def open_alerts(
     history: History | None,
     models: Callable[[], Iterable[str]],
     moved: Callable[[], Sequence[MovedColumns]],
-    kept: Callable[[], Sequence[KeptRequest]],
+    slow: Callable[[], Sequence[SlowRequest]],
     environment: Mapping[str, str] | None = None,
 ) -> Alerts:
     """Return the alerts of a host; they are evaluated from their ``start`` on.
@@ -35,7 +35,7 @@ def open_alerts(
         history: None: nothing is known of the time before the start, and no alarm is kept over it.
         models: names of the models; called on the event loop.
         moved: what has drifted; called in the thread of the alerts.
-        kept: requests of which traces are kept; called on the event loop.
+        slow: requests of which traces are kept; called on the event loop.
 
     Raises:
         StartError: the webhook's secret cannot be read.
@@ -45,7 +45,7 @@ def open_alerts(
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Alerts(
         settings,
-        Sources(Probes(open_gpu=open_gpu_reader).read, history, kept=kept, moved=moved),
+        Sources(Probes(open_gpu=open_gpu_reader).read, history, slow=slow, moved=moved),
         state_file=None if history is None else _state_file(manifest, history.path),
         webhook=Webhook(_target(manifest, environment)) if settings.webhook else None,
         labels={"server": manifest.name, "host": socket.gethostname()},
@@ -55,12 +55,12 @@ def open_alerts(
     )
 
 
-def kept_requests(traces: TraceSink | None) -> list[KeptRequest]:
+def slow_requests(traces: TraceSink | None) -> list[SlowRequest]:
     """Return the requests of which traces are held; on the event loop."""
     if traces is None:
         return []
     return [
-        KeptRequest(
+        SlowRequest(
             each.model,
             f"{each.trace.trace_id:032x}",
             (each.start_ns + each.total_ns + each.wall_ns) / 1e9,

@@ -16,7 +16,7 @@ from tailcut.observe.live.live import Live
 from tailcut.observe.live.providers import alert_figures
 from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Source
-from tailcut.serving.alerts import kept_requests, moved_columns, open_alerts
+from tailcut.serving.alerts import moved_columns, open_alerts, slow_requests
 from tailcut.serving.deployment import Engine
 from tailcut.serving.history import history_path
 from tailcut.serving.host_state import HostState
@@ -121,7 +121,7 @@ class Observation:
             self.history.history,
             lambda: self._engines,
             self._moved,
-            lambda: kept_requests(self.traces.sink),
+            lambda: slow_requests(self.traces.sink),
         )
         self.history.listeners.append(alerts)
         if "drift" not in self._manifest.observe.alerts.off:

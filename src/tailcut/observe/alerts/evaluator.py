@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Condition as Lock
-from threading import Thread
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +17,7 @@ import msgspec
 from tailcut.errors import StoreError
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.alarms import Alarm, Alarms, Condition, Event
-from tailcut.observe.alerts.evidence import BUDGET_MINUTES, SHORT_MINUTES, Evidence, KeptRequest, MovedColumns
+from tailcut.observe.alerts.evidence import BUDGET_MINUTES, SHORT_MINUTES, Evidence, MovedColumns, SlowRequest
 from tailcut.observe.alerts.findings import OF_MODELS, OF_PROCESS, SEVERITIES
 from tailcut.observe.alerts.latency_growth import Growth
 from tailcut.observe.alerts.levels import DESCRIPTORS, GPU_MEMORY, MEMORY, SAMPLE_S, THREADS, Levels
@@ -99,13 +98,13 @@ class Sources(NamedTuple):
     Attributes:
         probe: figures of the process.
         history: across restarts, and of last week; None: not kept.
-        kept: requests of which traces are kept; called on the event loop.
+        slow: requests of which traces are kept; called on the event loop.
         moved: what the drift detector says.
     """
 
     probe: Callable[[], Figures]
     history: History | None = None
-    kept: Callable[[], Sequence[KeptRequest]] = tuple
+    slow: Callable[[], Sequence[SlowRequest]] = tuple
     moved: Callable[[], Sequence[MovedColumns]] = tuple
 
 
@@ -147,6 +146,7 @@ class Alerts:
         self._week = WeekBefore(sources.history)
         self._models: dict[str, None] = {}
         self._cache_bytes: dict[tuple[str, str], float] = {}
+        self._cache_part = (-1, -1)
         limits = (MEMORY, memory_bytes or float("inf")), (DESCRIPTORS, most_descriptors)
         self._levels = {each.alert: Levels(each, dict(limits).get(each, float("inf"))) for each in _LEVELS}
         self._figures: Figures | None = None
@@ -154,17 +154,17 @@ class Alerts:
         self._outbox: list[Event] = []
         self._state = AlertsState()
         self._logged: set[str] = set()
-        self._changed = Lock()
-        self._kept: Sequence[KeptRequest] = ()
+        self._changed = threading.Condition()
+        self._slow: Sequence[SlowRequest] = ()
         self._snapshots: deque[Snapshot] = deque(maxlen=_MOST_SNAPSHOTS)
         self._minute_is_over = self._closing = False
-        self._thread: Thread | None = None
+        self._thread: threading.Thread | None = None
 
     # -- On the event loop -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to evaluate; what was kept is read in the thread."""
-        self._thread = Thread(target=self._run, name="tailcut-alerts", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tailcut-alerts", daemon=True)
         self._thread.start()
 
     def receive(self, snapshot: Snapshot) -> None:
@@ -173,7 +173,7 @@ class Alerts:
 
     def end_minute(self) -> None:
         """Have the minute evaluated whose snapshots have been received; returns at once."""
-        self._kept = self._sources.kept()
+        self._slow = self._sources.slow()
         with self._changed:
             self._minute_is_over = True
             self._changed.notify_all()
@@ -232,7 +232,7 @@ class Alerts:
         figures = self._figures = self._sources.probe()
         at_s = self._monotonic_s() - self._started_s
         # Caches are bounded: their growth is no leak.
-        memory_bytes = figures.memory_bytes - sum(self._cache_bytes.values())
+        memory_bytes = max(figures.memory_bytes - sum(self._cache_bytes.values()), 0)
         values = memory_bytes, figures.descriptors, figures.threads, figures.gpu_bytes
         for quantity, value in zip(_LEVELS, values, strict=True):
             if value >= 0:
@@ -282,6 +282,8 @@ class Alerts:
 
     def _take(self, snapshot: Snapshot) -> None:
         self._counts.advance(snapshot.minute)
+        if self._cache_part != (part := (snapshot.minute, snapshot.part)):
+            self._cache_part, self._cache_bytes = part, {}  # a model that is gone has no cache any more
         for series, count, total_ns, _ in snapshot.latencies:
             self._models.setdefault(series.model)
             stage = (("stage", series.name),)
@@ -345,7 +347,7 @@ class Alerts:
 
     def _slowest(self, alarm: Alarm) -> Sequence[tuple[str, float]]:
         since_s = alarm.since_s - _SLOWEST_WITHIN_S
-        found = [each for each in self._kept if alarm.model in {"", each.model} and each.ended_s >= since_s]
+        found = [each for each in self._slow if alarm.model in {"", each.model} and each.ended_s >= since_s]
         found.sort(key=lambda each: -each.milliseconds)
         return [(each.trace_id, each.milliseconds) for each in found[:_SLOWEST]]
 

@@ -47,7 +47,7 @@ class Gpu(NamedTuple):
     is_slowed: bool
 
 
-class KeptRequest(NamedTuple):
+class SlowRequest(NamedTuple):
     """A request of which a trace is kept.
 
     Attributes:

@@ -17,11 +17,12 @@ from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts import series
 from tailcut.observe.alerts.alarms import QUIET as QUIET_EVALUATIONS
 from tailcut.observe.alerts.evaluator import Alerts, Sources
-from tailcut.observe.alerts.evidence import KeptRequest
+from tailcut.observe.alerts.evidence import SlowRequest
 from tailcut.observe.alerts.findings import OF_MODELS, OF_PROCESS, SEVERITIES
 from tailcut.observe.alerts.latency_growth import WEEK_S
 from tailcut.observe.alerts.webhook import Attempt, Message, Target, Webhook
 from tailcut.observe.history import CountRow, LatencyRow
+from tailcut.observe.history.tables import Series, Snapshot
 
 NOW_S = 29_000_000 * 60.0
 
@@ -35,10 +36,10 @@ class Clock:
         return self.now_s
 
 
-def kept() -> list[KeptRequest]:
+def slow() -> list[SlowRequest]:
     """Requests of which traces are kept: the slowest is of another model, the next ended long ago."""
     times = (("other", 999, 0), ("m", 950, -3600), ("m", 600, 0), ("m", 900, 0), ("m", 5, 0), ("m", 700, 0))
-    return [KeptRequest(model, str(ms) * 8, NOW_S + ago_s, float(ms)) for model, ms, ago_s in times]
+    return [SlowRequest(model, str(ms) * 8, NOW_S + ago_s, float(ms)) for model, ms, ago_s in times]
 
 
 class Past:
@@ -106,7 +107,7 @@ def test_a_burnt_budget_is_logged_shown_and_sent_once(
 ) -> None:
     hook, sent = held_back(monkeypatch)
     clock = Clock()
-    alerts = made(clock, None, hook, kept=kept)
+    alerts = made(clock, None, hook, slow=slow)
     caplog.set_level(logging.INFO)
     told = [minute(alerts, clock, 100, 0) for _ in range(5)]
     assert told == [[], ["firing"], [], [], []]
@@ -249,6 +250,30 @@ def test_a_history_and_probes_that_fail_do_not_stop_the_other_alerts(caplog: pyt
         clock.now_s += 60
     assert firing(alerts)
     assert caplog.text.count("could not be evaluated") == 1
+
+
+def test_memory_is_watched_on_after_a_model_with_a_large_cache_is_gone() -> None:
+    clock = Clock()
+    memory_mib = [600.0]
+    alerts = made(clock, probe=lambda: QUIET._replace(memory_bytes=int(memory_mib[0] * 2**20)))
+    gauge = Series("gauge", "other", series.CACHE_BYTES, '{"cache":"a"}')
+
+    def minutes(count: int, cache_mib: float, mib_per_s: float) -> set[str]:
+        found = set()
+        for _ in range(count):
+            number = int(clock.now_s // 60)
+            numbers = [(gauge, cache_mib * 2**20)] if cache_mib else []
+            alerts.receive(Snapshot(number, number, 0, [], numbers))
+            for _ in range(6):
+                clock.now_s += 10
+                memory_mib[0] += 10 * mib_per_s
+                alerts.sample()
+            found |= {event.alarm.headline.alert for event in alerts.evaluate()}
+        return found
+
+    assert minutes(5, 500, 0.0) == set()
+    memory_mib[0] = 100.0  # unloaded
+    assert minutes(90, 0, 0.05) == {"memory_leak"}
 
 
 def test_a_clock_that_is_set_ends_no_alarm() -> None:
