@@ -117,6 +117,19 @@ def test_a_source_that_fails_is_one_alarm_with_its_stage_and_is_sent_once(
     assert (tmp_path / "h.alerts-8700.json").is_file()
 
 
+def test_a_model_that_is_unloaded_is_gone_for_the_alerts(tmp_path: Path) -> None:
+    async def serve() -> None:
+        async with running(deployment(tmp_path, FEATURES, ['observe.history.path="h.sqlite"'])) as client:
+            alerts = client.app.host.observed.alerts
+            assert alerts is not None
+            assert alerts._sources.served is not None
+            assert alerts._sources.served() == {"m": {"values"}}
+            client.app.host.unload("m")
+            assert alerts._sources.served() == {}
+
+    asyncio.run(serve())
+
+
 def answer(run: Run, milliseconds: np.ndarray) -> None:
     """Answer requests that took so long in their features and in the model, (requests, 2)."""
     ended = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tailcut.errors import StartError
 from tailcut.manifest.host import HostManifest
-from tailcut.observe.alerts.evaluator import Alerts, Sources
+from tailcut.observe.alerts.evaluator import Alerts, Served, Sources
 from tailcut.observe.alerts.evidence import MovedColumns, SlowRequest
 from tailcut.observe.alerts.probes import Probes, open_gpu_reader
 from tailcut.observe.alerts.standard_webhooks import read_secret
@@ -27,6 +27,7 @@ def open_alerts(
     models: Callable[[], Iterable[str]],
     moved: Callable[[], Sequence[MovedColumns]],
     slow: Callable[[], Sequence[SlowRequest]],
+    served: Callable[[], Served],
     environment: Mapping[str, str] | None = None,
 ) -> Alerts:
     """Return the alerts of a host; they are evaluated from their ``start`` on.
@@ -36,6 +37,7 @@ def open_alerts(
         models: names of the models; called on the event loop.
         moved: what has drifted; called in the thread of the alerts.
         slow: requests of which traces are kept; called on the event loop.
+        served: models that are served, with their feature groups; called on the event loop.
 
     Raises:
         StartError: the webhook's secret cannot be read.
@@ -45,7 +47,7 @@ def open_alerts(
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Alerts(
         settings,
-        Sources(Probes(open_gpu=open_gpu_reader).read, history, slow=slow, moved=moved),
+        Sources(Probes(open_gpu=open_gpu_reader).read, history, slow=slow, moved=moved, served=served),
         state_file=None if history is None else _state_file(manifest, history.path),
         webhook=Webhook(_target(manifest, environment)) if settings.webhook else None,
         labels={"server": manifest.name, "host": socket.gethostname()},
@@ -71,7 +73,7 @@ def slow_requests(traces: TraceSink | None) -> list[SlowRequest]:
 
 
 def moved_columns(drift: DriftSink, limits: Mapping[str, float]) -> list[MovedColumns]:
-    """Return the models whose columns have drifted; from any thread.
+    """Return what the detectors of models say that have seen enough to judge; from any thread.
 
     Args:
         limits: population stability index that alarms, by model.
@@ -80,6 +82,8 @@ def moved_columns(drift: DriftSink, limits: Mapping[str, float]) -> list[MovedCo
     for model, limit in limits.items():
         state = drift.state(model)
         columns = [column for column in state.columns if column.drifting] if state is not None else []
+        if state is not None and not columns and state.is_judged:
+            found.append(MovedColumns(model, [], 0.0, 0.0, limit))
         if columns:
             columns.sort(key=lambda column: -column.psi)
             since_s = min((column.since_s for column in columns if column.since_s is not None), default=0.0)

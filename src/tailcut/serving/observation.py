@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tailcut.manifest.host import HostManifest
-from tailcut.observe.alerts.evaluator import Alerts
+from tailcut.observe.alerts.evaluator import Alerts, Served
 from tailcut.observe.alerts.evidence import MovedColumns
 from tailcut.observe.exposition import Exposition, ModelSeries
 from tailcut.observe.history.recorder import HistoryRecorder
@@ -54,6 +54,7 @@ class Observation:
     ) -> None:
         self._manifest = manifest
         self._engines = engines
+        self._about = about
         self.drift = shared.drift
         self.traces = HostTraces(manifest, shared, engines)
         self.exposition = Exposition(self._series, shared.loop_lag, [samples, process_samples, self.traces.samples])
@@ -122,6 +123,7 @@ class Observation:
             lambda: self._engines,
             self._moved,
             lambda: slow_requests(self.traces.sink),
+            self._served,
         )
         self.history.listeners.append(alerts)
         if "drift" not in self._manifest.observe.alerts.off:
@@ -132,6 +134,15 @@ class Observation:
     def _series(self) -> Iterable[ModelSeries]:
         for name, engine in self._engines.items():
             yield ModelSeries(name, engine.recorder, engine.samples)
+
+    def _served(self) -> Served:
+        """Return the models that are not unloaded, with their feature groups."""
+        names = [name for name, each in self._about().items() if each.state != "unloaded"]
+        engines = {name: self._engines.get(name) for name in names}
+        return {
+            name: None if engine is None else {group.name for group in engine.deployment.features.groups}
+            for name, engine in engines.items()
+        }
 
     def _moved(self) -> Sequence[MovedColumns]:
         """Return what has drifted; called in the thread of the alerts."""

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from tailcut.errors import StoreError
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.alarms import Alarm, Alarms, Condition, Event
 from tailcut.observe.alerts.evidence import BUDGET_MINUTES, SHORT_MINUTES, Evidence, MovedColumns, SlowRequest
-from tailcut.observe.alerts.findings import OF_MODELS, OF_PROCESS, SEVERITIES
+from tailcut.observe.alerts.findings import OF_GROUPS, OF_MODELS, OF_PROCESS, SEVERITIES, Finding
 from tailcut.observe.alerts.latency_growth import Growth
 from tailcut.observe.alerts.levels import DESCRIPTORS, GPU_MEMORY, MEMORY, SAMPLE_S, THREADS, Levels
 from tailcut.observe.alerts.likely_place import STAGE_NS, STAGE_REQUESTS
@@ -92,6 +92,9 @@ class AlertsState(NamedTuple):
     webhook: WebhookFigures | None = None
 
 
+Served = Mapping[str, Collection[str] | None]
+
+
 class Sources(NamedTuple):
     """What the evaluator reads beside the snapshots; from its thread unless that is said.
 
@@ -99,13 +102,16 @@ class Sources(NamedTuple):
         probe: figures of the process.
         history: across restarts, and of last week; None: not kept.
         slow: requests of which traces are kept; called on the event loop.
-        moved: what the drift detector says.
+        moved: what the drift detectors say.
+        served: models that are served, or about to be, with their feature groups; None as groups: not known. Called on
+            the event loop. None: no model is taken to be gone.
     """
 
     probe: Callable[[], Figures]
     history: History | None = None
     slow: Callable[[], Sequence[SlowRequest]] = tuple
     moved: Callable[[], Sequence[MovedColumns]] = tuple
+    served: Callable[[], Served] | None = None
 
 
 class Alerts:
@@ -156,6 +162,7 @@ class Alerts:
         self._logged: set[str] = set()
         self._changed = threading.Condition()
         self._slow: Sequence[SlowRequest] = ()
+        self._served: Served | None = None
         self._snapshots: deque[Snapshot] = deque(maxlen=_MOST_SNAPSHOTS)
         self._minute_is_over = self._closing = False
         self._thread: threading.Thread | None = None
@@ -174,6 +181,7 @@ class Alerts:
     def end_minute(self) -> None:
         """Have the minute evaluated whose snapshots have been received; returns at once."""
         self._slow = self._sources.slow()
+        self._served = self._sources.served() if self._sources.served is not None else None
         with self._changed:
             self._minute_is_over = True
             self._changed.notify_all()
@@ -243,7 +251,7 @@ class Alerts:
         while self._snapshots:
             self._take(self._snapshots.popleft())
         now_s = self._wall_s()
-        events = self._alarms.update(evaluate(self._evidence(now_s)), now_s)
+        events = self._alarms.update(evaluate(self._evidence(now_s)), now_s, self._is_gone)
         for event in events:
             self._tell(event)
         self._keep()
@@ -310,6 +318,17 @@ class Alerts:
             levels=tuple(self._levels.values()),
             moved=self._sources.moved(),
             gpus=self._figures.gpus if self._figures is not None else (),
+        )
+
+    def _is_gone(self, finding: Finding) -> bool:
+        """Whether nobody can judge this any more: the alert is off, or its model or feature group is not served."""
+        if finding.alert in self._settings.off:
+            return True
+        if self._served is None or not finding.model:
+            return False
+        groups = self._served.get(finding.model, ())
+        return finding.model not in self._served or (
+            finding.alert in OF_GROUPS and groups is not None and finding.subject not in groups
         )
 
     def _growth(self, now_s: float) -> Mapping[str, Growth]:

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.alerts_kit import P95, QUIET, histogram, slo_snapshot
+from tests.alerts_kit import P95, QUIET, histogram, slo_snapshot, snapshot
 
 from tailcut.errors import StoreError
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts import series
 from tailcut.observe.alerts.alarms import QUIET as QUIET_EVALUATIONS
 from tailcut.observe.alerts.evaluator import Alerts, Sources
-from tailcut.observe.alerts.evidence import SlowRequest
+from tailcut.observe.alerts.evidence import MovedColumns, SlowRequest
 from tailcut.observe.alerts.findings import OF_MODELS, OF_PROCESS, SEVERITIES
 from tailcut.observe.alerts.latency_growth import WEEK_S
 from tailcut.observe.alerts.webhook import Attempt, Message, Target, Webhook
@@ -25,6 +25,7 @@ from tailcut.observe.history import CountRow, LatencyRow
 from tailcut.observe.history.tables import Series, Snapshot
 
 NOW_S = 29_000_000 * 60.0
+MISSED = ("hit", "miss")
 
 
 class Clock:
@@ -87,6 +88,11 @@ def minute(alerts: Alerts, clock: Clock, requests: float, good: float) -> list[s
 def firing(alerts: Alerts) -> set[tuple[str, str, str]]:
     """Alert, model and severity of the samples at 1."""
     return {tuple(each.labels.values()) for each in alerts.samples() if each.name == series.ALERTS.name and each.value}
+
+
+def active(alerts: Alerts) -> set[tuple[str, str]]:
+    """Alert and model of what fires."""
+    return {(each.alert, each.model) for alarm in alerts.state.active for each in alarm.findings}
 
 
 def held_back(monkeypatch: pytest.MonkeyPatch, *attempts: Attempt) -> tuple[Webhook, list[Message]]:
@@ -161,6 +167,44 @@ def test_a_restart_sends_no_alarm_again_and_goes_on_with_the_counts(
     third, _ = held_back(monkeypatch)
     made(clock, tmp_path, third)
     assert third.step() == float("inf"), "delivered: it is not sent a third time"
+
+
+def test_a_restart_without_evidence_resolves_nothing_but_what_is_gone(tmp_path: Path) -> None:
+    clock = Clock()
+    drifting = [MovedColumns(model, ["age"], 0.0, 0.3, 0.1) for model in ("m", "unloaded")]
+    alerts = made(clock, tmp_path, moved=lambda: drifting)
+    for _ in range(3):
+        minute(alerts, clock, 100, 0)
+    assert active(alerts) == {("burn_rate", "m"), ("drift", "m"), ("drift", "unloaded")}
+    again = made(clock, tmp_path, served=lambda: {"m": ()})
+    told = [minute(again, clock, 0, 0) for _ in range(3 * QUIET_EVALUATIONS)]
+    assert [kinds for kinds in told if kinds] == [["resolved"]]
+    assert active(again) == {("burn_rate", "m"), ("drift", "m")}
+    calm = [MovedColumns("m", [], 0.0, 0.0, 0.1)]
+    third = made(clock, tmp_path, served=lambda: {"m": ()}, moved=lambda: calm)
+    assert [minute(third, clock, 0, 0) for _ in range(QUIET_EVALUATIONS)][-1] == ["resolved"]
+    assert active(third) == {("burn_rate", "m")}
+
+
+@pytest.mark.parametrize(("groups", "resolves"), [(("weather",), False), (None, False), (("routes",), True)], ids=str)
+def test_a_group_that_is_not_served_any_more_is_resolved(groups: tuple[str, ...] | None, resolves: bool) -> None:
+    clock = Clock()
+    served: dict[str, Any] = {"m": ("weather",)}
+    alerts = made(clock, served=lambda: served)
+
+    def pass_minute(hits: float, misses: float) -> list[str]:
+        clock.now_s += 60
+        labels = {result: json.dumps({"group": "weather", "entity_type": "id", "result": result}) for result in MISSED}
+        numbers = {("m", series.FEATURE_LOOKUPS, labels["hit"]): hits} if hits else {}
+        numbers |= {("m", series.FEATURE_LOOKUPS, labels["miss"]): misses} if misses else {}
+        alerts.receive(snapshot(int(clock.now_s // 60) - 1, numbers))
+        alerts.end_minute()
+        return [event.kind for event in alerts.evaluate()]
+
+    assert ["firing"] in [pass_minute(10, 90) for _ in range(33)]
+    served["m"] = groups
+    told = [pass_minute(0, 0) for _ in range(40)]
+    assert (["resolved"] in told) == resolves
 
 
 def test_a_damaged_state_begins_anew_and_one_that_cannot_be_written_stops_nothing(

@@ -108,6 +108,18 @@ def test_windows_that_a_wide_budget_can_never_fill_are_left_out() -> None:
     assert not bad(list(find_burn_rates(evidence(traffic.counts))))
 
 
+def test_without_requests_nothing_is_judged_but_an_objective_of_the_past_is_over() -> None:
+    traffic = Traffic().minutes(60, requests=1000, bad=900)
+    assert {each.level for each in find_burn_rates(evidence(traffic.counts)) if each.severity == "page"} == {"bad"}
+    silent = Traffic().minutes(60, requests=1000, bad=900).minutes(30)
+    assert [each.severity for each in find_burn_rates(evidence(silent.counts))] == ["ticket"], "of the last 6 h"
+    labels = {"slo": "p95", "objective": "0.95", "limit": "0.08"}
+    for name in (series.SLO_REQUESTS, series.SLO_GOOD):
+        silent.counts.add(silent.minute, Key.of("m", name, labels), 100)
+    judged = [each for each in find_burn_rates(evidence(silent.counts)) if each.severity == "page"]
+    assert [(each.subject, each.level) for each in judged] == [("p95 of 50 ms", "good"), ("p95 of 80 ms", "good")]
+
+
 def test_a_burn_rate_names_the_stage_that_grew() -> None:
     traffic = Traffic().minutes(60, requests=100, features_ms=5, infer_ms=20)
     traffic.minutes(10, requests=100, bad=90, features_ms=60, infer_ms=20)
@@ -171,6 +183,9 @@ def test_drift_heat_and_what_is_switched_off() -> None:
     found = bad(evaluate(evidence(Traffic().counts, moved=[moved], gpus=[hot, slowed])))
     assert [each.alert for each in found] == ["gpu_hot", "gpu_hot", "drift"]
     assert "'age', 'height'" in found[2].text
+    calm, unknown = MovedColumns("m", [], 0.0, 0.0, 0.1), Gpu("GPU 1", float("nan"), is_slowed=False)
+    judged = [*evaluate(evidence(Traffic().counts, moved=[calm], gpus=[hot, unknown]))]
+    assert [(each.alert, each.level) for each in judged] == [("gpu_hot", "bad"), ("drift", "good")]
     settings = Settings(off=("drift", "gpu_hot"))
     assert not evaluate(evidence(Traffic().counts, settings, moved=[moved], gpus=[hot]))
 
