@@ -18,6 +18,7 @@ from tailcut.observe.alerts.webhook import Target, Webhook
 from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.history import History
 from tailcut.observe.traces.sink import TraceSink
+from tailcut.serving.history import server_key
 from tailcut.system.machine import memory_bytes
 
 
@@ -45,9 +46,10 @@ def open_alerts(
     """
     settings = manifest.observe.alerts
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    probe = Probes(open_gpu=open_gpu_reader).read
     return Alerts(
         settings,
-        Sources(Probes(open_gpu=open_gpu_reader).read, history, slow=slow, moved=moved, served=served),
+        Sources(probe, history, server_key(manifest), slow=slow, moved=moved, served=served),
         state_file=None if history is None else _state_file(manifest, history.path),
         webhook=Webhook(_target(manifest, environment)) if settings.webhook else None,
         labels={"server": manifest.name, "host": socket.gethostname()},

@@ -18,7 +18,7 @@ from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Source
 from tailcut.serving.alerts import moved_columns, open_alerts, slow_requests
 from tailcut.serving.deployment import Engine
-from tailcut.serving.history import history_path
+from tailcut.serving.history import history_path, server_key
 from tailcut.serving.host_state import HostState
 from tailcut.serving.live_parts import show_parts
 from tailcut.serving.tracing import HostTraces
@@ -106,7 +106,12 @@ class Observation:
         path, kept = history_path(self._manifest, by_default=by_default), self._manifest.observe.history
         if path is not None:
             self.history = HistoryRecorder(
-                path, self._series, self.exposition.families, keep_s=kept.keep_s, size_bytes=kept.size_bytes
+                path,
+                self._series,
+                self.exposition.families,
+                keep_s=kept.keep_s,
+                size_bytes=kept.size_bytes,
+                server=server_key(self._manifest),
             )
             self.exposition.add(self.history.samples)
         settings = self._manifest.observe.alerts

@@ -101,6 +101,7 @@ class Sources(NamedTuple):
     Attributes:
         probe: figures of the process.
         history: across restarts, and of last week; None: not kept.
+        server: whose rows of the history are counted; None: of all servers that write it.
         slow: requests of which traces are kept; called on the event loop.
         moved: what the drift detectors say.
         served: models that are served, or about to be, with their feature groups; None as groups: not known. Called on
@@ -109,6 +110,7 @@ class Sources(NamedTuple):
 
     probe: Callable[[], Figures]
     history: History | None = None
+    server: str | None = None
     slow: Callable[[], Sequence[SlowRequest]] = tuple
     moved: Callable[[], Sequence[MovedColumns]] = tuple
     served: Callable[[], Served] | None = None
@@ -144,8 +146,7 @@ class Alerts:
         self._webhook = webhook
         self._labels = labels or {}
         self._names = models
-        self._wall_s = wall_s
-        self._monotonic_s = monotonic_s
+        self._wall_s, self._monotonic_s = wall_s, monotonic_s
         self._started_s = monotonic_s()
         self._file = StateFile(state_file)
         self._counts = MinuteCounts(_LONG, SHORT_MINUTES)
@@ -340,8 +341,8 @@ class Alerts:
         return {}
 
     def _backfill(self) -> None:
-        """Count what the history has of the time before this start."""
-        history = self._sources.history
+        """Count what the history has of this server from before its start: others' errors are alarms of their own."""
+        history, server = self._sources.history, self._sources.server
         if history is None:
             return
         now_s = self._wall_s()
@@ -350,9 +351,10 @@ class Alerts:
             for name in (*_LONG, *_SHORT):
                 fine_s = now_s - 60 * (_FINE_MINUTES if name in _LONG else SHORT_MINUTES)
                 if name in _LONG:
-                    self._add_rows(history.counts(now_s - 60 * _LONG[name], fine_s, name=name, bucket_s=_COARSE_S))
-                self._add_rows(history.counts(fine_s, now_s, name=name))
-            for row in history.latency(now_s - 60 * SHORT_MINUTES, now_s):
+                    long_s = now_s - 60 * _LONG[name]
+                    self._add_rows(history.counts(long_s, fine_s, name=name, server=server, bucket_s=_COARSE_S))
+                self._add_rows(history.counts(fine_s, now_s, name=name, server=server))
+            for row in history.latency(now_s - 60 * SHORT_MINUTES, now_s, server=server):
                 stage, minute = (("stage", row.stage),), row.start_s // 60
                 self._models.setdefault(row.model)
                 self._counts.add(minute, Key(row.model, STAGE_NS, stage), row.total_ns)
