@@ -26,7 +26,8 @@ from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.evaluator import Alerts, Sources
 from tailcut.observe.alerts.latency_growth import WEEK_S
 from tailcut.observe.alerts.probes import Probes
-from tailcut.observe.alerts.series import ALERTS, FEATURE_SOURCE_SECONDS
+from tailcut.observe.alerts.series import ALERTS, FEATURE_SOURCE_SECONDS, REQUESTS
+from tailcut.observe.history import History
 from tailcut.observe.path_metrics import FEATURE_SOURCE_SECONDS as SOURCE_SECONDS
 from tailcut.transport.asgi import ASGIApplication
 
@@ -115,6 +116,21 @@ def test_a_source_that_fails_is_one_alarm_with_its_stage_and_is_sent_once(
         assert len(Receiver.got) == 1, "it was sent before the restart"
     assert 'tailcut_alerts{alert="errors",model="m",severity="page"} 1.0' in again
     assert (tmp_path / "h.alerts-8700.json").is_file()
+    own = History(tmp_path / "h.sqlite").counts(0, 2**32, name=REQUESTS, server="m:8700")
+    assert sum(row.value for row in own) == 30, "of this server: what it reads after a restart"
+
+
+def test_a_model_that_is_unloaded_is_gone_for_the_alerts(tmp_path: Path) -> None:
+    async def serve() -> None:
+        async with running(deployment(tmp_path, FEATURES, ['observe.history.path="h.sqlite"'])) as client:
+            alerts = client.app.host.observed.alerts
+            assert alerts is not None
+            assert alerts._sources.served is not None
+            assert alerts._sources.served() == {"m": {"values"}}
+            client.app.host.unload("m")
+            assert alerts._sources.served() == {}
+
+    asyncio.run(serve())
 
 
 def answer(run: Run, milliseconds: np.ndarray) -> None:
@@ -157,6 +173,32 @@ def test_a_slow_query_is_found_in_a_real_history_and_named(tmp_path: Path) -> No
     (alarm,) = alerts.state.active
     assert (alarm.headline.alert, alarm.model, alarm.place) == ("p95_growth", "risk", "features/weather")
     assert SOURCE_SECONDS.series[0] == FEATURE_SOURCE_SECONDS
+
+
+def test_after_a_restart_a_server_counts_its_own_requests_of_a_shared_history(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    now_s = 1_800_000_000.0
+    for server, code in (("risk:8700", "ok"), ("risk:8701", "inference_failed")):
+        run = Run(path, now_s - 600, process=False, server=server)
+        for _ in range(10):
+            run.ask(*[1.0] * 50, code=code)
+            run.pass_s()
+        run.end()
+
+    def fires(server: str | None) -> bool:
+        """Twice evaluated without another request."""
+        assert run.history is not None
+        sources = Sources(Probes().read, run.history, server)
+        alerts = Alerts(Settings(), sources, wall_s=lambda: now_s, monotonic_s=lambda: now_s)
+        alerts.restore()
+        return [len(alerts.evaluate()) for _ in range(2)] == [0, 1]
+
+    assert [fires(server) for server in ("risk:8700", "risk:8701", "8701", None)] == [False, True, False, True]
+    count = [
+        sum(row.requests for row in run.history.latency(0, now_s, stage="request", server=which))
+        for which in ("risk:8700", "risk:8701", None)
+    ]
+    assert count == [500, 0, 500]
 
 
 def test_alerts_can_be_switched_off_and_a_webhook_needs_its_secret(tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ from tailcut.errors import TailcutError, Unauthorized
 OUTCOMES = ("ok", "4xx", "5xx")
 """Classes of how a request ends, by its HTTP status; over gRPC by that of the same error."""
 
+SHED_CODES = ("shed", "queue_timeout")
+"""Codes of requests that were refused or dropped because there was too little capacity."""
+
 
 def _codes(kind: type[TailcutError]) -> dict[str, int]:
     found = {} if kind.fault == "operator" else {kind.code: kind.status}

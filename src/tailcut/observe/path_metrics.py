@@ -14,3 +14,4 @@ FEATURE_STALE = counter(
 FEATURE_SOURCE_SECONDS = counter("tailcut_feature_source_seconds", "Seconds spent in source calls.", *GROUP)
 PREDICTION_CACHE_BYTES = gauge("tailcut_prediction_cache_bytes", "Bytes in a prediction cache.", "cache")
 READY = gauge("tailcut_ready", "1 while requests should be sent here.")
+HOST_READY = gauge("tailcut_host_ready", "1 while all required models are ready.", of_host=True)

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from tailcut.errors import StartError
 from tailcut.manifest.host import HostManifest
-from tailcut.observe.alerts.evaluator import Alerts, Sources
-from tailcut.observe.alerts.evidence import KeptRequest, MovedColumns
+from tailcut.observe.alerts.evaluator import Alerts, Served, Sources
+from tailcut.observe.alerts.evidence import MovedColumns, SlowRequest
 from tailcut.observe.alerts.probes import Probes, open_gpu_reader
 from tailcut.observe.alerts.standard_webhooks import read_secret
 from tailcut.observe.alerts.webhook import Target, Webhook
 from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.history import History
 from tailcut.observe.traces.sink import TraceSink
+from tailcut.serving.history import server_key
 from tailcut.system.machine import memory_bytes
 
 
@@ -26,7 +27,8 @@ def open_alerts(
     history: History | None,
     models: Callable[[], Iterable[str]],
     moved: Callable[[], Sequence[MovedColumns]],
-    kept: Callable[[], Sequence[KeptRequest]],
+    slow: Callable[[], Sequence[SlowRequest]],
+    served: Callable[[], Served],
     environment: Mapping[str, str] | None = None,
 ) -> Alerts:
     """Return the alerts of a host; they are evaluated from their ``start`` on.
@@ -35,7 +37,8 @@ def open_alerts(
         history: None: nothing is known of the time before the start, and no alarm is kept over it.
         models: names of the models; called on the event loop.
         moved: what has drifted; called in the thread of the alerts.
-        kept: requests of which traces are kept; called on the event loop.
+        slow: requests of which traces are kept; called on the event loop.
+        served: models that are served, with their feature groups; called on the event loop.
 
     Raises:
         StartError: the webhook's secret cannot be read.
@@ -43,9 +46,10 @@ def open_alerts(
     """
     settings = manifest.observe.alerts
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    probe = Probes(open_gpu=open_gpu_reader).read
     return Alerts(
         settings,
-        Sources(Probes(open_gpu=open_gpu_reader).read, history, kept=kept, moved=moved),
+        Sources(probe, history, server_key(manifest), slow=slow, moved=moved, served=served),
         state_file=None if history is None else _state_file(manifest, history.path),
         webhook=Webhook(_target(manifest, environment)) if settings.webhook else None,
         labels={"server": manifest.name, "host": socket.gethostname()},
@@ -55,12 +59,12 @@ def open_alerts(
     )
 
 
-def kept_requests(traces: TraceSink | None) -> list[KeptRequest]:
+def slow_requests(traces: TraceSink | None) -> list[SlowRequest]:
     """Return the requests of which traces are held; on the event loop."""
     if traces is None:
         return []
     return [
-        KeptRequest(
+        SlowRequest(
             each.model,
             f"{each.trace.trace_id:032x}",
             (each.start_ns + each.total_ns + each.wall_ns) / 1e9,
@@ -71,7 +75,7 @@ def kept_requests(traces: TraceSink | None) -> list[KeptRequest]:
 
 
 def moved_columns(drift: DriftSink, limits: Mapping[str, float]) -> list[MovedColumns]:
-    """Return the models whose columns have drifted; from any thread.
+    """Return what the detectors of models say that have seen enough to judge; from any thread.
 
     Args:
         limits: population stability index that alarms, by model.
@@ -80,6 +84,8 @@ def moved_columns(drift: DriftSink, limits: Mapping[str, float]) -> list[MovedCo
     for model, limit in limits.items():
         state = drift.state(model)
         columns = [column for column in state.columns if column.drifting] if state is not None else []
+        if state is not None and not columns and state.is_judged:
+            found.append(MovedColumns(model, [], 0.0, 0.0, limit))
         if columns:
             columns.sort(key=lambda column: -column.psi)
             since_s = min((column.since_s for column in columns if column.since_s is not None), default=0.0)

@@ -1,4 +1,4 @@
-"""Whether a host keeps a history, and where."""
+"""Whether a host keeps a history, where, and which rows are its own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from pathlib import Path
 from tailcut.manifest.host import HostManifest
 
 OFF = "off"
+
+
+def server_key(manifest: HostManifest) -> str:
+    """Return what tells a host's rows from those of others in the same file, before a restart and after it."""
+    return f"{manifest.name}:{manifest.server.port}"
 
 
 def history_path(manifest: HostManifest, *, by_default: bool) -> Path | None:

@@ -20,7 +20,8 @@ from tailcut.features.sources.model import ServedModel
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import Hosted, HostManifest, refuse_cycles
 from tailcut.observe.live.figures import ModelAbout
-from tailcut.observe.sample import Sample, counter, gauge
+from tailcut.observe.path_metrics import HOST_READY
+from tailcut.observe.sample import Sample, counter
 from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.serving.deployment import TICK_S, Engine
@@ -30,7 +31,6 @@ from tailcut.serving.host_state import HostState
 from tailcut.serving.notices import tell_ready, tell_unjudged
 from tailcut.serving.observation import Observation
 
-HOST_READY = gauge("tailcut_host_ready", "1 while all required models are ready.", of_host=True)
 SINK_ERRORS = counter(
     "tailcut_sink_errors",
     "Errors raised by sinks, which receive finished requests and batches; requests are not affected.",

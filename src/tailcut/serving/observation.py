@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tailcut.manifest.host import HostManifest
-from tailcut.observe.alerts.evaluator import Alerts
+from tailcut.observe.alerts.evaluator import Alerts, Served
 from tailcut.observe.alerts.evidence import MovedColumns
 from tailcut.observe.exposition import Exposition, ModelSeries
 from tailcut.observe.history.recorder import HistoryRecorder
@@ -16,9 +16,9 @@ from tailcut.observe.live.live import Live
 from tailcut.observe.live.providers import alert_figures
 from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Source
-from tailcut.serving.alerts import kept_requests, moved_columns, open_alerts
+from tailcut.serving.alerts import moved_columns, open_alerts, slow_requests
 from tailcut.serving.deployment import Engine
-from tailcut.serving.history import history_path
+from tailcut.serving.history import history_path, server_key
 from tailcut.serving.host_state import HostState
 from tailcut.serving.live_parts import show_parts
 from tailcut.serving.tracing import HostTraces
@@ -54,6 +54,7 @@ class Observation:
     ) -> None:
         self._manifest = manifest
         self._engines = engines
+        self._about = about
         self.drift = shared.drift
         self.traces = HostTraces(manifest, shared, engines)
         self.exposition = Exposition(self._series, shared.loop_lag, [samples, process_samples, self.traces.samples])
@@ -105,7 +106,12 @@ class Observation:
         path, kept = history_path(self._manifest, by_default=by_default), self._manifest.observe.history
         if path is not None:
             self.history = HistoryRecorder(
-                path, self._series, self.exposition.families, keep_s=kept.keep_s, size_bytes=kept.size_bytes
+                path,
+                self._series,
+                self.exposition.families,
+                keep_s=kept.keep_s,
+                size_bytes=kept.size_bytes,
+                server=server_key(self._manifest),
             )
             self.exposition.add(self.history.samples)
         settings = self._manifest.observe.alerts
@@ -121,7 +127,8 @@ class Observation:
             self.history.history,
             lambda: self._engines,
             self._moved,
-            lambda: kept_requests(self.traces.sink),
+            lambda: slow_requests(self.traces.sink),
+            self._served,
         )
         self.history.listeners.append(alerts)
         if "drift" not in self._manifest.observe.alerts.off:
@@ -132,6 +139,15 @@ class Observation:
     def _series(self) -> Iterable[ModelSeries]:
         for name, engine in self._engines.items():
             yield ModelSeries(name, engine.recorder, engine.samples)
+
+    def _served(self) -> Served:
+        """Return the models that are not unloaded, with their feature groups."""
+        names = [name for name, each in self._about().items() if each.state != "unloaded"]
+        engines = {name: self._engines.get(name) for name in names}
+        return {
+            name: None if engine is None else {group.name for group in engine.deployment.features.groups}
+            for name, engine in engines.items()
+        }
 
     def _moved(self) -> Sequence[MovedColumns]:
         """Return what has drifted; called in the thread of the alerts."""

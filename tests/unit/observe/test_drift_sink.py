@@ -11,10 +11,12 @@ from tests.wait_kit import block_until
 
 from tailcut.common.tensors import Array, Arrays, Keys
 from tailcut.manifest import Tensor
+from tailcut.observe.alerts.evidence import MovedColumns
 from tailcut.observe.drift.detector import Settings
 from tailcut.observe.drift.reference import sketches_of
 from tailcut.observe.drift_sink import DriftSink, Watch
 from tailcut.observe.sinks import FinishedBatch
+from tailcut.serving.alerts import moved_columns
 
 INPUTS = (Tensor(name="x", datatype="FP32", shape=(-1, 2), columns=("age", "income")),)
 OUTPUTS = (Tensor(name="risk", datatype="FP32", shape=(-1,)),)
@@ -86,6 +88,17 @@ def test_an_alarm_is_one_line_a_count_and_a_state(caplog: pytest.LogCaptureFixtu
     assert bench.metrics("tailcut_drift_active") == {"age": 0, "income": 1, "risk": 0}
     assert bench.metrics("tailcut_drift_psi")["income"] > 0.5 > bench.metrics("tailcut_drift_psi")["age"]
     assert bench.metrics("tailcut_drift_rows") == {"all": 96 * 60, "counted": 96 * 60}
+
+
+def test_alerts_are_told_that_no_column_moved_only_once_a_whole_window_was_seen() -> None:
+    bench = Bench()
+    assert moved_columns(bench.sink, {"m": 0.1, "other": 0.1}) == []
+    bench.hours(24)
+    assert moved_columns(bench.sink, {"m": 0.1}) == [], "there is no alarm yet, and nothing is known"
+    bench.hours(1)
+    assert moved_columns(bench.sink, {"m": 0.1}) == [MovedColumns("m", [], 0.0, 0.0, 0.1)]
+    bench.hours(24, shift=2.0)
+    assert [each.columns for each in moved_columns(bench.sink, {"m": 0.1})] == [["income"]]
 
 
 def test_rows_of_one_entity_count_once_and_a_row_without_one_for_itself() -> None:

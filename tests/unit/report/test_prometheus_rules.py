@@ -106,6 +106,7 @@ MODEL, GROUP = {"model": "m"}, {"model": "m", "group": "weather", "entity_type":
 PAGE, TICKET = {"severity": "page"}, {"severity": "ticket"}
 THROTTLED = 'tailcut_cpu_throttled_periods_total{instance="i"}'
 PERIODS = 'tailcut_cpu_periods_total{instance="i"}'
+HOST_READY = 'tailcut_host_ready{instance="i"}'
 LEAK = 'tailcut_alerts{alert="memory_leak", model="", severity="ticket", instance="i"}'
 ERROR = 'tailcut_alerts{alert="errors", model="m", severity="page", instance="i"}'
 EVALUATED = 'tailcut_alert_evaluations_total{outcome="ok", instance="i"}'
@@ -142,8 +143,9 @@ CASES = [
     Case("TailcutErrors", ends(failed=3, ok=1), 50, None, says="too few requests"),
     Case("TailcutShed", ends(shed=3), 50, MODEL | PAGE),
     Case("TailcutShed", ends(failed=5, shed=0.5), 50, None),
-    Case("TailcutNotReady", {'tailcut_ready{model="m"}': "0x60"}, 50, MODEL | PAGE),
-    Case("TailcutNotReady", {'tailcut_ready{model="m"}': "1x30 0x3 1x30"}, 34, None, says="a restart"),
+    Case("TailcutNotReady", {HOST_READY: "0x60"}, 50, {"instance": "i"} | PAGE, says="i: a required model"),
+    Case("TailcutNotReady", {HOST_READY: "1x30 0x3 1x30"}, 34, None, says="a restart"),
+    Case("TailcutNotReady", {HOST_READY: "1x60", 'tailcut_ready{model="m"}': "0x60"}, 50, None, says="unloaded"),
     Case("TailcutCpuThrottled", {PERIODS: "0+600x60", THROTTLED: "0+90x60"}, 50, {"instance": "i"} | TICKET),
     Case("TailcutCpuThrottled", {PERIODS: "0+600x60", THROTTLED: "0+30x60"}, 50, None),
     Case("TailcutCpuThrottled", {PERIODS: "0x60", THROTTLED: "0x60"}, 50, None, says="no quota"),

@@ -3,11 +3,13 @@
     absent -> pending   a finding is bad
     pending -> firing   it was bad in ``PENDING`` evaluations in a row
     pending -> absent   it was not bad
-    firing -> absent    it was good, or had no finding, in ``QUIET`` evaluations in a row
+    firing -> absent    it was good, or what it is about is gone, in ``QUIET`` evaluations that judged it, in a row
+    firing -> absent    it was not judged in ``UNJUDGED`` evaluations in a row
 
 A condition joins the alarm of its cause when it begins to fire, and keeps that cause until it ends. An alarm is sent
 when its first condition fires, again when a more severe one joins, and when its last one has ended. Evaluations are
-counted, not seconds: a clock that is set, and a server that was down, end no alarm.
+counted, not seconds: a clock that is set, and a server that was down, end no alarm. Nor does a rule that finds nothing
+because it has too little to judge by, as after a restart: that changes nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from tailcut.observe.alerts.findings import CAUSES, Finding, Severity
 
 PENDING = 2
 QUIET = 10
+UNJUDGED = 2 * 24 * 60
 MOST_ALARMS = 100
 """Alarms that may be active at once; conditions of further causes stay pending."""
 
@@ -38,7 +41,8 @@ class Condition(msgspec.Struct, kw_only=True):
     Attributes:
         finding: the latest bad one.
         since_s: Unix seconds of the first bad evaluation in a row.
-        bad, quiet: evaluations in a row.
+        bad, quiet: evaluations in a row, of those that judged it.
+        unjudged: evaluations in a row that did not.
         alarm: id of its alarm; empty while it is pending.
     """
 
@@ -46,6 +50,7 @@ class Condition(msgspec.Struct, kw_only=True):
     since_s: float
     bad: int = 0
     quiet: int = 0
+    unjudged: int = 0
     alarm: str = ""
 
 
@@ -106,10 +111,15 @@ class Memory(msgspec.Struct, kw_only=True):
 
 
 Slowest = Callable[[Alarm], Sequence[tuple[str, float]]]
+Gone = Callable[[Finding], bool]
 
 
 def _none(alarm: Alarm) -> Sequence[tuple[str, float]]:
     return ()
+
+
+def _never(finding: Finding) -> bool:
+    return False
 
 
 class Alarms:
@@ -124,15 +134,19 @@ class Alarms:
         self.memory = Memory() if memory is None else memory
         self._slowest = slowest
 
-    def update(self, findings: Iterable[Finding], now_s: float) -> list[Event]:
-        """Take the findings of one evaluation; return what is to be told."""
+    def update(self, findings: Iterable[Finding], now_s: float, gone: Gone = _never) -> list[Event]:
+        """Take the findings of one evaluation; return what is to be told.
+
+        Args:
+            gone: whether what a condition is about is no longer there to be judged.
+        """
         found = {finding.key: finding for finding in findings}
         conditions = self.memory.conditions
         for key, finding in found.items():
             if finding.level == "bad" and key not in conditions:
                 conditions[key] = Condition(finding=finding, since_s=now_s)
         for key, condition in list(conditions.items()):
-            self._step(key, condition, found.get(key))
+            self._step(key, condition, found.get(key), key not in found and gone(condition.finding))
         events = self._fire(now_s)
         return events + self._resolve(now_s)
 
@@ -157,17 +171,20 @@ class Alarms:
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
-    def _step(self, key: str, condition: Condition, finding: Finding | None) -> None:
+    def _step(self, key: str, condition: Condition, finding: Finding | None, is_gone: bool) -> None:
         """Move one condition on; one that is over is removed."""
         if finding is not None and finding.level == "bad":
             place = condition.finding.place if condition.alarm else finding.place
             condition.finding = finding._replace(place=place)
-            condition.bad, condition.quiet = condition.bad + 1, 0
+            condition.bad, condition.quiet, condition.unjudged = condition.bad + 1, 0, 0
             return
-        is_quiet = finding is None or finding.level == "good"
         condition.bad = 0
-        condition.quiet = condition.quiet + 1 if is_quiet else 0
-        if not condition.alarm or condition.quiet >= QUIET:
+        if finding is None and not is_gone:
+            condition.unjudged += 1
+        else:
+            is_quiet = is_gone or (finding is not None and finding.level == "good")
+            condition.quiet, condition.unjudged = condition.quiet + 1 if is_quiet else 0, 0
+        if not condition.alarm or condition.quiet >= QUIET or condition.unjudged >= UNJUDGED:
             del self.memory.conditions[key]
 
     def _fire(self, now_s: float) -> list[Event]:

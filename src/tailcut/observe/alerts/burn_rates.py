@@ -6,7 +6,7 @@ that it matters, the short one that it goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import NamedTuple
 
@@ -49,17 +49,25 @@ def find_burn_rates(evidence: Evidence) -> Iterator[Finding]:
     """Yield a finding per objective and severity, of the windows that burn fastest against their factor."""
     for model in evidence.models:
         place: str | None = None
-        for key in evidence.counts.keys(SLO_REQUESTS, model):
+        keys = evidence.counts.keys(SLO_REQUESTS, model)
+        for key in keys:
             budget = 1 - float(key.label("objective"))
             for severity in ("page", "ticket"):
                 windows = [each for each in windows_for(budget) if each.severity == severity]
+                windows = [each for each in windows if _has_requests(evidence.counts, keys, each.short)]
                 found = [_judge(evidence, key, budget, window) for window in windows]
                 if not found:
                     continue
                 worst = max(found, key=lambda each: (_ORDER[each[0]], each[1] / each[2].factor))
                 if worst[0] != "good" and place is None:
-                    place = likely_place(evidence.counts, model, errors=key.label("slo") == "errors")
+                    # An objective counts a shed request as bad.
+                    place = likely_place(evidence.counts, model, errors=key.label("slo") == "errors", shed=True)
                 yield _finding(model, key, worst, place or "")
+
+
+def _has_requests(counts: MinuteCounts, keys: Sequence[Key], minutes: int) -> bool:
+    """Whether there is anything to judge by. Objectives count the same requests: one without any is of the past."""
+    return any(counts.sum(key, minutes) for key in keys)
 
 
 _Judged = tuple[Level, float, BurnWindow, int]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Condition as Lock
-from threading import Thread
 from typing import NamedTuple
 
 import msgspec
@@ -18,8 +17,8 @@ import msgspec
 from tailcut.errors import StoreError
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.alarms import Alarm, Alarms, Condition, Event
-from tailcut.observe.alerts.evidence import BUDGET_MINUTES, SHORT_MINUTES, Evidence, KeptRequest, MovedColumns
-from tailcut.observe.alerts.findings import OF_MODELS, OF_PROCESS, SEVERITIES
+from tailcut.observe.alerts.evidence import BUDGET_MINUTES, SHORT_MINUTES, Evidence, MovedColumns, SlowRequest
+from tailcut.observe.alerts.findings import OF_GROUPS, OF_MODELS, OF_PROCESS, SEVERITIES, Finding
 from tailcut.observe.alerts.latency_growth import Growth
 from tailcut.observe.alerts.levels import DESCRIPTORS, GPU_MEMORY, MEMORY, SAMPLE_S, THREADS, Levels
 from tailcut.observe.alerts.likely_place import STAGE_NS, STAGE_REQUESTS
@@ -93,20 +92,28 @@ class AlertsState(NamedTuple):
     webhook: WebhookFigures | None = None
 
 
+Served = Mapping[str, Collection[str] | None]
+
+
 class Sources(NamedTuple):
     """What the evaluator reads beside the snapshots; from its thread unless that is said.
 
     Attributes:
         probe: figures of the process.
         history: across restarts, and of last week; None: not kept.
-        kept: requests of which traces are kept; called on the event loop.
-        moved: what the drift detector says.
+        server: whose rows of the history are counted; None: of all servers that write it.
+        slow: requests of which traces are kept; called on the event loop.
+        moved: what the drift detectors say.
+        served: models that are served, or about to be, with their feature groups; None as groups: not known. Called on
+            the event loop. None: no model is taken to be gone.
     """
 
     probe: Callable[[], Figures]
     history: History | None = None
-    kept: Callable[[], Sequence[KeptRequest]] = tuple
+    server: str | None = None
+    slow: Callable[[], Sequence[SlowRequest]] = tuple
     moved: Callable[[], Sequence[MovedColumns]] = tuple
+    served: Callable[[], Served] | None = None
 
 
 class Alerts:
@@ -139,14 +146,14 @@ class Alerts:
         self._webhook = webhook
         self._labels = labels or {}
         self._names = models
-        self._wall_s = wall_s
-        self._monotonic_s = monotonic_s
+        self._wall_s, self._monotonic_s = wall_s, monotonic_s
         self._started_s = monotonic_s()
         self._file = StateFile(state_file)
         self._counts = MinuteCounts(_LONG, SHORT_MINUTES)
         self._week = WeekBefore(sources.history)
         self._models: dict[str, None] = {}
         self._cache_bytes: dict[tuple[str, str], float] = {}
+        self._cache_part = (-1, -1)
         limits = (MEMORY, memory_bytes or float("inf")), (DESCRIPTORS, most_descriptors)
         self._levels = {each.alert: Levels(each, dict(limits).get(each, float("inf"))) for each in _LEVELS}
         self._figures: Figures | None = None
@@ -154,17 +161,18 @@ class Alerts:
         self._outbox: list[Event] = []
         self._state = AlertsState()
         self._logged: set[str] = set()
-        self._changed = Lock()
-        self._kept: Sequence[KeptRequest] = ()
+        self._changed = threading.Condition()
+        self._slow: Sequence[SlowRequest] = ()
+        self._served: Served | None = None
         self._snapshots: deque[Snapshot] = deque(maxlen=_MOST_SNAPSHOTS)
         self._minute_is_over = self._closing = False
-        self._thread: Thread | None = None
+        self._thread: threading.Thread | None = None
 
     # -- On the event loop -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to evaluate; what was kept is read in the thread."""
-        self._thread = Thread(target=self._run, name="tailcut-alerts", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tailcut-alerts", daemon=True)
         self._thread.start()
 
     def receive(self, snapshot: Snapshot) -> None:
@@ -173,7 +181,8 @@ class Alerts:
 
     def end_minute(self) -> None:
         """Have the minute evaluated whose snapshots have been received; returns at once."""
-        self._kept = self._sources.kept()
+        self._slow = self._sources.slow()
+        self._served = self._sources.served() if self._sources.served is not None else None
         with self._changed:
             self._minute_is_over = True
             self._changed.notify_all()
@@ -232,7 +241,7 @@ class Alerts:
         figures = self._figures = self._sources.probe()
         at_s = self._monotonic_s() - self._started_s
         # Caches are bounded: their growth is no leak.
-        memory_bytes = figures.memory_bytes - sum(self._cache_bytes.values())
+        memory_bytes = max(figures.memory_bytes - sum(self._cache_bytes.values()), 0)
         values = memory_bytes, figures.descriptors, figures.threads, figures.gpu_bytes
         for quantity, value in zip(_LEVELS, values, strict=True):
             if value >= 0:
@@ -243,7 +252,7 @@ class Alerts:
         while self._snapshots:
             self._take(self._snapshots.popleft())
         now_s = self._wall_s()
-        events = self._alarms.update(evaluate(self._evidence(now_s)), now_s)
+        events = self._alarms.update(evaluate(self._evidence(now_s)), now_s, self._is_gone)
         for event in events:
             self._tell(event)
         self._keep()
@@ -282,6 +291,8 @@ class Alerts:
 
     def _take(self, snapshot: Snapshot) -> None:
         self._counts.advance(snapshot.minute)
+        if self._cache_part != (part := (snapshot.minute, snapshot.part)):
+            self._cache_part, self._cache_bytes = part, {}  # a model that is gone has no cache any more
         for series, count, total_ns, _ in snapshot.latencies:
             self._models.setdefault(series.model)
             stage = (("stage", series.name),)
@@ -310,6 +321,17 @@ class Alerts:
             gpus=self._figures.gpus if self._figures is not None else (),
         )
 
+    def _is_gone(self, finding: Finding) -> bool:
+        """Whether nobody can judge this any more: the alert is off, or its model or feature group is not served."""
+        if finding.alert in self._settings.off:
+            return True
+        if self._served is None or not finding.model:
+            return False
+        groups = self._served.get(finding.model, ())
+        return finding.model not in self._served or (
+            finding.alert in OF_GROUPS and groups is not None and finding.subject not in groups
+        )
+
     def _growth(self, now_s: float) -> Mapping[str, Growth]:
         """Return the growth of p95; none while the history cannot be read, which its own metrics say."""
         if "p95_growth" in self._settings.off:
@@ -319,8 +341,8 @@ class Alerts:
         return {}
 
     def _backfill(self) -> None:
-        """Count what the history has of the time before this start."""
-        history = self._sources.history
+        """Count what the history has of this server from before its start: others' errors are alarms of their own."""
+        history, server = self._sources.history, self._sources.server
         if history is None:
             return
         now_s = self._wall_s()
@@ -329,9 +351,10 @@ class Alerts:
             for name in (*_LONG, *_SHORT):
                 fine_s = now_s - 60 * (_FINE_MINUTES if name in _LONG else SHORT_MINUTES)
                 if name in _LONG:
-                    self._add_rows(history.counts(now_s - 60 * _LONG[name], fine_s, name=name, bucket_s=_COARSE_S))
-                self._add_rows(history.counts(fine_s, now_s, name=name))
-            for row in history.latency(now_s - 60 * SHORT_MINUTES, now_s):
+                    long_s = now_s - 60 * _LONG[name]
+                    self._add_rows(history.counts(long_s, fine_s, name=name, server=server, bucket_s=_COARSE_S))
+                self._add_rows(history.counts(fine_s, now_s, name=name, server=server))
+            for row in history.latency(now_s - 60 * SHORT_MINUTES, now_s, server=server):
                 stage, minute = (("stage", row.stage),), row.start_s // 60
                 self._models.setdefault(row.model)
                 self._counts.add(minute, Key(row.model, STAGE_NS, stage), row.total_ns)
@@ -345,7 +368,7 @@ class Alerts:
 
     def _slowest(self, alarm: Alarm) -> Sequence[tuple[str, float]]:
         since_s = alarm.since_s - _SLOWEST_WITHIN_S
-        found = [each for each in self._kept if alarm.model in {"", each.model} and each.ended_s >= since_s]
+        found = [each for each in self._slow if alarm.model in {"", each.model} and each.ended_s >= since_s]
         found.sort(key=lambda each: -each.milliseconds)
         return [(each.trace_id, each.milliseconds) for each in found[:_SLOWEST]]
 

@@ -18,12 +18,12 @@ BUDGET_MINUTES = 3 * 24 * 60
 
 
 class MovedColumns(NamedTuple):
-    """A model whose inputs or outputs have drifted, as its drift detector says.
+    """What a model's drift detector says of its inputs and outputs, once it can judge them.
 
     Attributes:
-        columns: that moved, the one that moved most first.
+        columns: that moved, the one that moved most first; empty if none did.
         since_s: Unix seconds from which on; 0 if that is not known.
-        effect: population stability index of the first column.
+        effect: population stability index of the first column; 0 without one.
         limit: that it must reach for an alarm.
     """
 
@@ -47,7 +47,7 @@ class Gpu(NamedTuple):
     is_slowed: bool
 
 
-class KeptRequest(NamedTuple):
+class SlowRequest(NamedTuple):
     """A request of which a trace is kept.
 
     Attributes:
@@ -68,7 +68,7 @@ class Evidence(NamedTuple):
         uptime_minutes: of this process.
         growth: p95 week over week by model; models without enough requests are missing.
         levels: memory, descriptors and threads since the warm-up.
-        moved: models whose columns moved.
+        moved: of models whose drift detectors can judge.
     """
 
     settings: Alerts

@@ -10,10 +10,16 @@ Severity = Literal["page", "ticket"]
 """page: somebody must look now; ticket: within days."""
 
 Level = Literal["bad", "between", "good"]
-"""between: neither beyond the limit nor clear of it; an alarm that fires goes on, none begins."""
+"""between: neither beyond the limit nor clear of it; an alarm that fires goes on, none begins.
+
+A rule that has too little to judge by finds nothing; one that judged says so, also where all is good.
+"""
 
 OF_MODELS: tuple[AlertName, ...] = ("p95_growth", "hit_rate", "burn_rate", "errors", "shed", "stale", "drift")
 """Alerts that are about one model."""
+
+OF_GROUPS: tuple[AlertName, ...] = ("hit_rate", "stale")
+"""Of these, alerts of which each is about one feature group, their subject."""
 
 OF_PROCESS: tuple[AlertName, ...] = (
     "memory_leak",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tailcut.observe.alerts.minute_counts import MinuteCounts
 from tailcut.observe.alerts.series import FEATURE_SOURCE_SECONDS, REQUESTS
+from tailcut.observe.outcomes import SHED_CODES
 
 STAGE_NS = "stage_ns"
 """Name under which nanoseconds of answered requests are counted by stage; "request" is the whole."""
@@ -18,18 +19,16 @@ _PLACES_OF_CODES = {
     "feature_unavailable": "features",
     "feature_failed": "features",
     "feature_timeout": "features",
-    "shed": "queue",
-    "queue_timeout": "queue",
+    **dict.fromkeys(SHED_CODES, "queue"),
     "executor_lost": "infer",
     "inference_failed": "infer",
     "infer_timeout": "infer",
     "hook_failed": "preprocess",
     "hook_timeout": "preprocess",
 }
-CLIENT_CODES = frozenset({"client_gone"})
 
 
-def likely_place(counts: MinuteCounts, model: str, *, errors: bool = False) -> str:
+def likely_place(counts: MinuteCounts, model: str, *, errors: bool = False, shed: bool = False) -> str:
     """Return the likely place; empty if nothing tells.
 
     The last minutes are compared with the rest of the last hour; where that has too few requests, or no stage grew, it
@@ -37,8 +36,9 @@ def likely_place(counts: MinuteCounts, model: str, *, errors: bool = False) -> s
 
     Args:
         errors: whether it is about requests that failed: then the most frequent error's code tells.
+        shed: whether requests that were shed are among them.
     """
-    if errors and (code := top_code(counts, model, _NOW_MINUTES)):
+    if errors and (code := top_code(counts, model, _NOW_MINUTES, shed=shed)):
         stage = _PLACES_OF_CODES.get(code, "")
         return _with_group(counts, model) if stage == "features" else stage
     now = _per_request(counts, model, _NOW_MINUTES, 0)
@@ -51,12 +51,16 @@ def likely_place(counts: MinuteCounts, model: str, *, errors: bool = False) -> s
     return _with_group(counts, model) if largest == "features" else largest
 
 
-def top_code(counts: MinuteCounts, model: str, minutes: int) -> str:
-    """Return the code of the server's most frequent error; empty without errors."""
+def top_code(counts: MinuteCounts, model: str, minutes: int, *, shed: bool = False) -> str:
+    """Return the code of the server's most frequent error; empty without errors.
+
+    Args:
+        shed: whether requests that were refused or dropped for want of capacity count, too.
+    """
     found: dict[str, float] = {}
     for key in counts.keys(REQUESTS, model):
         code = key.label("code")
-        if code != "ok" and (key.label("outcome") == "5xx" or code == "shed"):
+        if shed if code in SHED_CODES else key.label("outcome") == "5xx":
             found[code] = found.get(code, 0.0) + counts.sum(key, minutes)
     return max((code for code in found if found[code]), key=lambda code: found[code], default="")
 

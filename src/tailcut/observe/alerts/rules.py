@@ -34,6 +34,8 @@ def evaluate(evidence: Evidence) -> list[Finding]:
 def _find_moved(evidence: Evidence) -> Iterator[Finding]:
     for each in evidence.moved:
         if not each.columns:
+            text = f"no column's distribution moved away from the holdout's; limit {each.limit:g}"
+            yield Finding("drift", each.model, "", "ticket", "good", each.effect, each.limit, "PSI", "", text, "")
             continue
         names = ", ".join(repr(name) for name in each.columns[:_MOST_COLUMNS])
         more = len(each.columns) - _MOST_COLUMNS
@@ -50,7 +52,9 @@ def _find_moved(evidence: Evidence) -> Iterator[Finding]:
 def _find_heat(evidence: Evidence) -> Iterator[Finding]:
     limit = evidence.settings.gpu_celsius
     for each in evidence.gpus:
-        level = level_of(each.celsius, limit, limit - 5) if each.celsius == each.celsius else "good"
+        if each.celsius != each.celsius and not each.is_slowed:
+            continue  # not known
+        level = level_of(each.celsius, limit, limit - 5)
         slowed = "; its clocks are held back" if each.is_slowed else ""
         text = f"{each.name} is at {each.celsius:.0f} degrees C, limit {limit:g}{slowed}"
         hint = "check the cooling and the power limit (nvidia-smi -q -d TEMPERATURE,POWER)"

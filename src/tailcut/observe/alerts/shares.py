@@ -10,9 +10,7 @@ from tailcut.observe.alerts.findings import Finding, Severity, level_of
 from tailcut.observe.alerts.likely_place import likely_place, top_code
 from tailcut.observe.alerts.minute_counts import Key
 from tailcut.observe.alerts.series import CPU_PERIODS, CPU_THROTTLED, FEATURE_LOOKUPS, FEATURE_STALE, REQUESTS
-
-SHED_CODES = ("shed", "queue_timeout")
-"""Codes of requests that were refused or dropped because there was too little capacity."""
+from tailcut.observe.outcomes import SHED_CODES
 
 _CLEAR_SHARE = 0.8
 _LEAST_BAD = 10

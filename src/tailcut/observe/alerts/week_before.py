@@ -60,16 +60,12 @@ class WeekBefore:
         if not starts:
             return
         span = starts[0], starts[-1] + BLOCK_S
-        self._blocks |= {start: _Block({}, {}) for start in range(*span, BLOCK_S)}
-        self._add(history.latency(*span, bucket_s=BLOCK_S))
+        blocks = {start: _Block({}, {}) for start in range(*span, BLOCK_S)}
+        for latency in history.latency(*span, bucket_s=BLOCK_S):
+            _add_latency(blocks[latency.start_s].stages.setdefault(latency.model, {}), latency)
         for row in history.counts(*span, name=FEATURE_SOURCE_SECONDS, bucket_s=BLOCK_S):
-            _add_group(self._blocks[row.start_s].group_s.setdefault(row.model, {}), row)
-
-    def _add(self, rows: Iterable[LatencyRow]) -> None:
-        """Add up the variants of each block."""
-        for row in rows:
-            stages = self._blocks[row.start_s].stages.setdefault(row.model, {})
-            stages[row.stage] = stages[row.stage] + row.histogram if row.stage in stages else row.histogram
+            _add_group(blocks[row.start_s].group_s.setdefault(row.model, {}), row)
+        self._blocks |= blocks  # only now: what could not be read is read again
 
     def _period(self, model: str, starts: Iterable[int]) -> Period:
         blocks = [self._blocks[start] for start in starts]
@@ -79,6 +75,11 @@ class WeekBefore:
         for name, seconds in _groups(blocks, model):
             group_s[name] = group_s.get(name, 0.0) + seconds / requests
         return Period.of(stages, group_s)
+
+
+def _add_latency(stages: dict[str, Counts], row: LatencyRow) -> None:
+    """Add up the variants of a block."""
+    stages[row.stage] = stages[row.stage] + row.histogram if row.stage in stages else row.histogram
 
 
 def _add_group(groups: dict[str, float], row: CountRow) -> None:

@@ -115,7 +115,7 @@ class Detector:
         self._bet(counts, passed_s / MONTH_S)
         if self._drifting.any():
             self._look_for_calm(now_s)
-        return self._alarm(now_s) if now_s - self._begin_s >= settings.window_s else None
+        return self._alarm(now_s) if self._has_window(now_s) else None
 
     def state(self) -> State:
         """Return what is known now: per column effect, evidence, since when, and both distributions."""
@@ -127,10 +127,13 @@ class Detector:
         ]
         return State(
             rows=self.rows, counted=self.counted, alarms=self.alarms, window_rows=int(current[0].sum()),
-            columns=tuple(columns),
+            columns=tuple(columns), is_judged=self._has_window(self._last_s),
         )  # fmt: skip
 
     # -- Inside ------------------------------------------------------------------------------------------------------
+
+    def _has_window(self, now_s: float) -> bool:
+        return now_s - self._begin_s >= self._settings.window_s
 
     def _bet(self, counts: npt.NDArray[np.int64], months: float) -> None:
         won = np.matmul(counts[:, None, :].astype(np.float64), self._bets.table)[:, 0]

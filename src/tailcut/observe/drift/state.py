@@ -76,6 +76,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         alarms: how many there were.
         window_rows: rows that counted in the current window.
         columns: of inputs and outputs.
+        is_judged: whether a whole window has been seen, before which there is no alarm.
     """
 
     rows: int
@@ -83,3 +84,4 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     alarms: int
     window_rows: int
     columns: tuple[ColumnState, ...]
+    is_judged: bool = False

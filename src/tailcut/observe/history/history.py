@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from tailcut.observe.history.blobs import add_up
-from tailcut.observe.history.rows import MINUTE_S, CountRow, Kind, LatencyRow
+from tailcut.observe.history.rows import BY, MINUTE_S, CountRow, Kind, LatencyRow
 from tailcut.observe.history.tables import SCHEMA
 from tailcut.store import SqliteFile, WriterFigures
 
@@ -57,6 +57,7 @@ class History:
         model: str | None = None,
         stage: str | None = None,
         variant: str | None = None,
+        server: str | None = None,
         bucket_s: int = MINUTE_S,
     ) -> list[LatencyRow]:
         """Return latencies by bucket, model, variant and stage, in this order; those with requests only.
@@ -64,13 +65,14 @@ class History:
         Args:
             since_s, until_s: of minutes that begin in it, the end excluded; Unix seconds, rounded down to a minute.
             model, stage, variant: None for all of them.
+            server: which of the servers that share the file; None for all of them. See ``HistoryRecorder``.
             bucket_s: seconds that are added up, whole minutes; the first bucket begins at ``since_s``.
 
         Raises:
             StoreError: there is no file, or it cannot be read.
         """
         span = _Span.of(since_s, until_s, bucket_s)
-        wanted = {"kind": "latency", "model": model, "name": stage, "labels": variant}
+        wanted = {"kind": "latency", "model": model, "name": stage, "labels": variant, _SERVER: server}
 
         def work(connection: sqlite3.Connection) -> list[LatencyRow]:
             return list(_latencies(connection, span, wanted))
@@ -84,12 +86,13 @@ class History:
         *,
         model: str | None = None,
         name: str | None = None,
+        server: str | None = None,
         bucket_s: int = MINUTE_S,
     ) -> list[CountRow]:
         """Return growth of counters and means of gauges by bucket, model, name, labels and (gauges) instance.
 
         Args:
-            since_s, until_s, bucket_s: see ``latency``.
+            since_s, until_s, bucket_s, server: see ``latency``.
             model: None for all, "" for the process.
             name: as on /metrics; None for all.
 
@@ -99,7 +102,7 @@ class History:
         span = _Span.of(since_s, until_s, bucket_s)
 
         def work(connection: sqlite3.Connection) -> list[CountRow]:
-            return _counts(connection, span, {"model": model, "name": name})
+            return _counts(connection, span, {"model": model, "name": name, _SERVER: server})
 
         return self._file.read(work)
 
@@ -172,13 +175,16 @@ class _Span(NamedTuple):
         return (self.first + number * self.bucket) * MINUTE_S
 
 
+_SERVER = "server"
 _Wanted = dict[str, str | None]
 
 
 def _which(span: _Span, wanted: _Wanted) -> tuple[str, list[Any]]:
-    """Return the condition on minutes and series, with its parameters."""
+    """Return the condition on minutes, series and server, with its parameters."""
     named = {column: value for column, value in wanted.items() if value is not None}
-    terms = ["minute >= ?", "minute < ?", *(f"series.{column} = ?" for column in named)]
+    server = f"substr(instance.name, instr(instance.name, '{BY}') + 1) = ?"
+    terms = [server if column == _SERVER else f"series.{column} = ?" for column in named]
+    terms = ["minute >= ?", "minute < ?", *terms]
     return " AND ".join(terms), [span.first, span.until, *named.values()]
 
 
@@ -186,7 +192,8 @@ def _latencies(connection: sqlite3.Connection, span: _Span, wanted: _Wanted) -> 
     condition, parameters = _which(span, wanted)
     cursor = connection.execute(
         "SELECT (minute - ?) / ?, series.model, series.labels, series.name, count, total_ns, histogram "
-        f"FROM latency JOIN series ON series.id = latency.series WHERE {condition}",
+        "FROM latency JOIN series ON series.id = latency.series JOIN instance ON instance.id = latency.instance "
+        f"WHERE {condition}",
         [span.first, span.bucket, *parameters],
     )
     groups: dict[tuple[int, str, str, str], int] = {}

@@ -16,7 +16,7 @@ from prometheus_client import Metric as Family
 
 from tailcut.observe.exposition import ModelSeries
 from tailcut.observe.history.history import History
-from tailcut.observe.history.rows import MINUTE_S
+from tailcut.observe.history.rows import BY, MINUTE_S
 from tailcut.observe.history.snapshots import Differences
 from tailcut.observe.history.tables import SCHEMA, Snapshot, Tables
 from tailcut.observe.sample import Sample, counter, gauge
@@ -72,6 +72,7 @@ class HistoryRecorder:
         families: the rest of it; see ``Exposition.families``.
         keep_s: for which rows are kept.
         size_bytes: that the file does not exceed; the oldest rows give way.
+        server: stays the same over restarts, and tells servers that share a file apart; see ``History.counts``.
 
     Attributes:
         history: reads what was written; None without a file.
@@ -86,6 +87,7 @@ class HistoryRecorder:
         *,
         keep_s: float,
         size_bytes: int,
+        server: str = "",
         wall_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -94,7 +96,7 @@ class HistoryRecorder:
         self._wall_s = wall_s
         self._monotonic_s = monotonic_s
         self._differences = Differences()
-        instance = f"{int(wall_s())}-{os.getpid()}-{token_hex(4)}"
+        instance = f"{int(wall_s())}-{os.getpid()}-{token_hex(4)}{BY}{server}"
         self._tables = Tables(instance, int(wall_s()), size_bytes, keep_s)
         self._keep_minutes = int(keep_s // MINUTE_S)
         self._file: SqliteFile | None = None

@@ -11,6 +11,9 @@ Kind = Literal["counter", "gauge"]
 
 MINUTE_S = 60
 
+BY = "@"
+"""In the name of an instance: between the run, which has none, and the server that it is one of."""
+
 
 class LatencyRow(NamedTuple):
     """Latencies of one model, variant and stage in one bucket of time.

@@ -22,13 +22,10 @@ from tailcut.observe.live.figures import (
     VariantFigures,
 )
 from tailcut.observe.live.marks import Mark, latency_between
-from tailcut.observe.outcomes import outcome_of
+from tailcut.observe.outcomes import SHED_CODES, outcome_of
 
 BURN_S = 300.0
 """That recent burn rates are of."""
-
-SHED = frozenset({"shed", "queue_timeout"})
-"""Codes of requests that there was too little capacity for."""
 
 
 def model_figures(name: str, about: ModelAbout, old: Mark, new: Mark, burn: Sequence[Objective]) -> ModelFigures:
@@ -74,9 +71,9 @@ def _requests(old: Mark, new: Mark, window_s: float) -> Requests:
     return Requests(
         all=of(lambda code: True),
         answered=of(lambda code: code == "ok"),
-        shed=of(lambda code: code in SHED),
-        failed=of(lambda code: code not in SHED and outcome_of(code) == "5xx"),
-        refused=of(lambda code: code not in SHED and outcome_of(code) == "4xx"),
+        shed=of(lambda code: code in SHED_CODES),
+        failed=of(lambda code: code not in SHED_CODES and outcome_of(code) == "5xx"),
+        refused=of(lambda code: code not in SHED_CODES and outcome_of(code) == "4xx"),
         codes={code: of(code.__eq__) for code in totals if code != "ok"},
     )
 

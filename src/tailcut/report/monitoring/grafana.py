@@ -21,7 +21,6 @@ from tailcut.pipeline import prediction_cache
 from tailcut.pipeline.stages import batching, features
 from tailcut.report.monitoring.promql import WINDOW, highest, mean, quantile, rate, select, total
 from tailcut.serving import deployment as served
-from tailcut.serving import host
 
 _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _HIT = 'result="hit"'
@@ -200,7 +199,7 @@ def _process() -> list[Plot]:
                 (rate(pool.EXECUTORS_TERMINATED, ("model", "reason")), "{{model}} ended per second: {{reason}}"),
             ),
         ),
-        Plot("Ready", ((highest(host.HOST_READY, ()), "server"), (total(path_metrics.READY), "{{model}}"))),
+        Plot("Ready", ((highest(path_metrics.HOST_READY, ()), "server"), (total(path_metrics.READY), "{{model}}"))),
         Plot("Memory", (("process_resident_memory_bytes", "{{instance}}"),)),
         Plot("CPU", ((f"rate(process_cpu_seconds_total[{WINDOW}])", "{{instance}}"),)),
     ]

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.burn_rates import BURN_WINDOWS, BurnWindow, windows_for
 from tailcut.observe.alerts.series import ALERTS, CPU_PERIODS_METRIC, CPU_THROTTLED_METRIC, EVALUATIONS
-from tailcut.observe.alerts.shares import SHED_CODES
 from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.fine_histogram import RATIO
 from tailcut.observe.latency_figures import ERRORS, LATENCY, REQUEST, SLO_GOOD, SLO_REQUESTS, Objective
-from tailcut.observe.path_metrics import FEATURE_LOOKUPS, FEATURE_STALE, READY
+from tailcut.observe.outcomes import SHED_CODES
+from tailcut.observe.path_metrics import FEATURE_LOOKUPS, FEATURE_STALE, HOST_READY
 from tailcut.observe.sample import Metric
 from tailcut.report.monitoring.promql import check_label
 
@@ -208,8 +208,10 @@ def _shares(settings: Settings) -> Iterator[Rule]:
 
 def _of_server(settings: Settings) -> Iterator[Rule]:
     window = _window(round(settings.window_s / 60))
-    summary = "{{ $labels.model }} has not been ready for 5 minutes"
-    yield Rule("TailcutNotReady", f"{_series(READY)} == 0", "5m", "page", summary, "GET /v2/health/ready says why")
+    # Of the models that the server must have: others are unloaded on purpose, too.
+    summary = "{{ $labels.instance }}: a required model has not been ready for 5 minutes"
+    not_ready = f"{_series(HOST_READY)} == 0"
+    yield Rule("TailcutNotReady", not_ready, "5m", "page", summary, "GET /v2/health/ready says which one, and why")
     if not settings.enabled:
         return
     if "cpu_throttled" not in settings.off:

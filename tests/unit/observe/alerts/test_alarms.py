@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.observe.alerts.alarms import PENDING, QUIET, Alarm, Alarms, Memory
+from tailcut.observe.alerts.alarms import PENDING, QUIET, UNJUDGED, Alarm, Alarms, Memory
 from tailcut.observe.alerts.findings import Finding
 from tailcut.observe.alerts.messages import log_line
 
@@ -34,8 +34,8 @@ def test_it_fires_at_the_second_bad_evaluation_and_resolves_after_ten_good_ones(
         assert step(alarms, finding(level="good")) == []
     assert step(alarms, finding()) == [], "once more: it is the same alarm, and is not sent again"
     for _ in range(QUIET - 1):
-        assert step(alarms) == []
-    assert step(alarms) == [("resolved", "errors")]
+        assert step(alarms, finding(level="good")) == []
+    assert step(alarms, finding(level="good")) == [("resolved", "errors")]
     assert (alarms.active, len(alarms.memory.resolved)) == ([], 1)
 
 
@@ -46,6 +46,28 @@ def test_between_the_limits_nothing_begins_and_nothing_ends() -> None:
     for _ in range(3 * QUIET):
         assert step(alarms, finding(level="between")) == []
     assert len(alarms.active) == 1
+
+
+def test_what_is_not_judged_changes_nothing_for_two_days() -> None:
+    alarms = Alarms()
+    step(alarms, finding())
+    assert step(alarms, finding()) == [("firing", "errors")]
+    for _ in range(QUIET - 1):
+        assert step(alarms, finding(level="good")) == []
+    for _ in range(UNJUDGED - 1):
+        assert step(alarms) == []
+    assert step(alarms, finding(level="good")) == [("resolved", "errors")], "the tenth that was judged"
+    for _ in range(2):
+        step(alarms, finding())
+    assert [step(alarms) for _ in range(UNJUDGED)][-2:] == [[], [("resolved", "errors")]]
+
+
+def test_what_is_gone_is_resolved_as_if_it_were_good() -> None:
+    alarms = Alarms()
+    for _ in range(2):
+        step(alarms, finding(), finding("drift", model="n"))
+    told = [alarms.update([], 0.0, lambda each: each.model == "n") for _ in range(2 * QUIET)]
+    assert [(at, event.alarm.model) for at, events in enumerate(told) for event in events] == [(QUIET - 1, "n")]
 
 
 def test_what_shares_a_cause_is_one_alarm() -> None:
@@ -128,9 +150,10 @@ def test_a_restart_sends_nothing_again() -> None:
     again = Alarms(kept)
     assert again.active == alarms.active
     assert step(again, finding(), finding("p95_growth", place="infer")) == []
+    good = finding(level="good"), finding("p95_growth", level="good", place="infer")
     for _ in range(QUIET - 1):
-        step(again)
-    assert {alert for _, alert in step(again)} <= {"errors", "p95_growth"}
+        assert step(again, *good) == []
+    assert step(again, *good) == [("resolved", "errors")], "one alarm: neither says where"
     assert not again.active
 
 
@@ -154,7 +177,8 @@ def test_every_alarm_is_told_once_and_resolved_once(minutes: list[dict[Any, Any]
     alarms = Alarms()
     active: set[str] = set()
     sent: set[str] = set()
-    for minute, levels in enumerate([*minutes, *[{}] * QUIET]):
+    all_good = {which: ("good", "") for levels in minutes for which in levels}
+    for minute, levels in enumerate([*minutes, *[all_good] * QUIET]):
         found = [finding(a, level, model=model, place=place) for (a, model), (level, place) in levels.items()]
         if restarts:
             alarms = Alarms(msgspec.json.decode(msgspec.json.encode(alarms.memory), type=Memory))

@@ -10,20 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.alerts_kit import P95, QUIET, histogram, slo_snapshot
+from tests.alerts_kit import P95, QUIET, histogram, slo_snapshot, snapshot
 
 from tailcut.errors import StoreError
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts import series
 from tailcut.observe.alerts.alarms import QUIET as QUIET_EVALUATIONS
 from tailcut.observe.alerts.evaluator import Alerts, Sources
-from tailcut.observe.alerts.evidence import KeptRequest
+from tailcut.observe.alerts.evidence import MovedColumns, SlowRequest
 from tailcut.observe.alerts.findings import OF_MODELS, OF_PROCESS, SEVERITIES
 from tailcut.observe.alerts.latency_growth import WEEK_S
 from tailcut.observe.alerts.webhook import Attempt, Message, Target, Webhook
 from tailcut.observe.history import CountRow, LatencyRow
+from tailcut.observe.history.tables import Series, Snapshot
 
 NOW_S = 29_000_000 * 60.0
+MISSED = ("hit", "miss")
 
 
 class Clock:
@@ -35,10 +37,10 @@ class Clock:
         return self.now_s
 
 
-def kept() -> list[KeptRequest]:
+def slow() -> list[SlowRequest]:
     """Requests of which traces are kept: the slowest is of another model, the next ended long ago."""
     times = (("other", 999, 0), ("m", 950, -3600), ("m", 600, 0), ("m", 900, 0), ("m", 5, 0), ("m", 700, 0))
-    return [KeptRequest(model, str(ms) * 8, NOW_S + ago_s, float(ms)) for model, ms, ago_s in times]
+    return [SlowRequest(model, str(ms) * 8, NOW_S + ago_s, float(ms)) for model, ms, ago_s in times]
 
 
 class Past:
@@ -88,6 +90,11 @@ def firing(alerts: Alerts) -> set[tuple[str, str, str]]:
     return {tuple(each.labels.values()) for each in alerts.samples() if each.name == series.ALERTS.name and each.value}
 
 
+def active(alerts: Alerts) -> set[tuple[str, str]]:
+    """Alert and model of what fires."""
+    return {(each.alert, each.model) for alarm in alerts.state.active for each in alarm.findings}
+
+
 def held_back(monkeypatch: pytest.MonkeyPatch, *attempts: Attempt) -> tuple[Webhook, list[Message]]:
     """A webhook whose thread is not started, and what it sent."""
     sent: list[Message] = []
@@ -106,7 +113,7 @@ def test_a_burnt_budget_is_logged_shown_and_sent_once(
 ) -> None:
     hook, sent = held_back(monkeypatch)
     clock = Clock()
-    alerts = made(clock, None, hook, kept=kept)
+    alerts = made(clock, None, hook, slow=slow)
     caplog.set_level(logging.INFO)
     told = [minute(alerts, clock, 100, 0) for _ in range(5)]
     assert told == [[], ["firing"], [], [], []]
@@ -162,6 +169,44 @@ def test_a_restart_sends_no_alarm_again_and_goes_on_with_the_counts(
     assert third.step() == float("inf"), "delivered: it is not sent a third time"
 
 
+def test_a_restart_without_evidence_resolves_nothing_but_what_is_gone(tmp_path: Path) -> None:
+    clock = Clock()
+    drifting = [MovedColumns(model, ["age"], 0.0, 0.3, 0.1) for model in ("m", "unloaded")]
+    alerts = made(clock, tmp_path, moved=lambda: drifting)
+    for _ in range(3):
+        minute(alerts, clock, 100, 0)
+    assert active(alerts) == {("burn_rate", "m"), ("drift", "m"), ("drift", "unloaded")}
+    again = made(clock, tmp_path, served=lambda: {"m": ()})
+    told = [minute(again, clock, 0, 0) for _ in range(3 * QUIET_EVALUATIONS)]
+    assert [kinds for kinds in told if kinds] == [["resolved"]]
+    assert active(again) == {("burn_rate", "m"), ("drift", "m")}
+    calm = [MovedColumns("m", [], 0.0, 0.0, 0.1)]
+    third = made(clock, tmp_path, served=lambda: {"m": ()}, moved=lambda: calm)
+    assert [minute(third, clock, 0, 0) for _ in range(QUIET_EVALUATIONS)][-1] == ["resolved"]
+    assert active(third) == {("burn_rate", "m")}
+
+
+@pytest.mark.parametrize(("groups", "resolves"), [(("weather",), False), (None, False), (("routes",), True)], ids=str)
+def test_a_group_that_is_not_served_any_more_is_resolved(groups: tuple[str, ...] | None, resolves: bool) -> None:
+    clock = Clock()
+    served: dict[str, Any] = {"m": ("weather",)}
+    alerts = made(clock, served=lambda: served)
+
+    def pass_minute(hits: float, misses: float) -> list[str]:
+        clock.now_s += 60
+        labels = {result: json.dumps({"group": "weather", "entity_type": "id", "result": result}) for result in MISSED}
+        numbers = {("m", series.FEATURE_LOOKUPS, labels["hit"]): hits} if hits else {}
+        numbers |= {("m", series.FEATURE_LOOKUPS, labels["miss"]): misses} if misses else {}
+        alerts.receive(snapshot(int(clock.now_s // 60) - 1, numbers))
+        alerts.end_minute()
+        return [event.kind for event in alerts.evaluate()]
+
+    assert ["firing"] in [pass_minute(10, 90) for _ in range(33)]
+    served["m"] = groups
+    told = [pass_minute(0, 0) for _ in range(40)]
+    assert (["resolved"] in told) == resolves
+
+
 def test_a_damaged_state_begins_anew_and_one_that_cannot_be_written_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,6 +255,24 @@ def test_a_slow_query_makes_the_week_over_week_alert_name_the_feature_stage_and_
     assert [minute(quiet, clock, 0, 0) for _ in range(2)] == [[], []]
 
 
+def test_blocks_of_a_week_that_could_not_be_read_are_read_again() -> None:
+    class Flaky(Past):
+        failing = True
+
+        def latency(self, *times: float, **bucket: Any) -> list[LatencyRow]:
+            if self.failing:
+                raise StoreError("the history is locked")
+            return super().latency(*times, **bucket)
+
+    clock = Clock()
+    week = slow_week(clock, 1.5)
+    past = Flaky(week.rows, week.count_rows)
+    alerts = made(clock, history=past)
+    assert minute(alerts, clock, 0, 0) == []
+    past.failing = False
+    assert [minute(alerts, clock, 0, 0) for _ in range(2)] == [[], ["firing"]]
+
+
 def test_a_history_and_probes_that_fail_do_not_stop_the_other_alerts(caplog: pytest.LogCaptureFixture) -> None:
     class Unreadable(Past):
         def latency(self, *_: Any, **__: Any) -> list[LatencyRow]:
@@ -231,6 +294,30 @@ def test_a_history_and_probes_that_fail_do_not_stop_the_other_alerts(caplog: pyt
         clock.now_s += 60
     assert firing(alerts)
     assert caplog.text.count("could not be evaluated") == 1
+
+
+def test_memory_is_watched_on_after_a_model_with_a_large_cache_is_gone() -> None:
+    clock = Clock()
+    memory_mib = [600.0]
+    alerts = made(clock, probe=lambda: QUIET._replace(memory_bytes=int(memory_mib[0] * 2**20)))
+    gauge = Series("gauge", "other", series.CACHE_BYTES, '{"cache":"a"}')
+
+    def minutes(count: int, cache_mib: float, mib_per_s: float) -> set[str]:
+        found = set()
+        for _ in range(count):
+            number = int(clock.now_s // 60)
+            numbers = [(gauge, cache_mib * 2**20)] if cache_mib else []
+            alerts.receive(Snapshot(number, number, 0, [], numbers))
+            for _ in range(6):
+                clock.now_s += 10
+                memory_mib[0] += 10 * mib_per_s
+                alerts.sample()
+            found |= {event.alarm.headline.alert for event in alerts.evaluate()}
+        return found
+
+    assert minutes(5, 500, 0.0) == set()
+    memory_mib[0] = 100.0  # unloaded
+    assert minutes(90, 0, 0.05) == {"memory_leak"}
 
 
 def test_a_clock_that_is_set_ends_no_alarm() -> None:

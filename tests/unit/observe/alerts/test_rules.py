@@ -108,6 +108,18 @@ def test_windows_that_a_wide_budget_can_never_fill_are_left_out() -> None:
     assert not bad(list(find_burn_rates(evidence(traffic.counts))))
 
 
+def test_without_requests_nothing_is_judged_but_an_objective_of_the_past_is_over() -> None:
+    traffic = Traffic().minutes(60, requests=1000, bad=900)
+    assert {each.level for each in find_burn_rates(evidence(traffic.counts)) if each.severity == "page"} == {"bad"}
+    silent = Traffic().minutes(60, requests=1000, bad=900).minutes(30)
+    assert [each.severity for each in find_burn_rates(evidence(silent.counts))] == ["ticket"], "of the last 6 h"
+    labels = {"slo": "p95", "objective": "0.95", "limit": "0.08"}
+    for name in (series.SLO_REQUESTS, series.SLO_GOOD):
+        silent.counts.add(silent.minute, Key.of("m", name, labels), 100)
+    judged = [each for each in find_burn_rates(evidence(silent.counts)) if each.severity == "page"]
+    assert [(each.subject, each.level) for each in judged] == [("p95 of 50 ms", "good"), ("p95 of 80 ms", "good")]
+
+
 def test_a_burn_rate_names_the_stage_that_grew() -> None:
     traffic = Traffic().minutes(60, requests=100, features_ms=5, infer_ms=20)
     traffic.minutes(10, requests=100, bad=90, features_ms=60, infer_ms=20)
@@ -127,6 +139,18 @@ def test_errors_and_shed_requests_stand_apart() -> None:
     assert (found.alert, found.place) == ("shed", "queue")
     assert not bad(list(find_failures(evidence(Traffic().minutes(1, requests=99, failed=50).counts)))), "too few"
     assert not bad(list(find_failures(evidence(Traffic().minutes(15, requests=10, failed=0.5).counts)))), "seven"
+
+
+def test_under_overload_errors_name_the_code_that_failed_and_burn_rates_the_queue() -> None:
+    traffic = Traffic().minutes(15, requests=100, failed=5, shed=40)
+    found = {each.alert: each for each in bad(list(find_failures(evidence(traffic.counts))))}
+    assert (found["errors"].place, found["shed"].place) == ("features", "queue")
+    assert "feature_unavailable" in found["errors"].text
+    labels = {"slo": "errors", "objective": "0.99", "limit": ""}
+    for name, value in ((series.SLO_REQUESTS, 1500), (series.SLO_GOOD, 825)):  # shed requests are bad ones
+        traffic.counts.add(traffic.minute, Key.of("m", name, labels), value)
+    burning = bad(list(find_burn_rates(evidence(traffic.counts))))
+    assert {each.place for each in burning} == {"queue"}
 
 
 def test_the_hit_rate_names_the_group_and_its_entity_type() -> None:
@@ -159,6 +183,9 @@ def test_drift_heat_and_what_is_switched_off() -> None:
     found = bad(evaluate(evidence(Traffic().counts, moved=[moved], gpus=[hot, slowed])))
     assert [each.alert for each in found] == ["gpu_hot", "gpu_hot", "drift"]
     assert "'age', 'height'" in found[2].text
+    calm, unknown = MovedColumns("m", [], 0.0, 0.0, 0.1), Gpu("GPU 1", float("nan"), is_slowed=False)
+    judged = [*evaluate(evidence(Traffic().counts, moved=[calm], gpus=[hot, unknown]))]
+    assert [(each.alert, each.level) for each in judged] == [("gpu_hot", "bad"), ("drift", "good")]
     settings = Settings(off=("drift", "gpu_hot"))
     assert not evaluate(evidence(Traffic().counts, settings, moved=[moved], gpus=[hot]))
 
