@@ -152,7 +152,7 @@ def test_registry_commands_show_verify_and_promote(built: SimpleNamespace) -> No
     made = [name for name, each in built.json["version"]["variants"].items() if each["sha256"]]
     assert all(line.startswith(f"ok demo {version} ") for line in verified)
     assert [line.split()[3] for line in verified if " file " not in line] == made
-    assert [line.split()[4] for line in verified if " file " in line] == ["code", "rows"]
+    assert [line.split()[4] for line in verified if " file " in line] == ["code", "rows", "drift"]
     assert tailcut(built.folder, "registry", "promote", "torch").stdout.split() == ["demo", version, "torch"]
     assert built.registry.variant("demo").name == "torch"
     unknown = tailcut(built.folder, "registry", "promote", "int3")
