@@ -299,7 +299,7 @@ def _line(rate: float, executors: int, outcome: Outcome, assumed: Assumptions) -
     share = in_time / max(offered, 1)
     meets = share >= 0.999 if target is None else outcome.percentile_ms(target[0]) <= target[1] and share >= 0.999
     return Line(
-        rate=rate,
+        rate=rate or offered / span_s,  # of a request log as it is
         executors=executors,
         offered=offered,
         p50_ms=outcome.percentile_ms(0.5),

@@ -96,7 +96,7 @@ def _cells(model: ModelFigures) -> Iterator[str]:
     yield from map(seconds, (whole.p50_s, whole.p95_s, whole.p99_s))
     yield rate(requests.shed.rate + requests.failed.rate)
     burns = [each.burn_recent for each in model.objectives if each.burn_recent is not None]
-    yield f"{max(burns):.2g}x" if burns else "-"
+    yield _times(max(burns)) if burns else "-"
     yield _number(now.queue_rows)
     yield _number(now.in_flight)
     yield "-" if model.batches.rows_mean is None else f"{model.batches.rows_mean:.1f}"
@@ -137,7 +137,7 @@ def _stages(model: ModelFigures, width: int) -> Table:
 def _objectives(objectives: Sequence[ObjectiveFigures]) -> Table:
     table = _table("SLO", "objective", "limit", "good", "of", "burn", "burn 5m")
     for each in objectives:
-        burns = ("-" if burn is None else f"{burn:.2g}x" for burn in (each.burn, each.burn_recent))
+        burns = ("-" if burn is None else _times(burn) for burn in (each.burn, each.burn_recent))
         limit = "-" if each.limit_s is None else seconds(each.limit_s)
         table.add_row(each.name, f"{each.share:.4g}", limit, str(each.good), str(each.total), *burns)
     return table
@@ -185,3 +185,7 @@ def _span(value_s: float) -> str:
         if value_s >= size:
             return f"{value_s / size:.1f} {unit}"
     return f"{value_s:.0f} s"
+
+
+def _times(burn: float) -> str:
+    return f"{burn:.2g}x" if burn < 10 else f"{burn:.0f}x"

@@ -57,7 +57,10 @@ class Worker:
         self._url = url
         self._address = address
         self._host = Host(manifest)
-        self._host.observed.begin_in_server()
+        try:
+            self._host.observed.begin_in_server()
+        except TailcutError as error:
+            fail(str(error))
         self._guard = Guard.of(manifest, address=address)
         self._plane = DataPlane(self._host, self._guard)
         self._middleware = Middleware(Application(self._plane).handle, manifest)

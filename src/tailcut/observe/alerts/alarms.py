@@ -128,9 +128,11 @@ class Alarms:
     Args:
         memory: of an earlier run.
         slowest: finds an alarm's slowest kept requests, when it is told.
+        server: tells its alarms from those of others in ids.
     """
 
-    def __init__(self, memory: Memory | None = None, slowest: Slowest = _none) -> None:
+    def __init__(self, memory: Memory | None = None, slowest: Slowest = _none, server: str = "") -> None:
+        self._server = server
         self.memory = Memory() if memory is None else memory
         self._slowest = slowest
 
@@ -225,7 +227,8 @@ class Alarms:
 
     def _begin(self, condition: Condition) -> Alarm:
         finding = condition.finding
-        name = f"{finding.alert}-{int(condition.since_s):x}-{sha256(finding.key.encode()).hexdigest()[:8]}"
+        digest = sha256(f"{self._server}\0{finding.key}".encode()).hexdigest()[:8]
+        name = f"{finding.alert}-{int(condition.since_s):x}-{digest}"
         alarm = Alarm(
             id=name,
             model=finding.model,

@@ -228,7 +228,7 @@ class Alerts:
     def restore(self) -> None:
         """Read what was kept: alarms that fire, messages that wait, counts of the history."""
         kept = self._file.read()
-        self._alarms = Alarms(kept.memory, self._slowest)
+        self._alarms = Alarms(kept.memory, self._slowest, "\0".join(self._labels.values()))
         self._outbox = kept.outbox[-_MOST_OUTBOX:]
         if self._webhook is not None:
             for event in self._outbox:
