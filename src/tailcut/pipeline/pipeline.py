@@ -64,7 +64,6 @@ class Pipeline:
         served: the variant that answers.
         fallback_stale: whether an answer past its TTL is given where there is no room for a request.
         in_flight: see ``BatchingStage``.
-        tells_entities: see ``FeatureStage``.
     """
 
     def __init__(
@@ -75,7 +74,6 @@ class Pipeline:
         *,
         fallback_stale: bool = False,
         in_flight: Sized = (),
-        tells_entities: bool = False,
     ) -> None:
         self.router = Router(served)
         self.admit = self.router.admit
@@ -91,7 +89,7 @@ class Pipeline:
         rows: RowHandler = self._bound(TransformStage(transform, hooks, outputs), tensors)
         entities: EntityHandler | None = None
         if features is not None:
-            entities = self._bound(FeatureStage(features, tells_entities=tells_entities), rows)
+            entities = self._bound(FeatureStage(features), rows)
             if caches.entity is not None:
                 entities = self._bound(EntityCacheStage(caches.entity, outputs, stale=fallback_stale), entities)
         self._tensors, self._rows, self._entities = tensors, rows, entities

@@ -22,6 +22,7 @@ class ServedVariant:
         input_specs: forms of the inputs, where there are no limits.
         outputs: names of all outputs: the tuple of the pipeline, since requests for all of them share batches.
         rows_alone: whether each row runs alone, because rows of a batch influence each other.
+        needs_entities: whether batches carry a hash of each row's entity, because its drift is watched.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class ServedVariant:
         input_specs: tuple[InputSpec, ...] = (),
         outputs: tuple[str, ...] = (),
         rows_alone: bool = False,
+        needs_entities: bool = False,
     ) -> None:
         self.dispatcher = dispatcher
         self.name = name
@@ -44,6 +46,7 @@ class ServedVariant:
         self.specs = input_specs if limits is None else limits.specs
         self.outputs = outputs
         self.rows_alone = rows_alone
+        self.needs_entities = needs_entities
         self.own_version = deployment_version
         self._features_version = features_version
 

@@ -262,7 +262,6 @@ def _assembled(
         stores,
         fallback_stale="stale" in deployment.serve.fallback,
         in_flight=in_flight,
-        tells_entities=deployment.drift.mode != "off",
     )
     pool = _pool(deployment, dispatcher, warm, sinks)
     versions = host.served if host is not None else None
@@ -289,6 +288,7 @@ def _served(
         input_specs=transform.specs,
         outputs=outputs,
         rows_alone=rows_alone(variant),
+        needs_entities=warm.drift is not None,
     )
 
 

@@ -1,4 +1,4 @@
-"""What traces, drift and alerts know, as the page shows it: seen through the protocols below, and not imported.
+"""What traces, drift and alerts know, as the page shows it.
 
 Each function turns what a part holds into the records of ``figures``; a host sets ``Live.kept``, ``Live.request``,
 ``Live.drift`` and ``Live.alerts`` to what calls them, where it has such a part.
@@ -6,10 +6,11 @@ Each function turns what a part holds into the records of ``figures``; a host se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
-from typing import Any, Protocol
 
+from tailcut.observe.alerts.alarms import Alarm
+from tailcut.observe.drift.state import ColumnState, State
 from tailcut.observe.live.figures import (
     AlertFigures,
     DriftColumn,
@@ -18,6 +19,9 @@ from tailcut.observe.live.figures import (
     RequestDetail,
     Span,
 )
+from tailcut.observe.traces.found import FoundTrace
+from tailcut.observe.traces.kept import Kept
+from tailcut.observe.traces.spans import Span as TraceSpan
 
 KEPT_S = 600.0
 """That kept requests are shown for."""
@@ -29,80 +33,6 @@ _MOST_FACTS = 8
 _OWN = "tailcut."
 _LEFT_OUT = frozenset({"model", "variant", "version", "route", "code", "kept", "stage", "request_id", "batch.id"})
 """Attributes that the page shows elsewhere."""
-
-
-class Trace(Protocol):
-    """See ``traces.kept.Kept.trace``."""
-
-    @property
-    def trace_id(self) -> int: ...
-
-
-class Kept(Protocol):
-    """See ``traces.kept.Kept``."""
-
-    @property
-    def reason(self) -> str: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def route(self) -> str: ...
-    @property
-    def code(self) -> str: ...
-    @property
-    def variant(self) -> str: ...
-    @property
-    def trace(self) -> Trace: ...
-    @property
-    def start_ns(self) -> int: ...
-    @property
-    def wall_ns(self) -> int: ...
-    @property
-    def total_ns(self) -> int: ...
-
-
-class FoundSpan(Protocol):
-    """See ``traces.spans.Span``."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def span_id(self) -> str: ...
-    @property
-    def parent_id(self) -> str: ...
-    @property
-    def start_ns(self) -> int: ...
-    @property
-    def duration_ns(self) -> int: ...
-    @property
-    def attributes(self) -> Mapping[str, Any]: ...
-    @property
-    def error(self) -> str: ...
-
-
-class Found(Protocol):
-    """See ``traces.found.FoundTrace``."""
-
-    @property
-    def trace_id(self) -> str: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def route(self) -> str: ...
-    @property
-    def code(self) -> str: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def variant(self) -> str: ...
-    @property
-    def started_s(self) -> float: ...
-    @property
-    def duration_ms(self) -> float: ...
-    @property
-    def spans(self) -> Sequence[FoundSpan]: ...
-    @property
-    def batch(self) -> Sequence[Any]: ...
 
 
 def kept_requests(held: Iterable[Kept], now_s: float) -> dict[str, list[KeptRequest]]:
@@ -136,7 +66,7 @@ def _kept(kept: Kept) -> KeptRequest:
     )
 
 
-def request_detail(found: Found) -> RequestDetail:
+def request_detail(found: FoundTrace) -> RequestDetail:
     """Return a kept request with its steps in the order of their begin, each below what it is a part of."""
     total_s = found.duration_ms / 1e3
     request = KeptRequest(
@@ -166,13 +96,13 @@ def request_detail(found: Found) -> RequestDetail:
     return RequestDetail(request=request, spans=spans, batch=batch)
 
 
-def _in_order(spans: Sequence[FoundSpan]) -> list[tuple[FoundSpan, int]]:
+def _in_order(spans: Sequence[TraceSpan]) -> list[tuple[TraceSpan, int]]:
     """Return spans with their depths, parts behind their whole."""
     known = {each.span_id for each in spans}
-    parts: dict[str, list[FoundSpan]] = {}
+    parts: dict[str, list[TraceSpan]] = {}
     for each in spans:
         parts.setdefault(each.parent_id if each.parent_id in known else "", []).append(each)
-    found: list[tuple[FoundSpan, int]] = []
+    found: list[tuple[TraceSpan, int]] = []
     waiting = [(each, 0) for each in reversed(parts.pop("", []))]
     while waiting:
         span, depth = waiting.pop()
@@ -182,7 +112,7 @@ def _in_order(spans: Sequence[FoundSpan]) -> list[tuple[FoundSpan, int]]:
     return found
 
 
-def _span(span: FoundSpan, depth: int, begin_ns: int) -> Span:
+def _span(span: TraceSpan, depth: int, begin_ns: int) -> Span:
     own = {
         name.rpartition(".")[2].replace("_", " "): str(value)
         for name, value in span.attributes.items()
@@ -198,7 +128,7 @@ def _span(span: FoundSpan, depth: int, begin_ns: int) -> Span:
     )
 
 
-def drift_figures(state: Any) -> DriftFigures | None:
+def drift_figures(state: State | None) -> DriftFigures | None:
     """Return a ``drift.state.State``, the columns that moved most first; None of a model that is not watched."""
     if state is None:
         return None
@@ -208,7 +138,7 @@ def drift_figures(state: Any) -> DriftFigures | None:
     )
 
 
-def _column(column: Any) -> DriftColumn:
+def _column(column: ColumnState) -> DriftColumn:
     return DriftColumn(
         role=column.role,
         name=column.name,
@@ -224,7 +154,7 @@ def _column(column: Any) -> DriftColumn:
     )
 
 
-def alert_figures(active: Iterable[Any]) -> list[AlertFigures]:
+def alert_figures(active: Iterable[Alarm]) -> list[AlertFigures]:
     """Return ``alerts.alarms.Alarm``s, those that page first."""
     found = [
         AlertFigures(

@@ -64,15 +64,10 @@ async def open_features(manifest: Manifest, code: HookCode, models: Models | Non
 
 
 class FeatureStage:
-    """Fetches the feature groups of entities: those that memory does not have, all at once.
+    """Fetches the feature groups of entities: those that memory does not have, all at once."""
 
-    Args:
-        tells_entities: whether batches carry a hash of each row's entity.
-    """
-
-    def __init__(self, features: FeatureService, *, tells_entities: bool = False) -> None:
+    def __init__(self, features: FeatureService) -> None:
         self._features = features
-        self._tells_entities = tells_entities
         self._all_hit = tuple([(name, 0, 0, 1, 0, 0) for name in features.group_names])
 
     def bind(self, rows: RowHandler) -> EntityHandler:
@@ -86,10 +81,11 @@ class FeatureStage:
             elif context.tracer is not None:
                 context.groups = self._all_hit
             context.timings.lap(Stage.FEATURES, perf_counter_ns())
-            if context.served is not None and context.served.limits is not None:
-                context.served.limits.check_fetched(found.rows)
+            served = context.served
+            if served is not None and served.limits is not None:
+                served.limits.check_fetched(found.rows)
             fetched_ns = perf_counter_ns()
-            if self._tells_entities:
+            if served is not None and served.needs_entities:
                 context.entities = np.array([hash((context.tenant, key)) for key in keys], np.int64)
             values = await rows(context, found.rows, False)
             if any(found.stale):
