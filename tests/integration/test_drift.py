@@ -42,6 +42,14 @@ rounds = 6
 round = "200ms"
 [drift]
 window = "1s"
+[features]
+entity = ["id"]
+[[features.groups]]
+name = "person"
+key = ["id"]
+columns = ["age", "income"]
+ttl = "1h"
+function = "tests.integration.test_drift:people"
 """
 
 
@@ -53,6 +61,11 @@ def holdout() -> Holdout:
     """Called by the build."""
     inputs = rows(0, 1000)
     return Holdout(inputs={"x": inputs}, labels=(inputs.sum(axis=1) > 0).astype(np.float64))
+
+
+def people(keys: list[tuple[int]], context: object) -> list[dict[str, float]]:
+    """The feature group's function."""
+    return [{"age": float(key % 3), "income": 1.0} for (key,) in keys]
 
 
 def ask(server: Served, seed: int, shift: float) -> None:
@@ -93,6 +106,12 @@ def test_what_differs_from_the_holdout_is_told_and_what_does_not_is_not(tmp_path
         block_until(lambda: metric(server, f"tailcut_drift_active{income}") == 1)
         assert metric(server, f"tailcut_drift_psi{income}") > 0.3 > metric(server, f"tailcut_drift_psi{age}")
         assert metric(server, f"tailcut_drift_active{age}") == 0
+
+    with Served(tmp_path, prepared=True, settings=["drift.window=1h"]) as server:
+        for number in range(30):
+            assert server.post("/predict/m", {"entities": [7, number % 2]})[0] == 200
+        block_until(lambda: metric(server, 'tailcut_drift_rows_total{model="m",rows="all"}') == 60)
+        assert metric(server, 'tailcut_drift_rows_total{model="m",rows="counted"}') == 3, "each entity once"
 
     # An entry of before there were sketches.
     header = tmp_path / ".tailcut/registry/models/m/versions" / version.id / "version.json"
