@@ -8,6 +8,8 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+from tests import observe_kit
+
 from tailcut.common.timings import Stage, Timings
 from tailcut.observe.traces.identity import TraceOrigin, Tracer
 from tailcut.observe.traces.sink import TraceSink
@@ -20,15 +22,9 @@ WALL_NS = 1_700_000_000 * 10**9
 
 
 @dataclass
-class Ended:
-    """A request as sinks receive it."""
+class Ended(observe_kit.Ended):
+    """A request as sinks receive it, with what traces need."""
 
-    timings: Timings
-    route: str = "infer"
-    code: str = "ok"
-    variant: str = "onnx"
-    cache: str = "off"
-    tenant: str = ""
     request_id: str = ""
     headers: Any = field(default_factory=dict)
     origin: TraceOrigin | None = None

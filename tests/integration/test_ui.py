@@ -10,36 +10,21 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.app_kit import GOOD
+from tests.app_kit import FEATURES, GOOD, HOOKS
 from tests.browser_kit import CHROMIUM, Page, browser
 from tests.host_kit import add_model, add_models
 from tests.integration.serving import Served
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
-HOOKS = """
-def values(keys, context):
-    return [{"value": 10.0 * key[0]} if key[0] < 100 else None for key in keys]
-"""
-RISK = """
-[features]
-entity = ["id"]
-refresh_ahead = false
-
-[[features.groups]]
-name = "values"
-key = ["id"]
-columns = ["value"]
-ttl = "1h"
-function = "ui_hooks:values"
-
-[cache.entity]
-enabled = true
-
+RISK = (
+    FEATURES.replace("app_hooks", "ui_hooks")
+    + """
 [slo]
 p95 = "250us"
 p99 = "200ms"
 """
+)
 NUMBER = re.compile("(< )?[\\d.\u202f]+(\N{MULTIPLICATION SIGN}| (%|s|ms|µs|B|KiB|MiB))?")
 PHONE, DESK = (390, 844), (1280, 900)
 

@@ -165,7 +165,7 @@ def _search(plan: LoadPlan, json_path: Path | None, max_total_s: float) -> bool:
 
 
 def _replayed(replay: str, trace: str, payloads: str) -> tuple[str, str]:
-    """Return trace and payloads; both are the request log where one is replayed, of which is told what is to know."""
+    """Return trace and payloads: both are the request log if one is replayed, and a note describes it."""
     if not replay:
         return trace, payloads
     for flag, given in (("--trace", trace), ("--payloads", payloads)):

@@ -177,7 +177,7 @@ class FeatureService:
 
         Args:
             deadline_s: when the request's time is over, by the service's monotonic clock.
-            times: notes how each group was had; None where nobody asks.
+            times: records when each group was fetched and with what result; None: not recorded.
 
         Raises:
             UnknownEntity: a key has no row.

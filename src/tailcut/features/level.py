@@ -64,7 +64,7 @@ class LevelFetcher:
         """Add the columns of ``groups`` to every row.
 
         Args:
-            times: notes how each group was had; None where nobody asks.
+            times: records when each group was fetched and with what result; None: not recorded.
 
         Raises:
             UnknownEntity: a key has no row.

@@ -89,7 +89,7 @@ class Watch(NamedTuple):
         sketches: of the reference, without ignored columns.
         inputs, outputs: tensors of the model.
         settings: how drift is judged.
-        keeps_outputs: whether nobody changes the outputs of a batch in place; a postprocess hook may.
+        keeps_outputs: whether the outputs of a batch stay unchanged; a postprocess hook may change them in place.
     """
 
     variant: str

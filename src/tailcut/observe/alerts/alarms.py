@@ -127,8 +127,8 @@ class Alarms:
 
     Args:
         memory: of an earlier run.
-        slowest: finds an alarm's slowest kept requests, when it is told.
-        server: tells its alarms from those of others in ids.
+        slowest: returns an alarm's slowest kept requests; called when the alarm is sent.
+        server: identifies this server in alarm ids, so that two servers never share one.
     """
 
     def __init__(self, memory: Memory | None = None, slowest: Slowest = _none, server: str = "") -> None:

@@ -322,7 +322,7 @@ class Alerts:
         )
 
     def _is_gone(self, finding: Finding) -> bool:
-        """Whether nobody can judge this any more: the alert is off, or its model or feature group is not served."""
+        """Whether this cannot be judged any more: the alert is off, or its model or feature group is not served."""
         if finding.alert in self._settings.off:
             return True
         if self._served is None or not finding.model:

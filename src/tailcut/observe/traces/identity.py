@@ -31,7 +31,7 @@ class TraceOrigin:
     """Finds a request's place in its trace when it is first asked for; it does not know the request.
 
     Attributes:
-        trace: the place; None as long as nobody has asked.
+        trace: the place; None until it is first needed.
     """
 
     __slots__ = ("_headers", "_tracer", "trace")
