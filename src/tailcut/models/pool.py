@@ -23,14 +23,12 @@ from tailcut.models.pool_load import PoolLoad
 from tailcut.models.runtimes.base import Runtime
 from tailcut.models.runtimes.remote import RemoteRuntime
 from tailcut.models.shared_runtime import is_lent
+from tailcut.observe.path_metrics import EXECUTORS, EXECUTORS_HUNG, EXECUTORS_TARGET
 from tailcut.observe.recorder import Recorder
-from tailcut.observe.sample import Sample, counter, gauge
+from tailcut.observe.sample import Sample, counter
 from tailcut.scheduler.pool_scaling import Limits, Scaler, Wear
 from tailcut.scheduler.restart_backoff import RestartBackoff
 
-EXECUTORS = gauge("tailcut_executors", "Executors ready for batches.", "kind")
-EXECUTORS_TARGET = gauge("tailcut_executors_target", "Target size of the pool.")
-EXECUTORS_HUNG = gauge("tailcut_executors_hung", "Hung threads that were abandoned.")
 EXECUTORS_OPENED = counter("tailcut_executors_opened", "Executors started after the first ones.")
 EXECUTORS_TERMINATED = counter("tailcut_executors_terminated", "Executors ended, by reason.", "reason")
 

@@ -18,18 +18,17 @@ from tailcut.cache.freshness import effective_ttl_s
 from tailcut.cache.keys import EXACT, Normal
 from tailcut.cache.repeat_rate import SAMPLE, Sketch
 from tailcut.common.tensors import Arrays
-from tailcut.observe.path_metrics import PREDICTION_CACHE_BYTES
+from tailcut.observe.path_metrics import (
+    PREDICTION_CACHE_BYTES,
+    PREDICTION_CACHE_ENABLED,
+    PREDICTION_CACHE_ENTRIES,
+    PREDICTION_CACHE_LOOKUPS,
+    PREDICTION_CACHE_STALE,
+)
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.pipeline.shared_cache import SharedCache
 
-LOOKUPS = counter("tailcut_prediction_cache_lookups", "Prediction cache look-ups, by result.", "cache", "result")
 EVICTIONS = counter("tailcut_prediction_cache_evictions", "Entries evicted from a prediction cache.", "cache")
-ENTRIES = gauge("tailcut_prediction_cache_entries", "Entries in a prediction cache.", "cache")
-ENABLED = gauge(
-    "tailcut_prediction_cache_enabled",
-    "1 while a prediction cache is on, 0 while it is off because it does not pay.",
-    "cache",
-)
 ADVICE = gauge(
     "tailcut_prediction_cache_advice", "Advice on a prediction cache: 1 for, -1 against, 0 undecided.", "cache"
 )
@@ -40,9 +39,6 @@ JOINS = counter(
     "tailcut_prediction_cache_joins",
     "Rows that waited for another request's answer instead of being computed.",
     "cache",
-)
-STALE_ROWS = counter(
-    "tailcut_prediction_cache_stale", "Rows answered from expired entries because the queue was full.", "cache"
 )
 SHARED_HITS = counter(
     "tailcut_prediction_cache_shared_hits", "Rows found in Redis but not in this server's memory.", "cache"
@@ -288,16 +284,16 @@ def cache_samples(cache: Name, found: PredictionStore[Any]) -> Iterator[Sample]:
     """Yield what /metrics shows of a prediction cache."""
     found.judge()
     statistics = found.store.statistics()
-    yield LOOKUPS(statistics.hits, cache, "hit")
-    yield LOOKUPS(statistics.misses, cache, "miss")
+    yield PREDICTION_CACHE_LOOKUPS(statistics.hits, cache, "hit")
+    yield PREDICTION_CACHE_LOOKUPS(statistics.misses, cache, "miss")
     yield EVICTIONS(statistics.evictions, cache)
-    yield ENTRIES(statistics.entries, cache)
+    yield PREDICTION_CACHE_ENTRIES(statistics.entries, cache)
     yield PREDICTION_CACHE_BYTES(statistics.bytes, cache)
-    yield ENABLED(float(found.advisor.on), cache)
+    yield PREDICTION_CACHE_ENABLED(float(found.advisor.on), cache)
     yield ADVICE(found.advisor.advice, cache)
     yield REPEATS(found.advisor.share.value, cache)
     yield JOINS(found.joins, cache)
-    yield STALE_ROWS(found.stale, cache)
+    yield PREDICTION_CACHE_STALE(found.stale, cache)
     if found.shared is not None:
         yield from _shared_samples(cache, found.shared)
 

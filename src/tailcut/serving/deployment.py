@@ -14,9 +14,9 @@ from tailcut.errors import NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.failures import ModelFailures
 from tailcut.observe.model_sinks import DEVICE_BUSY, ModelSinks
-from tailcut.observe.path_metrics import READY
+from tailcut.observe.path_metrics import IN_FLIGHT, READY, SERVED
 from tailcut.observe.request_log import RequestLog, Sampler
-from tailcut.observe.sample import Sample, gauge
+from tailcut.observe.sample import Sample
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import InFlight, RequestContext
 from tailcut.pipeline.streaming import Streams
@@ -29,9 +29,6 @@ from tailcut.serving.promotion_watcher import Follower
 from tailcut.serving.repository import Repository
 from tailcut.serving.statistics import Statistics
 from tailcut.serving.variants import Variants
-
-IN_FLIGHT = gauge("tailcut_in_flight", "Requests that are being answered.")
-SERVED = gauge("tailcut_served", "1 for the variant that is served.", "variant", "version")
 
 log = logging.getLogger("tailcut.server")
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tailcut.observe import exposition, path_metrics
 from tailcut.observe.fine_histogram import PLACES
 from tailcut.observe.history.history import History
 from tailcut.observe.history.rows import CountRow, LatencyRow
@@ -132,9 +133,9 @@ def _add_count(span: Span, row: CountRow, bucket: int) -> None:
     values[bucket] += row.value
 
 
-REQUESTS = "tailcut_requests_total"
-FEATURE_LOOKUPS = "tailcut_feature_cache_lookups_total"
-PREDICTION_LOOKUPS = "tailcut_prediction_cache_lookups_total"
-BATCH_ROWS, BATCHES = "tailcut_batch_rows_sum", "tailcut_batch_rows_count"
-_SERVED = "tailcut_served"
+REQUESTS = exposition.REQUESTS.series[0]
+FEATURE_LOOKUPS = path_metrics.FEATURE_LOOKUPS.series[0]
+PREDICTION_LOOKUPS = path_metrics.PREDICTION_CACHE_LOOKUPS.series[0]
+_, BATCH_ROWS, BATCHES = exposition.BATCH_ROWS.series
+_SERVED = path_metrics.SERVED.series[0]
 _NAMES = (REQUESTS, FEATURE_LOOKUPS, PREDICTION_LOOKUPS, BATCH_ROWS, BATCHES, _SERVED)

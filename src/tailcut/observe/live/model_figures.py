@@ -8,6 +8,7 @@ from math import isnan
 import numpy as np
 
 from tailcut.common.histogram import ROW_BOUNDS
+from tailcut.observe import path_metrics as known
 from tailcut.observe.latency_figures import STAGES, Objective
 from tailcut.observe.live.figures import (
     BatchFigures,
@@ -22,7 +23,9 @@ from tailcut.observe.live.figures import (
     VariantFigures,
 )
 from tailcut.observe.live.marks import Mark, latency_between
+from tailcut.observe.model_sinks import DEVICE_BUSY
 from tailcut.observe.outcomes import SHED_CODES, outcome_of
+from tailcut.observe.sample import Metric
 
 BURN_S = 300.0
 """That recent burn rates are of."""
@@ -35,7 +38,7 @@ def model_figures(name: str, about: ModelAbout, old: Mark, new: Mark, burn: Sequ
         burn: the objectives' counts ``BURN_S`` ago.
     """
     window_s = max(new.at_s - old.at_s, 1e-9)
-    served = next(iter(new.samples.get("tailcut_served", {})), ("", ""))
+    served = next(iter(new.samples.get(known.SERVED.name, {})), ("", ""))
     return ModelFigures(
         name=name,
         state=about.state,
@@ -115,7 +118,7 @@ def burn_rate(good: int, total: int, share: float) -> float | None:
 
 
 def _features(old: Mark, new: Mark, window_s: float) -> list[LookupFigures]:
-    name = "tailcut_feature_cache_lookups"
+    name = known.FEATURE_LOOKUPS.name
     groups = dict.fromkeys(labels[:2] for labels in new.samples.get(name, {}))
     return [
         _lookups(
@@ -125,19 +128,19 @@ def _features(old: Mark, new: Mark, window_s: float) -> list[LookupFigures]:
             name,
             (group, entity),
             about=entity,
-            stale=int(new.value("tailcut_feature_stale", (group, entity)) or 0),
-            errors=int(new.value("tailcut_feature_source_errors", (group, entity)) or 0),
+            stale=int(new.value(known.FEATURE_STALE.name, (group, entity)) or 0),
+            errors=int(new.value(known.FEATURE_SOURCE_ERRORS.name, (group, entity)) or 0),
         )
         for group, entity in groups
     ]
 
 
 def _caches(old: Mark, new: Mark, window_s: float) -> list[LookupFigures]:
-    name = "tailcut_prediction_cache_lookups"
+    name = known.PREDICTION_CACHE_LOOKUPS.name
     found = []
     for cache in dict.fromkeys(labels[0] for labels in new.samples.get(name, {})):
-        entries = new.value("tailcut_prediction_cache_entries", (cache,))
-        size = new.value("tailcut_prediction_cache_bytes", (cache,))
+        entries = new.value(known.PREDICTION_CACHE_ENTRIES.name, (cache,))
+        size = new.value(known.PREDICTION_CACHE_BYTES.name, (cache,))
         found.append(
             _lookups(
                 old,
@@ -145,8 +148,8 @@ def _caches(old: Mark, new: Mark, window_s: float) -> list[LookupFigures]:
                 window_s,
                 name,
                 (cache,),
-                about="on" if new.value("tailcut_prediction_cache_enabled", (cache,)) else "off",
-                stale=int(new.value("tailcut_prediction_cache_stale", (cache,)) or 0),
+                about="on" if new.value(known.PREDICTION_CACHE_ENABLED.name, (cache,)) else "off",
+                stale=int(new.value(known.PREDICTION_CACHE_STALE.name, (cache,)) or 0),
                 entries=_whole(entries),
                 size_bytes=_whole(size),
             )
@@ -240,27 +243,27 @@ def _by_variant(requests: Mapping[tuple[str, str, str, str], int]) -> dict[str, 
 
 def _busy(at: Mark) -> dict[str, tuple[str, float | None]]:
     """Return version and device seconds by variant."""
-    held = at.samples.get("tailcut_device_busy_seconds", {})
+    held = at.samples.get(DEVICE_BUSY.name, {})
     return {variant: (version, seconds) for (variant, version), seconds in held.items()}
 
 
 def _served_version(at: Mark, variant: str) -> str:
-    return next((version for name, version in at.samples.get("tailcut_served", {}) if name == variant), "")
+    return next((version for name, version in at.samples.get(known.SERVED.name, {}) if name == variant), "")
 
 
 def _gauges(at: Mark) -> Gauges:
-    def now(name: str) -> int | None:
-        return _whole(at.only(f"tailcut_{name}"))
+    def now(metric: Metric) -> int | None:
+        return _whole(at.only(metric.name))
 
     return Gauges(
-        in_flight=now("in_flight"),
-        queue_rows=now("queue_rows"),
-        running_rows=now("running_rows"),
-        at_risk=now("queue_at_risk"),
-        overloaded=now("overloaded"),
-        executors=now("executors"),
-        executors_target=now("executors_target"),
-        executors_hung=now("executors_hung"),
+        in_flight=now(known.IN_FLIGHT),
+        queue_rows=now(known.QUEUE_ROWS),
+        running_rows=now(known.RUNNING_ROWS),
+        at_risk=now(known.QUEUE_AT_RISK),
+        overloaded=now(known.OVERLOADED),
+        executors=now(known.EXECUTORS),
+        executors_target=now(known.EXECUTORS_TARGET),
+        executors_hung=now(known.EXECUTORS_HUNG),
     )
 
 

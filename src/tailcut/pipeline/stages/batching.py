@@ -11,13 +11,10 @@ from tailcut.common.timings import Stage
 from tailcut.common.validation import InputSpec
 from tailcut.models.batch_item import join, ran_ns
 from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.observe.sample import Sample, counter, gauge
+from tailcut.observe.path_metrics import OVERLOADED, QUEUE_AT_RISK, QUEUE_ROWS, RUNNING_ROWS
+from tailcut.observe.sample import Sample, counter
 from tailcut.pipeline.request_context import RequestContext
 
-QUEUE_ROWS = gauge("tailcut_queue_rows", "Queued rows.")
-RUNNING_ROWS = gauge("tailcut_running_rows", "Rows being computed.")
-QUEUE_AT_RISK = gauge("tailcut_queue_at_risk", "Queued requests that may miss the SLO but not their deadline.")
-OVERLOADED = gauge("tailcut_overloaded", "1 during sustained overload, when requests that would miss the SLO are shed.")
 RETRIES = counter("tailcut_batch_retries", "Failed batches whose requests were retried one by one.")
 RETRY_RUNS = counter(
     "tailcut_batch_retry_runs",

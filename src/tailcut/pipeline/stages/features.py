@@ -16,7 +16,13 @@ from tailcut.features.group_times import GroupTimes
 from tailcut.features.source_opener import Models
 from tailcut.features.statistics import GroupStatistics
 from tailcut.manifest import Features, Manifest, resolve
-from tailcut.observe.path_metrics import FEATURE_LOOKUPS, FEATURE_SOURCE_SECONDS, FEATURE_STALE, GROUP
+from tailcut.observe.path_metrics import (
+    FEATURE_LOOKUPS,
+    FEATURE_SOURCE_ERRORS,
+    FEATURE_SOURCE_SECONDS,
+    FEATURE_STALE,
+    GROUP,
+)
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.traces.identity import TraceOrigin
 from tailcut.pipeline.hook_loading import HookCode
@@ -27,13 +33,12 @@ from tailcut.pipeline.stages import Answers, EntityHandler, RowHandler
 KEYS_IN_USE = gauge("tailcut_feature_keys_in_use", "Keys refreshed ahead in the background.", *GROUP)
 STORE_BYPASSES = counter("tailcut_feature_store_bypasses", "Shared store calls skipped while the store was bypassed.")
 SOURCE_CALLS = counter("tailcut_feature_source_calls", "Source calls.", *GROUP)
-SOURCE_ERRORS = counter("tailcut_feature_source_errors", "Source calls that failed or timed out.", *GROUP)
 
 _SQLITE = "sqlite:///"
 
 _COUNTERS = (
     ("stale_served", FEATURE_STALE),
-    ("errors", SOURCE_ERRORS),
+    ("errors", FEATURE_SOURCE_ERRORS),
     ("refreshes", counter("tailcut_feature_refreshes", "Keys refreshed in the background.", *GROUP)),
     ("single_flight_joins", counter("tailcut_feature_joins", "Misses that joined a source call in flight.", *GROUP)),
     ("source_calls", SOURCE_CALLS),

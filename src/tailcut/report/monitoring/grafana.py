@@ -18,9 +18,8 @@ from tailcut.observe import exposition as metrics
 from tailcut.observe import latency_figures as figures
 from tailcut.observe import path_metrics
 from tailcut.pipeline import prediction_cache
-from tailcut.pipeline.stages import batching, features
+from tailcut.pipeline.stages import features
 from tailcut.report.monitoring.promql import WINDOW, highest, mean, quantile, rate, select, total
-from tailcut.serving import deployment as served
 
 _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _HIT = 'result="hit"'
@@ -112,7 +111,7 @@ def _service_level(deployments: Sequence[Deployment]) -> list[Plot]:
             limits=(1.0,),
         ),
         Plot("Failed, shed and refused requests", ((failures, "{{model}} {{code}}"),), "reqps"),
-        Plot("In flight", ((total(served.IN_FLIGHT), "{{model}}"),)),
+        Plot("In flight", ((total(path_metrics.IN_FLIGHT), "{{model}}"),)),
         Plot("Requests by variant", ((by_variant, "{{model}} {{variant}}"),), "reqps"),
     ]
 
@@ -150,9 +149,9 @@ def _batches() -> list[Plot]:
         Plot(
             "Queue",
             (
-                (total(batching.QUEUE_ROWS), "{{model}} queued rows"),
-                (total(batching.RUNNING_ROWS), "{{model}} running rows"),
-                (total(batching.QUEUE_AT_RISK), "{{model}} requests that may miss the SLO"),
+                (total(path_metrics.QUEUE_ROWS), "{{model}} queued rows"),
+                (total(path_metrics.RUNNING_ROWS), "{{model}} running rows"),
+                (total(path_metrics.QUEUE_AT_RISK), "{{model}} requests that may miss the SLO"),
             ),
         ),
     ]
@@ -170,7 +169,7 @@ def _features() -> list[Plot]:
             "Stale values and failed calls",
             (
                 (rate(path_metrics.FEATURE_STALE, groups), f"{legend} stale"),
-                (rate(features.SOURCE_ERRORS, groups), f"{legend} failed"),
+                (rate(path_metrics.FEATURE_SOURCE_ERRORS, groups), f"{legend} failed"),
             ),
             "ops",
         ),
@@ -179,7 +178,7 @@ def _features() -> list[Plot]:
 
 def _prediction_caches() -> list[Plot]:
     caches = ("model", "cache")
-    lookups = prediction_cache.LOOKUPS
+    lookups = path_metrics.PREDICTION_CACHE_LOOKUPS
     hits = f"{rate(lookups, caches, _HIT)} / {rate(lookups, caches)}"
     legend = "{{model}} {{cache}}"
     return [
@@ -194,8 +193,8 @@ def _process() -> list[Plot]:
         Plot(
             "Executors",
             (
-                (total(pool.EXECUTORS), "{{model}} ready"),
-                (total(pool.EXECUTORS_TARGET), "{{model}} target"),
+                (total(path_metrics.EXECUTORS), "{{model}} ready"),
+                (total(path_metrics.EXECUTORS_TARGET), "{{model}} target"),
                 (rate(pool.EXECUTORS_TERMINATED, ("model", "reason")), "{{model}} ended per second: {{reason}}"),
             ),
         ),
