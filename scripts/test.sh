@@ -48,7 +48,7 @@ lint=
 cat "$lint_log"
 two "integration, two files at once" tests/integration tests/matrix tests/sequences -m parallel --dist loadfile \
     --durations=10
-tests "integration, one by one, and what needs a GPU" tests/integration tests/gpu -m "not parallel" -rs --durations=10
+tests "integration, one by one, and what needs a GPU" tests/integration tests/gpu -m "not parallel" -rfEs --durations=10
 
 printf '%s\n' "${took[@]}" "$((SECONDS - began)) s  in all"
 if ((${#failed[@]})); then

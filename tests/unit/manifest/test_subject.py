@@ -114,5 +114,24 @@ def test_one_manifest_keeps_its_own_server(folder: Path) -> None:
     path.write_text(path.read_text() + "[server]\nmax_body = '1KiB'\n")
     files, settings = serve_arguments(found(folder / "child"), settings=["serve.variant=int8"])
     assert files == [path]
-    assert settings[:3] == ["server.drain=100ms", "server.grpc_port=0", "observe.history.path=off"]
-    assert settings[3:] == ["observe.alerts.enabled=false", 'request_log.path=""', "serve.variant=int8"]
+    assert settings[-1] == "serve.variant=int8"
+    assert not [text for text in settings if text.startswith("server.max_body")]
+    served = load_host(files, environment={}, overrides=settings)
+    assert served.server.max_body_bytes == 1024
+
+
+def test_a_measurement_leaves_nothing_behind_and_sends_nothing_out(folder: Path) -> None:
+    path = folder / "child" / "tailcut.toml"
+    path.write_text(
+        path.read_text()
+        + "[observe.traces]\nendpoint = 'http://127.0.0.1:4318'\n"
+        + "[observe.history]\npath = 'history.sqlite'\n[request_log]\npath = 'log'\n"
+    )
+    files, settings = serve_arguments(found(folder / "child"))
+    served = load_host(files, environment={}, overrides=settings)
+    (model,) = served.models
+    assert model.manifest is not None
+    assert served.observe.history.path == "off"
+    assert not served.observe.alerts.enabled
+    assert served.observe.traces.endpoint == "off"
+    assert model.manifest.deployment.request_log.path == ""
