@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -76,6 +77,12 @@ class Run:
         self.wall_s += seconds
         self.monotonic_s += seconds
         self.writing.take()
+
+    def wait_for_disk(self) -> None:
+        """Wait until what was taken has been written: days may pass faster here than a busy disk writes."""
+        until_s = time.monotonic() + 30.0
+        while self.history.describe().writer.pending and time.monotonic() < until_s:
+            time.sleep(0.01)
 
     def end(self) -> None:
         """Write everything."""

@@ -115,7 +115,7 @@ def test_a_source_that_fails_is_one_alarm_with_its_stage_and_is_sent_once(
         again = asyncio.run(serve(url, fails=False))
         assert len(Receiver.got) == 1, "it was sent before the restart"
     assert 'tailcut_alerts{alert="errors",model="m",severity="page"} 1.0' in again
-    assert (tmp_path / "h.alerts-8700.json").is_file()
+    assert (tmp_path / "h.alerts-m-8700.json").is_file()
     own = History(tmp_path / "h.sqlite").counts(0, 2**32, name=REQUESTS, server="m:8700")
     assert sum(row.value for row in own) == 30, "of this server: what it reads after a restart"
 

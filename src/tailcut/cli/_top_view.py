@@ -12,9 +12,11 @@ from rich.text import Text
 from tailcut.observe.live.figures import AlertFigures, LookupFigures, ModelFigures, ObjectiveFigures, Snapshot
 
 _BAR = 24
-_COLUMN = 11
+_BARS = "share of the mean"
 _STATES = {"ready": "green", "failed": "red", "draining": "yellow", "loading": "yellow"}
 _COLOURS = ("blue", "cyan", "magenta", "green", "yellow", "red")
+
+_Row = Sequence[str | Text]
 
 
 def view(snapshot: Snapshot, model: str, width: int, notice: str = "") -> RenderableType:
@@ -72,22 +74,21 @@ def _head(snapshot: Snapshot) -> Text:
 
 def _alert(alert: AlertFigures) -> Text:
     where = f"{alert.model}: " if alert.model else ""
-    return Text.assemble((f"{alert.severity} {alert.name}", "bold red"), f"  {where}{alert.text}")
+    about = [f"likely stage: {alert.stage}"] if alert.stage else []
+    about += [f"also {', '.join(alert.also)}"] if alert.also else []
+    about += [alert.hint] if alert.hint else []
+    told = "".join(f"; {each}" for each in about)
+    return Text.assemble((f"{alert.severity} {alert.name}", "bold red"), f"  {where}{alert.text}", (told, "dim"))
 
 
 def _models(snapshot: Snapshot, width: int) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("model", no_wrap=True)
-    columns = ["req/s", "p50", "p95", "p99", "not ok/s", "burn 5m", "queue", "in flight", "rows", "exec."]
-    longest = max((len(each.name) for each in snapshot.models), default=0)
-    shown = columns[: max((width - longest - 10) // _COLUMN, 2)]
-    for name in shown:
-        table.add_column(name, justify="right", no_wrap=True)
+    heads = ("model", "req/s", "p50", "p95", "p99", "not ok/s", "burn 5m", "queue", "in flight", "rows", "exec.")
+    rows: list[_Row] = []
     for model in snapshot.models:
         state = "" if model.state == "ready" else f" {model.state}"
         titled = Text.assemble(model.name, (state, _STATES.get(model.state, "dim")))
-        table.add_row(titled, *list(_cells(model))[: len(shown)])
-    return table
+        rows.append([titled, *_cells(model)])
+    return _table(heads, rows, width)
 
 
 def _cells(model: ModelFigures) -> Iterator[str]:
@@ -108,64 +109,67 @@ def _details(model: ModelFigures, width: int) -> Iterator[RenderableType]:
         yield Text(f"{model.name}: {model.reason}", style="red")
     yield _stages(model, width)
     if model.objectives:
-        yield _objectives(model.objectives)
+        yield _objectives(model.objectives, width)
     if looked := [*model.features, *model.caches]:
-        yield _lookups(looked)
+        yield _lookups(looked, width)
     if len(model.variants) > 1 or any(each.cost for each in model.variants):
-        yield _variants(model)
+        yield _variants(model, width)
     codes = ", ".join(f"{code} {count.total}" for code, count in sorted(model.requests.codes.items()))
     if codes:
         yield Text(f"errors since the start: {codes}")
 
 
 def _stages(model: ModelFigures, width: int) -> Table:
-    table = _table("stage", "mean", "p50", "p95", "p99")
-    wide = width >= 60 + _BAR
-    if wide:
-        table.add_column("share of the mean", no_wrap=True)
     whole = model.stages[-1].mean_s
+    rows: list[_Row] = []
     for place, stage in enumerate(model.stages):
         if not stage.count and stage.name != "request":
             continue
-        cells = [seconds(stage.mean_s if stage.count else None), *map(seconds, (stage.p50_s, stage.p95_s, stage.p99_s))]
+        times = (stage.mean_s if stage.count else None, stage.p50_s, stage.p95_s, stage.p99_s)
         part = (stage.mean_s or 0.0) / whole if whole and stage.name != "request" else 0.0
         bar = Text("█" * round(part * _BAR), style=_COLOURS[place % len(_COLOURS)])
-        table.add_row(stage.name, *cells, *([bar] if wide else []))
-    return table
+        rows.append([stage.name, *map(seconds, times), bar])
+    return _table(("stage", "mean", "p50", "p95", "p99", _BARS), rows, width)
 
 
-def _objectives(objectives: Sequence[ObjectiveFigures]) -> Table:
-    table = _table("SLO", "objective", "limit", "good", "of", "burn", "burn 5m")
+def _objectives(objectives: Sequence[ObjectiveFigures], width: int) -> Table:
+    rows: list[_Row] = []
     for each in objectives:
         burns = ("-" if burn is None else _times(burn) for burn in (each.burn, each.burn_recent))
         limit = "-" if each.limit_s is None else seconds(each.limit_s)
-        table.add_row(each.name, f"{each.share:.4g}", limit, str(each.good), str(each.total), *burns)
-    return table
+        rows.append([each.name, f"{each.share:.4g}", limit, str(each.good), str(each.total), *burns])
+    return _table(("SLO", "objective", "limit", "good", "of", "burn", "burn 5m"), rows, width)
 
 
-def _lookups(looked: list[LookupFigures]) -> Table:
-    table = _table("look-ups", "hit rate", "hits", "misses", "stale", "errors")
+def _lookups(looked: list[LookupFigures], width: int) -> Table:
+    rows: list[_Row] = []
     for each in looked:
         about = f" ({each.about})" if each.about else ""
         cells = (each.hits.total, each.misses.total, each.stale, each.errors)
-        table.add_row(f"{each.name}{about}", share(each.share), *map(str, cells))
-    return table
+        rows.append([f"{each.name}{about}", share(each.share), *map(str, cells)])
+    return _table(("look-ups", "hit rate", "hits", "misses", "stale", "errors"), rows, width)
 
 
-def _variants(model: ModelFigures) -> Table:
-    table = _table("variant", "share", "p50", "p95", "p99", "cost per 1M")
+def _variants(model: ModelFigures, width: int) -> Table:
+    rows: list[_Row] = []
     for each in model.variants:
         cost = "-" if each.cost is None else f"{each.cost:.3g} {each.currency}"
         name = Text(each.name, style="bold" if each.served else "")
-        table.add_row(name, share(each.share), *map(seconds, (each.p50_s, each.p95_s, each.p99_s)), cost)
-    return table
+        rows.append([name, share(each.share), *map(seconds, (each.p50_s, each.p95_s, each.p99_s)), cost])
+    return _table(("variant", "share", "p50", "p95", "p99", "cost per 1M"), rows, width)
 
 
-def _table(first: str, *others: str) -> Table:
+def _table(heads: Sequence[str], rows: Sequence[_Row], width: int) -> Table:
+    """Return a table of the columns that fit, from the left; no cell is cut but those of the first."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
+    left = width
+    for place, head in enumerate(heads):
+        left -= max([len(head), *(len(row[place]) for row in rows)]) + 3
+        if left < -1 and place > 1:  # one space stands at either end, three between two columns
+            break
+        table.add_column(head, justify="right" if place and head != _BARS else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row[: len(table.columns)])
     return table
 
 

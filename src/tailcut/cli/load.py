@@ -185,7 +185,7 @@ def _replayed(replay: str, trace: str, payloads: str) -> tuple[str, str]:
 
 def _check_search(plan: LoadPlan, raw: Path | None) -> None:
     """Refuse what a capacity search would ignore."""
-    for flag, given in (("--ramp", plan.ramp), ("--trace", plan.trace), ("--raw", raw)):
+    for flag, given in (("--ramp", plan.ramp), (plan.trace_flag, plan.trace), ("--raw", raw)):
         if given:
             raise LoadTestError(
                 f"{flag} has no effect with --find-capacity, which runs many short steps at its own rates",

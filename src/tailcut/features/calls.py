@@ -301,8 +301,7 @@ class Calls:
     def _judge(self, group: Group, failure: Failure | None, took_s: float) -> None:
         if failure is None:
             group.recent_source_s = blend_source_s(group.recent_source_s, took_s)
-            if group.failures:
-                self._outages.answered(group, self._monotonic_s())
+            self._outages.answered(group, self._monotonic_s())
             group.failures = 0
             return
         if failure.key_type or failure.retry_s is not None:

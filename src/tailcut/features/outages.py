@@ -1,4 +1,8 @@
-"""Sources that fail, in the log: a line at the beginning, one a minute meanwhile, and one when they answer again."""
+"""Sources that fail, in the log: a line at the beginning, one a minute meanwhile, and one when they answer again.
+
+A source may fail for one key and answer for all others: its outage is over when it answers, and no call has failed for
+five seconds.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from tailcut.features.groups import Group
 _log = logging.getLogger("tailcut.features")
 
 _INTERVAL_S = 60.0
+_QUIET_S = 5.0
+"""Without a failure for so long, a source that answers has no outage any more."""
 
 DATABASE = "features.database"
 
@@ -20,7 +26,11 @@ DATABASE = "features.database"
 class _Outage:
     began_s: float
     told_s: float
-    calls: int = 0
+    failed_s: float
+    failed: int = 0
+    answered: int = 0
+    answers: bool = False
+    """Whether the latest call was answered."""
 
 
 class Outages:
@@ -36,7 +46,8 @@ class Outages:
 
     def explains(self, group: Group) -> bool:
         """Whether a call of this group that is not answered in time belongs to an outage of the database."""
-        return self._database in self._outages and not group.spec.function
+        outage = self._outages.get(self._database)
+        return outage is not None and not outage.answers and not group.spec.function
 
     def failed(self, group: Group, failure: Failure, now_s: float) -> None:
         """Note a call that failed as a whole.
@@ -47,7 +58,7 @@ class Outages:
         place = self._database if failure.unreachable else _place(group)
         outage = self._outages.get(place)
         if outage is None:
-            outage = self._outages[place] = _Outage(now_s, now_s)
+            outage = self._outages[place] = _Outage(now_s, now_s, now_s)
             what = "cannot be reached" if failure.unreachable else "fails"
             _log.warning(
                 "%s %s: %s; cached values are served for their ttl and stale_for, then requests get %s; %s",
@@ -57,14 +68,16 @@ class Outages:
                 "500 feature_failed" if failure.misfit else "503 feature_unavailable",
                 _way_out(failure),
             )
-        outage.calls += 1
+        outage.failed += 1
+        outage.failed_s = now_s
+        outage.answers = False
         if now_s - outage.told_s >= _INTERVAL_S:
             outage.told_s = now_s
             _log.warning(
-                "%s has failed for %.0f s: %d calls, the latest: %s",
+                "%s has failed for %.0f s: %s, the latest: %s",
                 place,
                 now_s - outage.began_s,
-                outage.calls,
+                _calls(outage),
                 failure.message,
             )
 
@@ -73,10 +86,22 @@ class Outages:
         if not self._outages:
             return
         for place in (_place(group), *(() if group.spec.function else (self._database,))):
-            outage = self._outages.pop(place, None)
-            if outage is not None:
-                took_s = now_s - outage.began_s
-                _log.warning("%s answers again after %.1f s, in which %d calls failed", place, took_s, outage.calls)
+            outage = self._outages.get(place)
+            if outage is None:
+                continue
+            if now_s - outage.failed_s < _QUIET_S:
+                outage.answered += 1
+                outage.answers = True
+                continue
+            del self._outages[place]
+            lasted_s = outage.failed_s - outage.began_s
+            _log.warning("%s answers again: it failed for %.1f s, %s", place, lasted_s, _calls(outage))
+
+
+def _calls(outage: _Outage) -> str:
+    """Return how many calls failed, and of how many where others were answered meanwhile."""
+    total = outage.failed + outage.answered
+    return f"{outage.failed} of {total} calls" if outage.answered else f"{outage.failed} calls"
 
 
 def _way_out(failure: Failure) -> str:

@@ -69,6 +69,11 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
         """The method that is sent."""
         return self.method.upper() or ("POST" if self.payloads else "GET")
 
+    @property
+    def trace_flag(self) -> str:
+        """The flag that gave the times: with ``--replay`` the bodies are of the same file."""
+        return "--replay" if self.trace and self.trace == self.payloads else "--trace"
+
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A URL taken apart."""
@@ -122,9 +127,10 @@ def check_plan(plan: LoadPlan) -> None:
     Raises:
         LoadTestError: contradicting paces, or a value that is out of range.
     """
-    given = [name for name in ("rate", "ramp", "trace") if getattr(plan, name)]
+    paces = {"--rate": plan.rate, "--ramp": plan.ramp, plan.trace_flag: plan.trace}
+    given = [flag for flag, value in paces.items() if value]
     if len(given) > 1:
-        raise LoadTestError(f"{' and '.join(given)} exclude each other", hint="give one of --rate, --ramp and --trace")
+        raise LoadTestError(f"{' and '.join(given)} exclude each other", hint=f"give one of {', '.join(given)}")
     if plan.rate is not None and not 0 < plan.rate < inf:
         raise LoadTestError(f"--rate is {plan.rate:g} requests/s", hint="give a finite rate above 0")
     if not 0 < plan.speed < inf:

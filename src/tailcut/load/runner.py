@@ -81,9 +81,12 @@ def measure(
     if plan.trace:
         window_s = float(offsets[-1]) / 1e9 - plan.warmup_s
         if window_s <= 0:
+            lasts_s = float(offsets[-1]) / 1e9
             raise LoadTestError(
-                f"the trace lasts {offsets[-1] / 1e9:g} s; the warm-up takes {plan.warmup_s:g} s of it",
-                hint="lower --warmup",
+                f"the arrivals of {plan.trace} last {lasts_s:g} s, and --warmup is {plan.warmup_s:g} s",
+                hint="lower --warmup, for example to 0s"
+                if lasts_s > 0
+                else "a measurement needs requests at two times at least: log more requests",
             )
     requests = build_requests(plan, parse_url(plan.url), int(offsets.size))
     recorder = Recorder(offsets, int(plan.warmup_s * 1e9), plan.slo)

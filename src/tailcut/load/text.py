@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tailcut.common.statistics import Percentiles
 from tailcut.load.capacity import CapacityResult, CapacityStep
+from tailcut.load.plan import LoadPlan
 from tailcut.load.result import LoadResult
 
 _COLUMNS = ("p50", "p90", "p95", "p99", "p99.9", "max")
@@ -14,7 +15,7 @@ def render_result(result: LoadResult) -> str:
     plan = result.plan
     lines = [
         f"{plan.http_method} {plan.url}",
-        f"{result.requests} requests in {result.window_s:.1f} s ({plan.arrivals} arrivals, seed {plan.seed},"
+        f"{result.requests} requests in {result.window_s:.1f} s ({_arrivals(plan)}, seed {plan.seed},"
         f" {plan.warmup_s:g} s warm-up left out)",
         "",
         _row("ms from the intended send time", _COLUMNS),
@@ -41,6 +42,12 @@ def render_result(result: LoadResult) -> str:
         lines.append(f"stopped early: {result.stopped}")
     lines += [f"SLO {finding}" for finding in result.findings]
     return "\n".join(lines)
+
+
+def _arrivals(plan: LoadPlan) -> str:
+    if not plan.trace:
+        return f"{plan.arrivals} arrivals"
+    return f"arrivals of {plan.trace}" + (f" at {plan.speed:g} times their speed" if plan.speed != 1 else "")
 
 
 def render_step(step: CapacityStep) -> str:

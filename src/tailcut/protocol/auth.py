@@ -27,6 +27,7 @@ class Guard:
         inference: known tokens for inference; None where everybody may.
         management: known tokens for management; None where there are none.
         local: whether only this machine can connect, so that management needs no token.
+        mounted: whether another application carries the server, which may be reached from anywhere.
         origins: of web pages that may call this server.
 
     Attributes:
@@ -39,11 +40,13 @@ class Guard:
         management: Tokens | None = None,
         *,
         local: bool = False,
+        mounted: bool = False,
         origins: Collection[str] = (),
     ) -> None:
         self._inference = inference
         self._management = management
         self._local = local
+        self._mounted = mounted
         self._origins = frozenset(origins)
         self.asks = inference is not None
 
@@ -62,7 +65,7 @@ class Guard:
         inference = Tokens(manifest.directory / server.tokens) if server.tokens else None
         management = Tokens(manifest.directory / server.management_tokens) if server.management_tokens else None
         local = bool(address) and ip_address(address).is_loopback
-        return cls(inference, management, local=local, origins=server.cors_origins)
+        return cls(inference, management, local=local, mounted=not address, origins=server.cors_origins)
 
     @property
     def leaves_management_open(self) -> bool:
@@ -93,7 +96,7 @@ class Guard:
         return tenant
 
     def management(self, headers: HeaderMap) -> None:
-        """Let a request pass that may load and unload models.
+        """Let a request pass that may load and unload models, and see requests of others.
 
         Raises:
             Unauthorized: it has no token that is known for this.
@@ -106,8 +109,7 @@ class Guard:
         hint = "set server.management_tokens to a file of tokens (docs/how-to/secure.md)"
         if not self._local or any(name in headers for name in _FORWARDED):
             raise Forbidden(
-                "management is off: other machines can reach this server, and server.management_tokens is not set",
-                hint=hint,
+                f"this needs a management token: {self._why()}, and server.management_tokens is not set", hint=hint
             )
         host = headers.get("host")
         if host is not None and not _is_loopback(host):
@@ -118,6 +120,12 @@ class Guard:
             )
         if "origin" in headers and headers.get("origin") not in self._origins:
             raise Forbidden("management refuses requests from web pages without a token", hint=hint)
+
+    def _why(self) -> str:
+        """Return why it is not known that a request comes from this machine."""
+        if self._mounted:
+            return "tailcut is mounted in an application, and cannot tell which machines reach it"
+        return "a proxy forwarded the request" if self._local else "other machines can reach this server"
 
 
 def _is_loopback(host: str) -> bool:

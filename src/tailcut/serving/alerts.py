@@ -94,8 +94,8 @@ def moved_columns(drift: DriftSink, limits: Mapping[str, float]) -> list[MovedCo
 
 
 def _state_file(manifest: HostManifest, history: Path) -> Path:
-    """Return a file beside the history; servers that share one differ in their port."""
-    return history.with_name(f"{history.stem}.alerts-{manifest.server.port}.json")
+    """Return a file beside the history, which servers may share."""
+    return history.with_name(f"{history.stem}.alerts-{server_key(manifest).replace(':', '-')}.json")
 
 
 def _target(manifest: HostManifest, environment: Mapping[str, str] | None) -> Target:

@@ -11,7 +11,7 @@ OFF = "off"
 
 def server_key(manifest: HostManifest) -> str:
     """Return what tells a host's rows from those of others in the same file, before a restart and after it."""
-    return f"{manifest.name}:{manifest.server.port}"
+    return manifest.observe.history.server or f"{manifest.name}:{manifest.server.port}"
 
 
 def history_path(manifest: HostManifest, *, by_default: bool) -> Path | None:

@@ -64,7 +64,7 @@ def test_a_user_in_a_url_is_refused_with_the_header_to_give() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"rate": 1.0, "ramp": (1.0, 2.0)}, "rate and ramp exclude each other"),
+        ({"rate": 1.0, "ramp": (1.0, 2.0)}, "--rate and --ramp exclude each other"),
         ({"rate": 0.0}, "rate is 0"),
         ({"connections": 0}, "connections is 0"),
         ({"timeout_s": 0.0}, "timeout is 0"),

@@ -75,6 +75,20 @@ def test_a_sample_is_sent_at_the_rate_of_all_requests(tmp_path: Path) -> None:
     assert len(build_requests(plan, parse_url(URL), 3)) == 3
 
 
+def test_what_excludes_a_replay_and_what_is_too_short_are_named_as_they_were_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = log(tmp_path, record(0))
+    assert run(["load", URL, "--replay", source, "--rate", "5"]) == 2
+    assert "--rate and --replay exclude each other" in capsys.readouterr().err
+    assert run(["load", URL, "--replay", source, "--slo", "p95=1s", "--find-capacity"]) == 2
+    assert "--replay has no effect with --find-capacity" in capsys.readouterr().err
+    assert run(["load", URL, "--replay", source, "--warmup", "0s"]) == 3
+    said = capsys.readouterr().err
+    assert f"the arrivals of {source} last 0 s, and --warmup is 0 s" in said
+    assert "log more requests" in said
+
+
 def test_a_path_that_is_not_the_models_takes_all_requests(tmp_path: Path) -> None:
     source = log(tmp_path, record(), record(1, **rows({"a": 1})))
     for url, paths in (

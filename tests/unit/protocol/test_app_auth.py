@@ -156,8 +156,9 @@ def test_management_without_tokens_is_for_this_machine_only(
     if passes:
         guard.management(headers)
         return
-    with pytest.raises(Forbidden):
+    with pytest.raises(Forbidden) as caught:
         guard.management(headers)
+    assert ("mounted" in caught.value.message) == (not address)
 
 
 @pytest.mark.parametrize(

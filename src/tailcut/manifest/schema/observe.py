@@ -49,6 +49,15 @@ class History(Section, frozen=True, kw_only=True):
             "steady traffic takes some 4 MiB a day; comparing with last week needs 8 days of all models"
         ),
     ] = field(default=Size(1 << 30), name="size")
+    server: Annotated[
+        str,
+        Meta(
+            description="name that tells this server's rows and alarms from those of others that write the same file, "
+            "the same after a restart; empty: the name of the model or host, and server.port",
+            pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})?$",
+            examples=["risk-eu-1"],
+        ),
+    ] = ""
 
 
 class Alerts(Section, frozen=True, kw_only=True):

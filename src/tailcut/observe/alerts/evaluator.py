@@ -222,6 +222,7 @@ class Alerts:
             self._webhook.close(timeout_s)
             if self._thread is not None and not self._thread.is_alive():
                 self._keep()
+        self._file.close()
 
     # -- In the thread -----------------------------------------------------------------------------------------------
 

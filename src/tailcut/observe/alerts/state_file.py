@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 from pathlib import Path
 
 import msgspec
@@ -30,6 +32,8 @@ class Kept(msgspec.Struct, kw_only=True):
 class StateFile:
     """Reads and writes the file; what cannot be is logged once and does not stop alerts.
 
+    One server has it at a time, which a lock beside it says: the kernel frees it however the server ends.
+
     Args:
         path: None: nothing is kept.
     """
@@ -38,10 +42,18 @@ class StateFile:
         self._path = path
         self._written = b""
         self._failed = False
+        self._lock = -1
 
     def read(self) -> Kept:
-        """Return what was kept; nothing where there is no file, or it is damaged."""
+        """Return what was kept; nothing where there is no file, it is damaged, or another server has it."""
         if self._path is None:
+            return Kept()
+        if not self._is_mine():
+            log.warning(
+                "%s is used by another server that runs: alarms of this one are not kept over a restart, and each "
+                "counts the other's requests as its own; give every server an observe.history.server of its own",
+                self._path,
+            )
             return Kept()
         try:
             with self._path.open("rb") as file:
@@ -56,7 +68,7 @@ class StateFile:
     def write(self, kept: Kept) -> None:
         """Write what is to be kept, if it is not what was written last."""
         content = msgspec.json.encode(kept)
-        if self._path is None or content == self._written:
+        if self._path is None or content == self._written or not self._is_mine():
             return
         try:
             with Staging(self._path.parent, hint="free space, or give write permission") as staging:
@@ -64,7 +76,36 @@ class StateFile:
                 staging.commit()
         except (TailcutError, OSError) as error:
             if not self._failed:
-                log.warning("the state of the alerts is not kept: %s; after a restart alarms are sent again", error)
+                log.warning(
+                    "the state of the alerts is not kept: %s; after a restart alarms are sent again; the file is "
+                    "beside the history: set observe.history.path to a folder that can be written",
+                    error,
+                )
             self._failed = True
             return
         self._written, self._failed = content, False
+
+    def close(self) -> None:
+        """Leave the file to another server."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _is_mine(self) -> bool:
+        """Take the lock, if this server has not got it yet; where there can be none, say that the file is free."""
+        if self._lock >= 0 or self._path is None:
+            return True
+        try:
+            handle = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError:  # as writing the file will say
+            return True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return False
+        except OSError:  # a file system without locks
+            os.close(handle)
+            return True
+        self._lock = handle
+        return True

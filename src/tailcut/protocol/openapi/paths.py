@@ -15,7 +15,7 @@ INFERENCE, MANAGEMENT = "inference", "management"
 _ERRORS = {
     "400": "the request is wrong; `error` names the input, the value and the limit",
     "401": "no bearer token, or an invalid one",
-    "403": "management is off: other machines can reach this server, and server.management_tokens is not set",
+    "403": "this needs a management token: others may reach this server, and server.management_tokens is not set",
     "404": "no such model, version, path or entity",
     "408": "the body was not complete at the deadline",
     "413": "the body or the batch is over the limit",

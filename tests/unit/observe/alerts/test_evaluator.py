@@ -158,6 +158,7 @@ def test_a_restart_sends_no_alarm_again_and_goes_on_with_the_counts(
         for name, value in ((series.SLO_REQUESTS, 100.0), (series.SLO_GOOD, 0.0))
     ]
     again_hook, sent_again = held_back(monkeypatch)
+    alerts.close(0.0)
     again = made(clock, tmp_path, again_hook, history=Past(counts=rows))
     assert firing(again) == {("burn_rate", "m", "page")}
     assert [minute(again, clock, 100, 0) for _ in range(3)] == [[], [], []]
@@ -165,6 +166,7 @@ def test_a_restart_sends_no_alarm_again_and_goes_on_with_the_counts(
     assert [each.id for each in sent_again] == [each.id for each in sent], "the receiver had not got it"
     assert minute(again, clock, 0, 0) == []
     third, _ = held_back(monkeypatch)
+    again.close(0.0)
     made(clock, tmp_path, third)
     assert third.step() == float("inf"), "delivered: it is not sent a third time"
 
@@ -176,11 +178,13 @@ def test_a_restart_without_evidence_resolves_nothing_but_what_is_gone(tmp_path: 
     for _ in range(3):
         minute(alerts, clock, 100, 0)
     assert active(alerts) == {("burn_rate", "m"), ("drift", "m"), ("drift", "unloaded")}
+    alerts.close(0.0)
     again = made(clock, tmp_path, served=lambda: {"m": ()})
     told = [minute(again, clock, 0, 0) for _ in range(3 * QUIET_EVALUATIONS)]
     assert [kinds for kinds in told if kinds] == [["resolved"]]
     assert active(again) == {("burn_rate", "m"), ("drift", "m")}
     calm = [MovedColumns("m", [], 0.0, 0.0, 0.1)]
+    again.close(0.0)
     third = made(clock, tmp_path, served=lambda: {"m": ()}, moved=lambda: calm)
     assert [minute(third, clock, 0, 0) for _ in range(QUIET_EVALUATIONS)][-1] == ["resolved"]
     assert active(third) == {("burn_rate", "m")}
@@ -219,6 +223,23 @@ def test_a_damaged_state_begins_anew_and_one_that_cannot_be_written_stops_nothin
     told = [minute(alerts, clock, 100, 0) for _ in range(3)]
     assert told == [[], ["firing"], []]
     assert caplog.text.count("is not kept") == 1
+
+
+def test_a_second_server_with_the_same_name_and_port_leaves_the_state_of_the_first_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    first = made(clock, tmp_path)
+    for _ in range(2):
+        minute(first, clock, 100, 0)
+    second = made(clock, tmp_path)
+    assert "observe.history.server" in caplog.text
+    assert active(second) == set()
+    for _ in range(2):
+        minute(second, clock, 100, 100)
+    first.close(0.0)
+    second.close(0.0)
+    assert active(made(clock, tmp_path)) == {("burn_rate", "m")}
 
 
 def slow_week(clock: Clock, factor: float, week_s: int = WEEK_S) -> Past:
