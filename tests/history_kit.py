@@ -81,7 +81,8 @@ class Run:
     def wait_for_disk(self) -> None:
         """Wait until what was taken has been written: days may pass faster here than a busy disk writes."""
         until_s = time.monotonic() + 30.0
-        while self.history.describe().writer.pending and time.monotonic() < until_s:
+        while not self.history.path.is_file() or self.history.describe().writer.pending:
+            assert time.monotonic() < until_s, "the disk is too slow"
             time.sleep(0.01)
 
     def end(self) -> None:

@@ -123,3 +123,7 @@ def test_what_differs_from_the_holdout_is_told_and_what_does_not_is_not(tmp_path
         assert f"version {version.id} keeps no sketches of its holdout" in server.log
         assert "`tailcut build` adds them" in server.log
         assert "tailcut_drift_" not in server.metrics()
+
+    with Served(tmp_path, prepared=True, settings=["serve.variant=source"]) as server:
+        ask(server, 1, 0.0)
+        assert "drift of m is not watched: variant source was not built" in server.log

@@ -23,10 +23,12 @@ from tailcut.manifest.host import Hosted, HostManifest
 from tailcut.manifest.subject import in_order
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer, limited_inputs
+from tailcut.protocol.auth import Guard
 from tailcut.protocol.data_plane import DataPlane
 from tailcut.serving.deployment import Engine
 from tailcut.serving.deployment_loader import Opened, find_variant
 from tailcut.serving.host import Host
+from tailcut.serving.observation import check_observation
 
 LOADING = ("manifest", "artifact", "load")
 """The steps before the first row: what fails here is the deployment's set-up and not an answer."""
@@ -209,7 +211,12 @@ async def inspect(
     Args:
         models: all of them; one whose manifest cannot be read has failed.
         name: of the model that ``entity`` and ``row`` are for; see ``Inspection``.
+
+    Raises:
+        TailcutError: a file of tokens, the webhook's secret or the collector of traces cannot be used.
     """
+    Guard.of(models)
+    check_observation(models)
     host = Host(models)
     DataPlane(host)  # through which models ask each other for features
     found: list[Seen] = []

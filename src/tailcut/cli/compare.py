@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ import typer
 from tailcut.cli._load_flags import seconds
 from tailcut.cli.console import ExitCode, note, usage, write
 from tailcut.cli.options import ManifestPaths, Settings, examples, load_host, manifest_paths
+from tailcut.common.units import format_duration
 from tailcut.errors import LoadTestError, StoreError
 
 if TYPE_CHECKING:
@@ -122,9 +124,11 @@ def _span(since: str, from_: str, to: str) -> tuple[float, float]:
 def _against(text: str, span_s: float) -> float:
     against_s = seconds("--against", text)
     if against_s < span_s:
+        days = ceil(span_s / 86_400)
+        longer = format_duration(86_400 * (days if days <= 1 else 7 * ceil(days / 7)))
         raise LoadTestError(
             f"--against {text} is shorter than the span of {span_s / 3600:g} h: both would overlap",
-            hint="write a longer one, such as --against 1w, or a shorter --since",
+            hint=f"write a longer one, such as --against {longer}, or a shorter --since",
         )
     return against_s
 

@@ -238,5 +238,5 @@ def _limits(kind: inspect.IntType | inspect.FloatType) -> str:
     if kind.ge is not None:
         return f" of at least {kind.ge}"
     if kind.gt is not None:
-        return f" above {kind.gt}"
+        return f" above {kind.gt}" + (f" and at most {kind.le}" if kind.le is not None else "")
     return f" of at most {kind.le}" if kind.le is not None else ""

@@ -22,8 +22,17 @@ def watch_of(manifest: Manifest, variant: Variant) -> Watch | None:
         ArtifactError: the file with the sketches is missing, truncated or corrupt.
     """
     deployment, drift = manifest.deployment, manifest.deployment.drift
-    if drift.mode == "off" or not variant.manifest:
-        return None  # a file that was never built has no holdout
+    if drift.mode == "off":
+        return None
+    if not variant.manifest:  # a file that was never built
+        if deployment.holdout.source:
+            log.info(
+                "drift of %s is not watched: variant %s was not built, so no sketches of a holdout were kept; "
+                '`tailcut build` keeps them, drift.mode = "off" ends this line',
+                deployment.name,
+                variant.name,
+            )
+        return None
     path = Registry.of(manifest).file(variant, NAME)
     if path is None:
         log.info(

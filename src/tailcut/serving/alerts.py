@@ -59,6 +59,17 @@ def open_alerts(
     )
 
 
+def check_webhook(manifest: HostManifest) -> None:
+    """See whether the webhook's secret can be read.
+
+    Raises:
+        StartError: it cannot.
+        ManifestError: it is none.
+    """
+    if manifest.observe.alerts.enabled and manifest.observe.alerts.webhook:
+        _target(manifest, None)
+
+
 def slow_requests(traces: TraceSink | None) -> list[SlowRequest]:
     """Return the requests of which traces are held; on the event loop."""
     if traces is None:

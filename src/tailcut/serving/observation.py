@@ -16,12 +16,22 @@ from tailcut.observe.live.live import Live
 from tailcut.observe.live.providers import alert_figures
 from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Source
-from tailcut.serving.alerts import moved_columns, open_alerts, slow_requests
+from tailcut.serving.alerts import check_webhook, moved_columns, open_alerts, slow_requests
 from tailcut.serving.deployment import Engine
 from tailcut.serving.history import history_path, server_key
 from tailcut.serving.host_state import HostState
 from tailcut.serving.live_parts import show_parts
-from tailcut.serving.tracing import HostTraces
+from tailcut.serving.tracing import HostTraces, check_export
+
+
+def check_observation(manifest: HostManifest) -> None:
+    """See whether a server could observe its models as the manifest says; opens and asks nothing.
+
+    Raises:
+        TailcutError: the webhook's secret cannot be read, or the collector cannot be used.
+    """
+    check_webhook(manifest)
+    check_export(manifest)
 
 
 class Observation:

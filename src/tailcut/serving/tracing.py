@@ -40,6 +40,18 @@ _SERVICE = "tailcut"
 _LONGEST_FLUSH_S = 2.0
 
 
+def check_export(manifest: HostManifest) -> None:
+    """See whether traces could be exported as the manifest says; asks no collector.
+
+    Raises:
+        StartError: the manifest's collector cannot be used; MissingExtra where what it needs is not installed.
+    """
+    traces = manifest.observe.traces
+    settings = export_settings(traces, float(manifest.server.drain_s)) if traces.enabled else None
+    if settings is not None:
+        _collector(manifest, settings)
+
+
 class HostTraces:
     """Traces of the requests to all models of a host. Owned by the event loop.
 
@@ -76,7 +88,7 @@ class HostTraces:
         settings = export_settings(self._manifest.observe.traces, float(self._manifest.server.drain_s))
         # What the environment says is said to the application's provider, too: not twice.
         if settings is not None and (settings.is_asked_for or provider is None):
-            collector = self._collector(settings)
+            collector = _collector(self._manifest, settings)
             if collector is not None:
                 self._export_to(self.sink, collector)
 
@@ -94,19 +106,6 @@ class HostTraces:
         self._exporters.append(exporter)
         sink.exporters.append(exporter)
         exporter.start()
-
-    def _collector(self, settings: ExportSettings) -> Destination | None:
-        """Return what sends to a collector; None where the environment names it and it cannot be used."""
-        name = self._manifest.name if self._manifest.is_single else _SERVICE
-        try:
-            from tailcut.observe.traces.otlp import Collector
-        except ImportError:
-            hint = install("opentelemetry.proto")
-            if settings.is_asked_for:
-                raise MissingExtra("observe.traces.endpoint needs opentelemetry-proto", hint=hint) from None
-            log.warning("OTEL_EXPORTER_OTLP_ENDPOINT is set, but traces are not exported without %s", hint)
-            return None
-        return Collector(settings, resource_attributes(name))
 
     def find(self, key: str) -> FoundTrace | None:
         """Return the last kept request with a trace id or a request id; None where none is held."""
@@ -143,3 +142,17 @@ class HostTraces:
         engine = self._engines.get(model)
         limits = [] if engine is None else [each.limit_ns for each in engine.deployment.slo.latency]
         return max(limits, default=NEVER_SLOW_NS)
+
+
+def _collector(manifest: HostManifest, settings: ExportSettings) -> Destination | None:
+    """Return what sends to a collector; None where the environment names it and it cannot be used."""
+    name = manifest.name if manifest.is_single else _SERVICE
+    try:
+        from tailcut.observe.traces.otlp import Collector
+    except ImportError:
+        hint = install("opentelemetry.proto")
+        if settings.is_asked_for:
+            raise MissingExtra("observe.traces.endpoint needs opentelemetry-proto", hint=hint) from None
+        log.warning("OTEL_EXPORTER_OTLP_ENDPOINT is set, but traces are not exported without %s", hint)
+        return None
+    return Collector(settings, resource_attributes(name))

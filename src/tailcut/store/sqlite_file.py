@@ -47,12 +47,14 @@ class Schema(NamedTuple):
         application_id: of SQLite's header; tells the file from others.
         statements: make version 1 of the tables.
         upgrades: statements per version that they lead to: 2, 3, ...
+        setting: key of the manifest that names the file.
     """
 
     what: str
     application_id: int
     statements: Sequence[str]
     upgrades: Mapping[int, Sequence[str]] = {}
+    setting: str = ""
 
     @property
     def version(self) -> int:

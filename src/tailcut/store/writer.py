@@ -154,11 +154,14 @@ class StoreWriter:
             before, self._figures = self._figures.failure, self._figures._replace(failure=said)
         if said != before:
             log.warning(
-                "the %s at %s cannot be written: %s; up to %d rows wait in memory, then the oldest are dropped",
+                "the %s at %s cannot be written: %s; up to %d rows wait in memory, then the oldest are dropped%s",
                 file.schema.what,
                 file.path,
                 said,
                 self._most_pending,
+                f"; free space, or set {file.schema.setting} to a path that can be written"
+                if file.schema.setting
+                else "",
             )
 
     def _drop(self, file: SqliteFile, wrong: tuple[Work, int], error: Exception) -> None:

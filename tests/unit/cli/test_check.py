@@ -306,3 +306,20 @@ def test_a_model_of_text_is_shown_its_row(folder: Path, check: Check) -> None:
     assert json.loads(out)["inputs"] == [{"name": "city", "datatype": "BYTES", "shape": [1], "sample": ["Oslo"]}]
     code, out, err = check()
     assert code == ExitCode.OK, err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("[observe.alerts]\nwebhook = 'https://hooks.example.com/'\nsecret_env = 'NOT_SET_HERE'\n", "NOT_SET_HERE"),
+        ("[observe.alerts]\nwebhook = 'https://hooks.example.com/'\nsecret_file = 'none'\n", "cannot be read"),
+        ("[observe.traces]\nendpoint = 'localhost:4318'\n", "observe.traces.endpoint is 'localhost:4318'"),
+        ("[observe.traces]\nendpoint = 'http://h'\nheaders = {a = '${NOT_SET_HERE}'}\n", "NOT_SET_HERE"),
+        ("[server]\ntokens = 'none'\n", "none"),
+    ],
+)
+def test_what_a_server_could_not_start_with_is_found(check: Check, folder: Path, more: str, said: str) -> None:
+    write(folder, more=more)
+    code, out, err = check()
+    assert (code, out) == (ExitCode.NOT_STARTED, "")
+    assert said in err

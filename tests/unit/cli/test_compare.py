@@ -72,6 +72,9 @@ def test_the_manifest_names_the_history(
     ("arguments", "code", "said"),
     [
         (["--since", "2d", "--against", "1d"], ExitCode.USAGE, "is shorter than the span of 48 h: both would overlap"),
+        (["--since", "2d", "--against", "1d"], ExitCode.USAGE, "such as --against 7d"),
+        (["--since", "8d", "--against", "1w"], ExitCode.USAGE, "such as --against 2w"),
+        (["--since", "5h", "--against", "1h"], ExitCode.USAGE, "such as --against 1d"),
         (["--since", "1"], ExitCode.USAGE, "has no unit"),
         (["--to", "2026-01-01"], ExitCode.USAGE, "--to is given without --from"),
         (["--from", "yesterday"], ExitCode.USAGE, "--from is 'yesterday'"),

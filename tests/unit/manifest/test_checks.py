@@ -177,8 +177,23 @@ OVERRIDES = [
         'observe.history.path is "history.db", which does not end in .sqlite',
         'or write "off"',
     ),
-    ("observe.history.keep=1m", "observe.history.keep is 60s, below 1h", '"5w"'),
-    ("observe.history.size=1KiB", "observe.history.size is 1024 bytes, below 1MiB", '"1GiB"'),
+    ("observe.history.keep=1m", "observe.history.keep is 1m, below 1h", '"5w"'),
+    ("observe.history.size=1KiB", "observe.history.size is 1KiB, below 1MiB", '"1GiB"'),
+    ("observe.alerts.window=90d", "observe.alerts.window is 90d; it must be between 1m and 1h", "15m"),
+    ("observe.alerts.p95_growth=0", "observe.alerts.p95_growth is 0, which every fluctuation exceeds", "0.1"),
+    ("observe.alerts.leak_growth=0", "observe.alerts.leak_growth is 0, which every fluctuation exceeds", "0.1"),
+    (
+        "drift.window=1s",
+        "drift.window: 1s is below 1m: too few rows for a distribution",
+        'write the period of your traffic\'s rhythm, such as "1d" or "7d"',
+    ),
+    ("drift.psi=1e400", "drift.psi: inf is not a number above 0 and at most 10", ""),
+    (
+        "request_log.rotate_size=1",
+        "request_log.rotate_size is 1B, below 64KiB: nearly every request would have a file of its own",
+        '"64MiB"',
+    ),
+    ("request_log.rotate_age=1ms", "request_log.rotate_age is 1ms, below 1s", '"1h"'),
 ]
 
 
@@ -237,6 +252,10 @@ def test_settings_that_work(tmp_path: Path, override: str) -> None:
     [
         (["webhook='http://hooks.example.com/'", "secret_file='s'"], "expected https://"),
         (["webhook='https:///path'", "secret_file='s'"], "and a host"),
+        (["webhook='https://[::1'", "secret_file='s'"], "and a host"),
+        (["webhook='https://127.0.0.1:9/'", "secret_file='s'"], "the host 127.0.0.1, which is not public"),
+        (["webhook='https://[::ffff:10.0.0.1]/'", "secret_file='s'"], "the host ::ffff:10.0.0.1, which is not public"),
+        (["webhook='https://localhost/'", "secret_file='s'"], "the host localhost, which is not public"),
         (["webhook='https://hooks.example.com/'"], "none is named"),
         (["webhook='https://hooks.example.com/'", "secret_file='s'", "secret_env='S'"], "two are named"),
         (["window='30s'"], "between 1m and 1h"),

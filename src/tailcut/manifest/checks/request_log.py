@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tailcut.common.units import format_size
+from tailcut.common.units import format_duration, format_size
 from tailcut.errors import ManifestError
 from tailcut.manifest.schema import Deployment
+
+_LEAST_BYTES = 64 * 1024
+_LEAST_AGE_S = 1.0
 
 
 def request_log_problems(deployment: Deployment) -> Iterator[ManifestError]:
@@ -21,6 +24,17 @@ def request_log_problems(deployment: Deployment) -> Iterator[ManifestError]:
             yield ManifestError(
                 f"request_log.{key} is 0", hint=f"write for example {example}; an empty request_log.path is off"
             )
+    if 0 < log.rotate_size_bytes < _LEAST_BYTES:
+        yield ManifestError(
+            f"request_log.rotate_size is {format_size(log.rotate_size_bytes)}, below {format_size(_LEAST_BYTES)}: "
+            "nearly every request would have a file of its own",
+            hint='write for example "64MiB"',
+        )
+    if 0 < log.rotate_age_s < _LEAST_AGE_S:
+        yield ManifestError(
+            f"request_log.rotate_age is {format_duration(log.rotate_age_s)}, below {format_duration(_LEAST_AGE_S)}",
+            hint='write for example "1h"',
+        )
     if log.hash and not log.hash_key:
         yield ManifestError(
             "request_log.hash names fields, but request_log.hash_key is empty",

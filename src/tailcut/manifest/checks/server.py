@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from tailcut.common.addresses import is_public
+from tailcut.common.units import format_duration, format_size
 from tailcut.errors import ManifestError
 from tailcut.manifest.schema import Alerts, Deployment, History
 
@@ -24,7 +26,7 @@ def server_problems(deployment: Deployment) -> Iterator[ManifestError]:
         )
     if deployment.observe.window_s < 1:
         yield ManifestError(
-            f"observe.window is {deployment.observe.window_s:g}s, below 1s: too few requests for a p99",
+            f"observe.window is {format_duration(deployment.observe.window_s)}, below 1s: too few requests for a p99",
             hint="leave it out, or set it to at least twice your scrape interval",
         )
     yield from _history_problems(deployment.observe.history)
@@ -63,22 +65,28 @@ def _history_problems(history: History) -> Iterator[ManifestError]:
         )
     if history.keep_s < _LEAST_KEPT_S:
         yield ManifestError(
-            f"observe.history.keep is {history.keep_s:g}s, below 1h",
+            f"observe.history.keep is {format_duration(history.keep_s)}, below 1h",
             hint='write for example "5w", or set observe.history.path to "off"',
         )
     if history.size_bytes < _LEAST_BYTES:
         yield ManifestError(
-            f"observe.history.size is {history.size_bytes} bytes, below 1MiB",
+            f"observe.history.size is {format_size(history.size_bytes)}, below 1MiB",
             hint='write for example "1GiB", or set observe.history.path to "off"',
         )
 
 
 def _alert_problems(alerts: Alerts) -> Iterator[ManifestError]:
     schemes = ("https://", "http://") if alerts.allow_private else ("https://",)
-    if alerts.webhook and not (alerts.webhook.startswith(schemes) and urlsplit(alerts.webhook).hostname):
+    host = _host(alerts.webhook)
+    if alerts.webhook and not (alerts.webhook.startswith(schemes) and host):
         yield ManifestError(
             f'observe.alerts.webhook is "{alerts.webhook}", expected {" or ".join(schemes)} and a host',
             hint="correct the URL; http is for receivers in your own network: observe.alerts.allow_private = true",
+        )
+    if host and not alerts.allow_private and _is_private(host):
+        yield ManifestError(
+            f"observe.alerts.webhook has the host {host}, which is not public",
+            hint="set observe.alerts.allow_private = true for a receiver in your own network",
         )
     if alerts.webhook and bool(alerts.secret_file) == bool(alerts.secret_env):
         yield ManifestError(
@@ -88,6 +96,28 @@ def _alert_problems(alerts: Alerts) -> Iterator[ManifestError]:
         )
     if not 60 <= alerts.window_s <= 3600:
         yield ManifestError(
-            f"observe.alerts.window is {alerts.window_s:g}s; it must be between 1m and 1h",
+            f"observe.alerts.window is {format_duration(alerts.window_s)}; it must be between 1m and 1h",
             hint="leave it out for 15m",
         )
+    for name in ("p95_growth", "leak_growth"):
+        if not getattr(alerts, name):
+            yield ManifestError(
+                f"observe.alerts.{name} is 0, which every fluctuation exceeds",
+                hint="leave it out, write for example 0.1, or switch the alert off in observe.alerts.off",
+            )
+
+
+def _host(url: str) -> str:
+    """Return the host of a URL; empty where it has none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_private(host: str) -> bool:
+    """Whether a host is private by its text alone; a name may be, which only its look-up tells."""
+    try:
+        return not is_public(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

@@ -38,6 +38,7 @@ class Drift(Section, frozen=True, kw_only=True):
         Meta(
             description="population stability index that a column must exceed, over the whole window, for an alarm",
             gt=0,
+            le=10,
         ),
     ] = 0.1
     window_s: Annotated[

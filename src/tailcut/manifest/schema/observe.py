@@ -128,7 +128,9 @@ class Alerts(Section, frozen=True, kw_only=True):
     throttled: Annotated[
         Share, Meta(description="maximum share of CPU periods in which the control group's quota was used up")
     ] = Share(0.1)
-    gpu_celsius: Annotated[float, Meta(description="maximum temperature of a GPU in degrees Celsius", gt=0)] = 87.0
+    gpu_celsius: Annotated[float, Meta(description="maximum temperature of a GPU in degrees Celsius", gt=0, le=200)] = (
+        87.0
+    )
 
 
 class Traces(Section, frozen=True, kw_only=True):

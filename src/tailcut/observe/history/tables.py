@@ -38,6 +38,7 @@ SCHEMA = Schema(
         "CREATE TABLE number (minute INTEGER NOT NULL, instance INTEGER NOT NULL, part INTEGER NOT NULL, "
         "series INTEGER NOT NULL, value NOT NULL, PRIMARY KEY (minute, instance, part, series)) WITHOUT ROWID",
     ),
+    setting="observe.history.path",
 )
 
 _TABLES = ("latency", "number")

@@ -203,7 +203,8 @@ class LogFiles:
     def _failed(self, error: OSError, lines: int) -> None:
         if not self._failing:
             log.error(
-                "the request log in %s cannot be written: %s; its records are dropped meanwhile",
+                "the request log in %s cannot be written: %s; its records are dropped meanwhile; free space, or set "
+                "request_log.path to a folder that can be written",
                 self._folder,
                 error.strerror or error,
             )

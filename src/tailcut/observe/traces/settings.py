@@ -103,16 +103,15 @@ def _environment_url(environment: Mapping[str, str]) -> tuple[str, str]:
         return "", ""
     if environment.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp":
         return "", ""
-    name, text = _TRACES_ENDPOINT, environment.get(_TRACES_ENDPOINT, "")
+    name = _TRACES_ENDPOINT if environment.get(_TRACES_ENDPOINT) else _ENDPOINT
+    text = environment.get(name, "")
     if not text:
-        name, text = _ENDPOINT, environment.get(_ENDPOINT, "")
-        if not text:
-            return "", ""
-        text = text.rstrip("/") + PATH
+        return "", ""
     protocol = next((found for each in _PROTOCOLS if (found := environment.get(each))), _SPOKEN)
     if protocol != _SPOKEN:
         return "", f"{name} is set, but for the protocol {protocol}; tailcut speaks {_SPOKEN}"
-    url, problem = _url(text)
+    # The general variable is of all signals: each adds its path. That of traces is the URL as it is.
+    url, problem = _url(text if name == _TRACES_ENDPOINT else text.rstrip("/") + PATH)
     return url, f"{name} is {text!r}: {problem}" if problem else ""
 
 
