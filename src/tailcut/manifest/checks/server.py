@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from tailcut.common.addresses import is_public
 from tailcut.common.units import format_duration, format_size
 from tailcut.errors import ManifestError
 from tailcut.manifest.schema import Alerts, Deployment, History
@@ -116,8 +116,9 @@ def _host(url: str) -> str:
 
 
 def _is_private(host: str) -> bool:
-    """Whether a host is private by its text alone; a name may be, which only its look-up tells."""
+    """Whether a host is private by its text alone; the webhook judges every address when it is sent."""
     try:
-        return not is_public(host)
+        address = ip_address(host)
+        return not (getattr(address, "ipv4_mapped", None) or address).is_global
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")

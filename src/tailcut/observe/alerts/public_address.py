@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
-from tailcut.common.addresses import is_public
-
+Address = IPv4Address | IPv6Address
 Resolve = Callable[[str, int], Sequence[str]]
 """Host and port to IP addresses, as text."""
+
+_NAT64 = IPv6Network("64:ff9b::/96")
 
 
 class AddressRefusedError(Exception):
@@ -22,6 +24,18 @@ def resolve(host: str, port: int) -> list[str]:
     """Look a host up; blocks. Raises OSError where it cannot be found."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+def is_public(text: str) -> bool:
+    """Whether an address is reachable from anywhere; one that contains an IPv4 address is judged by that."""
+    address: Address = ip_address(text.partition("%")[0])
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+        if inner is None and address in _NAT64:
+            inner = IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(str(inner))
+    return address.is_global and not address.is_multicast and not address.is_reserved
 
 
 def checked_addresses(host: str, port: int, *, allow_private: bool, resolve: Resolve = resolve) -> list[str]:

@@ -15,10 +15,9 @@ from typing import ClassVar
 import pytest
 from tests.wait_kit import block_until
 
-from tailcut.common.addresses import is_public
 from tailcut.errors import ManifestError
 from tailcut.observe.alerts import webhook as module
-from tailcut.observe.alerts.public_address import AddressRefusedError, checked_addresses
+from tailcut.observe.alerts.public_address import AddressRefusedError, checked_addresses, is_public
 from tailcut.observe.alerts.standard_webhooks import read_secret, signed_headers
 from tailcut.observe.alerts.webhook import Attempt, Message, Target, Webhook, post_once
 
