@@ -12,7 +12,7 @@ from tests.observe_kit import Ended, batch
 from tailcut.common.histogram import Histogram
 from tailcut.common.timings import STAGE_NAMES, Timings
 from tailcut.observe.exposition import Exposition, ModelSeries
-from tailcut.observe.history.recorder import HistoryRecorder
+from tailcut.observe.history.recorder import PENDING, HistoryRecorder
 from tailcut.observe.recorder import Recorder
 from tailcut.observe.sample import Sample
 
@@ -81,7 +81,7 @@ class Run:
     def wait_for_disk(self) -> None:
         """Wait until what was taken has been written: days may pass faster here than a busy disk writes."""
         until_s = time.monotonic() + 30.0
-        while not self.history.path.is_file() or self.history.describe().writer.pending:
+        while next(each.value for each in self.writing.samples() if each.name == PENDING.name):
             assert time.monotonic() < until_s, "the disk is too slow"
             time.sleep(0.01)
 

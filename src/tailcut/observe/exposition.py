@@ -5,7 +5,9 @@ Names: ``tailcut_`` + the word that design.md uses + unit; seconds and bytes as 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -16,7 +18,9 @@ from tailcut.common.histogram import Histogram
 from tailcut.common.timings import STAGE_NAMES
 from tailcut.observe.outcomes import outcome_of
 from tailcut.observe.recorder import Recorder
-from tailcut.observe.sample import Metric, Source, counter, histogram
+from tailcut.observe.sample import Metric, Sample, Source, counter, histogram
+
+log = logging.getLogger("tailcut.server")
 
 STAGE_SECONDS = histogram("tailcut_stage_seconds", "Request time by stage of the path.", "stage")
 REQUEST_SECONDS = histogram(
@@ -38,6 +42,12 @@ REQUESTS = counter(
 BATCH_ROWS = histogram("tailcut_batch_rows", "Rows per batch.")
 BATCH_SECONDS = histogram("tailcut_batch_seconds", "Batch duration.")
 LOOP_LAG = histogram("tailcut_loop_lag_seconds", "Event loop lag.", of_host=True)
+SOURCE_ERRORS = counter(
+    "tailcut_metric_source_errors",
+    "Times that a part of the server could not tell its metrics; the others are shown all the same, and the log has "
+    "the first error.",
+    of_host=True,
+)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -65,6 +75,7 @@ class Exposition:
         self._models = models
         self._loop_lag = loop_lag
         self._sources = list(sources)
+        self._failed = 0
         self._registry = CollectorRegistry()
         self._registry.register(self)
         # Open files and their limit, memory, CPU: under the names that every dashboard knows.
@@ -82,13 +93,16 @@ class Exposition:
         """Yield what is counted of one model beside latencies, or of the process; the values do not change any more.
 
         Latencies are in the recorder, finer than on the page.
+
+        Raises:
+            Exception: a source's own: its counters are then not taken for ones that are gone.
         """
         if model is not None:
             yield from self._of_models([model], latencies=False)
             yield from self._of_sources([model], ())
             return
         yield from self._of_loop()
-        yield from self._of_sources((), self._sources)
+        yield from self._of_sources((), [*self._sources, self._errors])
         yield from self._process.collect()
 
     def collect(self) -> Iterator[Family]:
@@ -96,7 +110,9 @@ class Exposition:
         models = list(self._models())
         yield from self._of_models(models)
         yield from self._of_loop()
-        yield from self._of_sources(models, self._sources)
+        told = [each._replace(source=partial(self._told_by, each.source)) for each in models]
+        others: list[Source] = [partial(self._told_by, each) for each in self._sources]
+        yield from self._of_sources(told, [*others, self._errors])
 
     @staticmethod
     def _of_models(models: Iterable[ModelSeries], *, latencies: bool = True) -> Iterator[Family]:
@@ -132,6 +148,18 @@ class Exposition:
                     family = families[sample.name] = kind(sample.name, sample.help, labels=list(labels))
                 family.add_metric(list(labels.values()), sample.value)
         yield from families.values()
+
+    def _told_by(self, source: Source) -> Iterator[Sample]:
+        """Yield what a source tells; where it raises, what it had told before stays."""
+        try:
+            yield from source()
+        except Exception as error:
+            if not self._failed:
+                log.error("a part of /metrics is missing: a source of it failed", exc_info=error)
+            self._failed += 1
+
+    def _errors(self) -> Iterator[Sample]:
+        yield SOURCE_ERRORS(self._failed)
 
 
 def _histograms(metric: Metric) -> HistogramMetricFamily:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 from prometheus_client import Metric
@@ -103,3 +104,18 @@ def test_further_sources_are_read_at_every_scrape() -> None:
         assert [sample.value for sample in things] == [wanted, wanted]
         assert {sample.labels["kind"] for sample in things} == {"a", 'quo"te\\and\nline'}
         assert families["tailcut_level"].samples[0].value == -wanted
+
+
+def test_a_source_that_fails_hides_no_other_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Iterator[Sample]:
+        yield Sample("tailcut_before", "", "gauge", {}, 1.0)
+        raise RuntimeError("broken")
+
+    exposition = exposition_of(one_request(), broken)
+    exposition.add(lambda: [Sample("tailcut_after", "", "gauge", {}, 2.0)])
+    for count in (1, 2):
+        families = scraped(exposition)
+        assert [families[name].samples[0].value for name in ("tailcut_before", "tailcut_after")] == [1.0, 2.0]
+        assert families["tailcut_metric_source_errors"].samples[0].value == count
+        assert families["tailcut_requests"].samples
+    assert caplog.text.count("RuntimeError: broken") == 1

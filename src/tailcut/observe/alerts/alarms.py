@@ -4,7 +4,7 @@
     pending -> firing   it was bad in ``PENDING`` evaluations in a row
     pending -> absent   it was not bad
     firing -> absent    it was good, or what it is about is gone, in ``QUIET`` evaluations that judged it, in a row
-    firing -> absent    it was not judged in ``UNJUDGED`` evaluations in a row
+    firing -> absent    it was not judged in ``UNJUDGED`` evaluations in a row: a page sooner than a ticket
 
 A condition joins the alarm of its cause when it begins to fire, and keeps that cause until it ends. An alarm is sent
 when its first condition fires, again when a more severe one joins, and when its last one has ended. Evaluations are
@@ -25,7 +25,9 @@ from tailcut.observe.alerts.findings import CAUSES, Finding, Severity
 
 PENDING = 2
 QUIET = 10
-UNJUDGED = 2 * 24 * 60
+UNJUDGED: dict[Severity, int] = {"page": 6 * 60, "ticket": 2 * 24 * 60}
+"""As long as the longest windows of each: a model without requests for so long needs nobody at night."""
+
 MOST_ALARMS = 100
 """Alarms that may be active at once; conditions of further causes stay pending."""
 
@@ -186,7 +188,8 @@ class Alarms:
         else:
             is_quiet = is_gone or (finding is not None and finding.level == "good")
             condition.quiet, condition.unjudged = condition.quiet + 1 if is_quiet else 0, 0
-        if not condition.alarm or condition.quiet >= QUIET or condition.unjudged >= UNJUDGED:
+        is_over = condition.quiet >= QUIET or condition.unjudged >= UNJUDGED[condition.finding.severity]
+        if is_over or not condition.alarm:
             del self.memory.conditions[key]
 
     def _fire(self, now_s: float) -> list[Event]:

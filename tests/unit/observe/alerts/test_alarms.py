@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.observe.alerts.alarms import PENDING, QUIET, UNJUDGED, Alarm, Alarms, Memory
-from tailcut.observe.alerts.findings import Finding
+from tailcut.observe.alerts.alarms import PENDING, QUIET, Alarm, Alarms, Memory
+from tailcut.observe.alerts.findings import Finding, Severity
 from tailcut.observe.alerts.messages import log_line
 
 
@@ -48,18 +49,20 @@ def test_between_the_limits_nothing_begins_and_nothing_ends() -> None:
     assert len(alarms.active) == 1
 
 
-def test_what_is_not_judged_changes_nothing_for_two_days() -> None:
+@pytest.mark.parametrize(("severity", "hours"), [("page", 6), ("ticket", 48)])
+def test_what_is_not_judged_changes_nothing_for_hours(severity: Severity, hours: int) -> None:
     alarms = Alarms()
-    step(alarms, finding())
-    assert step(alarms, finding()) == [("firing", "errors")]
+    step(alarms, finding(severity=severity))
+    assert step(alarms, finding(severity=severity)) == [("firing", "errors")]
     for _ in range(QUIET - 1):
-        assert step(alarms, finding(level="good")) == []
-    for _ in range(UNJUDGED - 1):
+        assert step(alarms, finding(level="good", severity=severity)) == []
+    for _ in range(hours * 60 - 1):
         assert step(alarms) == []
-    assert step(alarms, finding(level="good")) == [("resolved", "errors")], "the tenth that was judged"
+    again = step(alarms, finding(level="good", severity=severity))
+    assert again == [("resolved", "errors")], "the tenth that was judged"
     for _ in range(2):
-        step(alarms, finding())
-    assert [step(alarms) for _ in range(UNJUDGED)][-2:] == [[], [("resolved", "errors")]]
+        step(alarms, finding(severity=severity))
+    assert [step(alarms) for _ in range(hours * 60)][-2:] == [[], [("resolved", "errors")]]
 
 
 def test_what_is_gone_is_resolved_as_if_it_were_good() -> None:
