@@ -140,11 +140,18 @@ class History:
         """
 
         def work(connection: sqlite3.Connection) -> tuple[int | None, int | None, int]:
-            both = "SELECT minute FROM latency UNION ALL SELECT minute FROM number"
+            # One table and one end at a time: SQLite then looks the row up, and reads no other.
             oldest, newest = (
-                connection.execute(f"SELECT {which}(minute) FROM ({both})").fetchone()[0] for which in ("min", "max")
+                [
+                    row[0]
+                    for table in ("latency", "number")
+                    for row in connection.execute(f"SELECT {which}(minute) FROM {table}")
+                    if row[0] is not None
+                ]
+                for which in ("min", "max")
             )
-            return oldest, newest, connection.execute("SELECT count(*) FROM instance").fetchone()[0]
+            instances = connection.execute("SELECT count(*) FROM instance").fetchone()[0]
+            return min(oldest, default=None), max(newest, default=None), instances
 
         oldest, newest, instances = self._file.read(work)
         return Description(
