@@ -36,10 +36,10 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0
 
-    def add(self, value: int) -> None:
-        """Count one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def add(self, value: int, times: int = 1) -> None:
+        """Count a value, so many times."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
     def add_all(self, places: Sequence[int], total: int) -> None:
         """Count values that were looked up already.

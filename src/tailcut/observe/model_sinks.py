@@ -44,11 +44,15 @@ class ModelSinks:
             # In the next turn: the reply of this request goes first.
             asyncio.get_running_loop().call_soon(self.flush)
 
+    @property
+    def wants_batches(self) -> bool:
+        """Whether anything wants more of a batch than its rows and duration."""
+        return bool(self._others.of_batches)
+
     def batch(self, batch: FinishedBatch) -> None:
         """Take a batch that ran."""
         self.metrics.on_batch(self._model, batch)
-        if self._others.of_batches:
-            self._others.batch(self._model, batch)
+        self._others.batch(self._model, batch)
 
     def switch(self, switch: VariantSwitch) -> None:
         """Take a switch; requests that ended before are handed over first."""
@@ -86,4 +90,7 @@ class VariantBatches:
     ) -> None:
         """Note a batch that ran."""
         self.busy_ns += duration_ns
+        if not self._sinks.wants_batches:
+            self._sinks.metrics.count_batch(rows, duration_ns)
+            return
         self._sinks.batch(FinishedBatch(self._variant, self._version, rows, duration_ns, inputs, outputs, entities))

@@ -37,7 +37,6 @@ class Recorder:
     """
 
     def __init__(self, window_s: float = 60.0) -> None:
-        self.batch_rows = Histogram(ROW_BOUNDS)
         self.batch_ns = Histogram()
         self.by_rows: dict[int, list[int]] = {}
         self.flush: Callable[[], None] = _nothing
@@ -94,8 +93,10 @@ class Recorder:
 
     def on_batch(self, model: str, batch: FinishedBatch) -> None:
         """Count one batch that ran."""
-        rows, duration_ns = batch.rows, batch.duration_ns
-        self.batch_rows.add(rows)
+        self.count_batch(batch.rows, batch.duration_ns)
+
+    def count_batch(self, rows: int, duration_ns: int) -> None:
+        """As ``on_batch``, where nobody else wants more of the batch."""
         self.batch_ns.add(duration_ns)
         counted = self.by_rows.get(rows)
         if counted is None:
@@ -119,6 +120,14 @@ class Recorder:
         self.flush()
         counts = self._stage_counts.reshape(_STAGES, _PLACES).tolist()
         return [_histogram(each, total) for each, total in zip(counts, self._stage_totals.tolist(), strict=True)]
+
+    @property
+    def batch_rows(self) -> Histogram:
+        """Histogram of batches by their rows."""
+        made = Histogram(ROW_BOUNDS)
+        for rows, (count, _) in self.by_rows.items():
+            made.add(rows, count)
+        return made
 
     @property
     def ended(self) -> dict[tuple[str, str], Histogram]:

@@ -29,7 +29,7 @@ class RequestContext:
         code: how it ended: "ok", or the error's; empty before.
         entities: a hash of the entity of each row that goes to the model, where drift is watched; else None.
         tracer: gives it its place in a trace; None where nothing is traced, and then the following stay as they are.
-        headers: of the request.
+        headers: of the request, where they name it or its trace.
         origin: finds its place in a trace, where somebody may ask for that before its end.
         groups: its feature groups: name, begin and end (nanoseconds; 0 for those of the stage), hits, misses, stale.
         batches: in which its rows ran: see ``BatchItem.batch``.

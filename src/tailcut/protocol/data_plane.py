@@ -26,6 +26,7 @@ from tailcut.protocol.auth import Guard
 from tailcut.protocol.bodies import Bodies
 from tailcut.protocol.encodings import decoded
 from tailcut.protocol.http import (
+    REQUEST_ID,
     TIMEOUT,
     Body,
     HeaderMap,
@@ -138,7 +139,9 @@ class ModelPlane:
         engine = self.engine
         context = engine.begin(route, start_ns or perf_counter_ns())
         if self._tracer is not None:
-            context.tracer, context.headers = self._tracer, headers
+            context.tracer = self._tracer
+            if "traceparent" in headers or REQUEST_ID in headers:  # else they would be kept in memory for nothing
+                context.headers = headers
         outcome = TailcutError.code
         try:
             answer = await work(context, headers, source)
