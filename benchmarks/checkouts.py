@@ -1,7 +1,7 @@
 """CPU time per request of this checkout beside an older commit, interleaved, with an A/A pair.
 
     python -m benchmarks.checkouts --old COMMIT [--rounds 9] [--seconds 3] [--connections 32] [--bounds]
-        [--models 50] [--set PATH=VALUE]
+        [--models 50] [--set PATH=VALUE] [--in-process]
 
 The model is the MLP of benchmarks.mlp, one row of 64 floats a request, as JSON and as a binary tensor. Three servers
 are up: the old commit's, this checkout's, and this checkout's again; wrk asks one after the other, in an order that
@@ -9,6 +9,7 @@ changes from round to round. A round's figure is the processor time of the serve
 With --bounds the first server has this checkout's code too and the second declares bounds of its input. With --models
 the first has this checkout's code and the model alone, the second so many models, of which one is asked. With --set the
 first has this checkout's code and the settings, such as observe.traces.enabled=false: what it costs without them.
+With --in-process there are no servers and no wrk: see ``benchmarks.in_process``. Its interval is a fifth as wide.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ def main() -> None:
     parser.add_argument("--bounds", action="store_true", help="what bounds of the input cost, instead of two commits")
     parser.add_argument("--models", type=int, default=0, help="what so many models cost, instead of two commits")
     parser.add_argument("--set", action="append", default=[], help="what a setting saves, instead of two commits")
+    parser.add_argument("--in-process", action="store_true", help="without sockets, through the ASGI application")
     arguments = parser.parse_args()
+    if arguments.in_process and arguments.models:
+        parser.error("--in-process is of one model: leave --models out")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         is_one_commit = arguments.bounds or arguments.models or arguments.set
@@ -66,6 +70,10 @@ def main() -> None:
         bounded = folder / "bounded.toml"
         bounded.write_text(MANIFEST.replace('name = "x", ', f'name = "x", {_BOUNDS}'))
         new = bounded if arguments.bounds else many(folder, arguments.models) if arguments.models else plain
+        if arguments.in_process:
+            sides = {"old": (old, plain, arguments.set), "new": (ROOT, new, []), "new again": (ROOT, new, [])}
+            report("in process", measure_in_process(sides, arguments.rounds))
+            return
         servers = {
             "old": stack.enter_context(server(old, plain, arguments.set)),
             "new": stack.enter_context(server(ROOT, new)),
@@ -160,6 +168,27 @@ def measure(
                 sys.exit(f"error: {name} did not answer\n\n{done}")
             if number:
                 found[name].append((cpu_s(process) - before) / requests * 1e6)
+    return found
+
+
+def measure_in_process(sides: Mapping[str, tuple[Path, Path, Sequence[str]]], rounds: int) -> dict[str, list[float]]:
+    """As ``measure``, each figure of a process of its own; ``sides`` have checkout, manifest and settings."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    names = list(sides)
+    for number in range(rounds):
+        turn = number % len(names)
+        for name in (*names[turn:], *names[:turn]):
+            code, manifest, settings = sides[name]
+            done = subprocess.run(
+                [sys.executable, str(ROOT / "benchmarks" / "in_process.py"), str(manifest), *settings],
+                env={**os.environ, "PYTHONPATH": str(code / "src")},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                sys.exit(done.stderr)
+            found[name].append(float(done.stdout))
     return found
 
 
