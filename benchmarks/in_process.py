@@ -74,8 +74,9 @@ async def main(manifest: str, settings: list[str]) -> None:
         application({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, sent.get, received.put)
     )
     await sent.put({"type": "lifespan.startup"})
-    if (await received.get())["type"] != "lifespan.startup.complete":
-        sys.exit("error: it did not start")
+    started = await received.get()
+    if started["type"] != "lifespan.startup.complete":
+        sys.exit(f"error: it did not start: {started.get('message')}")
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)  # as `tailcut serve` has it

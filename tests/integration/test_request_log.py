@@ -68,17 +68,21 @@ def test_a_log_is_replayed_to_the_routes_that_it_came_from(
     assert records[3].timings_ns["features"] > 0
 
     with Served(second, FEATURES + LOG.format(path="again", form="jsonl")) as server:
-        assert run(["load", f"http://127.0.0.1:{server.port}", "--replay", str(log), "--warmup", "0s"]) == 0
+        assert (
+            run(["load", f"http://127.0.0.1:{server.port}", "--replay", str(log), "--warmup", "0s", "--speed", "2"])
+            == 0
+        )
         server.signal()
         assert server.wait() == 0
     said = capsys.readouterr()
     assert "1 of 7 requests are left out" in said.err
+    assert f"(arrivals of {log} at 2 times their speed, seed 0, 0 s warm-up left out)" in said.out
     again = read_log(second / "again")
     sent = [record for record in records if record.code != "bad_request"]
     # Requests that come within a millisecond, on connections of their own, may change places.
     assert sorted(map(repr, map(asked, again))) == sorted(map(repr, map(asked, sent)))
     spans = [some[-1].time_ns - some[0].time_ns for some in (sent, again)]
-    assert spans[1] == pytest.approx(spans[0], abs=2e9)
+    assert spans[1] == pytest.approx(spans[0] / 2, abs=2e9)
 
 
 def test_a_kill_leaves_a_log_that_is_read(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ from tailcut.serving.deployment_loader import Opened, find_variant
 from tailcut.serving.host import Host
 from tailcut.serving.observation import check_observation
 
-LOADING = ("manifest", "artifact", "load")
-"""The steps before the first row: what fails here is the deployment's set-up and not an answer."""
+LOADING = ("manifest", "artifact", "load", "server")
+"""The steps that need no row: what fails here is the deployment's set-up and not an answer."""
 
 _PATIENCE_S = 30.0
 """For the first row: a cold database is slow once, which the SLO's timeout is not about."""
@@ -211,12 +211,7 @@ async def inspect(
     Args:
         models: all of them; one whose manifest cannot be read has failed.
         name: of the model that ``entity`` and ``row`` are for; see ``Inspection``.
-
-    Raises:
-        TailcutError: a file of tokens, the webhook's secret or the collector of traces cannot be used.
     """
-    Guard.of(models)
-    check_observation(models)
     host = Host(models)
     DataPlane(host)  # through which models ask each other for features
     found: list[Seen] = []
@@ -229,7 +224,22 @@ async def inspect(
             found.append(await _inspected(Inspection(host.engine(hosted.name), *mine)))
     finally:
         await host.stop(_STOP_S)
+    _try_server(models, found)
     return found
+
+
+def _try_server(models: HostManifest, found: list[Seen]) -> None:
+    """Read what a server of these models needs besides them; an error is that of the first model without one."""
+    try:
+        Guard.of(models)
+        check_observation(models)
+    except TailcutError as error:
+        for place, seen in enumerate(found):
+            if seen.error is None:
+                seen.report.ok = False
+                seen.report.failure = Failure("server", error.code, error.explained, error.hint)
+                found[place] = Seen(seen.report, "server", error)
+                return
 
 
 async def _inspected(inspection: Inspection) -> Seen:

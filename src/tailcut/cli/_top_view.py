@@ -13,6 +13,7 @@ from tailcut.observe.live.figures import AlertFigures, LookupFigures, ModelFigur
 
 _BAR = 24
 _BARS = "share of the mean"
+_FIGURE = 7
 _STATES = {"ready": "green", "failed": "red", "draining": "yellow", "loading": "yellow"}
 _COLOURS = ("blue", "cyan", "magenta", "green", "yellow", "red")
 
@@ -164,7 +165,9 @@ def _table(heads: Sequence[str], rows: Sequence[_Row], width: int) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     left = width
     for place, head in enumerate(heads):
-        left -= max([len(head), *(len(row[place]) for row in rows)]) + 3
+        # At least as wide as most figures are: a column does not come and go with its values.
+        least = _BAR if head == _BARS else _FIGURE if place else 0
+        left -= max([len(head), least, *(len(row[place]) for row in rows)]) + 3
         if left < -1 and place > 1:  # one space stands at either end, three between two columns
             break
         table.add_column(head, justify="right" if place and head != _BARS else "left", no_wrap=True)

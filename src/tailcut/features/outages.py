@@ -24,13 +24,14 @@ DATABASE = "features.database"
 
 @dataclass(slots=True)
 class _Outage:
+    """One outage; ``answered`` are calls between its failures, ``since`` those after the latest one."""
+
     began_s: float
     told_s: float
     failed_s: float
     failed: int = 0
     answered: int = 0
-    answers: bool = False
-    """Whether the latest call was answered."""
+    since: int = 0
 
 
 class Outages:
@@ -47,7 +48,7 @@ class Outages:
     def explains(self, group: Group) -> bool:
         """Whether a call of this group that is not answered in time belongs to an outage of the database."""
         outage = self._outages.get(self._database)
-        return outage is not None and not outage.answers and not group.spec.function
+        return outage is not None and not outage.since and _asks_database(group)
 
     def failed(self, group: Group, failure: Failure, now_s: float) -> None:
         """Note a call that failed as a whole.
@@ -57,51 +58,56 @@ class Outages:
         """
         place = self._database if failure.unreachable else _place(group)
         outage = self._outages.get(place)
+        if outage is not None and outage.since and now_s - outage.failed_s >= _QUIET_S:
+            self._end(place, outage)
+            outage = None
         if outage is None:
             outage = self._outages[place] = _Outage(now_s, now_s, now_s)
-            what = "cannot be reached" if failure.unreachable else "fails"
-            _log.warning(
-                "%s %s: %s; cached values are served for their ttl and stale_for, then requests get %s; %s",
-                place,
-                what,
-                failure.message,
-                "500 feature_failed" if failure.misfit else "503 feature_unavailable",
-                _way_out(failure),
-            )
+            _tell_begin(place, failure)
+        outage.answered += outage.since
+        outage.since = 0
         outage.failed += 1
         outage.failed_s = now_s
-        outage.answers = False
         if now_s - outage.told_s >= _INTERVAL_S:
             outage.told_s = now_s
-            _log.warning(
-                "%s has failed for %.0f s: %s, the latest: %s",
-                place,
-                now_s - outage.began_s,
-                _calls(outage),
-                failure.message,
-            )
+            _log.warning("%s has failed for %s, the latest: %s", place, _figures(outage), failure.message)
 
     def answered(self, group: Group, now_s: float) -> None:
         """Note a call that was answered."""
         if not self._outages:
             return
-        for place in (_place(group), *(() if group.spec.function else (self._database,))):
+        for place in (_place(group), *((self._database,) if _asks_database(group) else ())):
             outage = self._outages.get(place)
-            if outage is None:
-                continue
-            if now_s - outage.failed_s < _QUIET_S:
-                outage.answered += 1
-                outage.answers = True
-                continue
-            del self._outages[place]
-            lasted_s = outage.failed_s - outage.began_s
-            _log.warning("%s answers again: it failed for %.1f s, %s", place, lasted_s, _calls(outage))
+            if outage is not None:
+                outage.since += 1
+                if now_s - outage.failed_s >= _QUIET_S:
+                    self._end(place, outage)
+
+    def _end(self, place: str, outage: _Outage) -> None:
+        del self._outages[place]
+        _log.warning("%s answers again: it had failed for %s", place, _figures(outage))
 
 
-def _calls(outage: _Outage) -> str:
-    """Return how many calls failed, and of how many where others were answered meanwhile."""
+def _tell_begin(place: str, failure: Failure) -> None:
+    _log.warning(
+        "%s %s: %s; cached values are served for their ttl and stale_for, then requests get %s; %s",
+        place,
+        "cannot be reached" if failure.unreachable else "fails",
+        failure.message,
+        "500 feature_failed" if failure.misfit else "503 feature_unavailable",
+        _way_out(failure),
+    )
+
+
+def _figures(outage: _Outage) -> str:
+    """Return how long it lasted and how many calls failed; of how many, where others were answered meanwhile."""
     total = outage.failed + outage.answered
-    return f"{outage.failed} of {total} calls" if outage.answered else f"{outage.failed} calls"
+    failed = f"{outage.failed} of {total}" if outage.answered else str(outage.failed)
+    return f"{outage.failed_s - outage.began_s:.1f} s ({failed} call{'s' if total > 1 else ''})"
+
+
+def _asks_database(group: Group) -> bool:
+    return bool(group.spec.sql or group.spec.preload_sql)
 
 
 def _way_out(failure: Failure) -> str:

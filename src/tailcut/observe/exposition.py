@@ -44,10 +44,12 @@ BATCH_SECONDS = histogram("tailcut_batch_seconds", "Batch duration.")
 LOOP_LAG = histogram("tailcut_loop_lag_seconds", "Event loop lag.", of_host=True)
 SOURCE_ERRORS = counter(
     "tailcut_metric_source_errors",
-    "Times that a part of the server could not tell its metrics; the others are shown all the same, and the log has "
-    "the first error.",
+    "Errors of metric sources while /metrics was rendered: what the source has not yielded is missing on the page, and "
+    "the log has each error once.",
     of_host=True,
 )
+
+_MOST_LOGGED = 64
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -76,6 +78,7 @@ class Exposition:
         self._loop_lag = loop_lag
         self._sources = list(sources)
         self._failed = 0
+        self._logged: set[str] = set()
         self._registry = CollectorRegistry()
         self._registry.register(self)
         # Open files and their limit, memory, CPU: under the names that every dashboard knows.
@@ -110,9 +113,9 @@ class Exposition:
         models = list(self._models())
         yield from self._of_models(models)
         yield from self._of_loop()
-        told = [each._replace(source=partial(self._told_by, each.source)) for each in models]
-        others: list[Source] = [partial(self._told_by, each) for each in self._sources]
-        yield from self._of_sources(told, [*others, self._errors])
+        isolated = [each._replace(source=partial(self._isolated, each.source)) for each in models]
+        others: list[Source] = [partial(self._isolated, each) for each in self._sources]
+        yield from self._of_sources(isolated, [*others, self._errors])
 
     @staticmethod
     def _of_models(models: Iterable[ModelSeries], *, latencies: bool = True) -> Iterator[Family]:
@@ -149,14 +152,16 @@ class Exposition:
                 family.add_metric(list(labels.values()), sample.value)
         yield from families.values()
 
-    def _told_by(self, source: Source) -> Iterator[Sample]:
-        """Yield what a source tells; where it raises, what it had told before stays."""
+    def _isolated(self, source: Source) -> Iterator[Sample]:
+        """Yield what a source yields; an error ends it, and no other source."""
         try:
             yield from source()
         except Exception as error:
-            if not self._failed:
-                log.error("a part of /metrics is missing: a source of it failed", exc_info=error)
             self._failed += 1
+            said = f"{type(error).__name__}: {error}"
+            if said not in self._logged and len(self._logged) < _MOST_LOGGED:
+                self._logged.add(said)
+                log.error("a part of /metrics is missing: one of its sources failed", exc_info=error)
 
     def _errors(self) -> Iterator[Sample]:
         yield SOURCE_ERRORS(self._failed)

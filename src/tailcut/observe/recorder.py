@@ -96,7 +96,7 @@ class Recorder:
         self.count_batch(batch.rows, batch.duration_ns)
 
     def count_batch(self, rows: int, duration_ns: int) -> None:
-        """As ``on_batch``, where nobody else wants more of the batch."""
+        """Count one batch by its rows and duration, as ``on_batch`` does."""
         self.batch_ns.add(duration_ns)
         counted = self.by_rows.get(rows)
         if counted is None:

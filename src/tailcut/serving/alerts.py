@@ -52,7 +52,11 @@ def open_alerts(
         Sources(probe, history, server_key(manifest), slow=slow, moved=moved, served=served),
         state_file=None if history is None else _state_file(manifest, history.path),
         webhook=Webhook(_target(manifest, environment)) if settings.webhook else None,
-        labels={"server": manifest.name, "host": socket.gethostname(), "port": str(manifest.server.port)},
+        labels={
+            "server": manifest.observe.history.server or manifest.name,
+            "host": socket.gethostname(),
+            "port": str(manifest.server.port),
+        },
         models=models,
         memory_bytes=memory_bytes(),
         most_descriptors=float("inf") if most == resource.RLIM_INFINITY else most,

@@ -153,15 +153,15 @@ class StoreWriter:
                 return
             before, self._figures = self._figures.failure, self._figures._replace(failure=said)
         if said != before:
+            setting = file.schema.setting
+            hint = f"; free space, or set {setting} to a path that can be written" if setting else ""
             log.warning(
                 "the %s at %s cannot be written: %s; up to %d rows wait in memory, then the oldest are dropped%s",
                 file.schema.what,
                 file.path,
                 said,
                 self._most_pending,
-                f"; free space, or set {file.schema.setting} to a path that can be written"
-                if file.schema.setting
-                else "",
+                hint,
             )
 
     def _drop(self, file: SqliteFile, wrong: tuple[Work, int], error: Exception) -> None:

@@ -320,6 +320,9 @@ def test_a_model_of_text_is_shown_its_row(folder: Path, check: Check) -> None:
 )
 def test_what_a_server_could_not_start_with_is_found(check: Check, folder: Path, more: str, said: str) -> None:
     write(folder, more=more)
-    code, out, err = check()
-    assert (code, out) == (ExitCode.NOT_STARTED, "")
+    code, out, err = check("--json")
+    assert code == ExitCode.NOT_STARTED
+    seen = json.loads(out)
+    assert (seen["ok"], seen["failure"]["step"]) == (False, "server")
+    assert seen["outputs"], "the model was tried all the same"
     assert said in err

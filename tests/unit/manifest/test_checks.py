@@ -183,14 +183,14 @@ OVERRIDES = [
     ("observe.alerts.p95_growth=0", "observe.alerts.p95_growth is 0, which every fluctuation exceeds", "0.1"),
     ("observe.alerts.leak_growth=0", "observe.alerts.leak_growth is 0, which every fluctuation exceeds", "0.1"),
     (
-        "drift.window=1s",
-        "drift.window: 1s is below 1m: too few rows for a distribution",
+        "drift.window=10ms",
+        "drift.window: 10ms is below 1s: too few rows for a distribution",
         'write the period of your traffic\'s rhythm, such as "1d" or "7d"',
     ),
     ("drift.psi=1e400", "drift.psi: inf is not a number above 0 and at most 10", ""),
     (
         "request_log.rotate_size=1",
-        "request_log.rotate_size is 1B, below 64KiB: nearly every request would have a file of its own",
+        "request_log.rotate_size is 1B, below 64KiB: few requests would fit into a file",
         '"64MiB"',
     ),
     ("request_log.rotate_age=1ms", "request_log.rotate_age is 1ms, below 1s", '"1h"'),

@@ -316,6 +316,8 @@ def test_what_the_environment_says_wrongly_is_a_warning(caplog: pytest.LogCaptur
         caplog.clear()
         assert settings(environment) is None
         assert "traces are not exported" in caplog.text
+    settings({"OTEL_EXPORTER_OTLP_ENDPOINT": "nonsense"})
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT is 'nonsense': " in caplog.text, "as it was set, without the path that is added"
 
 
 def test_the_resource_is_named_by_the_environment() -> None:

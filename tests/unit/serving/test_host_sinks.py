@@ -15,9 +15,11 @@ class Notes:
         self.requests: list[tuple[str, str, str, str]] = []
         self.batches: list[tuple[str, str, int, int, int]] = []
         self.switches: list[tuple[str, str]] = []
+        self.has_headers: list[bool] = []
 
     def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         self.requests += [(model, each.route, each.code, each.variant) for each in requests]
+        self.has_headers += [each.headers is not None for each in requests]
 
     def on_batch(self, model: str, batch: FinishedBatch) -> None:
         self.batches.append((model, batch.variant, batch.rows, len(batch.inputs), len(batch.outputs)))
@@ -53,5 +55,18 @@ def test_what_ended_last_is_received_before_the_server_has_stopped(tmp_path: Pat
             await client.infer("a")
         await client.app.stop()
         assert len(notes.requests) == 3
+
+    asyncio.run(main())
+
+
+def test_headers_are_kept_only_where_they_name_a_request_or_its_trace(tmp_path: Path) -> None:
+    async def main() -> None:
+        notes = Notes()
+        async with running_host(add_models(tmp_path, a=1.0)) as client:
+            client.host.sinks.add(notes)
+            for name in ("x-other", "x-request-id", "traceparent"):
+                await client.post("/v2/models/a/infer", {"inputs": []}, {name: "any"})
+            await until(lambda: len(notes.requests) == 3)
+            assert notes.has_headers == [False, True, True]
 
     asyncio.run(main())

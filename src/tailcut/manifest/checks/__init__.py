@@ -25,7 +25,7 @@ REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\
 
 _WRITE_REFERENCE = "write 'package.module:callable'"
 
-_SHORTEST_DRIFT_S = 60.0
+_SHORTEST_DRIFT_S = 1.0
 _MOST_EXECUTORS = 1024
 """More than any machine has cores for: a slip of the pen, which would open models until memory ends."""
 
@@ -150,7 +150,7 @@ def _drift(deployment: Deployment) -> Iterator[ManifestError]:
     drift = deployment.drift
     if drift.window_s < _SHORTEST_DRIFT_S:
         yield ManifestError(
-            f"drift.window: {format_duration(drift.window_s)} is below 1m: too few rows for a distribution",
+            f"drift.window: {format_duration(drift.window_s)} is below 1s: too few rows for a distribution",
             hint='write the period of your traffic\'s rhythm, such as "1d" or "7d"',
         )
     if drift.min_effect >= 1:

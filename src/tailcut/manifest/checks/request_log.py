@@ -27,7 +27,7 @@ def request_log_problems(deployment: Deployment) -> Iterator[ManifestError]:
     if 0 < log.rotate_size_bytes < _LEAST_BYTES:
         yield ManifestError(
             f"request_log.rotate_size is {format_size(log.rotate_size_bytes)}, below {format_size(_LEAST_BYTES)}: "
-            "nearly every request would have a file of its own",
+            "few requests would fit into a file",
             hint='write for example "64MiB"',
         )
     if 0 < log.rotate_age_s < _LEAST_AGE_S:

@@ -12,6 +12,11 @@ from tailcut.errors import ManifestError
 from tailcut.manifest.schema import Alerts, Deployment, History
 
 _LEAST_KEPT_S, _LEAST_BYTES = 3600, 1024 * 1024
+_GROWTHS = {
+    "p95_growth": {"p95_growth"},
+    "leak_growth": {"memory_leak", "descriptor_leak", "thread_leak", "gpu_memory_leak"},
+}
+"""Settings of a growth, and the alerts that they are of."""
 _ORIGIN = re.compile(r"\*|https?://[^/\s@?#]+")
 """Source: RFC 6454, 6.2: a scheme, a host and a port or none; no path."""
 
@@ -99,8 +104,8 @@ def _alert_problems(alerts: Alerts) -> Iterator[ManifestError]:
             f"observe.alerts.window is {format_duration(alerts.window_s)}; it must be between 1m and 1h",
             hint="leave it out for 15m",
         )
-    for name in ("p95_growth", "leak_growth"):
-        if not getattr(alerts, name):
+    for name, judged in _GROWTHS.items():
+        if not getattr(alerts, name) and not judged <= set(alerts.off):
             yield ManifestError(
                 f"observe.alerts.{name} is 0, which every fluctuation exceeds",
                 hint="leave it out, write for example 0.1, or switch the alert off in observe.alerts.off",

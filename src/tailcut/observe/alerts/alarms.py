@@ -26,7 +26,7 @@ from tailcut.observe.alerts.findings import CAUSES, Finding, Severity
 PENDING = 2
 QUIET = 10
 UNJUDGED: dict[Severity, int] = {"page": 6 * 60, "ticket": 2 * 24 * 60}
-"""As long as the longest windows of each: a model without requests for so long needs nobody at night."""
+"""A page ends after its longest window, 6 hours: a model without requests for so long wakes no one."""
 
 MOST_ALARMS = 100
 """Alarms that may be active at once; conditions of further causes stay pending."""
@@ -128,15 +128,24 @@ class Alarms:
     """The alarms of a server. For one thread.
 
     Args:
-        memory: of an earlier run.
         slowest: returns an alarm's slowest kept requests; called when the alarm is sent.
         server: identifies this server in alarm ids, so that two servers never share one.
     """
 
-    def __init__(self, memory: Memory | None = None, slowest: Slowest = _none, server: str = "") -> None:
+    def __init__(self, slowest: Slowest = _none, server: str = "") -> None:
         self._server = server
-        self.memory = Memory() if memory is None else memory
+        self.memory = Memory()
         self._slowest = slowest
+
+    def adopt(self, memory: Memory) -> None:
+        """Go on with the alarms of an earlier run; what this one has judged itself stays.
+
+        An alarm of which every condition has begun anew here is resolved with the next evaluation.
+        """
+        own = self.memory
+        own.conditions = memory.conditions | own.conditions
+        own.alarms = memory.alarms | own.alarms
+        own.resolved = [*memory.resolved, *own.resolved][-_KEPT_RESOLVED:]
 
     def update(self, findings: Iterable[Finding], now_s: float, gone: Gone = _never) -> list[Event]:
         """Take the findings of one evaluation; return what is to be told.

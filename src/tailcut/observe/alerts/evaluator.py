@@ -157,7 +157,7 @@ class Alerts:
         limits = (MEMORY, memory_bytes or float("inf")), (DESCRIPTORS, most_descriptors)
         self._levels = {each.alert: Levels(each, dict(limits).get(each, float("inf"))) for each in _LEVELS}
         self._figures: Figures | None = None
-        self._alarms = Alarms()
+        self._alarms = Alarms(self._slowest, "\0".join(self._labels.values()))
         self._outbox: list[Event] = []
         self._state = AlertsState()
         self._logged: set[str] = set()
@@ -228,12 +228,7 @@ class Alerts:
 
     def restore(self) -> None:
         """Read what was kept: alarms that fire, messages that wait, counts of the history."""
-        kept = self._file.read()
-        self._alarms = Alarms(kept.memory, self._slowest, "\0".join(self._labels.values()))
-        self._outbox = kept.outbox[-_MOST_OUTBOX:]
-        if self._webhook is not None:
-            for event in self._outbox:
-                self._webhook.submit(message_of(event, self._labels))
+        self._take_over()
         self._show()
         self._backfill()
 
@@ -250,6 +245,8 @@ class Alerts:
 
     def evaluate(self) -> list[Event]:
         """Take the snapshots that were received, evaluate, tell what changed; returns it."""
+        if not self._file.is_open:
+            self._take_over()
         while self._snapshots:
             self._take(self._snapshots.popleft())
         now_s = self._wall_s()
@@ -366,6 +363,17 @@ class Alerts:
             if row.model:
                 self._models.setdefault(row.model)
             self._count(row.start_s // 60, row.model, row.name, row.labels, row.value)
+
+    def _take_over(self) -> None:
+        """Go on with the alarms that were kept, once the server that kept them has ended."""
+        kept = self._file.open()
+        if kept is None:
+            return
+        self._alarms.adopt(kept.memory)
+        self._outbox = [*kept.outbox, *self._outbox][-_MOST_OUTBOX:]
+        if self._webhook is not None:
+            for event in kept.outbox:
+                self._webhook.submit(message_of(event, self._labels))
 
     def _slowest(self, alarm: Alarm) -> Sequence[tuple[str, float]]:
         since_s = alarm.since_s - _SLOWEST_WITHIN_S

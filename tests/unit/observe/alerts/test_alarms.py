@@ -150,7 +150,8 @@ def test_a_restart_sends_nothing_again() -> None:
     for _ in range(3):
         step(alarms, finding(), finding("p95_growth", place="infer"))
     kept = msgspec.json.decode(msgspec.json.encode(alarms.memory), type=Memory)
-    again = Alarms(kept)
+    again = Alarms()
+    again.adopt(kept)
     assert again.active == alarms.active
     assert step(again, finding(), finding("p95_growth", place="infer")) == []
     good = finding(level="good"), finding("p95_growth", level="good", place="infer")
@@ -184,7 +185,9 @@ def test_every_alarm_is_told_once_and_resolved_once(minutes: list[dict[Any, Any]
     for minute, levels in enumerate([*minutes, *[all_good] * QUIET]):
         found = [finding(a, level, model=model, place=place) for (a, model), (level, place) in levels.items()]
         if restarts:
-            alarms = Alarms(msgspec.json.decode(msgspec.json.encode(alarms.memory), type=Memory))
+            kept = msgspec.json.decode(msgspec.json.encode(alarms.memory), type=Memory)
+            alarms = Alarms()
+            alarms.adopt(kept)
         for event in alarms.update(found, 60.0 * minute):
             assert event.id not in sent
             sent.add(event.id)

@@ -225,7 +225,7 @@ def test_a_damaged_state_begins_anew_and_one_that_cannot_be_written_stops_nothin
     assert caplog.text.count("is not kept") == 1
 
 
-def test_a_second_server_with_the_same_name_and_port_leaves_the_state_of_the_first_alone(
+def test_a_second_server_takes_the_alarms_over_when_the_first_one_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
@@ -233,13 +233,38 @@ def test_a_second_server_with_the_same_name_and_port_leaves_the_state_of_the_fir
     for _ in range(2):
         minute(first, clock, 100, 0)
     second = made(clock, tmp_path)
-    assert "observe.history.server" in caplog.text
-    assert active(second) == set()
     for _ in range(2):
-        minute(second, clock, 100, 100)
+        assert minute(second, clock, 100, 100) == []
+    assert caplog.text.count("observe.history.server") == 1
+    assert active(second) == set()
     first.close(0.0)
+    first.close(0.0)
+    assert minute(second, clock, 100, 50) == []
+    assert active(second) == {("burn_rate", "m")}, "it is the alarm of the first, and is not sent again"
     second.close(0.0)
     assert active(made(clock, tmp_path)) == {("burn_rate", "m")}
+
+
+def test_a_server_that_is_closed_and_still_evaluates_leaves_the_state_alone(tmp_path: Path) -> None:
+    clock = Clock()
+    first = made(clock, tmp_path)
+    first.close(0.0)
+    minute(first, clock, 100, 0)
+    second = made(clock, tmp_path)
+    for _ in range(2):
+        minute(second, clock, 100, 0)
+    assert json.loads((tmp_path / "alerts.json").read_bytes())["memory"]["alarms"], "the second has the file"
+
+
+def test_a_state_that_cannot_be_locked_is_used_all_the_same(tmp_path: Path) -> None:
+    clock = Clock()
+    (tmp_path / "alerts.lock").mkdir()
+    for _ in range(2):
+        alerts = made(clock, tmp_path)
+        for _ in range(2):
+            minute(alerts, clock, 100, 0)
+        assert active(alerts) == {("burn_rate", "m")}
+        alerts.close(0.0)
 
 
 def slow_week(clock: Clock, factor: float, week_s: int = WEEK_S) -> Past:
