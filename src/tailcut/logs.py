@@ -10,6 +10,7 @@ import json
 import logging
 import logging.config
 import os
+import re
 import sys
 import threading
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ _ATTRIBUTES = ("request_id", "incident", "code")
 """Of a record, written where it has them (``extra=`` of the logging functions)."""
 
 _HINT = "\n\nhint: "
+_BREAKS = re.compile(r"\s*[\r\n]+\s*")
 _STDERR = 2
 
 
@@ -47,7 +49,7 @@ class _ModelFormatter(logging.Formatter):
         return str(getattr(record, "model", "")) or model.get() or self._name
 
     def _message(self, record: logging.LogRecord) -> str:
-        """Return the message on one line, an error's hint included."""
+        """Return the message, an error's hint included."""
         return record.getMessage().strip().replace(_HINT, "; hint: ")
 
 
@@ -75,7 +77,9 @@ class TextFormatter(_ModelFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return time, level, model, logger and message; the request's id at the end."""
-        line = f"{_time(record)} {record.levelname:<7} {self._model_of(record)} {record.name}: {self._message(record)}"
+        # A line break of a user's exception would begin a line without time and level.
+        message = _BREAKS.sub(" ", self._message(record))
+        line = f"{_time(record)} {record.levelname:<7} {self._model_of(record)} {record.name}: {message}"
         if found := _known(record).get("request_id"):
             line += f" [request {found}]"
         if record.exc_info and record.exc_info[0] is not None:

@@ -75,10 +75,10 @@ def test_a_record_is_one_object_with_its_error_in_fields(tmp_path: Path) -> None
 def test_text_has_time_level_model_logger_and_the_requests_id(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with configured(log, "text"):
-        logging.getLogger("mine").warning("slow\n\nhint: wait", extra={"request_id": "r1"})
+        logging.getLogger("mine").warning("slow\r\n and\nlate\n\nhint: wait", extra={"request_id": "r1"})
     line = log.read_text()
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING risk mine: slow; hint: wait \[request r1\]\n", line
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING risk mine: slow and late; hint: wait \[request r1\]\n", line
     )
 
 

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -35,6 +36,7 @@ from tailcut.features.sources.base import (
     ModelDown,
     ModelMisfit,
     SourceContext,
+    SourceDown,
     SourceError,
     SourceShed,
     SourceUnreachable,
@@ -271,7 +273,9 @@ class Calls:
             answers: list[Answer] = task.result()
             return answers
         except SourceError as error:
-            return _failure(error)
+            failure = _failure(error)
+            of_user = group.spec.function and not isinstance(error, SourceDown)
+            return replace(failure, cause=error.__cause__) if of_user else failure
         except Exception as error:
             if not group.failures:  # the first in a row
                 _log.exception('feature group "%s": unexpected error', group.name)

@@ -49,6 +49,8 @@ class Failure:
     """The way out, where there is one of its own."""
     misfit: bool = False
     """Whether the group asks for what its model does not take or give."""
+    cause: BaseException | None = None
+    """What the user's own function raised, for the log."""
 
 
 Outcome = Entry | Failure

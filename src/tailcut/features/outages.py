@@ -96,6 +96,7 @@ def _tell_begin(place: str, failure: Failure) -> None:
         failure.message,
         "500 feature_failed" if failure.misfit else "503 feature_unavailable",
         _way_out(failure),
+        exc_info=failure.cause,
     )
 
 

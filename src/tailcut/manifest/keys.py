@@ -122,10 +122,11 @@ def expected(kind: inspect.Type) -> str:
         case inspect.IntType() | inspect.FloatType():
             words = ("an integer" if isinstance(kind, inspect.IntType) else "a number") + _limits(kind)
         case inspect.StrType():
-            is_name = kind.pattern == NAME_PATTERN
-            words = (
-                "a name (letters, digits, '_', '-' and '.', starting with a letter or digit)" if is_name else "a string"
-            )
+            words = "a string"
+            if kind.pattern is not None and kind.pattern.startswith(NAME_PATTERN):
+                words = "a name (letters, digits, '_', '-' and '.', starting with a letter or digit)"
+            if kind.max_length is not None:
+                words += f" of at most {kind.max_length} characters"
         case inspect.BoolType():
             words = "true or false"
         case inspect.LiteralType():

@@ -12,6 +12,7 @@ GET  /ui and what it shows, see ``ui.routes``
 from __future__ import annotations
 
 from time import perf_counter_ns
+from urllib.parse import unquote
 
 from tailcut import logs
 from tailcut.errors import MethodNotAllowed, NotFound, Shed, TailcutError
@@ -110,8 +111,8 @@ class Application:
             NotReady: it is one of a model that could not be loaded.
         """
         parts = path.split("/")
-        if parts[1:3] == ["debug", "requests"] and len(parts) == 4:
-            return self._requests.of_request(parts[3])
+        if parts[1:3] == ["debug", "requests"] and len(parts) > 3:
+            return self._requests.of_request(unquote("/".join(parts[3:])))
         if parts[1:2] == ["ui"] and (shown := self._ui.find(method, path)) is not None:
             return shown
         if parts[1:4] == ["v2", "repository", "models"] and len(parts) > 4:

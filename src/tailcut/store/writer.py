@@ -60,6 +60,7 @@ class StoreWriter:
         self._figures = WriterFigures()
         self._failures = 0
         self._thread: Thread | None = None
+        self._file: SqliteFile | None = None
 
     @property
     def figures(self) -> WriterFigures:
@@ -91,8 +92,12 @@ class StoreWriter:
         if self._thread is not None:
             self._thread.join(timeout_s)
         with self._changed:
+            lost = self._pending_rows
             while self._pending:
                 self._count(dropped=self._popped())
+        if lost and self._file is not None:
+            file = self._file
+            log.warning("the %s at %s: %d rows were not written before the stop", file.schema.what, file.path, lost)
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until what was submitted has been tried; whether it has within ``timeout_s``. For tests."""
@@ -100,7 +105,7 @@ class StoreWriter:
             return self._changed.wait_for(lambda: not (self._fresh or self._writing), timeout_s)
 
     def _run(self) -> None:
-        file = self._make_file()
+        file = self._file = self._make_file()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._fresh)

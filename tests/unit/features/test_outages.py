@@ -100,6 +100,21 @@ def test_a_failure_long_after_the_answer_begins_another_outage(caplog: pytest.Lo
     assert ended.endswith("answers again: it had failed for 0.0 s (1 call)")
     assert "fails: " in second
     assert "another cause" in second
+    assert "raise ConnectionRefusedError" not in caplog.text, "what it could not reach is not where the fault is"
+
+
+def test_what_a_users_function_raises_is_logged_with_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def source(keys: list[tuple[int, ...]], context: object) -> list[dict[str, int]]:
+        raise ValueError("of the user")
+
+    async def test(service: FeatureService, clock: FakeClock) -> None:
+        for number in range(3):
+            assert not await ask(service, clock, number)
+            clock.advance(1.0)
+
+    run(test, features(group()), {"g": source})
+    assert caplog.text.count("Traceback") == 1
+    assert 'raise ValueError("of the user")' in caplog.text
 
 
 @pytest.mark.parametrize("other", [{"function": "m:f"}, {"function": "", "model": "embedder"}])

@@ -112,11 +112,11 @@ ERROR = 'tailcut_alerts{alert="errors", model="m", severity="page", instance="i"
 EVALUATED = 'tailcut_alert_evaluations_total{outcome="ok", instance="i"}'
 
 CASES = [
-    Case("TailcutBurnRate 1h", objective(0.80, 80), 75, burn("1h", "page"), says="80% of the requests of 1h"),
+    Case("TailcutBurnRate 1h", objective(0.80, 80), 75, burn("1h", "page"), says="80% of the requests of the last 1h"),
     Case("TailcutBurnRate 1h", objective(0.60, 80), 75, None),
     Case("TailcutBurnRate 1h", objective(0.80, 80, then=" 1600+100x20"), 95, None, says="it is over"),
     Case(
-        "TailcutBurnRate 1h", objective(0.02, 80, "errors"), 75, burn("1h", "page", "errors"), says="was not answered"
+        "TailcutBurnRate 1h", objective(0.02, 80, "errors"), 75, burn("1h", "page", "errors"), says="were not answered"
     ),
     Case("TailcutBurnRate 1h", objective(0.009, 80, "errors"), 75, None),
     Case("TailcutBurnRate 6h", objective(0.40, 400), 390, burn("6h", "page")),

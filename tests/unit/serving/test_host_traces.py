@@ -133,13 +133,15 @@ def test_failed_requests_are_shown_to_managers_only(tmp_path: Path) -> None:
             missing = await client.request("GET", "/debug/requests/x", headers=MANAGES)
             assert missing.status == 404
             assert "flag 01" in missing.json["hint"]
-            await client.post("/v2/models/a/infer", GOOD, {"traceparent": parent(5), "x-request-id": "seen"})
-            await found(client, "seen")
+            await client.post("/v2/models/a/infer", GOOD, {"traceparent": parent(5), "x-request-id": "seen/17%"})
+            await found(client, "seen/17%")
             reply = await client.request("GET", f"/debug/requests/{5:032x}", headers=MANAGES)
             shown = msgspec.json.decode(reply.body, type=FoundTrace)
-            assert shown == client.host.observed.traces.find("seen")
+            assert shown == client.host.observed.traces.find("seen/17%")
+            for path in ("seen%2F17%25", "seen/17%25"):
+                assert (await client.request("GET", f"/debug/requests/{path}", headers=MANAGES)).status == 200
             listed = (await client.request("GET", "/debug/requests", headers=MANAGES)).json
-            assert [each["request_id"] for each in listed["slowest"]] == ["seen"]
+            assert [each["request_id"] for each in listed["slowest"]] == ["seen/17%"]
             assert listed["failed"] == []
 
     asyncio.run(main())

@@ -51,6 +51,15 @@ def test_what_cannot_be_written_waits_and_is_written_later(tmp_path: Path, caplo
     assert "is written again" in caplog.text
 
 
+def test_rows_that_are_lost_at_the_stop_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "state"
+    folder.write_text("a file where the folder should be")
+    writer = StoreWriter(lambda: SqliteFile(folder / "history.sqlite", SCHEMA))
+    writer.submit(adding("one"), 7)
+    writer.close(10.0)
+    assert f"{folder / 'history.sqlite'}: 7 rows were not written before the stop" in caplog.text
+
+
 def test_a_file_that_is_locked_for_long_makes_nobody_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "history.sqlite"
     writer = StoreWriter(lambda: SqliteFile(path, SCHEMA, busy_s=0.01))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from tailcut.common.units import Duration, Share, Size
-from tailcut.manifest.section import Section
+from tailcut.manifest.section import NAME_PATTERN, Section
 
 AlertName = Literal[
     "p95_growth",
@@ -54,7 +54,8 @@ class History(Section, frozen=True, kw_only=True):
         Meta(
             description="name that tells this server's rows and alarms from those of others that write the same file, "
             "the same after a restart; empty: the name of the model or host, and server.port",
-            pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})?$",
+            pattern=f"{NAME_PATTERN}|^\\Z",
+            max_length=100,
             examples=["risk-eu-1"],
         ),
     ] = ""

@@ -15,6 +15,7 @@ from tailcut.observe.alerts.findings import Finding, Level, Severity
 from tailcut.observe.alerts.likely_place import likely_place
 from tailcut.observe.alerts.minute_counts import Key, MinuteCounts
 from tailcut.observe.alerts.series import SLO_GOOD, SLO_REQUESTS
+from tailcut.observe.latency_figures import ERRORS
 
 
 class BurnWindow(NamedTuple):
@@ -46,9 +47,9 @@ def windows_for(budget: float) -> list[BurnWindow]:
 
 
 def find_burn_rates(evidence: Evidence) -> Iterator[Finding]:
-    """Yield a finding per objective and severity, of the windows that burn fastest against their factor."""
+    """Yield a finding per objective and severity: of the windows that are bad, those with the largest factor."""
     for model in evidence.models:
-        place: str | None = None
+        places: dict[bool, str] = {}
         keys = evidence.counts.keys(SLO_REQUESTS, model)
         for key in keys:
             budget = 1 - float(key.label("objective"))
@@ -58,16 +59,25 @@ def find_burn_rates(evidence: Evidence) -> Iterator[Finding]:
                 found = [_judge(evidence, key, budget, window) for window in windows]
                 if not found:
                     continue
-                worst = max(found, key=lambda each: (_ORDER[each[0]], each[1] / each[2].factor))
-                if worst[0] != "good" and place is None:
-                    # An objective counts a shed request as bad.
-                    place = likely_place(evidence.counts, model, errors=key.label("slo") == "errors", shed=True)
-                yield _finding(model, key, worst, place or "")
+                worst = max(found, key=lambda each: (_ORDER[each[0]], each[2].factor))
+                place = ""
+                if worst[0] != "good":
+                    errors = _is_by_errors(evidence.counts, key, keys, worst[2].short)
+                    if errors not in places:  # an objective counts a shed request as bad
+                        places[errors] = likely_place(evidence.counts, model, errors=errors, shed=True)
+                    place = places[errors]
+                yield _finding(model, key, worst, place)
 
 
 def _has_requests(counts: MinuteCounts, keys: Sequence[Key], minutes: int) -> bool:
     """Whether there is anything to judge by. Objectives count the same requests: one without any is of the past."""
     return any(counts.sum(key, minutes) for key in keys)
+
+
+def _is_by_errors(counts: MinuteCounts, key: Key, keys: Sequence[Key], minutes: int) -> bool:
+    """Whether at least half of the bad requests of an objective were not answered: then a code says more than times."""
+    failed = max((bad_requests(counts, each, minutes)[1] for each in keys if each.label("slo") == ERRORS), default=0)
+    return failed > 0 and 2 * failed >= bad_requests(counts, key, minutes)[1]
 
 
 _Judged = tuple[Level, float, BurnWindow, int]
@@ -106,8 +116,9 @@ def _finding(model: str, key: Key, judged: _Judged, place: str) -> Finding:
     level, rate, window, bad = judged
     slo, limit = key.label("slo"), key.label("limit")
     what = f"{slo} of {float(limit) * 1e3:g} ms" if limit else slo
+    times = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
     text = (
-        f"the error budget of {what} burns {rate:.3g} times as fast as the SLO allows, limit {window.factor:g}: "
+        f"the error budget of {what} burns {times} times as fast as the SLO allows, limit {window.factor:g}: "
         f"{bad} bad requests in {_time(window.long)}, and it goes on in the last {_time(window.short)}"
     )
     hint = "look at the slowest requests" if limit else "look at the log for the code of the error"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailcut.observe.alerts.minute_counts import MinuteCounts
-from tailcut.observe.alerts.series import FEATURE_SOURCE_SECONDS, REQUESTS
+from tailcut.observe.alerts.series import FEATURE_SOURCE_ERRORS, FEATURE_SOURCE_SECONDS, REQUESTS
 from tailcut.observe.outcomes import SHED_CODES
 
 STAGE_NS = "stage_ns"
@@ -23,8 +23,9 @@ _PLACES_OF_CODES = {
     "executor_lost": "infer",
     "inference_failed": "infer",
     "infer_timeout": "infer",
-    "hook_failed": "preprocess",
-    "hook_timeout": "preprocess",
+    # The log says which of the two.
+    "hook_failed": "preprocess or postprocess",
+    "hook_timeout": "preprocess or postprocess",
 }
 
 
@@ -40,7 +41,7 @@ def likely_place(counts: MinuteCounts, model: str, *, errors: bool = False, shed
     """
     if errors and (code := top_code(counts, model, _NOW_MINUTES, shed=shed)):
         stage = _PLACES_OF_CODES.get(code, "")
-        return _with_group(counts, model) if stage == "features" else stage
+        return _failing_group(counts, model) if stage == "features" else stage
     now = _per_request(counts, model, _NOW_MINUTES, 0)
     before = _per_request(counts, model, _BEFORE_MINUTES, _NOW_MINUTES)
     grown = {stage: now[stage] - before.get(stage, 0.0) for stage in now}
@@ -82,6 +83,16 @@ def _per_request(counts: MinuteCounts, model: str, minutes: int, ago: int) -> di
         for key in counts.keys(STAGE_NS, model)
         if (stage := key.label("stage")) != "request"
     }
+
+
+def _failing_group(counts: MinuteCounts, model: str) -> str:
+    """Return the place of the feature group whose source failed most often."""
+    found: dict[str, float] = {}
+    for key in counts.keys(FEATURE_SOURCE_ERRORS, model):
+        group = key.label("group")
+        found[group] = found.get(group, 0.0) + counts.sum(key, _NOW_MINUTES)
+    worst = max(found, key=lambda group: found[group], default="")
+    return f"features/{worst}" if found.get(worst) else _with_group(counts, model)
 
 
 def _with_group(counts: MinuteCounts, model: str) -> str:

@@ -10,6 +10,7 @@ SLO_GOOD = latency_figures.SLO_GOOD.series[0]
 SLO_REQUESTS = latency_figures.SLO_REQUESTS.series[0]
 FEATURE_LOOKUPS = path_metrics.FEATURE_LOOKUPS.series[0]
 FEATURE_STALE = path_metrics.FEATURE_STALE.series[0]
+FEATURE_SOURCE_ERRORS = path_metrics.FEATURE_SOURCE_ERRORS.series[0]
 FEATURE_SOURCE_SECONDS = path_metrics.FEATURE_SOURCE_SECONDS.series[0]
 CACHE_BYTES = path_metrics.PREDICTION_CACHE_BYTES.series[0]
 

@@ -21,6 +21,7 @@ from tailcut.observe.comparison.spans import (
     Span,
 )
 from tailcut.observe.comparison.stages import ALPHA, FEWEST_BUCKETS, Terms
+from tailcut.observe.outcomes import SHED_CODES
 
 _SHARE_CHANGE = 0.01
 """The least difference of shares that counts."""
@@ -74,9 +75,11 @@ def _ratios(
     seconds = minutes[0] * _MINUTE_S, minutes[1] * _MINUTE_S
     requests = both(REQUESTS)
     yield Ratio("request rate", "1/s", requests, seconds, terms.min_change)
-    failed = both(REQUESTS, lambda labels: labels.get("outcome") != "ok" and labels.get("code") != "shed")
-    yield Ratio("error share", "share", failed, requests, _ERRORS_CHANGE)
-    yield Ratio("shed share", "share", both(REQUESTS, _with("code", "shed")), requests, _ERRORS_CHANGE)
+    # As the alerts count them: a request that was itself wrong says nothing of the server.
+    judged = both(REQUESTS, lambda labels: _is_shed(labels) or labels.get("outcome") != "4xx")
+    failed = both(REQUESTS, lambda labels: not _is_shed(labels) and labels.get("outcome") == "5xx")
+    yield Ratio("error share", "share", failed, judged, _ERRORS_CHANGE)
+    yield Ratio("shed share", "share", both(REQUESTS, _is_shed), judged, _ERRORS_CHANGE)
     yield Ratio("stale share", "share", both(REQUESTS, _with("cache", "stale")), requests, _ERRORS_CHANGE)
     yield Ratio("rows per batch", "rows", both(BATCH_ROWS), both(BATCHES), terms.min_change)
     for name, label, title in ((FEATURE_LOOKUPS, "group", "feature group"), (PREDICTION_LOOKUPS, "cache", "cache")):
@@ -85,6 +88,10 @@ def _ratios(
             hits = both(name, _with(label, value, result="hit"))
             below = both(name, _with(label, value))
             yield Ratio(f"hit rate of {title} {value}", "share", hits, below, _SHARE_CHANGE)
+
+
+def _is_shed(labels: Labels) -> bool:
+    return labels.get("code") in SHED_CODES
 
 
 def _compared(ratio: Ratio, seed: int) -> tuple[tuple[float, float], Interval]:

@@ -123,7 +123,7 @@ def _url(text: str) -> tuple[str, str]:
     except ValueError:
         is_whole = False
     if not is_whole:
-        return "", "expected a URL that begins with http:// or https://"
+        return "", "expected http:// or https://, a host, and perhaps a port up to 65535"
     if parts.username is not None:
         return "", "credentials belong into headers, not into the URL"
     return parts._replace(path=parts.path if parts.path not in {"", "/"} else PATH, fragment="").geturl(), ""

@@ -136,10 +136,10 @@ def _burn_rate(settings: Settings, objective: Objective, window: BurnWindow) -> 
         f"and tailcut:slo_bad:ratio_rate{short}{selector} > {limit}\n"
         f"and {total}\n  - {good}\n  >= {settings.burn_requests}"
     )
-    what = "was not answered" if objective.name == ERRORS else f"missed the {objective.name} limit"
+    what = "were not answered" if objective.name == ERRORS else f"missed the {objective.name} limit"
     summary = (
-        f"{{{{ $labels.model }}}}: {{{{ $value | humanizePercentage }}}} of the requests of {long} {what}; the error "
-        f"budget burns more than {window.factor:g}x as fast as the SLO allows"
+        f"{{{{ $labels.model }}}}: {{{{ $value | humanizePercentage }}}} of the requests of the last {long} {what}; "
+        f"the error budget burns more than {window.factor:g}x as fast as the SLO allows"
     )
     hint = "the server's own alarm names the likely stage and the slowest requests"
     labels = ("slo", objective.name), ("window", long)

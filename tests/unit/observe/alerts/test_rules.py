@@ -126,6 +126,25 @@ def test_a_burn_rate_names_the_stage_that_grew() -> None:
     assert {each.place for each in bad(list(find_burn_rates(evidence(traffic.counts))))} == {"features/weather"}
 
 
+def test_where_requests_fail_burn_rates_name_the_group_that_fails_whatever_else_grew() -> None:
+    traffic = Traffic().minutes(60, requests=100, features_ms=5)
+    traffic.minutes(5, requests=100, bad=100, failed=100, features_ms=80)
+    zone = {"group": "zone", "entity_type": "id"}
+    traffic.counts.add(traffic.minute, Key.of("m", series.FEATURE_SOURCE_ERRORS, zone), 40)
+    labels = {"slo": "errors", "objective": "0.999", "limit": ""}
+    for name, value in ((series.SLO_REQUESTS, 500), (series.SLO_GOOD, 0)):
+        traffic.counts.add(traffic.minute, Key.of("m", name, labels), value)
+    found = bad(list(find_burn_rates(evidence(traffic.counts))))
+    assert {each.subject for each in found} >= {"p95 of 50 ms", "errors"}
+    assert {each.place for each in found} == {"features/zone"}
+
+
+def test_of_the_windows_that_are_bad_the_one_that_burns_a_budget_fastest_is_told() -> None:
+    traffic = Traffic().minutes(10, requests=1000, bad=1000)
+    (page,) = [each for each in find_burn_rates(evidence(traffic.counts)) if each.severity == "page"]
+    assert "limit 14.4: 10000 bad requests in 1 h, and it goes on in the last 5 min" in page.text
+
+
 # -- Shares ----------------------------------------------------------------------------------------------------------
 
 

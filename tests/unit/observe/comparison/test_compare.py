@@ -123,6 +123,7 @@ def test_figures_beside_latencies_that_changed_are_told(tmp_path: Path) -> None:
                 for which, value in (("hit", hits), ("miss", misses))
             ]
             run.ask(*[5.0] * 40)
+            run.ask(*[1.0] * (1 + 10 * day), code="bad_request")  # says nothing of the server
             if rng.random() < failing * 10:
                 run.ask(*[1.0] * 4, code="inference_failed")
             run.pass_s()
@@ -133,6 +134,7 @@ def test_figures_beside_latencies_that_changed_are_told(tmp_path: Path) -> None:
     assert hit_rate.verdict == "shrank"
     assert hit_rate.change.low < -0.4 < hit_rate.change.high
     assert figures["error share"].verdict == "grew"
+    assert 0.02 < figures["error share"].change.change < 0.08
     assert "shed share" not in figures  # there was none
 
 
