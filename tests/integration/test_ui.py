@@ -270,7 +270,8 @@ def test_the_first_figures_of_twenty_models_are_painted_within_a_second(
         page.open(address)
         page.until("document.querySelectorAll('tbody tr').length == 20")
         times = json.loads(
-            page.run(
+            page.until(  # the rows are there a moment before they are painted
+                "performance.getEntriesByName('first-contentful-paint').length && "
                 "JSON.stringify([performance.getEntriesByName('first-contentful-paint')[0].startTime,"
                 "performance.getEntriesByName('figures')[0].startTime])"
             )
