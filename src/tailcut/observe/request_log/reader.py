@@ -98,18 +98,26 @@ def _lines(path: Path, raw: bytes, tell: Tell) -> Iterator[Record]:
         try:
             record = decode_line(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise LoadTestError(
-                f"line {number} of {path} is no record of a request log: {error}",
-                hint="give files as `tailcut serve` writes them (request_log.path)",
-            ) from None
+            raise _no_record(number, path, error) from None
         if record.tailcut_log != FORM:
             raise LoadTestError(
                 f"line {number} of {path} has the form {record.tailcut_log}, this tailcut reads {FORM}",
                 hint="read it with the version that wrote it",
             )
+        try:
+            record.check()
+        except ValueError as error:
+            raise _no_record(number, path, error) from None
         yield record
     if torn:
         tell(f"the last line of {path} is torn, as a kill or a write in progress leaves it: it is left out")
+
+
+def _no_record(number: int, path: Path, error: Exception) -> LoadTestError:
+    return LoadTestError(
+        f"line {number} of {path} is no record of a request log: {error}",
+        hint="give files as `tailcut serve` writes them (request_log.path)",
+    )
 
 
 def _parquet(path: Path) -> Iterator[Record]:
@@ -118,7 +126,9 @@ def _parquet(path: Path) -> Iterator[Record]:
     except ImportError as error:
         raise MissingExtra(f"{path} is Parquet, but pyarrow is not installed", hint=install("pyarrow")) from error
     try:
-        yield from parquet.read(path)
+        for record in parquet.read(path):
+            record.check()
+            yield record
     except (OSError, ValueError, TypeError, KeyError, msgspec.DecodeError) as error:  # pyarrow's are among them
         raise LoadTestError(
             f"cannot read the request log {path}: {error}", hint="give files as `tailcut serve` writes them"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from math import prod
 from typing import Any, NamedTuple
 
 import msgspec
 
 from tailcut.common.json_values import UNREADABLE, decode
-from tailcut.common.tensors import Array, Arrays
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.common.timings import STAGE_NAMES
 from tailcut.manifest import Deployment
 from tailcut.observe.outcomes import CODES
 from tailcut.observe.request_log.capture import Capture
 from tailcut.observe.request_log.redaction import DROPPED, Redaction
-from tailcut.observe.request_log.values import array_of, data_of, datatype_of, from_json
+from tailcut.observe.request_log.values import array_of, data_of, datatype_of, from_json, not_number
 
 FORM = 1
 """Of the records; a reader refuses one that it does not know."""
@@ -36,6 +37,22 @@ class Tensor(msgspec.Struct, omit_defaults=True):
     datatype: str
     shape: list[int]
     data: list[Any] | None = None
+
+    def check(self) -> None:
+        """Refuse values of a whole tensor that are not as shape and datatype say; raises ValueError."""
+        data = self.data or ()
+        if self.datatype not in NUMPY_OF:
+            raise ValueError(f"the tensor {self.name!r} has the unknown datatype {self.datatype!r}")
+        if any(each < 0 for each in self.shape) or len(data) != prod(self.shape):
+            raise ValueError(f"the tensor {self.name!r} has {len(data)} values for the shape {self.shape}")
+        try:
+            for each in data:
+                if isinstance(each, str) and self.datatype.startswith("FP"):
+                    not_number(each)
+                elif isinstance(each, dict):
+                    from_json(each)
+        except ValueError as error:
+            raise ValueError(f"the tensor {self.name!r}: {error}") from None
 
     def array(self) -> Array:
         """Return it as an array; raises ValueError where it was hashed or dropped."""
@@ -101,8 +118,21 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     def count(self) -> int:
         """Rows or entities of the request; 0 where that is not known."""
         if self.inputs:
-            return self.inputs[0].shape[0]
+            return (self.inputs[0].shape or [1])[0]
         return len(self.rows or self.entities or ())
+
+    def check(self) -> None:
+        """Refuse what no server writes; raises ValueError, which says what it is."""
+        if not 0 < self.probability <= 1:
+            raise ValueError(f"probability is {self.probability:g}, which is not above 0 and at most 1")
+        for what in ("rows", "entities", "predictions"):
+            try:
+                from_json(getattr(self, what))
+            except ValueError as error:
+                raise ValueError(f"{what}: {error}") from None
+        if not self.hashed and not self.dropped:
+            for tensor in self.inputs or ():
+                tensor.check()
 
     def values(self) -> tuple[str, list[Any]]:
         """Return "rows" or "entities" and what the client sent as such."""

@@ -43,7 +43,11 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return what ``to_json`` was given; a hashed value stays as it is written."""
+    """Return what ``to_json`` was given; a hashed value stays as it is written.
+
+    Raises:
+        ValueError: an object of this module's own holds something else than it says.
+    """
     if isinstance(value, list):
         return [from_json(each) for each in value]
     if not isinstance(value, dict):
@@ -51,10 +55,12 @@ def from_json(value: Any) -> Any:
     if len(value) == 1:
         (key, only), *_ = value.items()
         if key == _FLOAT:
-            return NOT_NUMBERS[only]
+            return not_number(only)
         if key == _BYTES:
-            return base64.b64decode(only)
+            return _bytes(only)
         if key == _OBJECT:
+            if not isinstance(only, dict):
+                raise ValueError(f"{{{_OBJECT!r}: {only!r}}} holds no object")
             return {name: from_json(each) for name, each in only.items()}
     return {name: from_json(each) for name, each in value.items()}
 
@@ -85,10 +91,17 @@ def array_of(datatype: str, shape: Sequence[int], data: Sequence[Any]) -> Array:
         texts[:] = [from_json(each) for each in data]
         return texts.reshape(shape)
     if dtype.kind == "f":
-        data = [NOT_NUMBERS[each] if isinstance(each, str) else each for each in data]
+        data = [not_number(each) if isinstance(each, str) else each for each in data]
         with np.errstate(over="ignore"):
             return np.array(data, np.float64).astype(dtype).reshape(shape)
     return np.array(data, dtype).reshape(shape)
+
+
+def not_number(word: Any) -> float:
+    """Return NaN or an infinity; raises ValueError for another word."""
+    if not isinstance(word, str) or word not in NOT_NUMBERS:
+        raise ValueError(f"{word!r} is none of {', '.join(NOT_NUMBERS)}")
+    return NOT_NUMBERS[word]
 
 
 def datatype_of(array: Array) -> str:
@@ -98,6 +111,13 @@ def datatype_of(array: Array) -> str:
 
 def _word(value: float) -> str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _bytes(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (ValueError, TypeError):
+        raise ValueError(f"{{{_BYTES!r}: {text!r}}} is no base64") from None
 
 
 def _base64(value: bytes) -> str:
