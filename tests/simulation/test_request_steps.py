@@ -105,6 +105,19 @@ def test_on_one_core_batches_wait_for_the_loop_and_for_each_other() -> None:
     assert beside.latency_ns[0] == pytest.approx((0.6 + 2.0 + 0.6 + 0.4) * MS)
 
 
+@pytest.mark.parametrize("cores", [0.0, 1.0])
+@pytest.mark.parametrize("days", [7, 7_300])
+def test_after_a_long_gap_tasks_still_end(cores: float, days: int) -> None:
+    sharing, now = ProcessorSharing(cores), days * 86_400e9
+    for task in range(3):
+        sharing.start(now + 0.3 * task, 0.0, 1e6 / 3, task)
+    ended: list[int] = []
+    for _ in range(20):
+        ended += sharing.finished(now, 0.0)
+        now = max(now, sharing.next_ns() or now)
+    assert ended == [0, 1, 2]
+
+
 @given(
     cores=st.integers(1, 4),
     tasks=st.lists(st.tuples(st.floats(0, 100), st.floats(0.01, 50)), min_size=1, max_size=12),

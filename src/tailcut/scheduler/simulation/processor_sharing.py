@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from math import ulp
 
 _NEAR_NS = 0.01
-"""Rounding of the clock: what has so little left is done."""
+"""What has so little left is done."""
 
 
 class ProcessorSharing:
@@ -43,7 +44,7 @@ class ProcessorSharing:
             return []
         self._advance(now_ns, first_ns)
         found = []
-        while self._tasks and self._tasks[0][0] <= self._done_ns + _NEAR_NS:
+        while self._tasks and self._tasks[0][0] <= self._done_ns + self._near_ns():
             found.append(heappop(self._tasks)[2])
         return found
 
@@ -52,7 +53,11 @@ class ProcessorSharing:
         if not self._tasks:
             return None
         speed = min(1.0, self._cores / len(self._tasks)) if self._cores else 1.0
-        return self._seen_ns + max(self._tasks[0][0] - self._done_ns, _NEAR_NS / 2) / speed
+        return self._seen_ns + max(self._tasks[0][0] - self._done_ns, self._near_ns() / 2) / speed
+
+    def _near_ns(self) -> float:
+        # After a day the clock's own rounding is coarser than the constant: a shorter step would not move it.
+        return max(_NEAR_NS, 2 * ulp(self._seen_ns))
 
     def _advance(self, now_ns: float, first_ns: float) -> None:
         elapsed_ns = now_ns - self._seen_ns
