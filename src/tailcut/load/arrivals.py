@@ -22,6 +22,10 @@ MAX_ARRIVALS = 20_000_000
 """Most requests of one run; their times and samples are held in memory (about 50 bytes a request)."""
 
 
+MAX_SPAN_S = 9e9
+"""Longest time from the first to the last request: nanoseconds are counted in 64 bits."""
+
+
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How fast, and for how long, requests are sent.
 
@@ -64,7 +68,7 @@ def trace_ns(times_s: npt.NDArray[np.float64]) -> Offsets:
     """Turn recorded times (seconds, any origin, ascending) into offsets from the first one.
 
     Raises:
-        LoadTestError: the trace is empty, not finite or goes back in time.
+        LoadTestError: the trace is empty, not finite, goes back in time or lasts longer than ``MAX_SPAN_S``.
     """
     if times_s.size == 0:
         raise LoadTestError("the trace is empty", hint="write one time per line, in seconds")
@@ -77,6 +81,11 @@ def trace_ns(times_s: npt.NDArray[np.float64]) -> Offsets:
         raise LoadTestError(
             f"the trace is not ascending: {times_s[at + 1]:g} s follows {times_s[at]:g} s (time {at + 2})",
             hint="sort the file",
+        )
+    if times_s[-1] - times_s[0] > MAX_SPAN_S:
+        raise LoadTestError(
+            f"the trace lasts {times_s[-1] - times_s[0]:g} s; the limit is {MAX_SPAN_S:g} s",
+            hint="write its times in seconds",
         )
     offsets: Offsets = np.round((times_s - times_s[0]) * 1e9).astype(np.int64)
     return offsets

@@ -8,11 +8,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tailcut.common.redaction import without_secrets
 from tailcut.common.slo import Objectives
 from tailcut.errors import LoadTestError
-from tailcut.load.arrivals import Kind, Offsets, Pace, offsets_ns, steady, trace_ns
+from tailcut.load.arrivals import MAX_SPAN_S, Kind, Offsets, Pace, offsets_ns, steady, trace_ns
 from tailcut.load.replay import is_replay, read_arrivals, read_replay
 
 DEFAULT_RATE = 100.0
@@ -163,9 +164,9 @@ def intended_times(plan: LoadPlan) -> Offsets:
     if is_replay(plan.trace):
         # Where the bodies are the log's, too, those that cannot be sent again are left out of both.
         read = read_replay if plan.payloads == plan.trace else read_arrivals
-        return trace_ns(read(plan.trace).times_s(plan.speed))
+        return _sped(plan, read(plan.trace).times_s())
     if plan.trace:
-        return trace_ns(read_trace(Path(plan.trace)) / plan.speed)
+        return _sped(plan, read_trace(Path(plan.trace)))
     if plan.ramp:
         pace = Pace(
             start_rate=plan.ramp[0],
@@ -181,6 +182,17 @@ def intended_times(plan: LoadPlan) -> Offsets:
     if times.size == 0:
         raise LoadTestError("the run would send no request", hint="raise the rate or the duration")
     return times
+
+
+def _sped(plan: LoadPlan, times_s: npt.NDArray[np.float64]) -> Offsets:
+    lasts_s = float(times_s[-1] - times_s[0]) if times_s.size else 0.0
+    if plan.speed < 1 and lasts_s / plan.speed > MAX_SPAN_S:
+        raise LoadTestError(
+            f"--speed {plan.speed:g} makes the arrivals of {plan.trace} last {lasts_s / plan.speed:g} s; the limit is "
+            f"{MAX_SPAN_S:g} s",
+            hint=f"give a higher speed; with --speed 1 they last {lasts_s:g} s",
+        )
+    return trace_ns(times_s / plan.speed)
 
 
 def read_trace(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -35,7 +35,13 @@ def test_a_trace_starts_at_its_first_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "says"), [([], "is empty"), ([1.0, 0.5], "not ascending"), ([0.0, float("nan")], "time 2")]
+    ("times", "says"),
+    [
+        ([], "is empty"),
+        ([0.0, 1e10], "lasts 1e.10 s; the limit is 9e.09 s"),
+        ([1.0, 0.5], "not ascending"),
+        ([0.0, float("nan")], "time 2"),
+    ],
 )
 def test_a_bad_trace_is_refused(times: list[float], says: str) -> None:
     with pytest.raises(LoadTestError, match=says):

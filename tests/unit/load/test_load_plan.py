@@ -87,6 +87,14 @@ def test_a_trace_file_gives_the_times(tmp_path: Path) -> None:
         intended_times(LoadPlan(url=URL, trace=str(trace)))
 
 
+@pytest.mark.parametrize("speed", [1e-9, 1e-320])
+def test_a_speed_that_makes_the_run_too_long_to_count_is_refused(speed: float, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("0\n100\n")
+    with pytest.raises(LoadTestError, match=r"--speed .* makes the arrivals of .* last .* the limit is 9e\+09 s"):
+        intended_times(LoadPlan(url=URL, trace=str(trace), speed=speed))
+
+
 def test_payload_lines_become_requests_and_repeat(tmp_path: Path) -> None:
     file = tmp_path / "bodies.jsonl"
     file.write_text('{"a": 1}\n\n{"b": 2}\n')
@@ -207,7 +215,7 @@ def test_work_of_another_process_is_seen_and_own_work_is_not() -> None:
         subprocess.run([sys.executable, "-c", burn], check=True)
         beside, own = other_seconds(other.pid) - beside, other_seconds(os.getpid()) - own
         other.communicate(b"\n")
-    assert beside >= 0.2
+    assert beside >= 0.199  # the difference of two floats
     assert beside - own >= 0.15
 
 
