@@ -15,6 +15,7 @@ from tailcut.cli.console import ExitCode, note, usage, write
 from tailcut.cli.options import ManifestPaths, Settings, examples, load_host, manifest_paths
 from tailcut.common.units import format_duration
 from tailcut.errors import LoadTestError, StoreError
+from tailcut.observe.history.rows import MINUTE_S
 
 if TYPE_CHECKING:
     from tailcut.observe.comparison.records import Comparison
@@ -65,7 +66,7 @@ def compare(
 
     with usage():
         since_s, until_s = _span(since, from_, to)
-        against_s = _against(against, until_s - since_s)
+        against_s = _against(against, since_s, until_s)
         terms = Terms(min_change=_share(min_change), seed=seed)
         if json_path is not None:
             prepare(json_path)
@@ -91,6 +92,7 @@ def _history_file(manifest: list[Path] | None, settings: list[str] | None) -> Pa
     return host.history_file
 
 
+_DAY_S, _YEAR_S = 86_400, 366 * 86_400
 _HINT = "compare a span that the history has with --from, --to and --against, or wait until it has both"
 
 
@@ -111,24 +113,33 @@ def _span(since: str, from_: str, to: str) -> tuple[float, float]:
     if to and not from_:
         raise LoadTestError("--to is given without --from", hint="give both, or --since")
     if not from_:
-        now_s = time.time()
-        return now_s - seconds("--since", since), now_s
-    begin_s, end_s = _time("--from", from_), _time("--to", to) if to else time.time()
-    if end_s - begin_s < 60:
+        end_s, named, flag = time.time(), f"of --since {since}", f"--since {since}"
+        begin_s = end_s - seconds("--since", since)
+    else:
+        named, flag = f"from {from_} to {to or 'now'}", f"--from {from_}"
+        begin_s, end_s = _time("--from", from_), _time("--to", to) if to not in {"", "now"} else time.time()
+    if end_s - begin_s < MINUTE_S:
+        raise LoadTestError(f"the span {named} is shorter than a minute", hint="give a longer one, such as --since 1d")
+    if begin_s < 0:
         raise LoadTestError(
-            f"the span from {from_} to {to or 'now'} is shorter than a minute", hint="give a longer one"
+            f"{flag} has the span begin before 1970", hint="give a later begin: --since 1d, or --from 2026-11-20T09:00"
         )
     return begin_s, end_s
 
 
-def _against(text: str, span_s: float) -> float:
-    against_s = seconds("--against", text)
-    if against_s < span_s:
-        days = ceil(span_s / 86_400)
-        longer = format_duration(86_400 * (days if days <= 1 else 7 * ceil(days / 7)))
+def _against(text: str, begin_s: float, end_s: float) -> float:
+    against_s, span_s = seconds("--against", text), end_s - begin_s
+    if against_s > begin_s:
         raise LoadTestError(
-            f"--against {text} is shorter than the span of {span_s / 3600:g} h: both would overlap",
-            hint=f"write a longer one, such as --against {longer}, or a shorter --since",
+            f"--against {text} has the earlier span begin before 1970", hint="write a shorter one, such as --against 1w"
+        )
+    if against_s < span_s:
+        days = ceil(span_s / _DAY_S)
+        longer_s = _DAY_S * (days if days <= 1 else 7 * ceil(days / 7))
+        longer = f"a longer one, such as --against {format_duration(longer_s)}, or " if longer_s <= _YEAR_S else ""
+        raise LoadTestError(
+            f"--against {text} is shorter than the span of {format_duration(round(span_s))}: both would overlap",
+            hint=f"write {longer}a shorter span, such as --since 1d",
         )
     return against_s
 
@@ -136,8 +147,10 @@ def _against(text: str, span_s: float) -> float:
 def _time(flag: str, text: str) -> float:
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
-        raise LoadTestError(f"{flag} is {text!r}", hint="write it as 2026-11-20T09:00, in UTC") from None
+    except ValueError as error:
+        raise LoadTestError(
+            f"{flag} is {text!r}: {error}", hint=f"write it as {flag} 2026-11-20T09:00, in UTC"
+        ) from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 

@@ -17,6 +17,8 @@ from tailcut.observe.comparison.records import (
 
 _MET_CHANGE = 0.02
 _PLAIN = {"small", "noise"}
+_MANY_TIMES = 10
+"""As much as before, from which a factor reads better than a percentage."""
 
 
 def render_comparison(comparison: Comparison) -> str:
@@ -73,10 +75,10 @@ def _stage_row(stage: StageChange) -> list[str]:
     return [
         stage.stage,
         f"{stage.mean.before:.3f} -> {stage.mean.after:.3f}",
-        _relative(stage.mean) if stage.verdict not in {"new", "gone"} else f"{stage.growth_ms:+.3f} ms",
+        _relative(stage.mean) if stage.verdict not in {"new", "gone"} else f"{stage.growth_ms:+z.3f} ms",
         "-" if tail is None else f"{tail.before:.3f} -> {tail.after:.3f}",
         "-" if tail is None else _relative(tail),
-        "" if stage.growth_share is None else f"{stage.growth_share:.0%}",
+        "" if stage.growth_share is None else f"{stage.growth_share:z,.0%}",
         _word(stage.verdict),
     ]
 
@@ -84,13 +86,13 @@ def _stage_row(stage: StageChange) -> list[str]:
 def _figure_row(figure: FigureChange) -> list[str]:
     change = figure.change
     if figure.unit == "share":
-        moved = f"{change.change * 100:+.2f} ({change.low * 100:+.2f} to {change.high * 100:+.2f}) points"
+        moved = f"{change.change * 100:+z.2f} ({change.low * 100:+z.2f} to {change.high * 100:+z.2f}) points"
         return [figure.name, f"{change.before:.2%}", f"{change.after:.2%}", moved, _word(figure.verdict)]
     unit = "/s" if figure.unit == "1/s" else ""
     return [
         figure.name,
-        f"{change.before:.4g}{unit}",
-        f"{change.after:.4g}{unit}",
+        f"{_figure(change.before)}{unit}",
+        f"{_figure(change.after)}{unit}",
         _relative(change),
         _word(figure.verdict),
     ]
@@ -108,11 +110,11 @@ def _verdict(comparison: Comparison) -> str:
 
 def _of(stage: StageChange) -> str:
     low, high = stage.growth_low_ms, stage.growth_high_ms
-    text = f"{stage.growth_ms:.3f} ms a request ({low:.3f} to {high:.3f})"
+    text = f"{stage.growth_ms:z.3f} ms a request ({low:z.3f} to {high:z.3f})"
     if stage.verdict == "grew":
         text += f", mean {_relative(stage.mean)}"
     if stage.growth_share is not None:
-        text += f": {stage.growth_share:.0%} of the whole growth"
+        text += f": {stage.growth_share:z,.0%} of the whole growth"
     return text
 
 
@@ -121,7 +123,18 @@ def _word(verdict: str) -> str:
 
 
 def _relative(change: Change) -> str:
-    return f"{change.change:+.1%} ({change.low:+.1%} to {change.high:+.1%})"
+    if change.change >= _MANY_TIMES - 1:
+        times, low, high = (_factor(1 + each) for each in (change.change, change.low, change.high))
+        return f"{times} times as much ({low} to {high})"
+    return f"{change.change:+z.1%} ({change.low:+z.1%} to {change.high:+z,.1%})"
+
+
+def _factor(value: float) -> str:
+    return f"{value:,.0f}" if value >= _MANY_TIMES else f"{value:z.1f}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _time(at_s: int) -> str:
