@@ -105,8 +105,12 @@ def _address(url: str) -> str:
     from urllib.parse import urlsplit
 
     whole = url if "://" in url else f"http://{url}"
-    parts = urlsplit(whole)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    try:
+        parts = urlsplit(whole)
+        is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an IPv6 address, a port that is none
+        is_address = False
+    if not is_address:
         raise ManifestError(f"URL {url!r} is no address of a server", hint="such as http://127.0.0.1:8700")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/ui')}/ui/data"
 
@@ -117,6 +121,8 @@ def _headers(token: str, file: Path | None) -> dict[str, str]:
             token = (sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")).strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ManifestError(f"--token-file {file} cannot be read: {error}", hint="name a readable file") from error
+        if not token:
+            raise ManifestError(f"--token-file {file} is empty", hint="write the token into it")
     return {"authorization": f"Bearer {token}"} if token else {}
 
 
