@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailcut.cli.console import write
+from tailcut.cli.console import note, usage, write
 from tailcut.cli.options import ManifestPaths, Settings, load_host, manifest_paths
 
 if TYPE_CHECKING:
@@ -23,12 +23,29 @@ def prometheus_rules(manifest: ManifestPaths = None, settings: Settings = None, 
     """Write recording and alert rules for Prometheus, from the SLOs and thresholds of the manifest."""
     from tailcut.report.monitoring.prometheus_rules import rules_text
 
+    check_output(output)
     host = load_host(manifest_paths(manifest), settings)
-    text = rules_text(host.observe.alerts, _subject(host))
+    deliver(rules_text(host.observe.alerts, _subject(host)), output)
+
+
+def check_output(output: Path | None) -> None:
+    """Refuse before the work what could not be written after it."""
+    if output is not None:
+        from tailcut.load.files import prepare
+
+        with usage("--output"):
+            prepare(output)
+
+
+def deliver(text: str, output: Path | None) -> None:
+    """Write a text to a file, or to stdout."""
     if output is None:
         write(text.rstrip("\n"))
-    else:
-        output.write_text(text, encoding="utf-8")
+        return
+    from tailcut.system.whole_files import write_file
+
+    write_file(output, text.encode())
+    note(f"wrote {output}")
 
 
 def _subject(host: HostManifest) -> Subject:

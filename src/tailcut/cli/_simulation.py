@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +16,7 @@ from tailcut.cli._deployment_figures import Deployed, batches_at, lines_of, requ
 from tailcut.cli.console import note
 from tailcut.errors import LoadTestError
 from tailcut.load.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
-from tailcut.load.replay import is_replay, read_arrivals
+from tailcut.load.replay import Replay, is_replay, read_arrivals
 from tailcut.manifest import Batching, Manifest, Slo
 from tailcut.models.runtimes.tuning import tuned_points, tuned_spread
 from tailcut.scheduler.batching_delay import Window
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tailcut.profiler.deployments.measure import Measured
 
 _KINDS = ("poisson", "constant", "burst")
+_DAY_NS = 86_400 * 10**9
 _WAY_OUT = 'give --cost "1=5ms,8=12ms" (rows=duration), or --measure to time the variant here'
 
 
@@ -103,6 +105,7 @@ class Traffic(NamedTuple):
 
     Attributes:
         said: what it is, for people.
+        others: requests of other models, which were left out.
     """
 
     arrivals_ns: npt.NDArray[np.int64]
@@ -110,6 +113,7 @@ class Traffic(NamedTuple):
     priorities: list[int]
     tenants: list[str]
     said: str
+    others: int = 0
 
     @property
     def duration_s(self) -> float:
@@ -117,11 +121,14 @@ class Traffic(NamedTuple):
         return float(self.arrivals_ns[-1]) / 1e9
 
 
-def read_traffic(log: str, arrivals: str, rows: int) -> Traffic:
+def read_traffic(log: str, arrivals: str, rows: int, model: str) -> Traffic:
     """Read a request log, and tell what is to know of it.
 
+    Args:
+        model: whose requests are taken; empty: those of all.
+
     Raises:
-        LoadTestError: it is none, or a flag says what the log does.
+        LoadTestError: it is none, a flag says what the log does, or its requests came at no two times.
     """
     if not is_replay(log):
         raise LoadTestError(
@@ -130,19 +137,58 @@ def read_traffic(log: str, arrivals: str, rows: int) -> Traffic:
     for flag, is_given in (("--arrivals", arrivals != "poisson"), ("--rows", rows > 1)):
         if is_given:
             raise LoadTestError(f"{flag} and --replay were both given", hint=f"leave {flag} out: the log says it")
-    found = read_arrivals(log)
+    everything = read_arrivals(log)
+    found = _of_model(log, everything, model)
+    arrivals_ns = trace_ns(found.times_s())
+    _check_lasts(log, arrivals_ns)
     sampled = [line for line in found.differences() if "sample" in line]
-    for line in (*found.notes, *sampled):
+    for line in (*found.notes, *sampled, *_long_gap(found)):
         note(f"{log}: {line}")
     counts = found.rows()
     many = f"{min(counts)} to {max(counts)} rows" if min(counts) < max(counts) else f"{counts[0]} rows"
     return Traffic(
-        arrivals_ns=trace_ns(found.times_s()),
+        arrivals_ns=arrivals_ns,
         rows=counts,
         priorities=[record.priority for record in found.records],
         tenants=[str(record.tenant) for record in found.records],
         said=f"replay of {log} ({len(counts)} requests of {many})",
+        others=len(everything.records) - len(found.records),
     )
+
+
+def _check_lasts(source: str, arrivals_ns: npt.NDArray[np.int64]) -> None:
+    if not arrivals_ns[-1]:
+        raise LoadTestError(
+            f"the arrivals of {source} last 0 s, which is no rate",
+            hint="a simulation needs requests at two times at least: record more",
+        )
+
+
+def _of_model(log: str, found: Replay, model: str) -> Replay:
+    """Return the requests of one model, with a note of how many are of others."""
+    own = tuple(record for record in found.records if not model or record.model == model)
+    if not own:
+        models = ", ".join(sorted({record.model for record in found.records}))
+        raise LoadTestError(
+            f"the request log {log} has no requests of model {model!r}; it has those of {models}",
+            hint="name the log of this model, or another model with --model",
+        )
+    if others := len(found.records) - len(own):
+        notes = f"{others} of {len(found.records)} requests are left out: they are of other models than {model}"
+        return Replay(own, (*found.notes, notes))
+    return found
+
+
+def _long_gap(found: Replay) -> Iterator[str]:
+    """Say where nothing came for a day: of two runs of a server, or of one whose clock was wrong."""
+    at_ns = [record.time_ns for record in found.records]
+    gap_ns, at = max((later - earlier, at) for at, (earlier, later) in enumerate(pairwise(at_ns)))
+    if gap_ns > _DAY_NS:
+        begin, end = (found.records[place].time or f"{at_ns[place] / 1e9:g} s" for place in (at, at + 1))
+        yield (
+            f"no request came from {begin} to {end} ({gap_ns / _DAY_NS:.0f} days), which counts in all rates; name "
+            "one file of the log to leave that out"
+        )
 
 
 def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: bool) -> Known:
@@ -256,6 +302,8 @@ def check_arrivals(kind: str, rates: Sequence[float]) -> None:
             f"--arrivals is {kind!r}: neither {', '.join(_KINDS)} nor an existing file",
             hint="give one of these, or a file with one time in seconds per line",
         )
+    if kind not in _KINDS:
+        _check_lasts(kind, read_trace(Path(kind)))
 
 
 def _arrivals(assumed: Assumptions, rate: float) -> npt.NDArray[np.int64]:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tailcut.cli._export_rules import prometheus_rules
-from tailcut.cli.console import write
+from tailcut.cli._export_rules import Output, check_output, deliver, prometheus_rules
 from tailcut.cli.options import ManifestPaths, Settings, examples, load_host, manifest_paths
 
 _RULES = (
@@ -31,14 +30,16 @@ def grafana(
     manifest: ManifestPaths = None,
     settings: Settings = None,
     title: Annotated[str, typer.Option("--title", metavar="TEXT", help="Title of the dashboard.")] = "",
+    output: Output = None,
 ) -> None:
-    """Write a Grafana dashboard (JSON) to stdout: SLOs, stages, batches, caches, executors.
+    """Write a Grafana dashboard (JSON): SLOs, stages, batches, caches, executors.
 
     It asks for a Prometheus data source when it is imported, and shows all models that the data source knows.
     """
     from tailcut.report.monitoring.grafana import dashboard
 
+    check_output(output)
     host = load_host(manifest_paths(manifest), settings)
     deployments = [each.manifest.deployment for each in host.models if each.manifest is not None]
     names = ", ".join(each.name for each in deployments)
-    write(json.dumps(dashboard(deployments, title or f"tailcut: {names}"), indent=2))
+    deliver(json.dumps(dashboard(deployments, title or f"tailcut: {names}"), indent=2) + "\n", output)

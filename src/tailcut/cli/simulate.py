@@ -135,20 +135,28 @@ def simulate(
 
     from tailcut.cli import _simulation
     from tailcut.cli._deployment_figures import missing
+    from tailcut.load.files import prepare
     from tailcut.manifest import Batching, Slo
+    from tailcut.system.whole_files import write_file
 
     with usage():
-        traffic = _simulation.read_traffic(replay, arrivals, rows) if replay else None
+        if json_path is not None:
+            prepare(json_path)
+        subject = _subject(manifest, model, settings, needed=not cost)
+        loaded = subject.manifest if subject is not None else None
+        traffic = None
+        if replay:
+            of = loaded.deployment.name if loaded is not None else model
+            traffic = _simulation.read_traffic(replay, arrivals, rows, of)
         arrivals, payloads = (replay, payloads or replay) if traffic is not None else (arrivals, payloads)
         rates = _numbers("--rate", rate or ("0" if traffic is not None else "100"))
         counts = [int(one) for one in _numbers("--executors", executors, whole=True)] if executors else []
         given = _costs(cost)
         if traffic is None:
             _simulation.check_arrivals(arrivals, rates)
-        subject = _subject(manifest, model, settings, needed=not given)
-        loaded = subject.manifest if subject is not None else None
         asked = measure and loaded is not None and bool(payloads or loaded.deployment.ladder.traffic)
         _check_both({"--cost": measure and cost, "--request-cpu": asked and request_cpu, "--rows": asked and rows > 1})
+        _check_bodies(bool(asked and traffic and traffic.others and payloads == replay), replay)
         slo = loaded.deployment.slo if loaded is not None else Slo()
         batching = loaded.deployment.batching if loaded is not None else Batching()
         known = _simulation.known_cost(loaded, given, measure)
@@ -180,7 +188,7 @@ def simulate(
     write(_simulation.render(assumed, lines))
     if json_path is not None:
         found = {"assumed": assumed, "lines": lines}
-        json_path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        write_file(json_path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
         note(f"wrote {json_path}")
     if not all(line.meets for line in lines):
         raise typer.Exit(ExitCode.FAILED)
@@ -193,6 +201,14 @@ def _check_both(found_out: Mapping[str, object]) -> None:
             raise LoadTestError(
                 f"{flag} and --measure were both given", hint=f"leave {flag} out: --measure measures it"
             )
+
+
+def _check_bodies(are_mixed: bool, replay: str) -> None:
+    if are_mixed:
+        raise LoadTestError(
+            f"{replay} has requests of other models, too, which --measure would send to this one",
+            hint="name a file of this model's log with --payloads",
+        )
 
 
 def _measured(subject: Subject | None, payloads: str, path: str) -> Measured:

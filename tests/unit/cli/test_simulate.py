@@ -59,6 +59,13 @@ def test_a_trace_is_replayed_and_can_be_stretched_to_a_rate(capsys: pytest.Captu
     assert lines[1]["goodput"] == pytest.approx(2 * lines[0]["goodput"], rel=0.05)
 
 
+@pytest.mark.parametrize("times", ["5\n", "5\n5\n"])
+def test_a_trace_needs_two_times(times: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "times.txt").write_text(times)
+    assert run(["simulate", *COST, "--arrivals", "times.txt", "--rate", "40"]) == ExitCode.USAGE
+    assert "the arrivals of times.txt last 0 s" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

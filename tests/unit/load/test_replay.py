@@ -30,9 +30,9 @@ X = Tensor("x", "FP32", [1, 2], [1.5, "NaN"])
 
 def record(number: int = 0, **more: Any) -> Record:
     given: dict[str, Any] = {"route": "infer", "encoding": "json", "inputs": [X], "probability": 1.0} | more
-    at_ns = number * 100 * MS
+    at_ns, model = number * 100 * MS, given.pop("model", "m")
     return Record(
-        tailcut_log=1, time="", time_ns=at_ns, offset_ns=at_ns, run="r", model="m", code="ok", status=200, **given
+        tailcut_log=1, time="", time_ns=at_ns, offset_ns=at_ns, run="r", model=model, code="ok", status=200, **given
     )  # fmt: skip
 
 
@@ -123,6 +123,32 @@ def test_a_simulation_takes_arrivals_and_rows(tmp_path: Path, capsys: pytest.Cap
     assert line["p50_ms"] == pytest.approx(30, abs=1), "each request has four rows, and comes alone"
     assert run([*command, "--rows", "2"]) == 2
     assert "--rows and --replay" in capsys.readouterr().err
+
+
+def test_a_simulation_takes_the_requests_of_its_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = log(tmp_path, record(0), record(1, model="other"), record(2), record(3, model="other"))
+    command = ["simulate", "--cost", "1=1ms", "--replay", source]
+    assert run([*command, "--model", "m"]) == 0
+    said = capsys.readouterr()
+    assert "(2 requests of 1 rows) for 0.2 s" in said.out
+    assert "2 of 4 requests are left out: they are of other models than m" in said.err
+    assert run([*command, "--model", "third"]) == 2
+    assert "has no requests of model 'third'; it has those of m, other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_simulation_needs_requests_at_two_times(
+    count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = log(tmp_path, *[record()] * count)
+    assert run(["simulate", "--cost", "1=1ms", "--replay", source]) == 2
+    assert f"the arrivals of {source} last 0 s" in capsys.readouterr().err
+
+
+def test_a_simulation_of_years_ends_and_names_the_gap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = log(tmp_path, record(0), record(1), record(20 * 365 * 864_000), record(20 * 365 * 864_000 + 1))
+    assert run(["simulate", "--cost", "1=1ms", "--replay", source]) == 0
+    assert "(7300 days), which counts in all rates; name one file" in capsys.readouterr().err
 
 
 def test_a_profile_counts_the_logs_repeats(tmp_path: Path) -> None:
