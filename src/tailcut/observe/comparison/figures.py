@@ -132,7 +132,9 @@ def notes_on(before: Span, after: Span, model: str, figures: tuple[FigureChange,
         yield from _other_mix(spans, label)
     rate = next((each.change for each in figures if each.name == "request rate"), None)
     if rate is not None and not 1 / _RATE_CHANGE < 1 + rate.change < _RATE_CHANGE:
-        yield f"{1 + rate.change:.2g} times as many requests per second: queueing and batches follow the rate"
+        times = 1 + rate.change
+        shown = f"{times:,.0f}" if times >= 10 else f"{times:.2g}"
+        yield f"{shown} times as many requests per second: queueing and batches follow the rate"
 
 
 def _other_mix(spans: tuple[ModelSpan, ModelSpan], label: str) -> Iterator[str]:
