@@ -142,7 +142,7 @@ def test_a_reply_without_a_length_ends_with_the_connection(server: tuple[str, in
     ("path", "sheds", "errors"),
     [
         ("/status/429", 50, {}),
-        ("/status/503", 0, {"status_5xx": 50}),
+        ("/status/503", 50, {}),
         ("/status/500", 0, {"status_5xx": 50}),
         ("/garbage", 0, {"protocol": 50}),
         ("/hang", 0, {"timeout": 50}),

@@ -21,7 +21,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         window_s: seconds measured.
         requests: requests intended in the window; each one is in exactly one of answered, sheds and errors.
         answered: replies with a 2xx status.
-        sheds: replies 429: the server refused for want of capacity.
+        sheds: replies 429 and 503: the server refused, for want of capacity or of something that it needs.
         errors: other requests by kind: connect, eof, timeout, protocol, status_4xx, ..., aborted.
         statuses: replies by HTTP status.
         offered_rps: requests per second that were meant to be sent.

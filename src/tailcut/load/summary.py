@@ -15,7 +15,7 @@ from tailcut.load.recorder import Failure
 from tailcut.load.result import LoadResult
 from tailcut.load.samples import Samples
 
-SHED_STATUS = 429
+SHED_STATUSES = (429, 503)
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
         window_s=facts.window_s,
         requests=requests,
         answered=int(answered.sum()),
-        sheds=int(np.count_nonzero(status == SHED_STATUS)),
+        sheds=int(np.isin(status, SHED_STATUSES).sum()),
         errors=_errors(status),
         statuses=_statuses(status),
         offered_rps=requests / facts.window_s,
@@ -107,7 +107,7 @@ def _statuses(status: npt.NDArray[np.int16]) -> dict[str, int]:
 
 def _errors(status: npt.NDArray[np.int16]) -> dict[str, int]:
     errors = {kind.name.lower(): int((status == kind).sum()) for kind in Failure}
-    failing = status[(status > 0) & ~((status >= 200) & (status < 300)) & (status != SHED_STATUS)]
+    failing = status[(status > 0) & ~((status >= 200) & (status < 300)) & ~np.isin(status, SHED_STATUSES)]
     for family, count in sorted(Counter((failing // 100).tolist()).items()):
         errors[f"status_{family}xx"] = count
     return {kind: count for kind, count in errors.items() if count}

@@ -6,6 +6,7 @@ from tailcut.common.statistics import Percentiles
 from tailcut.load.capacity import CapacityResult, CapacityStep
 from tailcut.load.plan import LoadPlan
 from tailcut.load.result import LoadResult
+from tailcut.load.summary import SHED_STATUSES
 
 _COLUMNS = ("p50", "p90", "p95", "p99", "p99.9", "max")
 
@@ -28,7 +29,7 @@ def render_result(result: LoadResult) -> str:
         "",
         f"offered {result.offered_rps:.1f}/s   throughput {result.throughput_rps:.1f}/s"
         f"   goodput {result.goodput_rps:.1f}/s",
-        f"answered {result.answered}   sheds {result.sheds}   errors {_counts(result.errors)}",
+        f"answered {result.answered}   refused {_counts(_refused(result))}   errors {_counts(result.errors)}",
         f"connections {result.connections_opened}   most outstanding {result.max_outstanding}",
     ]
     if result.cache:
@@ -42,6 +43,10 @@ def render_result(result: LoadResult) -> str:
         lines.append(f"stopped early: {result.stopped}")
     lines += [f"SLO {finding}" for finding in result.findings]
     return "\n".join(lines)
+
+
+def _refused(result: LoadResult) -> dict[str, int]:
+    return {str(status): count for status in SHED_STATUSES if (count := result.statuses.get(str(status), 0))}
 
 
 def _arrivals(plan: LoadPlan) -> str:
