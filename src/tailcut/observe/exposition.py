@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from tailcut.common.histogram import Histogram
 from tailcut.common.timings import STAGE_NAMES
+from tailcut.observe.failures import NewErrors
 from tailcut.observe.outcomes import outcome_of
 from tailcut.observe.recorder import Recorder
 from tailcut.observe.sample import Metric, Sample, Source, counter, histogram
@@ -49,8 +50,6 @@ SOURCE_ERRORS = counter(
     of_host=True,
 )
 
-_MOST_LOGGED = 64
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -78,7 +77,7 @@ class Exposition:
         self._loop_lag = loop_lag
         self._sources = list(sources)
         self._failed = 0
-        self._logged: set[str] = set()
+        self._new_errors = NewErrors()
         self._registry = CollectorRegistry()
         self._registry.register(self)
         # Open files and their limit, memory, CPU: under the names that every dashboard knows.
@@ -158,9 +157,7 @@ class Exposition:
             yield from source()
         except Exception as error:
             self._failed += 1
-            said = f"{type(error).__name__}: {error}"
-            if said not in self._logged and len(self._logged) < _MOST_LOGGED:
-                self._logged.add(said)
+            if self._new_errors.has(error):
                 log.error("a part of /metrics is missing: one of its sources failed", exc_info=error)
 
     def _errors(self) -> Iterator[Sample]:

@@ -109,6 +109,21 @@ class FailureLog:
         known.written_ns = now_ns
 
 
+class NewErrors:
+    """Tells errors that were not met before, by class and text: what fails every minute is logged once."""
+
+    def __init__(self) -> None:
+        self._met: set[str] = set()
+
+    def has(self, error: BaseException) -> bool:
+        """Note an error; return whether it is new. Once as many as are kept apart were met, no further one is."""
+        said = f"{type(error).__name__}: {error}"
+        if said in self._met or len(self._met) >= _MOST_KINDS:
+            return False
+        self._met.add(said)
+        return True
+
+
 class ModelFailures:
     """The part of a log of failures that is of one model."""
 

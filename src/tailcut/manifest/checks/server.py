@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from tailcut.common.units import format_duration, format_size
 from tailcut.errors import ManifestError
 from tailcut.manifest.schema import Alerts, Deployment, History
+from tailcut.system.public_address import is_public
 
 _LEAST_KEPT_S, _LEAST_BYTES = 3600, 1024 * 1024
 _GROWTHS = {
@@ -123,7 +123,6 @@ def _host(url: str) -> str:
 def _is_private(host: str) -> bool:
     """Whether a host is private by its text alone; the webhook judges every address when it is sent."""
     try:
-        address = ip_address(host)
-        return not (getattr(address, "ipv4_mapped", None) or address).is_global
+        return not is_public(host)
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")

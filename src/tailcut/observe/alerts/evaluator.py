@@ -47,6 +47,7 @@ from tailcut.observe.alerts.series import (
 from tailcut.observe.alerts.state_file import Kept, StateFile
 from tailcut.observe.alerts.webhook import Webhook, WebhookFigures
 from tailcut.observe.alerts.week_before import WeekBefore
+from tailcut.observe.failures import NewErrors
 from tailcut.observe.history import CountRow, History
 from tailcut.observe.history.tables import Snapshot
 from tailcut.observe.sample import Sample
@@ -162,7 +163,7 @@ class Alerts:
         self._alarms = Alarms(self._slowest, "\0".join(self._labels.values()))
         self._outbox: list[Event] = []
         self._state = AlertsState()
-        self._logged: set[str] = set()
+        self._new_errors = NewErrors()
         self._changed = threading.Condition()
         self._slow: Sequence[SlowRequest] = ()
         self._served: Served | None = None
@@ -285,8 +286,7 @@ class Alerts:
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
             self._state = self._state._replace(failures=self._state.failures + 1, failure=said)
-            if said not in self._logged and len(self._logged) < _MOST_OUTBOX:
-                self._logged.add(said)
+            if self._new_errors.has(error):
                 log.error("the alerts could not be evaluated; it is tried every minute", exc_info=error)
 
     def _take(self, snapshot: Snapshot) -> None:

@@ -15,8 +15,8 @@ from threading import Condition, Thread, Timer
 from typing import NamedTuple, Protocol
 from urllib.parse import SplitResult, urlsplit
 
-from tailcut.observe.alerts.public_address import AddressRefusedError, checked_addresses
 from tailcut.observe.alerts.standard_webhooks import signed_headers
+from tailcut.system.public_address import AddressRefusedError, checked_addresses
 from tailcut.version import version
 
 log = logging.getLogger("tailcut.server")

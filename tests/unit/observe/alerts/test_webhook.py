@@ -17,9 +17,9 @@ from tests.wait_kit import block_until
 
 from tailcut.errors import ManifestError
 from tailcut.observe.alerts import webhook as module
-from tailcut.observe.alerts.public_address import AddressRefusedError, checked_addresses, is_public
 from tailcut.observe.alerts.standard_webhooks import read_secret, signed_headers
 from tailcut.observe.alerts.webhook import Attempt, Message, Target, Webhook, post_once
+from tailcut.system.public_address import AddressRefusedError, checked_addresses, is_public
 
 KEY = bytes(range(32))
 MESSAGE = Message("msg_1", b'{"type":"alarm.firing"}')

@@ -27,7 +27,11 @@ def resolve(host: str, port: int) -> list[str]:
 
 
 def is_public(text: str) -> bool:
-    """Whether an address is reachable from anywhere; one that contains an IPv4 address is judged by that."""
+    """Whether an address is reachable from anywhere; one that contains an IPv4 address is judged by that.
+
+    Raises:
+        ValueError: the text is no address.
+    """
     address: Address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
