@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import mean, stdev
@@ -150,45 +150,51 @@ def measure(
     servers: Mapping[str, tuple[int, int]], script: Path, rounds: int, seconds: int, connections: int
 ) -> dict[str, list[float]]:
     """Return microseconds of processor time per request, one a round, by server; a round before them warms up."""
-    found: dict[str, list[float]] = {name: [] for name in servers}
-    names = list(servers)
-    for number in range(rounds + 1):
-        turn = number % len(names)
-        for name in (*names[turn:], *names[:turn]):
-            process, port = servers[name]
-            before = cpu_s(process)
-            done = subprocess.run(
-                ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), path(port)],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            requests = int(re.search(r"(\d+) requests in", done)[1])  # type: ignore[index]
-            if "Non-2xx" in done or not requests:
-                sys.exit(f"error: {name} did not answer\n\n{done}")
-            if number:
-                found[name].append((cpu_s(process) - before) / requests * 1e6)
-    return found
+
+    def figure(name: str) -> float:
+        process, port = servers[name]
+        before = cpu_s(process)
+        done = subprocess.run(
+            ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), path(port)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        requests = int(re.search(r"(\d+) requests in", done)[1])  # type: ignore[index]
+        if "Non-2xx" in done or not requests:
+            sys.exit(f"error: {name} did not answer\n\n{done}")
+        return (cpu_s(process) - before) / requests * 1e6
+
+    return {name: figures[1:] for name, figures in interleaved(list(servers), rounds + 1, figure).items()}
 
 
 def measure_in_process(sides: Mapping[str, tuple[Path, Path, Sequence[str]]], rounds: int) -> dict[str, list[float]]:
     """As ``measure``, each figure of a process of its own; ``sides`` have checkout, manifest and settings."""
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    names = list(sides)
+
+    def figure(name: str) -> float:
+        code, manifest, settings = sides[name]
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.in_process", str(manifest), *settings],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(code / "src")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            sys.exit(done.stderr)
+        return float(done.stdout)
+
+    return interleaved(list(sides), rounds, figure)
+
+
+def interleaved(names: Sequence[str], rounds: int, figure: Callable[[str], float]) -> dict[str, list[float]]:
+    """Return a figure per round and name; the order changes from round to round."""
+    found: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         turn = number % len(names)
         for name in (*names[turn:], *names[:turn]):
-            code, manifest, settings = sides[name]
-            done = subprocess.run(
-                [sys.executable, str(ROOT / "benchmarks" / "in_process.py"), str(manifest), *settings],
-                env={**os.environ, "PYTHONPATH": str(code / "src")},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                sys.exit(done.stderr)
-            found[name].append(float(done.stdout))
+            found[name].append(figure(name))
     return found
 
 

@@ -1,6 +1,6 @@
 """Processor time of one request through the ASGI application, without sockets: what ``checkouts --in-process`` runs.
 
-    python benchmarks/in_process.py MANIFEST [PATH=VALUE ...]
+    python -m benchmarks.in_process MANIFEST [PATH=VALUE ...]
 
 Sockets and a load generator make a server's figure vary by a tenth from round to round on a shared machine; this one
 varies by a fiftieth. 32 requests are in flight. The figure is the lower quartile of chunks of some 2,000 requests: what
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import sys
 import time
 from collections.abc import MutableMapping
@@ -19,15 +18,15 @@ from statistics import quantiles
 from typing import Any
 
 import tailcut
+from benchmarks.mlp import BODY_FLOATS
 
 CONNECTIONS = 32
 _CHUNKS, _EACH = 60, 62
 _PATH = "/v2/models/mlp/infer"
-_BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 64], "datatype": "FP32", "data": [0.5] * 64}]}).encode()
 _HEADERS = [
     (b"host", b"127.0.0.1"),
     (b"content-type", b"application/json"),
-    (b"content-length", str(len(_BODY)).encode()),
+    (b"content-length", str(len(BODY_FLOATS)).encode()),
 ]
 _SCOPE = {
     "type": "http",
@@ -46,7 +45,7 @@ _SCOPE = {
 
 async def ask(application: Any) -> None:
     """Send one request, and check that it is answered."""
-    bodies, statuses = [_BODY], []
+    bodies, statuses = [BODY_FLOATS], []
 
     async def receive() -> dict[str, Any]:
         if not bodies:
