@@ -210,13 +210,13 @@ def test_cpu_time_of_others_is_without_the_own_tree_and_the_kernels_threads(tmp_
 
 def test_work_of_another_process_is_seen_and_own_work_is_not() -> None:
     """A child counts as another one when this process is no part of the question."""
-    burn = "import time; ends = time.process_time() + 0.2\nwhile time.process_time() < ends: pass"
+    burn = "import time; ends = time.process_time() + 0.21\nwhile time.process_time() < ends: pass"
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         beside, own = other_seconds(other.pid), other_seconds(os.getpid())
         subprocess.run([sys.executable, "-c", burn], check=True)
         beside, own = other_seconds(other.pid) - beside, other_seconds(os.getpid()) - own
         other.communicate(b"\n")
-    assert beside >= 0.199  # the difference of two floats
+    assert beside >= 0.2
     assert beside - own >= 0.15
 
 
