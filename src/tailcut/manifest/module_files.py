@@ -42,11 +42,13 @@ def _in_folders(part: str, folders: Sequence[str]) -> tuple[str | None, list[str
 
 
 def names_in(folders: Sequence[str]) -> set[str]:
-    """Return the names of what lies in folders, without suffixes: only these can be modules of them."""
+    """Return the names of what Python could import from folders: their modules, and their folders as packages."""
     names: set[str] = set()
     for folder in folders:
         try:
-            names.update(entry.partition(".")[0] for entry in os.listdir(folder))
+            # Not tailcut.toml, which lies in most of them: each module of this package would be looked for there.
+            entries = [entry for entry in os.listdir(folder) if "." not in entry or entry.endswith(_SUFFIXES)]
+            names.update(entry.partition(".")[0] for entry in entries)
         except OSError:
             continue  # no such folder: nothing can be imported from it
     return names
