@@ -106,4 +106,6 @@ class Report(msgspec.Struct):
     """Keys for the build and the ladder whose references were imported; serving does not need them."""
     untried: list[Untried] = []
     limits: list[Bound] = []
+    warnings: list[str] = []
+    """What a server of this model would go on without."""
     failure: Failure | None = None

@@ -28,7 +28,7 @@ from tailcut.protocol.data_plane import DataPlane
 from tailcut.serving.deployment import Engine
 from tailcut.serving.deployment_loader import Opened, find_variant
 from tailcut.serving.host import Host
-from tailcut.serving.observation import check_observation
+from tailcut.serving.observation import check_observation, unwritable
 
 LOADING = ("manifest", "artifact", "load", "server")
 """The steps that need no row: what fails here is the deployment's set-up and not an answer."""
@@ -229,7 +229,13 @@ async def inspect(
 
 
 def _try_server(models: HostManifest, found: list[Seen]) -> None:
-    """Read what a server of these models needs besides them; an error is that of the first model without one."""
+    """Read what a server of these models needs besides them; an error is that of the first model without one.
+
+    What it could not write is a warning of the model that it is of, or of the first one.
+    """
+    for model, warning in unwritable(models):
+        report = next((seen.report for seen in found if seen.report.deployment == model), found[0].report)
+        report.warnings.append(warning)
     try:
         Guard.of(models)
         check_observation(models)

@@ -62,7 +62,7 @@ def check(
     stages are reported as not tried. Input limits that the source model proves and the manifest lacks are proposed,
     where that model can be loaded here. References that only build and ladder use (holdout.source, ladder.setup,
     ladder.traffic) are imported but not called. Files of tokens, the webhook's secret and the collector's settings are
-    read; nothing is sent to the webhook or the collector.
+    read; nothing is sent to the webhook or the collector. A history or request log that cannot be written is a warning.
     Of several models all are checked. --entity, --row and --variant are for the one that --model names; with one of
     these flags only that model is checked, and those that compute its features.
     Exit code 0: everything works; 1: loaded, but the row or such a reference failed; 2, 3, 4: loading failed; of
@@ -89,6 +89,8 @@ def check(
             print_error(f"{where}{seen.step}: {seen.error.explained}", seen.error.hint)
         elif seen.report.untried:
             note(f"{where}{_not_tried(seen.report)}")
+        for warning in seen.report.warnings:
+            note(f"{where}warning: {warning}")
     for seen in found:
         if seen.error is not None:
             raise typer.Exit(exit_code(seen.error) if seen.step in LOADING else ExitCode.FAILED)

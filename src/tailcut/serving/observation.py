@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tailcut.manifest.host import HostManifest
 from tailcut.observe.alerts.evaluator import Alerts, Served
@@ -22,6 +22,7 @@ from tailcut.serving.history import history_path, server_key
 from tailcut.serving.host_state import HostState
 from tailcut.serving.live_parts import show_parts
 from tailcut.serving.tracing import HostTraces, check_export
+from tailcut.system.writable import why_unwritable
 
 
 def check_observation(manifest: HostManifest) -> None:
@@ -32,6 +33,21 @@ def check_observation(manifest: HostManifest) -> None:
     """
     check_webhook(manifest)
     check_export(manifest)
+
+
+def unwritable(manifest: HostManifest) -> Iterator[tuple[str, str]]:
+    """Yield what a server could not write, and would go on without: the model (empty: the host), and why."""
+    path = history_path(manifest, by_default=True)
+    if path is not None and (why := why_unwritable(path.parent)):
+        yield "", f"the history at {path} cannot be written ({why}); set observe.history.path to a file that can be"
+    for hosted in manifest.models:
+        if hosted.manifest is None or not (named := hosted.manifest.deployment.request_log.path):
+            continue
+        if why := why_unwritable(hosted.manifest.directory / named):
+            yield (
+                hosted.name,
+                f"the request log cannot be written ({why}); set request_log.path to a folder that can be",
+            )
 
 
 class Observation:

@@ -326,3 +326,25 @@ def test_what_a_server_could_not_start_with_is_found(check: Check, folder: Path,
     assert (seen["ok"], seen["failure"]["step"]) == (False, "server")
     assert seen["outputs"], "the model was tried all the same"
     assert said in err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("[observe.history]\npath = 'model.onnx/history.sqlite'\n", "observe.history.path"),
+        ("[request_log]\npath = 'model.onnx/log'\n", "request_log.path"),
+        ("[observe.history]\npath = 'made/later/history.sqlite'\n[request_log]\npath = 'later'\n", ""),
+    ],
+)
+def test_what_a_server_could_not_write_is_a_warning(check: Check, folder: Path, more: str, said: str) -> None:
+    write(folder, more=more)
+    before = sorted(folder.iterdir())
+    code, out, err = check("--json")
+    assert code == ExitCode.OK
+    warnings = json.loads(out)["warnings"]
+    assert len(warnings) == bool(said)
+    for warning in warnings:
+        assert said in warning
+        assert f"{folder / 'model.onnx'}: Not a directory" in warning
+        assert f"warning: {warning}" in err
+    assert sorted(folder.iterdir()) == before
