@@ -121,8 +121,8 @@ def load(
         max_search_s = seconds("--max-search", max_search)
         if find_capacity:
             _check_search(plan, raw)
-        elif plan.trace:
-            intended_times(plan)
+        elif plan.trace and (hours := float(intended_times(plan)[-1]) / 3.6e12) > 1:
+            note(f"{plan.trace}: its arrivals last {hours:,.1f} hours at --speed {plan.speed:g}; raise it to take less")
         _check_files(json_path, raw)
     met = _search(plan, json_path, max_search_s) if find_capacity else _run(plan, json_path, raw)
     if not met:

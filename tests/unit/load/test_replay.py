@@ -89,6 +89,16 @@ def test_what_excludes_a_replay_and_what_is_too_short_are_named_as_they_were_giv
     assert "log more requests" in said
 
 
+@pytest.mark.parametrize(("speed", "said"), [("1", "2.0 hours at --speed 1"), ("4", "")])
+def test_a_replay_of_hours_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str], speed: str, said: str) -> None:
+    (tmp_path / "times").write_text("0\n7200\n")
+    flags = ["--trace", str(tmp_path / "times"), "--speed", speed, "--warmup", "3h"]
+    assert run(["load", URL, *flags]) == 3, "the warm-up is longer"
+    err = capsys.readouterr().err
+    assert said in err
+    assert ("its arrivals last" in err) == bool(said)
+
+
 def test_a_path_that_is_not_the_models_takes_all_requests(tmp_path: Path) -> None:
     source = log(tmp_path, record(), record(1, **rows({"a": 1})))
     for url, paths in (
