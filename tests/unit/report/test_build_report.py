@@ -82,6 +82,14 @@ def test_a_row_says_quality_speed_and_cost() -> None:
     assert found["int8"].drop == "auc 0.003 <= ? of 0.004 inconclusive"
 
 
+def test_no_limit_stands_beside_the_budget_of_a_variant_that_passes_as_identical() -> None:
+    record = version()
+    evidence = {"quality": {**judged("pass", 0.0, 0.0176), "identical": True}, **loaded(2.0, 0.5, faster=True)}
+    same = msgspec.structs.replace(record.variants["onnx"], evidence=evidence)
+    found = figures.rows(msgspec.structs.replace(record, variants={**record.variants, "onnx": same}), PROMOTED)
+    assert {row.name: row.drop for row in found}["onnx"] == "identical up to rounding"
+
+
 def test_verdicts() -> None:
     record = version()
     found = {name: figures.verdict(record, PROMOTED, name) for name in record.variants}

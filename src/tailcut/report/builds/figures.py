@@ -199,7 +199,11 @@ def _open(variant: VariantRecord) -> bool:
 
 def _drop(evidence: Mapping[str, Any]) -> str:
     """Every budgeted metric's drop with its upper limit, beside the budget."""
-    judged = (evidence.get("quality") or {}).get("metrics", [])
+    quality = evidence.get("quality") or {}
+    if quality.get("identical"):
+        # It passes by that, whatever so few rows could exclude: their limit may lie beyond the budget.
+        return "identical up to rounding"
+    judged = quality.get("metrics", [])
     texts = [
         f"{each['metric']} {figure(each['drop'])} <= {figure(each['upper'])} of {each['budget']:g} {each['outcome']}"
         for each in judged
