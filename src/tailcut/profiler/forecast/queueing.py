@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,9 @@ _GIVES_NOTHING, _GIVES_PYTHON, _GIVES_DATABASE, _GIVES_CORE = range(4)
 _BATCH, _NOBODY = -1, -1
 """In place of a request's phase, and of a request that something computes beside."""
 _NOWHERE, _PYTHON, _MODEL, _DATABASE = At.NOWHERE, At.PYTHON, At.MODEL, At.DATABASE  # quicker to look up
+_TAKE, _GIVE = At.TAKE, At.GIVE
+_LAST: Phase = (At.ANSWERED, 0.0)
+"""In place of a phase behind the last one."""
 
 
 class _Play:
@@ -76,9 +79,9 @@ class _Play:
         self.jobs = jobs
         self.done_ns = [-1.0] * len(jobs)
         # (when, tie-breaker, request, phase, nanoseconds left of it or -1 for one that begins, what ends with it)
-        self.events = [(at, number, number, 0, -1.0, _GIVES_NOTHING) for number, at in enumerate(arrivals_ns)]
-        heapify(self.events)
-        self.ties = len(jobs)
+        # Of those that have not come yet only the next one: a short heap is quick.
+        self.events = [(at, 0, 0, 0, -1.0, _GIVES_NOTHING) for at in arrivals_ns[:1]]
+        self.come, self.ties = 1, len(jobs)
         # What is free of each, and who waits for it.
         self.python = max(service.processes, 1)
         self.executors = service.executors
@@ -87,7 +90,7 @@ class _Play:
         self.places = [service.threads or len(jobs), *service.held, self.python]
         self.for_python, self.for_model, self.for_core, self.for_database = (deque[_Turn]() for _ in range(4))
         self.for_place: list[deque[tuple[int, int]]] = [deque() for _ in self.places]
-        others = any(at in (At.BESIDE, At.WORKER) for job in jobs for at, _ in job)
+        others = any(at in (At.BESIDE, At.WORKER) for job in {id(job): job for job in jobs}.values() for at, _ in job)
         crowded = others or service.beside or self.python + self.executors > self.cores
         self.longest_ns = _BATCH_QUANTUM_NS if crowded else float("inf")
         self.batches: dict[int, list[tuple[int, int]]] = {}
@@ -96,9 +99,12 @@ class _Play:
 
     def play(self, late: int = 0) -> None:
         """Play events until all requests are answered, or more than ``late`` took longer than the limit."""
-        events = self.events
+        events, arrivals_ns = self.events, self.arrivals_ns
         while events and self.late <= late:
-            now, _, number, place, left, gives = heappop(events)
+            now, tie, number, place, left, gives = heappop(events)
+            if tie == number and self.come < len(arrivals_ns):  # it has come just now
+                heappush(events, (arrivals_ns[self.come], self.come, self.come, 0, -1.0, _GIVES_NOTHING))
+                self.come += 1
             if gives:
                 self._give_back(gives)
             # Whoever could begin has begun, but for those for whom something was given back just now.
@@ -107,7 +113,7 @@ class _Play:
                 self._batch_stops(now, number, left)
             else:
                 self._reach(now, number, place, left, alone)
-            if self._anybody_waits():
+            if self.for_python or self.for_core or self.for_model or self.for_database:
                 self._begin_turns(now)
 
     def played(self) -> Played:
@@ -131,16 +137,24 @@ class _Play:
             self.python += 1
 
     def _reach(self, now: float, number: int, place: int, left: float, alone: bool) -> None:
-        """Begin a request's phase, or go on with it.
+        """Begin a request's phase, or go on with it; those that take no time pass at once, where nobody else is next.
 
         Args:
             alone: nobody else may begin now: it need not wait for its turn to be told.
         """
         job, service = self.jobs[number], self.service
+        at, length = job[place] if place < len(job) else _LAST
+        while at is _TAKE or at is _GIVE:
+            if not self._takes_or_gives(now, at, number, place, int(length)):
+                return
+            place += 1
+            if self._anybody_waits() or (self.events and self.events[0][0] <= now):  # others come first
+                self._later(now, number, place)
+                return
+            at, length = job[place] if place < len(job) else _LAST
         if place == len(job):
             self._end(now, number)
             return
-        at, length = job[place]
         if at is _MODEL and service.executors:
             self._wait(self.for_model, number, place, length)
         elif at is _PYTHON or at is _MODEL:
@@ -156,11 +170,9 @@ class _Play:
         elif at is At.BESIDE:
             self._wait(self.for_core, _NOBODY, _BATCH, length)
             self._later(now, number, place + 1)
-        elif at is At.ANSWERED:
+        else:
             self._end(now, number)
             self._later(now, number, place + 1)
-        else:
-            self._take_or_give(now, at, number, place, int(length))
 
     def _end(self, now: float, number: int) -> None:
         if self.done_ns[number] < 0:
@@ -177,20 +189,22 @@ class _Play:
         self.ties += 1
         queue.append((self.ties, number, place, left))
 
-    def _take_or_give(self, now: float, at: At, number: int, place: int, what: int) -> None:
+    def _takes_or_gives(self, now: float, at: At, number: int, place: int, what: int) -> bool:
+        """Take or give; return whether the request goes on now, and not as a later event."""
         waiting = self.for_place[what]
-        if at is At.GIVE:
-            self._later(now, number, place + 1)
-            if waiting:
-                first, where = waiting.popleft()
-                self._later(now, first, where + 1)
-            else:
+        if at is _GIVE:
+            if not waiting:
                 self.places[what] += 1
+                return True
+            self._later(now, number, place + 1)
+            first, where = waiting.popleft()
+            self._later(now, first, where + 1)
         elif self.places[what]:
             self.places[what] -= 1
-            self._later(now, number, place + 1)
+            return True
         else:
             waiting.append((number, place))
+        return False
 
     def _in_batch(self, number: int, length: float) -> float:
         """What a row takes of the interpreter that runs batches: less where one is still waiting to begin."""
@@ -202,20 +216,7 @@ class _Play:
 
     def _begin_turns(self, now: float) -> None:
         """Let compute whoever has all that it takes, those first that have waited longest."""
-        while True:
-            ready = []
-            if self.for_database and (self.database or (self.cores and self.service.beside)):
-                ready.append(self.for_database)
-            if self.cores:
-                if self.python and self.for_python:
-                    ready.append(self.for_python)
-                if self.for_core:
-                    ready.append(self.for_core)
-                if self.executors and self.for_model:
-                    ready.append(self.for_model)
-            if not ready:
-                return
-            queue = ready[0] if len(ready) == 1 else min(ready, key=_waits_since)
+        while (queue := self._longest_waiting()) is not None:
             if queue is self.for_model:
                 self._begin_batch(now)
                 continue
@@ -226,6 +227,21 @@ class _Play:
                 self._turn_at_core(now, number, place, left)
             else:
                 self._turn_of_database(now, number, place, left)
+
+    def _longest_waiting(self) -> deque[_Turn] | None:
+        """Return the queue whose first has waited longest, of those that something is free for."""
+        found = None
+        if self.cores:
+            if self.python and self.for_python:
+                found = self.for_python
+            if self.for_core and (found is None or self.for_core[0] < found[0]):
+                found = self.for_core
+            if self.executors and self.for_model and (found is None or self.for_model[0] < found[0]):
+                found = self.for_model
+        is_computed = self.database or (self.cores and self.service.beside)
+        if self.for_database and is_computed and (found is None or self.for_database[0] < found[0]):
+            found = self.for_database
+        return found
 
     def _turn_of_python(self, now: float, number: int, place: int, left: float) -> None:
         """Take a turn at the interpreter; come back for the rest."""
@@ -294,7 +310,3 @@ class _Play:
         self.executors += 1
         for member, place in self.batches.pop(first):
             self._later(now, member, place + 1)
-
-
-def _waits_since(queue: deque[_Turn]) -> int:
-    return queue[0][0]
