@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +16,7 @@ from tailcut.cli._deployment_figures import Deployed, batches_at, lines_of, requ
 from tailcut.cli.console import note
 from tailcut.errors import LoadTestError
 from tailcut.load.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
+from tailcut.load.plan import read_trace
 from tailcut.load.replay import Replay, is_replay, read_arrivals
 from tailcut.manifest import Batching, Manifest, Slo
 from tailcut.models.runtimes.tuning import tuned_points, tuned_spread
@@ -303,7 +304,7 @@ def check_arrivals(kind: str, rates: Sequence[float]) -> None:
             hint="give one of these, or a file with one time in seconds per line",
         )
     if kind not in _KINDS:
-        _check_lasts(kind, read_trace(Path(kind)))
+        _check_lasts(kind, _trace(Path(kind).absolute()))
 
 
 def _arrivals(assumed: Assumptions, rate: float) -> npt.NDArray[np.int64]:
@@ -312,22 +313,13 @@ def _arrivals(assumed: Assumptions, rate: float) -> npt.NDArray[np.int64]:
     if assumed.arrivals in {"poisson", "constant"}:
         kind: Kind = "poisson" if assumed.arrivals == "poisson" else "constant"
         return offsets_ns(steady(rate, assumed.duration_s, kind=kind), assumed.seed)
-    return scaled(read_trace(Path(assumed.arrivals)), rate)
+    return scaled(_trace(Path(assumed.arrivals).absolute()), rate)
 
 
-def read_trace(path: Path) -> npt.NDArray[np.int64]:
-    """Read a file with one time in seconds per line.
-
-    Raises:
-        LoadTestError: it cannot be read, or holds something else.
-    """
-    try:
-        return trace_ns(np.loadtxt(path, dtype=np.float64, ndmin=1))
-    except (OSError, ValueError) as error:
-        raise LoadTestError(
-            f"--arrivals: the trace {path} cannot be read: {error}",
-            hint="write one time per line, in seconds, ascending",
-        ) from error
+@lru_cache(maxsize=1)
+def _trace(path: Path) -> npt.NDArray[np.int64]:
+    """Read a file of arrivals, as ``tailcut load --trace`` does; once, however many rates are simulated."""
+    return trace_ns(read_trace(path))
 
 
 def scaled(offsets_ns: npt.NDArray[np.int64], rate: float) -> npt.NDArray[np.int64]:

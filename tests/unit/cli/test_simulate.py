@@ -52,7 +52,8 @@ def test_arrivals(arrivals: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_trace_is_replayed_and_can_be_stretched_to_a_rate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "times.txt").write_text("\n".join(str(number / 20) for number in range(100)))
+    # The columns behind the time are another program's, as for `tailcut load --trace`.
+    (tmp_path / "times.txt").write_text("# s, user\n" + "\n".join(f"{number / 20},u{number}" for number in range(100)))
     assert run(["simulate", *COST, "--arrivals", "times.txt", "--rate", "0,40", "--json", "out.json"]) == ExitCode.OK
     lines = json.loads((tmp_path / "out.json").read_text())["lines"]
     assert [line["offered"] for line in lines] == [100, 100]
