@@ -30,6 +30,7 @@ from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 ROWS = {"rows": [{"id": 1, "value": 2}]}
 NEVER = 'serve.follow="1h"'
+PATIENT = ('slo.timeout="20s"', 'server.kill="30s"')  # a busy machine must not end what waits for a switch
 MODEL = "/v2/models/m"
 
 
@@ -67,7 +68,7 @@ Test = Callable[[Bench], Awaitable[None]]
 
 
 def serve(directory: Path, test: Test, *overrides: str, **options: Any) -> None:
-    manifest = deployment(directory, overrides=[NEVER, *overrides], **options)
+    manifest = deployment(directory, overrides=[NEVER, *PATIENT, *overrides], **options)
     promotions = Promotions(manifest)
     promotions.promote(promotions.add(1.0))
 
@@ -322,7 +323,7 @@ def test_a_request_under_way_ends_on_the_variant_that_it_began_on(
         assert await under_way == (1.0, first)
         await retired(bench)
 
-    serve(tmp_path, test, 'pool.executor="thread"', "pool.executors=1", 'slo.timeout="20s"', 'server.kill="30s"')
+    serve(tmp_path, test, 'pool.executor="thread"', "pool.executors=1")
 
 
 @pytest.mark.parametrize("cache", ["entity", "tensor"])
