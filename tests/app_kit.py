@@ -57,6 +57,8 @@ def values(keys, context):
 
 GOOD = {"inputs": [{"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
 INFER = "/v2/models/m/infer"
+PATIENT = ('slo.timeout="20s"', 'server.kill="30s"')
+"""Settings where a stall of the machine must not end what a test waits for."""
 
 
 def save_model(path: Path) -> None:

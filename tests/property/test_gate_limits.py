@@ -1,4 +1,4 @@
-"""The gate: a verdict and the limit that is told beside it say the same."""
+"""The gate: each verdict agrees with the confidence limit that is reported beside it."""
 
 from __future__ import annotations
 

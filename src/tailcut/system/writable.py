@@ -1,4 +1,4 @@
-"""Whether files could be made in a folder, which may not be there yet."""
+"""Whether a program could create files in a folder that may not exist yet."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def why_unwritable(folder: Path) -> str:
-    """Return why no file can be made in a folder; empty where one can. Nothing is left there.
+    """Return why no file can be created in a folder; empty where one can. Nothing is left there.
 
-    A folder that is not there is made by whoever writes first, so that the nearest one above it decides.
+    If the folder does not exist, its nearest existing parent decides: the folder would be created there.
     """
     nearest = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.app_kit import INFER, Client, running
+from tests.app_kit import INFER, PATIENT, Client, running
 from tests.promotion_kit import deployment, save_model
 from tests.registry_kit import AVX2
 
@@ -141,7 +141,7 @@ def test_admission_knows_from_the_evidence_what_a_batch_takes(
         return opened[-1]
 
     monkeypatch.setattr(variant_loader, "open_runtime", open_faulty)
-    overrides = ('pool={executor="thread", executors=1}', 'slo.timeout="20s"', 'server.kill="30s"')
+    overrides = ('pool={executor="thread", executors=1}', *PATIENT)
     manifest = promoted(tmp_path, evidence, elsewhere=elsewhere, overrides=overrides)
 
     async def test(client: Client) -> None:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.app_kit import GOOD, INFER, Client, Connection, counters, deployment, running
+from tests.app_kit import GOOD, INFER, PATIENT, Client, Connection, counters, deployment, running
 
 BODY = 100_000
-LIMITS = ('slo.timeout="20s"', 'server.kill="30s"', f"server.max_body={BODY}", f"server.max_arriving={4 * BODY}")
+LIMITS = (*PATIENT, f"server.max_body={BODY}", f"server.max_arriving={4 * BODY}")
 
 
 def serve(directory: Path, test: Callable[[Client], Awaitable[None]]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.app_kit import FEATURES, GOOD, INFER, Answer, Client, counters, deployment, running
+from tests.app_kit import FEATURES, GOOD, INFER, PATIENT, Answer, Client, counters, deployment, running
 from tests.wait_kit import until
 
 from tailcut.models import variant_loader
@@ -212,7 +212,7 @@ def test_a_handler_that_its_server_cancels_is_counted_as_a_client_that_left(
         faulty.release()
         assert await counters(client, "tailcut_requests_total") == {("predict", "source", "client_gone", "off"): 1}
 
-    serve(test, tmp_path, "", THREAD, 'slo.timeout="20s"', 'server.kill="30s"')
+    serve(test, tmp_path, "", THREAD, *PATIENT)
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_a_client_that_leaves_while_the_model_runs_is_counted_and_its_neighbours
         }
         assert await counters(client, "tailcut_in_flight") == {(): 0}
 
-    serve(test, tmp_path, "", THREAD, 'slo.timeout="20s"', 'server.kill="30s"')
+    serve(test, tmp_path, "", THREAD, *PATIENT)
 
 
 def test_a_full_queue_is_a_429_that_says_when_to_come_back(tmp_path: Path, faulty: FaultyRuntime) -> None:
@@ -276,7 +276,7 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_back(tmp_path: Path, fault
         faulty.release()
         assert [answer.status for answer in await asyncio.gather(first, *waiting)] == [200] * 9
 
-    serve(test, tmp_path, "", THREAD, 'slo.timeout="20s"', 'server.kill="30s"')
+    serve(test, tmp_path, "", THREAD, *PATIENT)
 
 
 async def until_ready(client: Client, status: int) -> None:

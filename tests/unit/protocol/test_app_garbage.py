@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.app_kit import FEATURES, GOOD, INFER, Client, deployment, running
+from tests.app_kit import FEATURES, GOOD, INFER, PATIENT, Client, deployment, running
 from tests.unit.protocol.test_app_errors import ROW, THREAD, WRONG, tensor
 from tests.wait_kit import until
 
@@ -30,7 +30,6 @@ from tailcut.testing.runtimes import FaultyRuntime
 pytestmark = pytest.mark.slow
 
 PREDICT = "/predict/m"
-PATIENT = ('slo.timeout="20s"', 'server.kill="30s"')
 HASTY = {"x-tailcut-timeout-ms": "30"}
 HOOKS = """
 def preprocess(rows):

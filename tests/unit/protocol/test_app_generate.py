@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.app_kit import Client, counters, deployment, running, until_metric
+from tests.app_kit import PATIENT, Client, counters, deployment, running, until_metric
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import Shed
@@ -330,7 +330,7 @@ def test_one_stream_too_many_is_shed(tmp_path: Path, streams: Callable[..., Call
         await asyncio.gather(*(each.end() for each in open_))
         assert len(await Stream(client.app, {"x": [1, 2]}).end()) == 1
 
-    serve(tmp_path, test, 'slo.timeout="20s"', 'server.kill="30s"')
+    serve(tmp_path, test, *PATIENT)
 
 
 def test_while_the_only_executor_is_replaced_a_stream_is_told_when_to_come(

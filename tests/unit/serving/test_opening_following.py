@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.app_kit import GOOD, INFER, Client, counters, running, until_metric
+from tests.app_kit import GOOD, INFER, PATIENT, Client, counters, running, until_metric
 from tests.promotion_kit import Promotions, deployment
 from tests.wait_kit import until
 
@@ -30,7 +30,6 @@ from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 ROWS = {"rows": [{"id": 1, "value": 2}]}
 NEVER = 'serve.follow="1h"'
-PATIENT = ('slo.timeout="20s"', 'server.kill="30s"')  # a busy machine must not end what waits for a switch
 MODEL = "/v2/models/m"
 
 

@@ -271,9 +271,9 @@ def _take_and_give(phases: list[Phase], taken: list[int], part: Part, in_thread:
     Args:
         loop: what stands for it; 0: the part does not need it.
     """
-    wanted = [*((THREAD,) if in_thread else ()), *[one + 1 for one in part.held]]
+    wanted = [*((THREAD,) if in_thread else ()), *(one + 1 for one in part.held)]
     if taken == ([*wanted, loop] if loop else wanted):
-        return
+        return  # most parts need what the one before them held
     missing = any(what not in taken for what in wanted)
     for what in [one for one in reversed(taken) if one not in wanted and (one != loop or not loop or missing)]:
         phases.append((At.GIVE, float(what)))

@@ -66,9 +66,7 @@ _GIVES_NOTHING, _GIVES_PYTHON, _GIVES_DATABASE, _GIVES_CORE = range(4)
 _BATCH, _NOBODY = -1, -1
 """In place of a request's phase, and of a request that something computes beside."""
 _NOWHERE, _PYTHON, _MODEL, _DATABASE = At.NOWHERE, At.PYTHON, At.MODEL, At.DATABASE  # quicker to look up
-_TAKE, _GIVE = At.TAKE, At.GIVE
-_LAST: Phase = (At.ANSWERED, 0.0)
-"""In place of a phase behind the last one."""
+_TAKES_NO_TIME = (At.TAKE, At.GIVE)
 
 
 class _Play:
@@ -90,7 +88,8 @@ class _Play:
         self.places = [service.threads or len(jobs), *service.held, self.python]
         self.for_python, self.for_model, self.for_core, self.for_database = (deque[_Turn]() for _ in range(4))
         self.for_place: list[deque[tuple[int, int]]] = [deque() for _ in self.places]
-        others = any(at in (At.BESIDE, At.WORKER) for job in {id(job): job for job in jobs}.values() for at, _ in job)
+        distinct = {id(job): job for job in jobs}.values()  # thousands of requests are drawn from a few hundred jobs
+        others = any(at in (At.BESIDE, At.WORKER) for job in distinct for at, _ in job)
         crowded = others or service.beside or self.python + self.executors > self.cores
         self.longest_ns = _BATCH_QUANTUM_NS if crowded else float("inf")
         self.batches: dict[int, list[tuple[int, int]]] = {}
@@ -113,7 +112,7 @@ class _Play:
                 self._batch_stops(now, number, left)
             else:
                 self._reach(now, number, place, left, alone)
-            if self.for_python or self.for_core or self.for_model or self.for_database:
+            if self._anybody_waits():
                 self._begin_turns(now)
 
     def played(self) -> Played:
@@ -137,24 +136,23 @@ class _Play:
             self.python += 1
 
     def _reach(self, now: float, number: int, place: int, left: float, alone: bool) -> None:
-        """Begin a request's phase, or go on with it; those that take no time pass at once, where nobody else is next.
+        """Begin a request's phase, or continue it. TAKE and GIVE need no event of their own unless another is due now.
 
         Args:
             alone: nobody else may begin now: it need not wait for its turn to be told.
         """
         job, service = self.jobs[number], self.service
-        at, length = job[place] if place < len(job) else _LAST
-        while at is _TAKE or at is _GIVE:
-            if not self._takes_or_gives(now, at, number, place, int(length)):
+        while place < len(job) and job[place][0] in _TAKES_NO_TIME:
+            if not self._takes_or_gives(now, number, place):
                 return
             place += 1
             if self._anybody_waits() or (self.events and self.events[0][0] <= now):  # others come first
                 self._later(now, number, place)
                 return
-            at, length = job[place] if place < len(job) else _LAST
         if place == len(job):
             self._end(now, number)
             return
+        at, length = job[place]
         if at is _MODEL and service.executors:
             self._wait(self.for_model, number, place, length)
         elif at is _PYTHON or at is _MODEL:
@@ -189,10 +187,12 @@ class _Play:
         self.ties += 1
         queue.append((self.ties, number, place, left))
 
-    def _takes_or_gives(self, now: float, at: At, number: int, place: int, what: int) -> bool:
-        """Take or give; return whether the request goes on now, and not as a later event."""
+    def _takes_or_gives(self, now: float, number: int, place: int) -> bool:
+        """Take or give; return whether the request continues at once, and not by an event."""
+        at, length = self.jobs[number][place]
+        what = int(length)
         waiting = self.for_place[what]
-        if at is _GIVE:
+        if at is At.GIVE:
             if not waiting:
                 self.places[what] += 1
                 return True
