@@ -1049,7 +1049,7 @@ def test_log_lines_of_requests_and_of_a_switch_name_the_model(tmp_path: Path, li
 
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["inline", "thread"])
-def test_thirty_loads_and_unloads_leave_no_memory_no_threads_and_no_files(tmp_path: Path, executor: str) -> None:
+def test_fifty_loads_and_unloads_leave_no_memory_no_threads_and_no_files(tmp_path: Path, executor: str) -> None:
     add_model(tmp_path, "a")
     add_model(tmp_path, "b")
 
@@ -1060,15 +1060,19 @@ def test_thirty_loads_and_unloads_leave_no_memory_no_threads_and_no_files(tmp_pa
             await client.unload("b")
             await client.host.engine("b").gone()
 
-        for _ in range(3):  # pools of threads have their size by then
-            await cycle()
-        before = _held()
-        for _ in range(30):
-            await cycle()
-            assert await client.factor("a") == 1.0
-        after = _held()
-        assert after["objects"] - before["objects"] < 30 * 20, "less than a load leaves behind"
-        # Not more: a thread of the load before may have been ending when they were counted first.
+        async def held_least(cycles: int) -> dict[str, int]:
+            """The least that is held after a cycle: asyncio keeps up to a hundred cancelled timers for a while."""
+            held = []
+            for _ in range(cycles):
+                await cycle()
+                assert await client.factor("a") == 1.0
+                held.append(_held())
+            return {name: min(each[name] for each in held) for name in held[0]}
+
+        await held_least(3)  # pools of threads have grown by then
+        before = await held_least(20)
+        after = await held_least(30)
+        assert after["objects"] - before["objects"] < 20 * 10, "less than a load leaves behind"
         assert after["threads"] <= before["threads"]
         assert after["files"] <= before["files"]
 
