@@ -22,7 +22,7 @@ from tailcut.serving.history import history_path, server_key
 from tailcut.serving.host_state import HostState
 from tailcut.serving.live_parts import show_parts
 from tailcut.serving.tracing import HostTraces, check_export
-from tailcut.system.writable import why_unwritable
+from tailcut.system.writable import why_unwritable, why_unwritable_file
 
 
 def check_observation(manifest: HostManifest) -> None:
@@ -38,7 +38,7 @@ def check_observation(manifest: HostManifest) -> None:
 def unwritable(manifest: HostManifest) -> Iterator[tuple[str, str]]:
     """Yield what a server could not write, and would go on without: the model (empty: the host), and why."""
     path = history_path(manifest, by_default=True)
-    if path is not None and (why := why_unwritable(path.parent)):
+    if path is not None and (why := why_unwritable_file(path)):
         yield "", f"the history at {path} cannot be written ({why}); set observe.history.path to a file that can be"
     for hosted in manifest.models:
         if hosted.manifest is None or not (named := hosted.manifest.deployment.request_log.path):

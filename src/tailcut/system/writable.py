@@ -1,7 +1,9 @@
-"""Whether a program could create files in a folder that may not exist yet."""
+"""Whether a program could write a file, or create files in a folder that may not exist yet."""
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from pathlib import Path
 
@@ -17,3 +19,15 @@ def why_unwritable(folder: Path) -> str:
             return ""
     except OSError as error:
         return f"{nearest}: {error.strerror or error}"
+
+
+def why_unwritable_file(path: Path) -> str:
+    """Return why a file can be neither written nor created; empty where it can. Nothing is left there.
+
+    An existing file is not opened: closing it would give up locks that this process may have on it (fcntl(2)).
+    """
+    if path.is_dir():
+        return f"{path}: {os.strerror(errno.EISDIR)}"
+    if path.exists():
+        return "" if os.access(path, os.W_OK) else f"{path}: {os.strerror(errno.EACCES)}"
+    return why_unwritable(path.parent)

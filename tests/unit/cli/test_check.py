@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -329,22 +330,30 @@ def test_what_a_server_could_not_start_with_is_found(check: Check, folder: Path,
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "named", "why"),
     [
-        ("[observe.history]\npath = 'model.onnx/history.sqlite'\n", "observe.history.path"),
-        ("[request_log]\npath = 'model.onnx/log'\n", "request_log.path"),
-        ("[observe.history]\npath = 'made/later/history.sqlite'\n[request_log]\npath = 'later'\n", ""),
+        ("[observe.history]\npath = 'model.onnx/history.sqlite'\n", "observe.history.path", "Not a directory"),
+        ("[observe.history]\npath = 'folder.sqlite'\n", "observe.history.path", "Is a directory"),
+        ("[observe.history]\npath = 'locked.sqlite'\n", "observe.history.path", "Permission denied"),
+        ("[request_log]\npath = 'model.onnx/log'\n", "request_log.path", "Not a directory"),
+        ("[observe.history]\npath = 'made/later/history.sqlite'\n[request_log]\npath = 'later'\n", "", ""),
     ],
 )
-def test_what_a_server_could_not_write_is_a_warning(check: Check, folder: Path, more: str, said: str) -> None:
+def test_what_a_server_could_not_write_is_a_warning(
+    check: Check, folder: Path, monkeypatch: pytest.MonkeyPatch, more: str, named: str, why: str
+) -> None:
+    (folder / "folder.sqlite").mkdir()
+    (folder / "locked.sqlite").touch()
+    access = os.access  # root may write what is locked
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).stem != "locked" and access(path, mode))
     write(folder, more=more)
     before = sorted(folder.iterdir())
     code, out, err = check("--json")
     assert code == ExitCode.OK
     warnings = json.loads(out)["warnings"]
-    assert len(warnings) == bool(said)
+    assert len(warnings) == bool(named)
     for warning in warnings:
-        assert said in warning
-        assert f"{folder / 'model.onnx'}: Not a directory" in warning
+        assert named in warning
+        assert f": {why})" in warning
         assert f"warning: {warning}" in err
     assert sorted(folder.iterdir()) == before
