@@ -10,6 +10,7 @@ from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.observe.drift.columns import columns_of
 from tailcut.observe.drift.detector import MONTH_S, Detector, Settings
+from tailcut.observe.drift.entities import NONE, OncePerWindow
 from tailcut.observe.drift.reference import Reference, decode, encode, sketches_of
 from tailcut.observe.drift.sketch import Sketch, effective_rows, sketch
 from tailcut.observe.drift.state import Alarm
@@ -112,6 +113,57 @@ def test_rows_of_one_entity_count_once_in_a_window() -> None:
     nobody = np.zeros(50, np.int64)
     detector.update([numbers(random, 50), codes(random, 50)], 48 * HOUR_S, nobody)
     assert detector.counted == 52
+
+
+@pytest.mark.parametrize(("entities", "least"), [(2_000, 0.99), (250_000, 0.9), (3_000_000, 0.1)])
+def test_no_entity_counts_twice_in_a_window_however_many_there_are(entities: int, least: float) -> None:
+    random = np.random.default_rng(0)
+    keys = random.integers(-(2**63), 2**63 - 1, entities)
+    once = OncePerWindow()
+    for window in range(3):
+        counted = np.zeros(entities, np.int64)
+        tenths = []
+        for asked in range(2):
+            for part in np.array_split(random.permutation(entities), 1000):
+                first = once.first(keys[part], window)
+                counted[part[first]] += 1
+                if not asked:
+                    tenths.append(np.count_nonzero(first) / len(part))
+        assert counted.max() == 1
+        assert counted.mean() > least
+    assert np.mean(tenths[-100:]) > 0.7 * np.mean(tenths[:100]), "the end of a window counts, too"
+
+
+def test_keys_in_order_are_told_apart() -> None:
+    once = OncePerWindow()
+    assert np.count_nonzero(once.first(np.arange(1, 10_001, dtype=np.int64), 0)) > 9_900
+    assert once.first(np.array([NONE, 10_001, NONE, 10_001], np.int64), 0).tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize(("blocks", "rows"), [(400, 5), (40, 50)])
+def test_the_window_stays_as_long_as_it_is_however_small_the_blocks_are(blocks: int, rows: int) -> None:
+    random = np.random.default_rng(0)
+    detector = Detector(reference(random), Settings(window_s=HOUR_S))
+    moment_s = 0.0
+
+    def play_windows(windows: float, shift: float) -> list[Alarm]:
+        nonlocal moment_s
+        found = []
+        for _ in range(int(windows * blocks)):
+            moment_s += HOUR_S / blocks
+            alarm = detector.update([numbers(random, rows) + shift, codes(random, rows)], moment_s)
+            found += [alarm] if alarm is not None else []
+        return found
+
+    assert play_windows(12, 0) == []
+    assert detector.state().window_rows == pytest.approx(blocks * rows, rel=1 / 16)
+    changed_s = moment_s
+    (alarm,) = play_windows(2, 1)
+    assert alarm.columns[0].since_s == pytest.approx(changed_s, abs=0.1 * HOUR_S)
+    assert detector.state().columns[0].psi > 0.5
+    play_windows(2.5, 0)
+    moved = detector.state().columns[0]
+    assert (moved.drifting, moved.psi < 0.05) == (False, True)
 
 
 def test_rows_of_the_reference_that_belong_together_are_worth_less() -> None:

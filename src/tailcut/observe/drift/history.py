@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +10,8 @@ import numpy as np
 from tailcut.common.tensors import Doubles
 from tailcut.observe.drift.effect import Counts
 
-_BLOCKS = 128
-_LEFT = 32
-"""The newest blocks that are not merged: a block is at most about a sixteenth as long as it is old."""
+_FINENESS = 16
+"""Blocks are merged that together are so many times shorter than they are old: four a second give some 250 blocks."""
 _WINDOWS = 8
 """What is older than so many windows is forgotten."""
 
@@ -41,9 +40,7 @@ class History:
         """Add what was counted from one time to another, which is later than all before."""
         self._blocks.append(_Block(begin_s, end_s, counts))
         oldest_s = end_s - _WINDOWS * self._window_s
-        self._blocks = [each for each in self._blocks if each.end_s > oldest_s]
-        if len(self._blocks) > _BLOCKS:
-            self._merge()
+        self._blocks = list(self._merged(each for each in self._blocks if each.end_s > oldest_s))
 
     def current(self, now_s: float) -> Counts:
         """Return what was counted within the window before ``now_s``, (columns, cells)."""
@@ -66,12 +63,18 @@ class History:
         best = int(np.argmax(won))
         return self._blocks[best].begin_s if won[best] > 0 else None
 
-    def _merge(self) -> None:
-        """Merge the older blocks, two by two."""
-        old, new = self._blocks[:-_LEFT], self._blocks[-_LEFT:]
-        pairs = [old[at : at + 2] for at in range(0, len(old), 2)]
-        merged = [
-            _Block(pair[0].begin_s, pair[-1].end_s, sum((each.counts for each in pair), start=self._empty))
-            for pair in pairs
-        ]
-        self._blocks = merged + new
+    def _merged(self, blocks: Iterable[_Block]) -> Iterator[_Block]:
+        """Merge neighbours that are old enough for it, two by two."""
+        now_s = self._blocks[-1].end_s
+        before: _Block | None = None
+        for block in blocks:
+            if before is None:
+                before = block
+            elif _FINENESS * (block.end_s - before.begin_s) <= now_s - block.end_s:
+                yield _Block(before.begin_s, block.end_s, before.counts + block.counts)
+                before = None
+            else:
+                yield before
+                before = block
+        if before is not None:
+            yield before
