@@ -60,6 +60,8 @@ def compare_figures(before: Span, after: Span, model: str, terms: Terms) -> tupl
         (ratio, *_compared(ratio, terms.seed))
         for ratio in _ratios(spans, minutes, before.buckets, terms)
         if all((below > 0).sum() >= FEWEST_BUCKETS for below in ratio.below)
+        # By which factor nothing grew cannot be told: see the notes.
+        and (ratio.unit == "share" or all(above.any() for above in ratio.above))
     ]
     ps = adjust([found.p for _, _, found in tested])
     return tuple(_judged(*each, p) for each, p in zip(tested, ps, strict=True))
@@ -121,10 +123,12 @@ def _judged(ratio: Ratio, values: tuple[float, float], found: Interval, p: float
 def notes_on(before: Span, after: Span, model: str, figures: tuple[FigureChange, ...]) -> Iterator[str]:
     """Yield what makes two spans of a model hard to compare."""
     spans = before.models.get(model, ModelSpan()), after.models.get(model, ModelSpan())
-    for which, span in (("earlier", before), ("recent", after)):
+    for which, span, asked in (("earlier", before, spans[0]), ("recent", after, spans[1])):
         there, minutes = int(span.minutes.sum()), span.length_s // 60
         if there < _FULL_SHARE * minutes:
             yield f"the {which} span has rows of {there} of its {minutes} minutes; no server ran in the others"
+        if there and not _mix(asked, "route"):
+            yield f"no requests came in the {which} span"
     if spans[0].versions and spans[1].versions and spans[0].versions != spans[1].versions:
         old, new = (", ".join(sorted(span.versions)) for span in spans)
         yield f"another variant or version was served: {old} before, {new} now"

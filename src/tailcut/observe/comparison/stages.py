@@ -173,7 +173,7 @@ def _verdict(tested: _Tested, mean: Change, tail: Change | None, least: float) -
     large = [each for each in certain if abs(each.change) >= least]
     if not large:
         return "small"
-    return "grew" if large[0].change > 0 else "shrank"
+    return "grew" if any(each.change > 0 for each in large) else "shrank"
 
 
 def _change(values: tuple[float, float], found: Interval, p: float) -> Change:

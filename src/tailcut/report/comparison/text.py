@@ -102,15 +102,17 @@ def _verdict(comparison: Comparison) -> str:
     if not comparison.said:
         return "nothing could be compared"
     grew = [
-        f"{stage.stage} of {model} ({variant or 'all variants'}) grew by {_of(stage)}"
+        f"{stage.stage} of {model} ({variant or 'all variants'}) grew {_growth(stage)}"
         for model, variant, stage in comparison.grew
     ]
     return "\n".join(grew) if grew else "no stage grew beyond noise"
 
 
-def _of(stage: StageChange) -> str:
+def _growth(stage: StageChange) -> str:
     low, high = stage.growth_low_ms, stage.growth_high_ms
-    text = f"{stage.growth_ms:z.3f} ms a request ({low:z.3f} to {high:z.3f})"
+    if stage.verdict == "grew" and stage.p95 is not None and stage.growth_ms <= 0:
+        return f"in p95 by {stage.p95.after - stage.p95.before:z.3f} ms, {_relative(stage.p95)}, not in the mean"
+    text = f"by {stage.growth_ms:z.3f} ms a request ({low:z.3f} to {high:z.3f})"
     if stage.verdict == "grew":
         text += f", mean {_relative(stage.mean)}"
     if stage.growth_share is not None:

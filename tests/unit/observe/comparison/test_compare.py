@@ -12,6 +12,7 @@ from tailcut.observe.comparison.records import Comparison
 from tailcut.observe.comparison.stages import Terms
 from tailcut.observe.latency_figures import REQUEST
 from tailcut.observe.sample import Sample
+from tailcut.report.comparison.text import render_comparison
 
 MINUTES = 100
 SPAN_S = MINUTES * 60.0
@@ -136,6 +137,42 @@ def test_figures_beside_latencies_that_changed_are_told(tmp_path: Path) -> None:
     assert figures["error share"].verdict == "grew"
     assert 0.02 < figures["error share"].change.change < 0.08
     assert "shed share" not in figures  # there was none
+
+
+@pytest.mark.parametrize(("counts", "idle"), [((0, 20), "earlier"), ((20, 0), "recent")])
+def test_a_span_in_which_no_request_came_is_noted(tmp_path: Path, counts: tuple[int, int], idle: str) -> None:
+    path = tmp_path / "history.sqlite"
+    for day, count in enumerate(counts):
+        run = Run(path, START_S + day * DAY_S)
+        for _ in range(MINUTES):
+            if count:
+                run.ask(*[5.0] * count)
+            run.pass_s()
+        run.end()
+    found = compared(path)
+    (model,) = found.models
+    assert f"no requests came in the {idle} span" in model.notes
+    assert "request rate" not in {each.name for each in model.figures}
+    assert not any(variant.stages for variant in model.variants)
+    assert "nothing could be compared" in render_comparison(found)
+
+
+def test_a_stage_with_a_lower_mean_and_a_higher_p95_grew(tmp_path: Path) -> None:
+    """As with a cache in front of a model that became slower."""
+    path = tmp_path / "history.sqlite"
+    random = np.random.default_rng(0)
+    for day, (hit_ms, miss_ms) in enumerate(((10.0, 12.0), (5.0, 20.0))):
+        run = Run(path, START_S + day * DAY_S, process=False)
+        for _ in range(MINUTES):
+            run.ask(*(np.where(random.random(60) < 0.2, miss_ms, hit_ms) * random.lognormal(0, 0.1, 60)).tolist())
+            run.pass_s()
+        run.end()
+    found = compared(path)
+    ((_, _, stage), *_) = found.grew
+    assert (stage.stage, stage.verdict) == (REQUEST, "grew")
+    assert stage.p95 is not None
+    assert stage.mean.change < 0 < stage.p95.change
+    assert "request of risk (onnx) grew in p95 by " in render_comparison(found)
 
 
 def test_one_model_alone_is_read(tmp_path: Path) -> None:
