@@ -109,7 +109,7 @@ def bad(findings: Sequence[Finding], alert: str = "") -> list[Finding]:
 def snapshot(minute: int, numbers: Mapping[tuple[str, str, str], float]) -> Snapshot:
     """A snapshot of model "m"; labels as JSON text."""
     made = [(Series("counter", model, name, labels), value) for (model, name, labels), value in numbers.items()]
-    return Snapshot(minute, 1, 0, [], made)
+    return Snapshot(minute, minute, 0, [], made)
 
 
 def slo_snapshot(minute: int, requests: float, good: float) -> Snapshot:

@@ -156,7 +156,7 @@ class Alerts:
         self._week = WeekBefore(sources.history)
         self._models: dict[str, None] = {}
         self._cache_bytes: dict[tuple[str, str], float] = {}
-        self._cache_part = (-1, -1)
+        self._part = self._minute = -1
         limits = (MEMORY, memory_bytes or float("inf")), (DESCRIPTORS, most_descriptors)
         self._levels = {each.alert: Levels(each, dict(limits).get(each, float("inf"))) for each in _LEVELS}
         self._figures: Figures | None = None
@@ -290,17 +290,20 @@ class Alerts:
                 log.error("the alerts could not be evaluated; it is tried every minute", exc_info=error)
 
     def _take(self, snapshot: Snapshot) -> None:
-        self._counts.advance(snapshot.minute)
-        if self._cache_part != (part := (snapshot.minute, snapshot.part)):
-            self._cache_part, self._cache_bytes = part, {}  # a model that is gone has no cache any more
+        if self._part != snapshot.part:
+            # What is new would be counted as old, and not be judged, until a clock that was set back has caught up.
+            self._part, self._minute = snapshot.part, max(snapshot.minute, self._counts.newest + 1)
+            self._counts.advance(self._minute)
+            self._cache_bytes = {}  # a model that is gone has no cache any more
+        minute = self._minute
         for series, count, total_ns, _ in snapshot.latencies:
             self._models.setdefault(series.model)
             stage = (("stage", series.name),)
-            self._counts.add(snapshot.minute, Key(series.model, STAGE_NS, stage), total_ns)
-            self._counts.add(snapshot.minute, Key(series.model, STAGE_REQUESTS, stage), count)
+            self._counts.add(minute, Key(series.model, STAGE_NS, stage), total_ns)
+            self._counts.add(minute, Key(series.model, STAGE_REQUESTS, stage), count)
         for series, value in snapshot.numbers:
             if series.kind == "counter" and series.name in _WANTED:
-                self._count(snapshot.minute, series.model, series.name, json.loads(series.labels or "{}"), value)
+                self._count(minute, series.model, series.name, json.loads(series.labels or "{}"), value)
             elif series.name == CACHE_BYTES:
                 self._cache_bytes[series.model, series.labels] = value
             if series.model and series.name != ALERTS.name:

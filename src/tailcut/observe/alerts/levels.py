@@ -157,23 +157,25 @@ class Levels:
 
 
 def fit(times: Floats, values: Floats) -> Slope:
-    """Fit a line through medians of blocks.
+    """Fit a line through medians of blocks that are equally long, whatever the samples' distances.
 
     Args:
         times: seconds, ascending, shape (samples,), at least ``2 * _BLOCKS`` of them.
         values: shape (samples,).
     """
-    blocks = list(zip(np.array_split(times, _BLOCKS), np.array_split(values, _BLOCKS), strict=True))
+    cuts = np.searchsorted(times, np.linspace(times[0], times[-1], _BLOCKS + 1)[1:-1])
+    blocks = [each for each in zip(np.split(times, cuts), np.split(values, cuts), strict=True) if len(each[0])]
     at = np.array([float(np.median(when)) for when, _ in blocks])
     level = np.array([float(np.median(what)) for _, what in blocks])
-    first, second = np.triu_indices(_BLOCKS, 1)
+    count = len(blocks)
+    first, second = np.triu_indices(count, 1)
     slopes = np.sort((level[second] - level[first]) / (at[second] - at[first]))
     # Sen 1968: Kendall's S has variance n(n-1)(2n+5)/18; the interval leaves out so many of the slopes at each end.
-    spread = _NORMAL_995 * sqrt(_BLOCKS * (_BLOCKS - 1) * (2 * _BLOCKS + 5) / 18)
+    spread = _NORMAL_995 * sqrt(count * (count - 1) * (2 * count + 5) / 18)
     low = int(max((len(slopes) - spread) / 2, 0))
     high = int(min((len(slopes) + spread) / 2, len(slopes) - 1))
     growth = float(level[-1] - level[0])
-    later = float(level[-1] - level[_BLOCKS // 2 - 1])
+    later = float(level[-1] - level[count // 2 - 1])
     return Slope(
         per_s=float(np.median(slopes)),
         low=float(slopes[low]),

@@ -50,10 +50,7 @@ class MinuteCounts:
         self._named: dict[tuple[str, str], list[Key]] = {}
 
     def advance(self, minute: int) -> None:
-        """Begin a minute: what is older than a series keeps is forgotten. One that has been is not begun again.
-
-        A clock that is set back adds to minutes that were counted before; one that is set forward leaves a gap.
-        """
+        """Begin a minute: what is older than a series keeps is forgotten. One that has been is not begun again."""
         if minute <= self.newest:
             return
         for ring in self._rings.values():

@@ -29,11 +29,15 @@ MISSED = ("hit", "miss")
 
 
 class Clock:
-    """Wall and monotonic clock, set by minutes."""
+    """Wall and monotonic clock; the first may be set by ``set_s``."""
 
     now_s = NOW_S
+    set_s = 0.0
 
     def __call__(self) -> float:
+        return self.now_s + self.set_s
+
+    def monotonic_s(self) -> float:
         return self.now_s
 
 
@@ -70,7 +74,7 @@ def made(clock: Clock, tmp_path: Path | None = None, hook: Webhook | None = None
         labels={"server": "risk"},
         models=lambda: ["m"],
         wall_s=clock,
-        monotonic_s=clock,
+        monotonic_s=clock.monotonic_s,
     )
     alerts.restore()
     return alerts
@@ -79,7 +83,7 @@ def made(clock: Clock, tmp_path: Path | None = None, hook: Webhook | None = None
 def minute(alerts: Alerts, clock: Clock, requests: float, good: float) -> list[str]:
     """Let a minute pass; return the kinds of what was told."""
     clock.now_s += 60
-    alerts.receive(slo_snapshot(int(clock.now_s // 60) - 1, requests, good))
+    alerts.receive(slo_snapshot(int(clock() // 60) - 1, requests, good))
     alerts.end_minute()
     alerts.sample()
     return [event.kind for event in alerts.evaluate()]
@@ -130,6 +134,18 @@ def test_a_burnt_budget_is_logged_shown_and_sent_once(
     told = [kinds for _ in range(3 * 24 * 60 // 60) for kinds in [minute(alerts, clock, 60_000, 60_000)]]
     assert told.count(["resolved"]) == 1
     assert firing(alerts) == set()
+
+
+@pytest.mark.parametrize("hours", [-3, 0.02, 0.5, 3, 24])
+def test_a_clock_that_is_set_delays_no_alarm(hours: float) -> None:
+    clock = Clock()
+    alerts = made(clock)
+    assert [kinds for _ in range(30) for kinds in minute(alerts, clock, 1000, 1000)] == []
+    clock.set_s = -3600 * hours
+    told = [minute(alerts, clock, 1000, 0) for _ in range(15)]
+    assert [kinds for each in told[:3] for kinds in each] == ["firing"]
+    assert ("burn_rate", "m", "page") in firing(alerts)
+    assert [kinds for _ in range(90) for kinds in minute(alerts, clock, 60_000, 60_000)][-1:] == ["resolved"]
 
 
 def test_every_alert_has_its_series_before_it_fires() -> None:

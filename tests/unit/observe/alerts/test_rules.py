@@ -11,7 +11,7 @@ from tailcut.observe.alerts import series
 from tailcut.observe.alerts.burn_rates import find_burn_rates, windows_for
 from tailcut.observe.alerts.evidence import Gpu, MovedColumns
 from tailcut.observe.alerts.latency_growth import compare, find_growth
-from tailcut.observe.alerts.levels import MEMORY, Levels, find_leaks
+from tailcut.observe.alerts.levels import MEMORY, Levels, find_leaks, fit
 from tailcut.observe.alerts.minute_counts import Key, MinuteCounts
 from tailcut.observe.alerts.rules import evaluate
 from tailcut.observe.alerts.shares import find_failures, find_features, find_throttling
@@ -251,6 +251,25 @@ def test_a_slow_growth_is_alarmed_where_a_limit_is_near() -> None:
     at_s = leak_at(lambda s: 4000 + 0.02 * s, 3 * 3600, limit_mib=5000)
     assert at_s is not None, "reached within a day"
     assert at_s >= 1500
+
+
+@pytest.mark.parametrize("percent_per_hour", [2, 5, 10, 20])
+def test_a_leak_that_takes_hours_is_alarmed_without_a_limit(percent_per_hour: int) -> None:
+    """Samples of the last two hours are close together, older ones are not: a line must stay a line."""
+    at_s = leak_at(lambda s: 1024 * (1 + percent_per_hour / 100 * s / 3600), 30 * 3600)
+    assert at_s is not None
+    assert 0.25 <= percent_per_hour / 100 * at_s / 3600 < 0.35
+
+
+def test_a_level_that_settled_hours_ago_is_no_leak() -> None:
+    assert leak_at(lambda s: 1024 * (1 + 0.24 * min(s / 7200, 1)), 30 * 3600) is None
+
+
+def test_samples_with_a_gap_are_fitted() -> None:
+    """As after a machine that slept."""
+    times = np.concatenate([np.arange(100.0, 400, 10), np.arange(7000.0, 7300, 10)])
+    slope = fit(times, 2 * times)
+    assert (slope.per_s, slope.is_steady) == (pytest.approx(2), True)
 
 
 def test_samples_of_a_day_stay_few() -> None:
