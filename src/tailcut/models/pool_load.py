@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailcut.common.histogram import LATENCY_BOUNDS_NS, quantile_of
+from tailcut.common.histogram import quantile_of
 from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.observe.recorder import Recorder
 from tailcut.scheduler.pool_scaling import Seen
@@ -45,7 +45,11 @@ class PoolLoad:
     def _p95_s(self) -> float:
         """Of the requests that were answered since the last look; 0 where there were none."""
         histograms = self._recorder.answered
+        if not histograms:
+            return 0.0
         counts = [sum(each) for each in zip(*(histogram.counts for histogram in histograms), strict=True)]
-        before, self._counts = self._counts or [0] * len(counts), counts
+        before, self._counts = self._counts, counts
+        if len(before) != len(counts) or any(old > new for old, new in zip(before, counts, strict=True)):
+            before = [0] * len(counts)  # the first look, or an objective changed: histograms began again at 0
         fresh = [new - old for new, old in zip(counts, before, strict=True)]
-        return quantile_of(fresh, LATENCY_BOUNDS_NS, _SHARE) / 1e9
+        return quantile_of(fresh, histograms[0].bounds, _SHARE) / 1e9
