@@ -44,6 +44,7 @@ class Recorder:
         self._bounds = LATENCY_BOUNDS_NS
         self._last_ns = 0
         self._ended: dict[tuple[str, str], Histogram] = {}
+        self._totals = {outcome: (0, 0) for outcome in OUTCOMES}
         self._requests: dict[_Key, int] = {}
         self._stage_counts = np.zeros(_STAGES * _PLACES, np.int64)
         self._stage_totals = np.zeros(_STAGES, np.int64)
@@ -89,7 +90,10 @@ class Recorder:
             if ended not in self._ended:  # of a route that few deployments use
                 self.expect(key[0])
                 self.serve(key[1])
-            self._ended[ended].add_all(np.searchsorted(self._bounds, found).tolist(), int(found.sum()))
+            total_ns = int(found.sum())
+            self._ended[ended].add_all(np.searchsorted(self._bounds, found).tolist(), total_ns)
+            earlier = self._totals[ended[1]]
+            self._totals[ended[1]] = earlier[0] + count, earlier[1] + total_ns
 
     def on_batch(self, model: str, batch: FinishedBatch) -> None:
         """Count one batch that ran."""
@@ -144,9 +148,10 @@ class Recorder:
         return [each for (_, outcome), each in self.ended.items() if outcome == "ok"]
 
     @property
-    def failed(self) -> list[Histogram]:
-        """As ``answered``, of those that failed."""
-        return [each for (_, outcome), each in self.ended.items() if outcome != "ok"]
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """Requests and their nanoseconds by outcome, since the start: no objective that changes makes them less."""
+        self.flush()
+        return self._totals
 
     @property
     def requests(self) -> dict[_Key, int]:

@@ -102,21 +102,18 @@ def _totals(recorder: Recorder) -> _Totals:
     def stage(*which: Stage) -> tuple[int, int]:
         return sum(stages[each].count for each in which), sum(stages[each].total for each in which)
 
+    ended = recorder.totals
+    failed = [total for outcome, total in ended.items() if outcome != "ok"]
     hits = sum(count for (*_, outcome, cache), count in recorder.requests.items() if (outcome, cache) == ("ok", "hit"))
     return {
-        "success": _all(recorder.answered),
-        "fail": _all(recorder.failed),
+        "success": ended["ok"],
+        "fail": (sum(count for count, _ in failed), sum(ns for _, ns in failed)),
         "queue": stage(Stage.QUEUE),
         "compute_input": stage(Stage.PREPROCESS),
         "compute_infer": stage(Stage.INFER),
         "compute_output": stage(Stage.POSTPROCESS),
         "cache_hit": (hits, stage(Stage.ENTITY_CACHE, Stage.TENSOR_CACHE)[1]),
     }
-
-
-def _all(histograms: Any) -> tuple[int, int]:
-    found = list(histograms)
-    return sum(each.count for each in found), sum(each.total for each in found)
 
 
 def _batches(recorder: Recorder) -> dict[int, tuple[int, int]]:

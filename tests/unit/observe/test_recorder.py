@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.observe_kit import Ended, batch, record
 
 from tailcut.common.histogram import ROW_BOUNDS, Histogram
+from tailcut.common.slo import LatencyObjective
 from tailcut.common.timings import STAGE_NAMES, Stage, Timings
 from tailcut.observe.model_sinks import ModelSinks
 from tailcut.observe.outcomes import CODES, OUTCOMES, outcome_of
@@ -64,7 +65,11 @@ def test_the_time_of_failures_is_kept_apart_from_that_of_answers() -> None:
     seen = {outcome: (found.count, found.total) for (_, outcome), found in recorder.ended.items()}
     assert seen == {"ok": (1, 5_000), "4xx": (2, 30), "5xx": (1, 40)}
     assert [each.count for each in recorder.answered] == [1]
-    assert sorted(each.count for each in recorder.failed) == [1, 2]
+    assert recorder.totals == {"ok": (1, 5_000), "4xx": (2, 30), "5xx": (1, 40)}
+    recorder.set_objectives([LatencyObjective(share=0.95, limit_s=0.0213)], errors=0.001)
+    record(recorder, timings(receive=7), "infer", "onnx", "ok", "off")
+    assert [each.count for each in recorder.answered] == [1], "with other bounds the histograms begin again"
+    assert recorder.totals["ok"] == (2, 5_007)
 
 
 def test_every_way_to_end_has_a_series_before_the_first_request() -> None:

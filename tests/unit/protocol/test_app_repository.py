@@ -13,6 +13,7 @@ from tests.app_kit import deployment as sources
 from tests.observe_kit import batch, record
 from tests.promotion_kit import Promotions, deployment, save_model
 
+from tailcut.common.slo import LatencyObjective
 from tailcut.common.timings import Stage, Timings
 from tailcut.errors import BadRequest, NotFound, NotReady, TailcutError
 from tailcut.observe.recorder import Recorder
@@ -273,6 +274,21 @@ def test_figures_are_those_of_the_version_that_was_served() -> None:
     assert earlier == figures
     assert (served["version"], served["inference_count"], served["inference_stats"]["success"]["count"]) == ("b", 1, 0)
     assert statistics.describe("nothing") == []
+
+
+def test_an_objective_that_changes_takes_nothing_back() -> None:
+    recorder = Recorder()
+    statistics = Statistics("m", recorder)
+    statistics.begin("a")
+    for outcome in ("ok", "ok", "shed"):
+        request(recorder, 0, receive=5, outcome=outcome)
+    statistics.begin("b")
+    request(recorder, 0, receive=5)
+    recorder.set_objectives([LatencyObjective(share=0.95, limit_s=0.0213)], errors=0.001)
+    request(recorder, 0, receive=5)
+    (figures,) = statistics.describe("b")
+    assert figures["inference_stats"]["success"] == {"count": 2, "ns": 10}
+    assert figures["inference_stats"]["fail"] == {"count": 0, "ns": 0}
 
 
 def test_only_the_last_versions_are_kept() -> None:
