@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from tailcut.observe.exposition import REQUEST_SECONDS, STAGE_SECONDS, ModelSeri
 from tailcut.observe.history.blobs import to_bytes
 from tailcut.observe.history.tables import Series, Snapshot, labels_text
 from tailcut.observe.latency_figures import LATENCY, STAGES, StageCounts
+
+log = logging.getLogger("tailcut.server")
 
 MOST_SERIES = 5_000
 """Counters and gauges that are followed; further ones are left out and counted."""
@@ -105,16 +108,28 @@ class Differences:
                     gauges += 1
                     yield series, value
                 else:
-                    self.left_out += 1
+                    self._leave_out()
 
     def _growth(self, series: Series, now: _Counter) -> float:
         """Return by how much a counter grew; one that is lower than before has begun again at 0."""
         before = self._counters.get(series)
-        if before is None and len(self._counters) >= MOST_SERIES:
-            self.left_out += 1
-            return 0.0
+        if before is None:
+            if not now.value:
+                return 0.0  # most are never counted: of each way in which a request can end there is one
+            if len(self._counters) >= MOST_SERIES:
+                self._leave_out()
+                return 0.0
         self._counters[series] = now
         return now.value if before is None or now.value < before.value else now.value - before.value
+
+    def _leave_out(self) -> None:
+        if not self.left_out:
+            log.warning(
+                "the history and the alerts follow %d counters, and as many gauges of a model; further ones are left "
+                "out, and counted in tailcut_history_dropped_total: serve fewer models or feature groups by one server",
+                MOST_SERIES,
+            )
+        self.left_out += 1
 
     def _named(self, name: str, labels: Mapping[str, str]) -> tuple[str, str, str]:
         """Return the model, the name and the labels' text; the same few labels come every minute."""

@@ -156,7 +156,9 @@ def test_the_file_stays_within_its_size_and_the_oldest_rows_give_way(tmp_path: P
     assert lower.history.describe().newest_s == START_S + DAY_S + 120
 
 
-def test_series_beyond_the_limit_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_beyond_the_limit_are_left_out_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     run = Run(path_of(tmp_path))
     monkeypatch.setattr("tailcut.observe.history.snapshots.MOST_SERIES", 100)
     run.samples = [Sample("tailcut_x", "", "counter", {"value": str(number)}, 1.0) for number in range(100_000)]
@@ -165,6 +167,19 @@ def test_series_beyond_the_limit_are_left_out_and_counted(tmp_path: Path, monkey
     assert len(run.history.counts(START_S, TO_S)) < 250
     dropped = next(each for each in run.writing.samples() if each.name == "tailcut_history_dropped")
     assert dropped.value > 99_000
+    assert len([each for each in caplog.records if "further ones are left out" in each.message]) == 1
+
+
+def test_what_was_never_counted_takes_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way in which a request of a route and a variant can end is a series, and most never count."""
+    run = Run(path_of(tmp_path), process=False)
+    monkeypatch.setattr("tailcut.observe.history.snapshots.MOST_SERIES", 10)
+    for counted in (0.0, 3.0, 5.0):
+        quiet = [Sample("tailcut_x", "", "counter", {"value": str(number)}, 0.0) for number in range(1000)]
+        run.samples = [*quiet, Sample("tailcut_y", "", "counter", {}, counted)]
+        run.pass_s()
+    run.end()
+    assert [row.value for row in run.history.counts(START_S, TO_S) if row.name == "tailcut_y_total"] == [3.0, 2.0]
 
 
 def test_names_in_a_file_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
