@@ -162,7 +162,7 @@ class LatencyFigures:
                     yield LATENCY(value, variant, stage, f"{share:g}")
         for each in self.objectives:
             limit = "" if each.limit_s is None else f"{each.limit_s:g}"
-            labels = each.name, f"{each.share:g}", limit
+            labels = each.name, objective_label(each.share), limit
             yield SLO_REQUESTS(each.total, *labels)
             yield SLO_GOOD(each.good, *labels)
 
@@ -170,7 +170,7 @@ class LatencyFigures:
 
     def _keys(self) -> list[tuple[str, float, float | None]]:
         latency = [(each.name, each.share, each.limit_s) for each in self._latency]
-        return [*latency, (ERRORS, round(1 - self._errors, 9), None)] if self._latency or self._errors else []
+        return [*latency, (ERRORS, round(1 - self._errors, 12), None)] if self._latency or self._errors else []
 
     def _judge(self, totals_ns: Counts, answered: np.ndarray, codes: Sequence[str]) -> None:
         asked = answered | np.array([not is_clients(code) for code in codes])
@@ -204,3 +204,8 @@ class LatencyFigures:
 
 def _none() -> StageCounts:
     return StageCounts(np.zeros((len(STAGES), PLACES), np.int64), np.zeros(len(STAGES), np.int64))
+
+
+def objective_label(share: float) -> str:
+    """Return the label of an objective; the alerts read the error budget, 1 less this, from it."""
+    return f"{share:.12g}"

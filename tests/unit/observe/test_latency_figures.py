@@ -91,6 +91,14 @@ def test_variants_are_told_apart_within_one_call() -> None:
     }
 
 
+@pytest.mark.parametrize("errors", [0.5, 0.001, 1.5e-6, 4e-7])
+def test_the_alerts_read_the_error_budget_from_the_label(errors: float) -> None:
+    figures = LatencyFigures()
+    figures.set_objectives([], errors)
+    labels = {each.labels["objective"] for each in figures.samples()}
+    assert [1 - float(label) for label in labels] == pytest.approx([errors], rel=1e-4)
+
+
 def test_the_limits_of_the_slo_are_bounds_of_the_request_histogram() -> None:
     recorder = Recorder()
     recorder.expect("infer")

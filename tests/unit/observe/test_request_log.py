@@ -262,6 +262,18 @@ def files(folder: Path, clock: Clock, **section: Any) -> LogFiles:
     return LogFiles(folder, "m", RequestLog(path="log", **given), wall_ns=clock.wall_ns, clock_s=clock)
 
 
+def test_a_file_that_was_deleted_is_begun_anew(tmp_path: Path) -> None:
+    clock = Clock()
+    written = files(tmp_path / "log", clock)
+    written.write(lines(1))
+    for path in (tmp_path / "log").iterdir():
+        path.unlink()
+    written.tick()
+    assert written.size_bytes == 0
+    assert written.write(lines(1, first=1)) == 1
+    assert [each.offset_ns for each in read_log(tmp_path / "log")] == [1]
+
+
 def lines(count: int, first: int = 0) -> list[bytes]:
     writer = RecordWriter(deployment(), Redaction([], []), "run", 0, 0)
     return [writer.line(ended(Capture(1.0), start_ns=number)) for number in range(first, first + count)]

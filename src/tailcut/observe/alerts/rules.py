@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from math import isnan
 
 from tailcut.observe.alerts.burn_rates import find_burn_rates
 from tailcut.observe.alerts.evidence import Evidence
@@ -52,14 +53,15 @@ def _find_moved(evidence: Evidence) -> Iterator[Finding]:
 def _find_heat(evidence: Evidence) -> Iterator[Finding]:
     limit = evidence.settings.gpu_celsius
     for each in evidence.gpus:
-        if each.celsius != each.celsius and not each.is_slowed:
-            continue  # not known
-        level = level_of(each.celsius, limit, limit - 5)
-        slowed = "; its clocks are held back" if each.is_slowed else ""
-        text = f"{each.name} is at {each.celsius:.0f} degrees C, limit {limit:g}{slowed}"
+        is_known = not isnan(each.celsius)
+        if not is_known and not each.is_slowed:
+            continue
+        level = "bad" if each.is_slowed else level_of(each.celsius, limit, limit - 5)
+        celsius = each.celsius if is_known else 0.0  # NaN has no place in a file of JSON
+        at = f"is at {celsius:.0f} degrees C, limit {limit:g}" if is_known else "does not tell its temperature"
+        text = f"{each.name} {at}{'; its clocks are held back' if each.is_slowed else ''}"
         hint = "check the cooling and the power limit (nvidia-smi -q -d TEMPERATURE,POWER)"
-        level = "bad" if each.is_slowed else level
-        yield Finding("gpu_hot", "", each.name, "ticket", level, each.celsius, limit, "degrees C", "gpu", text, hint)
+        yield Finding("gpu_hot", "", each.name, "ticket", level, celsius, limit, "degrees C", "gpu", text, hint)
 
 
 def _time(unix_s: float) -> str:

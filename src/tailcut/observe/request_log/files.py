@@ -109,7 +109,11 @@ class LogFiles:
         return len(lines)
 
     def tick(self) -> None:
-        """Complete a file that has reached its age, and see what became smaller by a conversion."""
+        """Complete a file that has reached its age, or that was deleted; see what became smaller by a conversion."""
+        if self._file >= 0 and not os.fstat(self._file).st_nlink:
+            os.close(self._file)
+            self._file = -1
+            self._keep_bound(self._folder)
         if self._file >= 0 and self._clock_s() - self._begun_s >= self._rotate_age_s:
             self.rotate()
         if self._converter is not None and self._converted != self._converter.converted:

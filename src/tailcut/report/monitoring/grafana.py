@@ -118,12 +118,12 @@ def _service_level(deployments: Sequence[Deployment]) -> list[Plot]:
 
 def _objectives(deployments: Iterable[Deployment]) -> list[tuple[str, float]]:
     found = {(each.name, each.share) for one in deployments for each in one.slo.latency}
-    found |= {(figures.ERRORS, round(1 - float(one.slo.errors), 9)) for one in deployments}
+    found |= {(figures.ERRORS, round(1 - float(one.slo.errors), 12)) for one in deployments}
     return sorted(found)
 
 
 def _burn(slo: str, objective: float) -> str:
-    wanted = (f'slo="{slo}"', f'objective="{objective:g}"')
+    wanted = (f'slo="{slo}"', f'objective="{figures.objective_label(objective)}"')
     good, asked = (
         f"sum by (model) (increase({select(metric, '', '1h', *wanted)}))"
         for metric in (figures.SLO_GOOD, figures.SLO_REQUESTS)

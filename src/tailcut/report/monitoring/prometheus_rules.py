@@ -17,7 +17,7 @@ from tailcut.observe.alerts.burn_rates import BURN_WINDOWS, BurnWindow, windows_
 from tailcut.observe.alerts.series import ALERTS, CPU_PERIODS_METRIC, CPU_THROTTLED_METRIC, EVALUATIONS
 from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.fine_histogram import RATIO
-from tailcut.observe.latency_figures import ERRORS, LATENCY, REQUEST, SLO_GOOD, SLO_REQUESTS, Objective
+from tailcut.observe.latency_figures import ERRORS, LATENCY, REQUEST, SLO_GOOD, SLO_REQUESTS, Objective, objective_label
 from tailcut.observe.outcomes import SHED_CODES
 from tailcut.observe.path_metrics import FEATURE_LOOKUPS, FEATURE_STALE, HOST_READY
 from tailcut.observe.sample import Metric
@@ -126,7 +126,7 @@ def _burn_rates(settings: Settings, objectives: Sequence[Objective]) -> Iterator
 
 
 def _burn_rate(settings: Settings, objective: Objective, window: BurnWindow) -> Rule:
-    conditions = f'slo="{objective.name}"', f'objective="{objective.share:g}"'
+    conditions = f'slo="{objective.name}"', f'objective="{objective_label(objective.share)}"'
     selector = f"{{{', '.join(conditions)}}}"
     limit = f"{window.factor * (1 - objective.share):.6g}"
     long, short = _window(window.long), _window(window.short)

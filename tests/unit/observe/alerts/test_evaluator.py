@@ -17,7 +17,7 @@ from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts import series
 from tailcut.observe.alerts.alarms import QUIET as QUIET_EVALUATIONS
 from tailcut.observe.alerts.evaluator import Alerts, Sources
-from tailcut.observe.alerts.evidence import MovedColumns, SlowRequest
+from tailcut.observe.alerts.evidence import Gpu, MovedColumns, SlowRequest
 from tailcut.observe.alerts.findings import OF_MODELS, OF_PROCESS, SEVERITIES
 from tailcut.observe.alerts.latency_growth import WEEK_S
 from tailcut.observe.alerts.webhook import Attempt, Message, Target, Webhook
@@ -146,6 +146,21 @@ def test_a_clock_that_is_set_delays_no_alarm(hours: float) -> None:
     assert [kinds for each in told[:3] for kinds in each] == ["firing"]
     assert ("burn_rate", "m", "page") in firing(alerts)
     assert [kinds for _ in range(90) for kinds in minute(alerts, clock, 60_000, 60_000)][-1:] == ["resolved"]
+
+
+def test_a_gpu_that_tells_no_temperature_loses_no_alarm_over_a_restart(tmp_path: Path) -> None:
+    clock = Clock()
+    hot = QUIET._replace(gpus=(Gpu("GPU 0", float("nan"), is_slowed=True),))
+    alerts = made(clock, tmp_path, probe=lambda: hot)
+    for _ in range(3):
+        minute(alerts, clock, 1000, 0)
+    fired = active(alerts)
+    assert fired > {("gpu_hot", "")}
+    (heat,) = [each for alarm in alerts.state.active for each in alarm.findings if each.alert == "gpu_hot"]
+    assert heat.text == "GPU 0 does not tell its temperature; its clocks are held back"
+    alerts.close(5.0)
+    again = made(clock, tmp_path, probe=lambda: hot)
+    assert active(again) == fired
 
 
 def test_every_alert_has_its_series_before_it_fires() -> None:
