@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.concurrency.dispatching import Bench, ManualExecutor, answer, error_of
+from tests.concurrency.dispatching import Bench, ManualExecutor, S, answer, error_of
 
 from tailcut.common.tensors import Arrays
-from tailcut.errors import InferenceError, NotReady, Shed, TailcutError
+from tailcut.errors import InferenceError, InferTimeout, NotReady, Shed, TailcutError
+from tailcut.models.batch_item import BatchItem
+from tailcut.models.dispatch.dispatcher import Dispatcher, ExecutorSet
 from tailcut.models.executors.in_process import Executor, InlineExecutor
+from tailcut.scheduler.core_budget import CoreBudget
+from tailcut.scheduler.scheduler import Scheduler
 from tailcut.testing.runtimes import StubRuntime
 
 DEAD = InferenceError("the executor died")
@@ -196,6 +201,89 @@ def test_a_stuck_executor_is_reported_once_and_can_be_replaced() -> None:
         assert answer(item) == [1]
         await bench.clock.pass_time(3)
         assert len(told) == 1
+
+    bench.run(main())
+
+
+@pytest.mark.parametrize("pause_s", [0.05, 3, 1000])
+def test_a_pause_of_the_process_makes_no_executor_stuck(pause_s: float) -> None:
+    """Nor does a hook that blocks the event loop: what has ended meanwhile is heard of only after the timer."""
+    bench = Bench(executors=1)
+    told: list[Executor] = []
+
+    async def main() -> None:
+        bench.open()
+        bench.dispatcher.on_stuck = told.append
+        short, long = bench.submit(1, slack_s=1), bench.submit(2, slack_s=2000)
+        await bench.clock.pass_time(0.5)
+        bench.clock.advance(pause_s)
+        await bench.clock.pass_time(1.4)
+        assert told == []
+        bench.executors[0].finish()
+        assert answer(long) == [2]
+        assert isinstance(error_of(short[0]), InferTimeout)
+
+    bench.run(main())
+
+
+def test_an_executor_that_hangs_is_found_after_pauses_too() -> None:
+    bench = Bench(executors=1)
+    told: list[Executor] = []
+
+    async def main() -> None:
+        bench.open()
+        bench.dispatcher.on_stuck = told.append
+        item = bench.submit(1, slack_s=100)
+        for _ in range(2):  # a batch is excused once: a loop that is always late would excuse it for ever
+            await bench.clock.pass_time(1.5)
+            bench.clock.advance(1)
+            await bench.settle()
+        await bench.clock.pass_time(0.1)
+        assert told == bench.executors
+        bench.executors[0].finish()
+        assert answer(item) == [1]
+
+    bench.run(main())
+
+
+def test_an_executor_that_is_stuck_holds_no_core_that_another_model_waits_for() -> None:
+    bench = Bench(executors=0)
+
+    async def main() -> None:
+        bench.open()
+        budget = CoreBudget(1)
+        loop = asyncio.get_running_loop()
+
+        def made(name: str) -> tuple[Dispatcher, ManualExecutor]:
+            scheduler: Scheduler[BatchItem] = Scheduler(max_rows=4, max_queue_rows=16)
+            dispatcher = Dispatcher(
+                scheduler,
+                bench,
+                loop,
+                bench.clock.monotonic_ns,
+                running=ExecutorSet(2, None),
+                cores=lambda wake: budget.join(name, wake),
+            )
+            executor = ManualExecutor(bench.runtime, dispatcher.on_done, bench.clock)
+            dispatcher.add(executor)
+            return dispatcher, executor
+
+        def ask(dispatcher: Dispatcher) -> BatchItem:
+            deadline_ns = bench.clock.monotonic_ns() + 10 * S
+            return dispatcher.submit({"x": np.ones((1, 1), np.float32)}, 1, ("y",), deadline_ns, None)[0]
+
+        (hangs, hung), (other, free) = made("hangs"), made("other")
+        late = ask(hangs)
+        await bench.settle()
+        waits = ask(other)
+        await bench.settle()
+        assert (hung.batch is not None, free.batch is not None) == (True, False)
+        await bench.clock.pass_time(2.5)
+        assert free.batch is not None, "begun once the other was stuck"
+        free.finish()
+        hung.finish()
+        await bench.settle()
+        assert (answer([waits]), answer([late]), budget.free) == ([1], [1], 1)
 
     bench.run(main())
 

@@ -404,6 +404,8 @@ class Dispatcher:
         """Fail requests whose deadline has passed, and report executors whose batch takes far too long."""
         self._timer = None
         now_ns = self._clock_ns()
+        if now_ns - self._timer_ns > _HELD_UP_NS:
+            self.running.excuse(now_ns)
         for item in self.scheduler.expire(now_ns):
             _expire(item, now_ns)
         for item, started in self.running.items():
@@ -412,6 +414,8 @@ class Dispatcher:
                 message = "the deadline passed while the model was running"
                 item.future.set_exception(shed_errors.late(InferTimeout, message))
         for executor in self.running.find_stuck(now_ns):
+            if self._cores is not None:
+                self._cores.ended(executor, now_ns)  # other models do not wait for what may never end
             self._schedule_kick()  # another may begin in its place
             if self.on_stuck is not None:
                 self.on_stuck(executor)
@@ -422,6 +426,8 @@ class Dispatcher:
             self._ended.set()
 
 
+_HELD_UP_NS = 100_000_000
+"""A timer that is this late was held up: by a hook that blocks the event loop, or by a process that was stopped."""
 _STUCK_FACTOR = 10
 """A batch is stuck after this many times its predicted time, but not before ``stuck_after_s``."""
 
@@ -448,6 +454,7 @@ class Started(NamedTuple):
     rows: int
     started_ns: int
     stuck_ns: int
+    excused: bool = False
 
 
 class Coming(NamedTuple):
@@ -620,6 +627,13 @@ class ExecutorSet:
         self.stuck.update(found)
         self._limit_idle()
         return found
+
+    def excuse(self, now_ns: int) -> None:
+        """Let running batches count from now on, each once: the event loop, or the whole process, stood still."""
+        for executor, started in self._started.items():
+            if not started.excused:
+                stuck_ns = now_ns + started.stuck_ns - started.started_ns
+                self._started[executor] = started._replace(stuck_ns=stuck_ns, excused=True)
 
     def moments_ns(self) -> list[int]:
         """Return the deadlines of running items and the times at which batches count as stuck, past ones included.
