@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.app_kit import Client
-from tests.chain_kit import HOOKS, add_chain
+from tests.chain_kit import HOOKS, add_chain, scaled
 from tests.host_kit import serve
 from tests.wait_kit import until
 
@@ -134,5 +134,38 @@ def test_a_key_on_which_the_models_own_source_fails_hurts_no_other(folder: Path)
         found = await statuses(client, among_64("away"))
         assert found.pop("away") == 503
         assert set(found.values()) == {200}
+
+    serve(folder, test)
+
+
+def test_an_entity_that_the_model_does_not_know_has_no_row(folder: Path) -> None:
+    add_source(folder)
+
+    async def test(client: Client) -> None:
+        found = await statuses(client, among_64(*(f"unknown {number}" for number in range(8))))
+        assert {text: status for text, status in found.items() if status != 200} == {
+            f"unknown {number}": 404 for number in range(8)
+        }
+        alone = await predict(client, "unknown")
+        assert (alone.status, alone.json["code"]) == (404, "unknown_entity")
+        assert alone.json["error"] == "feature group \"text\" has no row for text='unknown'"
+
+    serve(folder, test)
+
+
+def test_an_entity_that_the_model_does_not_know_has_the_groups_defaults(folder: Path) -> None:
+    add_source(folder)
+    hooks = folder / "child" / "child_hooks.py"
+    hooks.write_text(hooks.read_text().replace('{"embedding": row}', '{"embedding": row[0]}'))
+    add(folder, "parent", '[[features.groups]]\nname = "priors"', "defaults = { embedding = -1.0 }\n")
+    manifest = folder / "parent" / "tailcut.toml"
+    manifest.write_text(manifest.read_text().replace("[-1, 4]", "[-1, 2]"))
+    scaled(folder / "parent" / "model.onnx", 10.0, 2)
+
+    async def test(client: Client) -> None:
+        found = await statuses(client, among_64(*(f"unknown {number}" for number in range(8))))
+        assert set(found.values()) == {200}
+        answer = await predict(client, "unknown")
+        assert answer.json["predictions"] == [{"y": [-10, 1000]}]
 
     serve(folder, test)

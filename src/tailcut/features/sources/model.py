@@ -16,6 +16,7 @@ from tailcut.errors import (
     OutputsError,
     Shed,
     TailcutError,
+    UnknownEntity,
     WrongFields,
 )
 from tailcut.features.key_types import ANY, KeyType
@@ -156,6 +157,8 @@ class ModelSource:
         Raises:
             ModelDown: the model's own source failed, most likely for all rows.
         """
+        if isinstance(error, UnknownEntity):
+            return None
         if isinstance(error, FeatureUnavailable):
             raise self._down(error) from error
         said = f"{self._where}: {error.message}"
