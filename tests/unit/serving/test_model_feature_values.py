@@ -1,0 +1,55 @@
+"""Values that one model has from another: one number, a vector of one, infinity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.app_kit import Client
+from tests.chain_kit import scaled
+from tests.host_kit import serve
+
+CHILD = """
+name = "child"
+[model]
+source = "model.onnx"
+inputs = [{ name = "x", shape = [-1, 1], columns = ["id"] }]
+outputs = [{ name = "y", shape = [-1, 1] }]
+[serve]
+variant = "source"
+"""
+PARENT = """
+name = "parent"
+[model]
+source = "model.onnx"
+inputs = [{ name = "x", shape = [-1, 2], columns = ["y", "id"] }]
+outputs = [{ name = "p", shape = [-1, 2] }]
+[serve]
+variant = "source"
+[features]
+entity = ["id"]
+[[features.groups]]
+name = "c"
+model = "child"
+key = ["id"]
+columns = ["y"]
+ttl = "1h"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of two models without hooks: the child answers 10 times the id, the parent twice that and the id."""
+    for name, manifest, factor, width, output in (("child", CHILD, 10.0, 1, "y"), ("parent", PARENT, 2.0, 2, "p")):
+        (tmp_path / name).mkdir()
+        scaled(tmp_path / name / "model.onnx", factor, width, output)
+        (tmp_path / name / "tailcut.toml").write_text(manifest)
+    return tmp_path
+
+
+def test_an_output_of_width_1_is_a_column_beside_numbers(folder: Path) -> None:
+    async def test(client: Client) -> None:
+        answer = await client.post("/predict/parent", {"entities": [5, 6]})
+        assert answer.json["predictions"] == [{"p": [100, 10]}, {"p": [120, 12]}]
+
+    serve(folder, test)
