@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 
+from tailcut.common.json_values import decode
 from tailcut.common.timings import Stage
 from tailcut.errors import TailcutError
 from tailcut.observe.traces.identity import TraceOrigin
@@ -20,6 +21,8 @@ from tailcut.serving.feature_chains import by_entity
 
 ROUTE = "features"
 """What requests of other models are counted under."""
+
+_ANY = msgspec.json.Decoder(Any)
 
 NO_HEADERS: dict[str, str] = {}
 
@@ -121,7 +124,7 @@ class LocalModel:
             values = await pipeline.predict_rows(context, rows)
         if context.logged is not None:
             context.logged.reply = encode_answer(values)
-        decoded = [msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value for value in values]
+        decoded = [decode(_ANY, value) if isinstance(value, msgspec.Raw) else value for value in values]
         return decoded, context.cache == "stale"
 
 

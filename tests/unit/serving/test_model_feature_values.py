@@ -36,6 +36,17 @@ columns = ["y"]
 ttl = "1h"
 """
 
+FEATURES = """
+[features]
+entity = ["id"]
+[[features.groups]]
+name = "v"
+function = "child_features:v"
+key = ["id"]
+columns = ["v"]
+ttl = "1h"
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -47,9 +58,45 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def edit(folder: Path, name: str, *changes: tuple[str, str]) -> None:
+    file = folder / name / "tailcut.toml"
+    text = file.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
 def test_an_output_of_width_1_is_a_column_beside_numbers(folder: Path) -> None:
     async def test(client: Client) -> None:
         answer = await client.post("/predict/parent", {"entities": [5, 6]})
         assert answer.json["predictions"] == [{"p": [100, 10]}, {"p": [120, 12]}]
+
+    serve(folder, test)
+
+
+@pytest.mark.parametrize("cached", ["false", "true"])
+def test_infinity_that_the_model_may_answer_reaches_the_caller(folder: Path, cached: str) -> None:
+    """Given a model with a cache, whose answers are JSON there, then infinity is read as it was written."""
+    edit(folder, "child", ("[-1, 1] }]\n[serve]", "[-1, 1], allow_nan = true }]\n[serve]"))
+    edit(
+        folder, "child", ("[serve]", f"[cache.entity]\nenabled = {cached}\n{FEATURES}[serve]"), ('["id"] }', '["v"] }')
+    )
+    edit(
+        folder,
+        "parent",
+        ('"id"] }', '"id"], allow_nan = true }'),
+        ("[-1, 2] }]\n[s", "[-1, 2], allow_nan = true }]\n[s"),
+    )
+    (folder / "child" / "child_features.py").write_text(
+        "def v(keys, context):\n    return [{'v': 3e38 * key[0]} for key in keys]\n"
+    )
+
+    async def test(client: Client) -> None:
+        for entity, says in ((1, b"1e999"), (-1, b"-1e999")):
+            for _ in range(2):
+                answer = await client.post("/predict/parent", {"entities": [entity]})
+                assert answer.status == 200, answer.body
+                assert says in answer.body
 
     serve(folder, test)
