@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from tests.app_kit import Client
 from tests.chain_kit import scaled
 from tests.host_kit import serve
+
+from tailcut.errors import StartError
 
 CHILD = """
 name = "child"
@@ -100,3 +103,56 @@ def test_infinity_that_the_model_may_answer_reaches_the_caller(folder: Path, cac
                 assert says in answer.body
 
     serve(folder, test)
+
+
+def per_tenant(folder: Path) -> None:
+    """Give the child values per tenant: the length of the tenant's name beside the id."""
+    edit(folder, "child", ("[serve]", f"{FEATURES}per_tenant = true\n[serve]"), ('["id"] }', '["v"] }'))
+    (folder / "child" / "child_features.py").write_text(
+        "def v(keys, context):\n    return [{'v': key[0] + 100 * len(context.tenant)} for key in keys]\n"
+    )
+
+
+@pytest.mark.parametrize("at", ["start", "load"])
+def test_a_group_of_all_tenants_is_refused_where_its_model_has_values_per_tenant(folder: Path, at: str) -> None:
+    says = "by all tenants, but those of model 'child' are of one tenant each, because of its group \"v\""
+    per_tenant(folder)
+    if at == "load":
+        edit(folder, "parent", ('ttl = "1h"', 'ttl = "1h"\nper_tenant = true'))
+
+    async def test(client: Client) -> None:
+        if at == "load":
+            client.app.host.unload("parent")
+            edit(folder, "parent", ("per_tenant = true", ""))
+            with pytest.raises(StartError, match=re.escape(says)) as caught:
+                await client.app.host.load("parent")
+            assert caught.value.hint == 'set per_tenant = true on group "c"'
+        answer = await client.post("/predict/parent", {"entities": [5]}, {"x-tenant": "abc"})
+        assert answer.status == 503
+        assert says in answer.json["error"]
+
+    serve(folder, test, ["server.tenant_header=x-tenant"])
+
+
+def test_a_group_per_tenant_has_the_models_values_of_its_tenant(folder: Path) -> None:
+    per_tenant(folder)
+    edit(folder, "parent", ('ttl = "1h"', 'ttl = "1h"\nper_tenant = true'))
+
+    async def test(client: Client) -> None:
+        for tenant, value in (("a", 2_100), ("abc", 6_100), ("a", 2_100)):
+            answer = await client.post("/predict/parent", {"entities": [5]}, {"x-tenant": tenant})
+            assert answer.json["predictions"] == [{"p": [value, 10]}]
+
+    serve(folder, test, ["server.tenant_header=x-tenant"])
+
+
+def test_a_model_that_is_asked_by_its_rows_may_have_values_per_tenant(folder: Path) -> None:
+    """What it has of each tenant plays no part then."""
+    per_tenant(folder)
+    edit(folder, "parent", ('key = ["id"]', 'key = ["v"]'), ('entity = ["id"]', 'entity = ["id", "v"]'))
+
+    async def test(client: Client) -> None:
+        answer = await client.post("/predict/parent", {"entities": [{"id": 5, "v": 7}]}, {"x-tenant": "abc"})
+        assert answer.json["predictions"] == [{"p": [140, 10]}]
+
+    serve(folder, test, ["server.tenant_header=x-tenant"])
