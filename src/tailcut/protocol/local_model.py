@@ -74,15 +74,13 @@ class LocalModel:
         self._plane = plane
         self._engine = plane.engine
         self._key = key
-        self._version = b""
         self._engine.recorder.expect(ROUTE)
 
     @property
     def version(self) -> bytes:
         """Of what answers now, or answered last."""
-        if self._engine.is_loaded:
-            self._version = self._engine.pipeline.serving.deployment_version
-        return self._version
+        engine = self._engine
+        return engine.pipeline.serving.deployment_version if engine.is_loaded else engine.last_version
 
     @property
     def most_rows(self) -> int:

@@ -156,3 +156,23 @@ def test_a_model_that_is_asked_by_its_rows_may_have_values_per_tenant(folder: Pa
         assert answer.json["predictions"] == [{"p": [140, 10]}]
 
     serve(folder, test, ["server.tenant_header=x-tenant"])
+
+
+def test_no_value_of_a_version_before_the_last_is_a_hit_while_the_model_is_unloaded(folder: Path) -> None:
+    """Given a cached value of the first version, when the second was served but not asked, then there is no value."""
+
+    async def test(client: Client) -> None:
+        host = client.app.host
+        assert (await client.post("/predict/parent", {"entities": [5]})).status == 200
+        host.unload("child")
+        assert (await client.post("/predict/parent", {"entities": [5]})).status == 200, "what answered last"
+        scaled(folder / "child" / "model.onnx", 30.0, 1)
+        await host.load("child")
+        host.unload("child")
+        answer = await client.post("/predict/parent", {"entities": [5]})
+        assert (answer.status, answer.json["code"]) == (503, "feature_unavailable")
+        await host.load("child")
+        answer = await client.post("/predict/parent", {"entities": [5]})
+        assert answer.json["predictions"] == [{"p": [300, 10]}]
+
+    serve(folder, test)
