@@ -22,7 +22,7 @@ from typing import Any
 from tailcut.cache.flights import Flights
 from tailcut.cache.freshness import blend_source_s, effective_ttl_s, negative_ttl_s, retry_delay_s
 from tailcut.cache.keys import feature_key
-from tailcut.features.entry import Entry, Failure, Outcome, Row
+from tailcut.features.entry import Entry, Failure, Outcome, Row, StaleEntry
 from tailcut.features.groups import Group
 from tailcut.features.isolating import fetch_isolating
 from tailcut.features.line import NOBODY_WAITS, Caller, Flight, Line, Lookup, SourceCall
@@ -292,7 +292,7 @@ class Calls:
         if answer is not None:
             row = dict(zip(group.spec.columns, answer, strict=True))
         if isinstance(answer, StaleValues):
-            return Entry(row, asked_s, 0.0)
+            return StaleEntry(row, asked_s, 0.0)
         if row is None:
             ttl_s = negative_ttl_s(group.longest_ttl_s)
             return Entry(None, asked_s + ttl_s, ttl_s)
