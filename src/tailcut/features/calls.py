@@ -22,7 +22,7 @@ from typing import Any
 from tailcut.cache.flights import Flights
 from tailcut.cache.freshness import blend_source_s, effective_ttl_s, negative_ttl_s, retry_delay_s
 from tailcut.cache.keys import feature_key
-from tailcut.features.entry import Entry, Failure, Outcome, Row
+from tailcut.features.entry import Entry, Failure, Outcome, Row, StaleEntry
 from tailcut.features.groups import Group
 from tailcut.features.isolating import fetch_isolating
 from tailcut.features.line import NOBODY_WAITS, Caller, Flight, Line, Lookup, SourceCall
@@ -33,7 +33,7 @@ from tailcut.features.sources.base import (
     Key,
     KeyRefused,
     KeyTypeRefused,
-    ModelDown,
+    ModelFailed,
     ModelMisfit,
     SourceContext,
     SourceDown,
@@ -249,7 +249,8 @@ class Calls:
         counters.errors += bool(failed)
         # A source that answered is well, also where a key's row is of no use: that is the key's error alone.
         self._judge(group, found if isinstance(found, Failure) else None, took_s)
-        bad = [failure for failure in failed if failure.retry_s is None]  # keys that were shed have no row
+        # A key that was shed has no row, one that was refused is its client's fault.
+        bad = [failure for failure in failed if failure.retry_s is None and not failure.key_type]
         if bad and not isinstance(found, Failure) and group not in self._with_bad_rows:
             self._with_bad_rows.add(group)
             _log.warning('feature group "%s" returned invalid rows, the first: %s', group.name, bad[0].message)
@@ -291,7 +292,7 @@ class Calls:
         if answer is not None:
             row = dict(zip(group.spec.columns, answer, strict=True))
         if isinstance(answer, StaleValues):
-            return Entry(row, asked_s, 0.0)
+            return StaleEntry(row, asked_s, 0.0)
         if row is None:
             ttl_s = negative_ttl_s(group.longest_ttl_s)
             return Entry(None, asked_s + ttl_s, ttl_s)
@@ -331,13 +332,13 @@ def _late_hint(group: Group, timeout_s: float) -> str:
 
 
 def _failure(error: SourceError) -> Failure:
-    kind = "" if isinstance(error, ColumnProblem | ModelDown) else type(error.__cause__ or error).__name__
+    kind = "" if isinstance(error, ColumnProblem | ModelFailed) else type(error.__cause__ or error).__name__
     return Failure(
         str(error),
         kind=kind,
         key_type=isinstance(error, KeyTypeRefused | KeyRefused),
         unreachable=isinstance(error, SourceUnreachable),
         retry_s=error.retry_s if isinstance(error, SourceShed) else None,
-        hint=error.hint if isinstance(error, ModelDown) else "",
+        hint=error.hint if isinstance(error, ModelFailed) else "",
         misfit=isinstance(error, ModelMisfit),
     )

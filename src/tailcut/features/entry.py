@@ -18,6 +18,9 @@ class Entry:
 
     __slots__ = ("fresh_until_s", "row", "ttl_s")
 
+    is_stale = False
+    """Whether the source itself gave the row as one past its TTL."""
+
     def __init__(self, row: Row | None, fresh_until_s: float, ttl_s: float) -> None:
         self.row = row
         self.fresh_until_s = fresh_until_s
@@ -29,6 +32,13 @@ class Entry:
         if self.row is None:
             return 64
         return 64 + sys.getsizeof(self.row) + sum(map(_size_bytes, self.row.values()))
+
+
+class StaleEntry(Entry):
+    """A row that was past its TTL when the source gave it."""
+
+    __slots__ = ()
+    is_stale = True
 
 
 @dataclass(frozen=True, slots=True)

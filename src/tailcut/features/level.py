@@ -236,7 +236,7 @@ class LevelFetcher:
             raise timed_out(want.group)
         outcome = want.future.result()
         if isinstance(outcome, Entry):
-            want.entry = outcome
+            want.entry, want.stale = outcome, outcome.is_stale
         elif self._is_usable(want, now_s):
             want.entry, want.stale = want.held, True
         else:

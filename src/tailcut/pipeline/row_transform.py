@@ -55,7 +55,6 @@ class RowTransform:
         self._required = 1 if preprocess else len(filling)
         self._finite = [tensor.name for tensor in model.outputs if not tensor.allow_nan]
         self._hook = preprocess
-        self._preprocess = preprocess or self._from_columns
         self._postprocess = postprocess or _as_records
         self._checks_answers = postprocess is not None
         self._nan_answers = any(tensor.allow_nan for tensor in model.outputs)
@@ -76,7 +75,7 @@ class RowTransform:
                 if len(row) > self._required:
                     self._check_fields(row, place)
         try:
-            arrays = self._preprocess(rows)
+            arrays = self._from_columns(rows, from_client) if self._hook is None else self._hook(rows)
         except (Exception, SystemExit) as error:  # a hook that wants to exit must not take the server along
             if self._hook is None:
                 raise self._unfit_rows(error, from_client) from error
@@ -171,14 +170,14 @@ class RowTransform:
                 raise
             raise HookError(f"preprocess: {error.message}", hint=error.hint) from None  # no client chose the shape
 
-    def _from_columns(self, rows: Rows) -> Arrays:
+    def _from_columns(self, rows: Rows, from_client: bool) -> Arrays:
         try:
-            return {spec.name: self._filled(spec, rows) for spec in self.specs}
+            return {spec.name: self._filled(spec, rows, from_client) for spec in self.specs}
         except Exception as error:
-            self._refuse_field(rows)
+            self._refuse_field(rows, from_client)
             raise error from None
 
-    def _filled(self, spec: InputSpec, rows: Rows) -> Array:
+    def _filled(self, spec: InputSpec, rows: Rows, from_client: bool) -> Array:
         columns = self._columns[spec.name]
         if columns:
             if _has_vectors(spec, columns):
@@ -187,13 +186,20 @@ class RowTransform:
                     return _in_shape(converted(values, spec), (len(rows), *spec.tail), spec)
                 except BadRequest as error:
                     raise _width_misfit(spec, columns, rows) or error from None
-            values = [[row[column] for column in columns] for row in rows]
-            array = _in_shape(converted(values, spec), (len(rows), len(columns)), spec)
+            shape = (len(rows), len(columns))
+            try:
+                array = _in_shape(converted([[row[column] for column in columns] for row in rows], spec), shape, spec)
+            except BadRequest:
+                if from_client:
+                    raise
+                # Vectors of one value, as a model has them; looked for only now: most rows have none.
+                values = [[_single(row[column]) for column in columns] for row in rows]
+                array = _in_shape(converted(values, spec), shape, spec)
             return array.reshape(len(rows), *spec.tail) if spec.fixed else array
         array = converted([row[spec.name] for row in rows], spec)
         return _in_shape(array, (len(rows), *spec.tail), spec) if spec.fixed else array
 
-    def _refuse_field(self, rows: Rows) -> None:
+    def _refuse_field(self, rows: Rows, from_client: bool) -> None:
         """Name the first field of a row that is missing, or that no input takes; of the first rows only.
 
         Each field is tried alone, on the event loop: a bad request must not hold others up.
@@ -212,6 +218,8 @@ class RowTransform:
                         array = converted([row[name]], spec)
                         if columns and _has_vectors(spec, columns):
                             continue  # how long each is, is nowhere said
+                        if columns and not from_client and array.size == 1:
+                            continue
                         if columns or spec.fixed:
                             _in_shape(array, (1,) if columns else (1, *spec.tail), spec)
                     except BadRequest as error:
@@ -252,6 +260,13 @@ def _count(value: Any) -> int:
 def _flat(value: Any) -> Sequence[Any]:
     """Return the values of a column, whether it is a vector or not."""
     return value if isinstance(value, list | tuple) else (value,)
+
+
+def _single(value: Any) -> Any:
+    """Return the value of a vector of one, as a model with an output of shape [-1, 1] gives; others as they are."""
+    while isinstance(value, list | tuple) and len(value) == 1:
+        value = value[0]
+    return value
 
 
 def _in_shape(array: Array, shape: tuple[int, ...], spec: InputSpec) -> Array:

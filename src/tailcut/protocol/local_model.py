@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 
+from tailcut.common.json_values import decode
 from tailcut.common.timings import Stage
 from tailcut.errors import TailcutError
 from tailcut.observe.traces.identity import TraceOrigin
@@ -20,6 +21,8 @@ from tailcut.serving.feature_chains import by_entity
 
 ROUTE = "features"
 """What requests of other models are counted under."""
+
+_ANY = msgspec.json.Decoder(Any)
 
 NO_HEADERS: dict[str, str] = {}
 
@@ -71,15 +74,13 @@ class LocalModel:
         self._plane = plane
         self._engine = plane.engine
         self._key = key
-        self._version = b""
         self._engine.recorder.expect(ROUTE)
 
     @property
     def version(self) -> bytes:
         """Of what answers now, or answered last."""
-        if self._engine.is_loaded:
-            self._version = self._engine.pipeline.serving.deployment_version
-        return self._version
+        engine = self._engine
+        return engine.pipeline.serving.deployment_version if engine.is_loaded else engine.last_version
 
     @property
     def most_rows(self) -> int:
@@ -121,7 +122,7 @@ class LocalModel:
             values = await pipeline.predict_rows(context, rows)
         if context.logged is not None:
             context.logged.reply = encode_answer(values)
-        decoded = [msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value for value in values]
+        decoded = [decode(_ANY, value) if isinstance(value, msgspec.Raw) else value for value in values]
         return decoded, context.cache == "stale"
 
 

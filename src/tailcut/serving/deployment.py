@@ -49,6 +49,7 @@ class Engine:
         failure: why loading failed, where it did.
         variants: the loaded ones; None where there are none.
         is_new: whether it was found after the start, and never loaded or unloaded since.
+        last_version: deployment version of what was served before the latest unload; empty before the first one.
         follower: keeps the deployment on what the registry promotes; None where it serves a named variant.
         say: tells the operator what happened, one line at a time.
     """
@@ -67,6 +68,7 @@ class Engine:
         self._late: set[RequestContext] = set()
         self._watchers: dict[RequestContext, asyncio.Task[None]] = {}
         self.variants: Variants | None = None
+        self.last_version = b""
         self._retiring: dict[asyncio.Task[None], tuple[Variants, Follower | None]] = {}
         self._variant = ""
         self.say: Callable[[str], None] = log.info
@@ -205,6 +207,7 @@ class Engine:
         variants = self.variants
         if self.state != "ready" or variants is None:
             raise NotReady(f"the model is {self.state}", hint="unload it when it is ready")
+        self.last_version = variants.pipeline.serving.deployment_version
         self.variants, self.state = None, "unloaded"
         self.host.note_served(self.deployment.name, "")
         self.host.watch_drift(self.deployment.name, None)

@@ -22,12 +22,14 @@ def refuse_misfits(manifest: Manifest, models: Mapping[str, Manifest]) -> None:
         models: manifests of the other models that are loaded, or are being loaded, by name.
 
     Raises:
-        StartError: a key, a column or a width that does not fit; it names the group and the model. It may read files.
+        StartError: a key, a column or a width that does not fit, or values per tenant in a group that has none; it
+            names the group and the model. It may read files.
     """
     for group in manifest.deployment.features.groups:
         model = models.get(group.model)
         if model is not None:
             _check_key(group, model)
+            _check_tenant(group, model)
             _check_columns(group, model)
     if not _has_preprocess(manifest):
         for tensor in manifest.deployment.model.inputs:
@@ -60,6 +62,22 @@ def _check_key(group: FeatureGroup, model: Manifest) -> None:
         f"{_where(group)}: the key {what}, but a row of model {group.model!r} has {_few(needed)}",
         hint=f"write key = {_list(needed)}" + (f", or {_list(entity)} to ask it by entity" if entity else ""),
     )
+
+
+def _check_tenant(group: FeatureGroup, model: Manifest) -> None:
+    """Refuse a group of all tenants whose model has values per tenant: it would be asked for those of no tenant.
+
+    Models behind that one are checked with its own groups.
+    """
+    if group.per_tenant or not by_entity(group.key, model.deployment):
+        return
+    for own in model.deployment.features.groups:
+        if own.per_tenant:
+            raise StartError(
+                f"{_where(group)}: its values are shared by all tenants, but those of model {group.model!r} are of one "
+                f'tenant each, because of its group "{own.name}"',
+                hint=f'set per_tenant = true on group "{group.name}"',
+            )
 
 
 def _check_columns(group: FeatureGroup, model: Manifest) -> None:

@@ -207,6 +207,23 @@ def test_a_list_where_one_value_belongs_is_refused(columns: tuple[str, ...], val
     assert said in caught.value.message
 
 
+@pytest.mark.parametrize("shape", [(-1, 2), (-1, 2, 1), (-1, -1)])
+def test_a_vector_of_one_value_that_a_feature_group_has_is_its_value(shape: tuple[int, ...]) -> None:
+    """A model that answers in shape [-1, 1] gives vectors, beside the numbers of a table."""
+    two = RowTransform(model(Tensor(name="x", shape=shape, columns=("a", "b"))), None, None)
+    for a, b in (((1.0,), 2.0), (((1.0,),), (2.0,)), (1.0, [2.0])):
+        given = two.inputs([{"a": a, "b": b}] * 3, from_client=False)
+        assert given["x"].ravel().tolist() == [1, 2] * 3
+
+
+@pytest.mark.parametrize(("a", "b"), [((1.0, 2.0), ()), ((), 2.0), ((1.0,), "text")])
+def test_feature_rows_of_other_widths_are_refused(a: object, b: object) -> None:
+    two = RowTransform(model(Tensor(name="x", shape=(-1, 2), columns=("a", "b"))), None, None)
+    with pytest.raises(HookError) as caught:
+        two.inputs([{"a": a, "b": b}], from_client=False)
+    assert f"row 0: the field {'b' if b == 'text' else 'a'!r}" in caught.value.detail
+
+
 def test_lists_of_the_inputs_shape_flat_ones_and_bare_numbers_pass() -> None:
     square = RowTransform(model(Tensor(name="x", shape=(-1, 2, 2))), None, None)
     for value in ([[1, 2], [3, 4]], [1, 2, 3, 4]):

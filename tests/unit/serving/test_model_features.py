@@ -216,8 +216,11 @@ def test_what_the_model_made_from_stale_features_is_not_kept(folder: Path) -> No
         await until(lambda: monotonic() > began_s + 0.002)  # past the TTL
         before = len(asked(client))
         for number in (1, 2):
-            assert (await predict(client, "abc")).status == 200
+            answer = await predict(client, "abc")
+            assert (answer.status, answer.headers["x-tailcut-cache"]) == (200, "stale")
             assert len(asked(client)) == before + number, "each time anew"
+        groups = client.app.host.engine("parent").pipeline.features.statistics().groups
+        assert [group.stale_served for group in groups] == [2, 0]
         assert child.state == "ready"
 
     serve(folder, test)

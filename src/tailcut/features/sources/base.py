@@ -41,8 +41,8 @@ class SourceUnreachable(SourceDown):
     """A database that cannot be reached, or takes no queries: so it is for all of its groups."""
 
 
-class ModelDown(SourceDown):
-    """Another model could not answer. Its text is for clients.
+class ModelFailed(SourceError):
+    """Another model failed on a key that it was asked for alone. Its text is for clients.
 
     Attributes:
         hint: the way out.
@@ -51,6 +51,10 @@ class ModelDown(SourceDown):
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+class ModelDown(ModelFailed, SourceDown):
+    """Another model could not answer, whatever the keys."""
 
 
 class ModelMisfit(ModelDown):

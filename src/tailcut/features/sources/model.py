@@ -6,13 +6,26 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from tailcut.errors import BadRequest, DeadlineExceeded, Shed, TailcutError, WrongFields
+from tailcut.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    ExecutorLost,
+    FeatureError,
+    FeatureUnavailable,
+    NotReady,
+    OutputsError,
+    Shed,
+    TailcutError,
+    UnknownEntity,
+    WrongFields,
+)
 from tailcut.features.key_types import ANY, KeyType
 from tailcut.features.sources.base import (
     Answer,
     Key,
     KeyRefused,
     ModelDown,
+    ModelFailed,
     ModelMisfit,
     SourceContext,
     SourceDown,
@@ -23,6 +36,9 @@ from tailcut.features.sources.base import (
     exact_values,
 )
 from tailcut.observe.traces.trace_context import CallerSpan
+
+_OF_ALL_ROWS = (Shed, WrongFields, OutputsError, FeatureError, NotReady, ExecutorLost, DeadlineExceeded)
+"""Errors that have nothing to do with the rows. Any other one may be that of a single row."""
 
 
 class ServedModel(Protocol):
@@ -93,34 +109,62 @@ class ModelSource:
         rows = [dict(zip(self._key, key, strict=True)) for key in keys]
         most = self._model.most_rows
         parts = [rows[start : start + most] for start in range(0, len(rows), most)]
-        if len(parts) == 1:
-            return await self._ask(rows, context)
+        return await self._ask(rows, context) if len(parts) == 1 else await self._ask_each(parts, context)
+
+    async def _ask_each(self, parts: Sequence[Sequence[dict[str, Any]]], context: SourceContext) -> list[Answer]:
+        """Ask for all parts at once. An error is that of its part alone, unless no part is answered."""
         found = await asyncio.gather(*(self._ask(part, context) for part in parts), return_exceptions=True)
         errors = [each for each in found if isinstance(each, BaseException)]
         for error in errors:
-            if len(errors) == len(parts) or not isinstance(error, SourceShed):
+            if len(errors) == len(parts) or not isinstance(error, SourceError):
                 raise error
         answers: list[Answer] = []
         for part, each in zip(parts, found, strict=True):
-            answers += each if isinstance(each, list) else [each] * len(part)  # type: ignore[list-item]  # shed: see above
+            answers += each if isinstance(each, list) else [each] * len(part)  # type: ignore[list-item]  # see above
         return answers
 
     async def _ask(self, rows: Sequence[dict[str, Any]], context: SourceContext) -> list[Answer]:
+        """Ask for rows together; where that fails and one of them may be the cause, for each alone.
+
+        The model puts rows that are asked for alone into batches again.
+        """
         try:
             answers, is_stale = await self._model.predict(rows, context.deadline_s, context.tenant, context.caller)
-        except Shed as error:
-            raise SourceShed(f"{self._where}: {error.message}", error.retry_after_s) from error
-        except WrongFields as error:
-            said = f"{self._where} does not take the key {list(self._key)}: {error.message}"
-            raise ModelMisfit(said, f"correct the group's key, and load this model again; {error.hint}") from error
-        except BadRequest as error:
-            raise KeyRefused(f"{self._where}: {error.message}") from error
-        except DeadlineExceeded as error:
-            raise ModelDown(f"{self._where} did not answer in time: {error.message}", self._late_hint()) from error
+        except _OF_ALL_ROWS as error:
+            raise self._down(error) from error
         except TailcutError as error:
-            raise ModelDown(f"{self._where}: {error.message}", error.hint) from error
-        found = [self._values(answer) for answer in answers]
-        return [StaleValues(each) if is_stale and isinstance(each, tuple) else each for each in found]
+            if len(rows) == 1:
+                return [self._of_row(error)]
+        else:
+            found = [self._values(answer) for answer in answers]
+            return [StaleValues(each) if is_stale and isinstance(each, tuple) else each for each in found]
+        return await self._ask_each([[row] for row in rows], context)
+
+    def _down(self, error: TailcutError) -> SourceDown:
+        """Return the error of all rows."""
+        if isinstance(error, Shed):
+            return SourceShed(f"{self._where}: {error.message}", error.retry_after_s)
+        if isinstance(error, WrongFields):
+            said = f"{self._where} does not take the key {list(self._key)}: {error.message}"
+            return ModelMisfit(said, f"correct the group's key, and load this model again; {error.hint}")
+        if isinstance(error, DeadlineExceeded):
+            return ModelDown(f"{self._where} did not answer in time: {error.message}", self._late_hint())
+        return ModelDown(f"{self._where}: {error.message}", error.hint)
+
+    def _of_row(self, error: TailcutError) -> Answer:
+        """Return the answer for a row that was asked for alone.
+
+        Raises:
+            ModelDown: the model's own source failed, most likely for all rows.
+        """
+        if isinstance(error, UnknownEntity):
+            return None
+        if isinstance(error, FeatureUnavailable):
+            raise self._down(error) from error
+        said = f"{self._where}: {error.message}"
+        answer = KeyRefused(said) if isinstance(error, BadRequest) else ModelFailed(said, error.hint)
+        answer.__cause__ = error
+        return answer
 
     async def fetch_all(self, context: SourceContext) -> list[tuple[Key, Values]]:
         """Refuse: a model has no table."""
