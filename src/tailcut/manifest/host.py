@@ -38,17 +38,21 @@ class Hosted:
         manifest: as it was read; None where it could not be.
         error: why not.
         required: whether the host is ready only while this model is.
+        listed: its name while it has failed, where another model has the name of its folder; else empty.
     """
 
     file: Path
     manifest: Manifest | None
     error: TailcutError | None = None
     required: bool = True
+    listed: str = ""
 
     @property
     def name(self) -> str:
         """Of the model; of its folder where the manifest cannot be read."""
-        return self.manifest.deployment.name if self.manifest is not None else self.file.parent.name
+        if self.manifest is not None:
+            return self.manifest.deployment.name
+        return self.listed or self.file.parent.name
 
 
 @dataclass(frozen=True)
@@ -100,12 +104,15 @@ class HostManifest:
             return replace(hosted, manifest=None, error=error)
 
     def look(self) -> list[Hosted]:
-        """Read the models of ``folder`` that are in none of ``models``; none where the models are named."""
+        """Read the models of ``folder`` that have no name in ``models``; none where the models are named."""
         if self.folder is None:
             return []
-        known = {hosted.file for hosted in self.models}
+        required = {hosted.file for hosted in self.models if hosted.listed}
+        known = {hosted.file for hosted in self.models} - required
         return [
-            self.read_again(Hosted(file, None, required=False)) for file in _files_in(self.folder) if file not in known
+            self.read_again(Hosted(file, None, required=file in required))
+            for file in _files_in(self.folder)
+            if file not in known
         ]
 
 
@@ -329,6 +336,12 @@ def _of_folder(
     models = [replace(hosted, required=True) for hosted in empty.look()]
     if all(hosted.error is not None for hosted in models) and (error := models[0].error) is not None:
         raise error
+    names = {hosted.name for hosted in models if hosted.manifest is not None}
+    models = [
+        # Its folder's name is all that it has until it is mended, and is the other one's.
+        replace(hosted, listed=str(hosted.file.parent)) if hosted.manifest is None and hosted.name in names else hosted
+        for hosted in models
+    ]
     _refuse_same_names(models)
     refuse_cycles(hosted.manifest for hosted in models if hosted.manifest is not None)
     return replace(empty, models=tuple(models))
@@ -395,14 +408,11 @@ def _refuse_same_names(models: Sequence[Hosted]) -> None:
     seen: dict[str, Hosted] = {}
     for hosted in models:
         first = seen.setdefault(hosted.name, hosted)
-        if first is hosted:
-            continue
-        if (error := first.error or hosted.error) is not None:  # its name is only that of its folder
-            raise error
-        raise ManifestError(
-            f"two models have the name {hosted.name!r}: {first.file} and {hosted.file}",
-            hint="give one of them another name; clients address a model by its name",
-        )
+        if first is not hosted:
+            raise ManifestError(
+                f"two models have the name {hosted.name!r}: {first.file} and {hosted.file}",
+                hint="give one of them another name; clients address a model by its name",
+            )
 
 
 def refuse_cycles(manifests: Iterable[Manifest]) -> None:

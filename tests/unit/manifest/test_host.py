@@ -205,12 +205,15 @@ def test_a_broken_model_that_is_named_is_refused_by_its_file(tmp_path: Path) -> 
     assert refused(tmp_path)[0] == message
 
 
-def test_a_broken_folder_with_the_name_of_another_model_is_refused_for_what_is_broken(tmp_path: Path) -> None:
+def test_a_broken_folder_with_the_name_of_another_model_is_kept_under_its_path(tmp_path: Path) -> None:
     """A folder's name is all there is to call a model whose manifest cannot be read."""
-    add_model(tmp_path, "b", directory="a")
+    whole = add_model(tmp_path, "b", directory="a")
     broken = add_model(tmp_path, "c", directory="b", more="[slo]\np95 = 5\n")
-    message, _ = refused(tmp_path)
-    assert message == f'{broken}: slo.p95: 5 has no unit; write "5s" or "5ms"'
+    first, second = loaded(tmp_path).models
+    assert (first.name, first.file, first.error) == ("b", whole, None)
+    assert (second.name, second.required) == (str(broken.parent), True)
+    assert second.error is not None
+    assert second.error.message == f'{broken}: slo.p95: 5 has no unit; write "5s" or "5ms"'
 
 
 # -- Errors ------------------------------------------------------------------------------------------------------------
