@@ -77,6 +77,8 @@ def test_health_metadata_and_configuration(client: triton.InferenceServerClient)
     assert client.is_server_ready()
     assert client.is_model_ready("m")
     assert client.is_model_ready("m", "source")
+    assert not client.is_model_ready("m", "9"), "Triton answers so too, without an error"
+    assert not client.is_model_ready("other")
     server = client.get_server_metadata(as_json=True)
     assert server["name"] == "tailcut"
     assert {"model_configuration", "parameters"} <= set(server["extensions"])

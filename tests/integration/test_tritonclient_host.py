@@ -187,8 +187,7 @@ def test_a_model_that_is_not_there(front: Front) -> None:
         assert "model 'x' is unknown" in error.message()
         if front.kind == "grpc":
             assert error.status() == "StatusCode.NOT_FOUND"
-    if front.kind == "http":
-        assert not front.client.is_model_ready("x")
+    assert not front.client.is_model_ready("x")
 
 
 def test_many_at_once_to_all_models(front: Front) -> None:

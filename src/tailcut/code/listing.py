@@ -79,6 +79,6 @@ def sha256_at(file: Path, name: str, locator: Locator) -> str:
 
 
 def _relative(origin: str, directory: Path) -> str:
-    """Path from the manifest's folder, also of a file outside it; links in the folder's own path do not matter."""
+    """Path from the manifest's folder, also of a file outside it; links in the paths of folders do not matter."""
     folder, name = os.path.split(origin)
-    return Path(os.path.relpath(os.path.join(os.path.realpath(folder), name), directory)).as_posix()
+    return Path(os.path.relpath(os.path.join(os.path.realpath(folder), name), os.path.realpath(directory))).as_posix()

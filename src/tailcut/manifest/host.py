@@ -14,7 +14,7 @@ from typing import Any
 from tailcut.errors import ManifestError, TailcutError
 from tailcut.manifest import overrides as over
 from tailcut.manifest.keys import ENVIRONMENT_PREFIX, dotted, nearest
-from tailcut.manifest.loading import FILE_NAME, HOST_SECTIONS, Manifest, Shared, load, manifest_file, parse
+from tailcut.manifest.loading import FILE_NAME, HOST_SECTIONS, Manifest, Shared, absolute, load, manifest_file, parse
 from tailcut.manifest.reading import read_as
 from tailcut.manifest.schema.host import HostFile
 from tailcut.manifest.schema.observe import Observe
@@ -34,21 +34,25 @@ class Hosted:
     """One model of a host.
 
     Attributes:
-        file: its manifest's, absolute.
+        file: its manifest's, absolute; it is read again where its links lead by then.
         manifest: as it was read; None where it could not be.
         error: why not.
         required: whether the host is ready only while this model is.
+        listed: its name while it has failed, where another model has the name of its folder; else empty.
     """
 
     file: Path
     manifest: Manifest | None
     error: TailcutError | None = None
     required: bool = True
+    listed: str = ""
 
     @property
     def name(self) -> str:
         """Of the model; of its folder where the manifest cannot be read."""
-        return self.manifest.deployment.name if self.manifest is not None else self.file.parent.name
+        if self.manifest is not None:
+            return self.manifest.deployment.name
+        return self.listed or self.file.parent.name
 
 
 @dataclass(frozen=True)
@@ -100,12 +104,15 @@ class HostManifest:
             return replace(hosted, manifest=None, error=error)
 
     def look(self) -> list[Hosted]:
-        """Read the models of ``folder`` that are in none of ``models``; none where the models are named."""
+        """Read the models of ``folder`` that have no name in ``models``; none where the models are named."""
         if self.folder is None:
             return []
-        known = {hosted.file for hosted in self.models}
+        required = {hosted.file for hosted in self.models if hosted.listed}
+        known = {hosted.file for hosted in self.models} - required
         return [
-            self.read_again(Hosted(file, None, required=False)) for file in _files_in(self.folder) if file not in known
+            self.read_again(Hosted(file, None, required=file in required))
+            for file in _files_in(self.folder)
+            if file not in known
         ]
 
 
@@ -158,7 +165,7 @@ def _loaded(paths: Sequence[Path], values: _Values) -> HostManifest:
         return replace(HostManifest.of(manifest), models=(Hosted(file, manifest),), read=alone)
     if len(paths) == 1:
         host_file = _host_file(paths[0])
-        return _of_host_file(host_file, values) if host_file else _of_folder(paths[0].resolve(), {}, "", values)
+        return _of_host_file(host_file, values) if host_file else _of_folder(absolute(paths[0]), {}, "", values)
     shared = _shared({}, values)
     files = [_named_beside_others(path) for path in paths]
     _refuse_twice(files)
@@ -258,8 +265,8 @@ def _host_file(path: Path) -> Path | None:
     """Return the host.toml that a path means, absolute; None where it means none."""
     if path.is_dir():
         file = path / HOST_FILE
-        return file.resolve() if file.is_file() and not (path / FILE_NAME).is_file() else None
-    return path.resolve() if path.name == HOST_FILE and path.is_file() else None
+        return absolute(file) if file.is_file() and not (path / FILE_NAME).is_file() else None
+    return absolute(path) if path.name == HOST_FILE and path.is_file() else None
 
 
 def _is_folder_of_models(path: Path) -> bool:
@@ -267,9 +274,13 @@ def _is_folder_of_models(path: Path) -> bool:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Return the manifests in the subfolders of a folder."""
+    """Return the manifests in the subfolders of a folder; of one that a link beside it leads to, only its own."""
     try:
-        return sorted(file.resolve() for file in folder.glob(f"*/{FILE_NAME}") if not file.parent.name.startswith("."))
+        found = [file for file in folder.glob(f"*/{FILE_NAME}") if not file.parent.name.startswith(".")]
+        once: dict[Path, Path] = {}
+        for file in sorted(found, key=lambda file: (file.parent.is_symlink(), file)):
+            once.setdefault(_real(file), file)
+        return sorted(once.values())
     except OSError as error:
         raise ManifestError(f"{folder}: cannot be read: {error.strerror}", hint="check its permissions") from None
 
@@ -325,6 +336,12 @@ def _of_folder(
     models = [replace(hosted, required=True) for hosted in empty.look()]
     if all(hosted.error is not None for hosted in models) and (error := models[0].error) is not None:
         raise error
+    names = {hosted.name for hosted in models if hosted.manifest is not None}
+    models = [
+        # Its folder's name is all that it has until it is mended, and is the other one's.
+        replace(hosted, listed=str(hosted.file.parent)) if hosted.manifest is None and hosted.name in names else hosted
+        for hosted in models
+    ]
     _refuse_same_names(models)
     refuse_cycles(hosted.manifest for hosted in models if hosted.manifest is not None)
     return replace(empty, models=tuple(models))
@@ -373,23 +390,29 @@ def _without_keys(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _refuse_twice(files: Sequence[Path]) -> None:
-    for number, file in enumerate(files):
-        if file in files[:number]:
-            raise ManifestError(f"{file} is named twice", hint="name each model once")
+    seen: dict[Path, Path] = {}
+    for file in files:
+        first = seen.get(_real(file))
+        if first is not None:
+            by_link = "" if first == file else f": a link makes it the same as {first}"
+            raise ManifestError(f"{file} is named twice{by_link}", hint="name each model once")
+        seen[_real(file)] = file
+
+
+def _real(file: Path) -> Path:
+    """Return where a manifest's folder really is, to compare it: the path may lead elsewhere tomorrow."""
+    return file.parent.resolve() / file.name
 
 
 def _refuse_same_names(models: Sequence[Hosted]) -> None:
     seen: dict[str, Hosted] = {}
     for hosted in models:
         first = seen.setdefault(hosted.name, hosted)
-        if first is hosted:
-            continue
-        if (error := first.error or hosted.error) is not None:  # its name is only that of its folder
-            raise error
-        raise ManifestError(
-            f"two models have the name {hosted.name!r}: {first.file} and {hosted.file}",
-            hint="give one of them another name; clients address a model by its name",
-        )
+        if first is not hosted:
+            raise ManifestError(
+                f"two models have the name {hosted.name!r}: {first.file} and {hosted.file}",
+                hint="give one of them another name; clients address a model by its name",
+            )
 
 
 def refuse_cycles(manifests: Iterable[Manifest]) -> None:

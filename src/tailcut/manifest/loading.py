@@ -34,7 +34,8 @@ class Manifest:
 
     Attributes:
         deployment: what the manifest says, defaults included.
-        directory: the manifest's folder, absolute; relative paths in the manifest start there.
+        directory: the manifest's folder, absolute, with the links by which it was named; relative paths in the
+            manifest start there.
         origins: dotted path -> "flag", "environment" or "file"; a path that is absent has its default.
     """
 
@@ -132,12 +133,26 @@ def with_overrides(manifest: Manifest, overrides: Sequence[str]) -> Manifest:
 
 def manifest_file(path: Path) -> Path:
     """Return the file of a manifest, absolute; raises ManifestError where there is none."""
-    file = (path / FILE_NAME if path.is_dir() else path).absolute()
+    file = absolute(path / FILE_NAME if path.is_dir() else path)
     if not file.is_file():
         raise ManifestError(
             f"{file}: no manifest found", hint="write one with `tailcut init`, or name it with --manifest PATH"
         )
-    return file.parent.resolve() / file.name
+    return file
+
+
+def absolute(path: Path) -> Path:
+    """Return an absolute path without "..", its symbolic links kept: it leads where they lead when it is used.
+
+    Releases are switched by a link that is pointed elsewhere, and Kubernetes updates mounted files so.
+    """
+    parts = path.absolute().parts
+    found = Path(parts[0])
+    for part in parts[1:]:
+        # What lies above a link's target is not what lies above the link.
+        is_plain = part == ".." and found.name != ".." and not os.path.islink(found)
+        found = found.parent if is_plain else found / part
+    return found
 
 
 def parse(file: Path) -> dict[str, Any]:

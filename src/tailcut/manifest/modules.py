@@ -131,7 +131,7 @@ def claim(label: str, folders: Sequence[str], module: str, reference: str) -> Us
 
     Args:
         label: name of the deployment.
-        folders: its python_path, absolute and without symbolic links.
+        folders: its python_path, absolute.
         module: dotted name of the module that is imported next.
         reference: the reference that names it.
 

@@ -14,7 +14,7 @@ from tailcut.common.user_frames import place
 from tailcut.errors import ManifestError
 from tailcut.manifest import module_finder
 from tailcut.manifest.keys import nearest
-from tailcut.manifest.loading import Manifest
+from tailcut.manifest.loading import Manifest, absolute
 from tailcut.manifest.modules import check_loaded, claim, deployments
 
 
@@ -55,8 +55,8 @@ def resolve(reference: str, manifest: Manifest) -> Callable[..., Any]:
 
 
 def folders_of(manifest: Manifest) -> list[str]:
-    """Return the folders of ``python_path``, absolute."""
-    return [str((manifest.directory / folder).resolve()) for folder in manifest.deployment.python_path]
+    """Return the folders of ``python_path``, absolute; links stay, so that another release is the same code, edited."""
+    return [str(absolute(manifest.directory / folder)) for folder in manifest.deployment.python_path]
 
 
 def source_path(manifest: Manifest) -> Path | None:

@@ -69,7 +69,7 @@ class LocalStorage:
     def fetch(self, path: str, sha256: str, size_bytes: int, what: str) -> Path:
         file = self.root / path
         check(file, sha256, size_bytes, f"artifact {file} ({what})")
-        return file
+        return file.parent.resolve() / file.name  # it is opened again later, when a link may lead to another registry
 
     def build_lock(self, path: str, model: str) -> AbstractContextManager[None]:
         return build_lock(self.root / path, model)

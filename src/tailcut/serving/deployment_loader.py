@@ -76,7 +76,9 @@ def find_variant(manifest: Manifest) -> Variant:
         model=deployment.name,
         name="source",
         runtime="onnxruntime",
-        artifact=path,
+        # Executors that are opened later are of the same release, wherever a link to its folder leads by then. A link
+        # that is the file itself is kept: weights in files of their own lie beside it.
+        artifact=path.parent.resolve() / path.name,
         sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         inputs=deployment.model.inputs,
         outputs=deployment.model.outputs,

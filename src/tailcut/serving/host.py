@@ -91,7 +91,7 @@ class Host:
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloads: Counter[str] = Counter()
         """Unloads of each model so far: a load that was asked for before the latest one is not carried out."""
-        self._taken: dict[Path, str] = {}
+        self._taken: dict[Path, str] = {each.file: each.listed for each in manifest.models if each.listed}
         """Manifests whose models have the name of another one, and what they are listed as."""
         self._timer: asyncio.TimerHandle | None = None
         self._phase = ""

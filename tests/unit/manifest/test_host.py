@@ -139,7 +139,29 @@ def test_a_model_of_a_folder_may_be_linked_from_elsewhere(tmp_path: Path) -> Non
     folder = tmp_path / "models"
     folder.mkdir()
     (folder / "a").symlink_to(tmp_path / "store" / "a")
-    assert [hosted.file for hosted in loaded(folder).models] == [tmp_path / "store" / "a" / "tailcut.toml"]
+    (hosted,) = loaded(folder).models
+    assert hosted.file == folder / "a" / "tailcut.toml", "which may lead elsewhere when it is read again"
+    assert hosted.manifest is not None
+    assert hosted.manifest.directory == folder / "a"
+
+
+def test_a_link_beside_the_folder_that_it_leads_to_is_no_second_model(tmp_path: Path) -> None:
+    add_models(tmp_path, a=1.0, b=2.0)
+    for name in ("A", "current"):
+        (tmp_path / name).symlink_to("a")
+    host = loaded(tmp_path)
+    assert [hosted.file.parent.name for hosted in host.models] == ["a", "b"]
+    assert host.look() == []
+
+
+def test_relative_paths_of_a_linked_host_file_start_where_the_link_is(tmp_path: Path) -> None:
+    add_models(tmp_path / "models", a=1.0)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "host.toml").write_text('[[models]]\npath = "a"\n')
+    (tmp_path / "models" / "host.toml").symlink_to(tmp_path / "kept" / "host.toml")
+    host = loaded(tmp_path / "models" / "host.toml")
+    assert host.directory == tmp_path / "models"
+    assert [hosted.file for hosted in host.models] == [tmp_path / "models" / "a" / "tailcut.toml"]
 
 
 # -- A folder, one of whose models is broken -------------------------------------------------------------------------
@@ -183,12 +205,15 @@ def test_a_broken_model_that_is_named_is_refused_by_its_file(tmp_path: Path) -> 
     assert refused(tmp_path)[0] == message
 
 
-def test_a_broken_folder_with_the_name_of_another_model_is_refused_for_what_is_broken(tmp_path: Path) -> None:
+def test_a_broken_folder_with_the_name_of_another_model_is_kept_under_its_path(tmp_path: Path) -> None:
     """A folder's name is all there is to call a model whose manifest cannot be read."""
-    add_model(tmp_path, "b", directory="a")
+    whole = add_model(tmp_path, "b", directory="a")
     broken = add_model(tmp_path, "c", directory="b", more="[slo]\np95 = 5\n")
-    message, _ = refused(tmp_path)
-    assert message == f'{broken}: slo.p95: 5 has no unit; write "5s" or "5ms"'
+    first, second = loaded(tmp_path).models
+    assert (first.name, first.file, first.error) == ("b", whole, None)
+    assert (second.name, second.required) == (str(broken.parent), True)
+    assert second.error is not None
+    assert second.error.message == f'{broken}: slo.p95: 5 has no unit; write "5s" or "5ms"'
 
 
 # -- Errors ------------------------------------------------------------------------------------------------------------
@@ -240,6 +265,10 @@ def test_a_manifest_that_is_named_twice_is_told_so(tmp_path: Path) -> None:
     file = add_model(tmp_path, "m")
     message, hint = refused(file, file.parent)
     assert message == f"{file} is named twice"
+    assert hint == "name each model once"
+    (tmp_path / "link").symlink_to("m")
+    message, hint = refused(file, tmp_path / "link")
+    assert message == f"{tmp_path / 'link' / 'tailcut.toml'} is named twice: a link makes it the same as {file}"
     assert hint == "name each model once"
 
 

@@ -10,6 +10,7 @@ from tests.manifest_kit import refused, written
 
 from tailcut.errors import ManifestError
 from tailcut.manifest import Duration, Share, Size, load, with_overrides
+from tailcut.manifest.loading import absolute
 
 
 @pytest.fixture
@@ -141,3 +142,18 @@ def test_with_no_overrides_nothing_changes(manifest: Path) -> None:
 def test_with_overrides_refuses_what_load_refuses(manifest: Path) -> None:
     with pytest.raises(ManifestError, match=r"server\.kill: 1s is less than server\.drain = 3s"):
         with_overrides(load(manifest, environment={}), ["server.kill=1s"])
+
+
+def test_the_folder_of_a_manifest_keeps_its_links_and_loses_dots(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("deep/er")
+    monkeypatch.chdir(tmp_path / "deep")
+    assert absolute(Path("../link")) == tmp_path / "link"
+    assert absolute(Path()) == tmp_path / "deep"
+    above = tmp_path / "link" / ".." / ".."
+    assert absolute(above / "x") == above / "x", "above what the link leads to, which is not above the link"
+    assert absolute(tmp_path / "link" / "sub" / ".." / "x") == tmp_path / "link" / "x"
+    assert absolute(Path("/../..")) == Path("/")
+    assert load(above / manifest.name, environment={}).directory == above

@@ -354,6 +354,34 @@ def test_a_new_folder_with_a_taken_name_is_listed_by_what_no_other_model_has(tmp
     serve(test, add_models(tmp_path, a=1.0))
 
 
+@pytest.mark.parametrize("how", ["listed", "loaded", "removed"])
+def test_a_broken_folder_with_the_name_of_another_model_leaves_the_others_serving(tmp_path: Path, how: str) -> None:
+    add_model(tmp_path, "b", 2.0, directory="x")
+    broken = add_model(tmp_path, "c", 3.0, BROKEN, directory="b")
+    listed = str(broken.parent)
+
+    async def test(client: HostClient) -> None:
+        assert await client.factor("b") == 2.0
+        for _ in range(2):
+            assert await client.states() == {"b": "ready", listed: "failed"}
+            assert not client.host.is_ready, "it was there at the start, so it is required"
+            state, reason = (await client.index())[listed]
+            assert (state, "slo.p95" in reason) == ("UNAVAILABLE", True)
+        if how == "removed":
+            shutil.rmtree(broken.parent)
+            assert set(await client.index()) == {"b"}
+        else:
+            mend(broken, BROKEN, "")
+            if how == "listed":
+                assert set(await client.index()) == {"b", "c"}
+            assert (await client.load("c")).status == 200
+            assert await client.factor("c") == 3.0
+            assert await client.factor("b") == 2.0
+        assert client.host.is_ready
+
+    serve(test, tmp_path)
+
+
 def test_a_folder_with_a_taken_name_that_is_removed_is_listed_no_more(tmp_path: Path) -> None:
     async def test(client: HostClient) -> None:
         add_model(tmp_path, "a", 3.0, directory="c")

@@ -77,12 +77,12 @@ class Models:
         return messages.ServerReadyResponse(ready=self._host.is_ready)
 
     def _model_ready(self, request: messages.ModelReadyRequest, headers: _Headers) -> messages.ModelReadyResponse:
-        if self._host.has_failed(request.name):
-            return messages.ModelReadyResponse(ready=False)
-        engine = self._host.engine(request.name)
-        if request.version and engine.is_ready:
-            pipeline_of_version(engine, request.version)
-        return messages.ModelReadyResponse(ready=engine.is_ready)
+        """Answer that a model or version that is not here is not ready, as Triton does: clients poll for it."""
+        engine = self._host.engines.get(request.name)
+        ready = engine is not None and engine.is_ready
+        if engine is not None and ready and request.version:
+            ready = request.version == engine.pipeline.serving.version
+        return messages.ModelReadyResponse(ready=ready)
 
     def _server(self, _: Any, headers: _Headers) -> messages.ServerMetadataResponse:
         return messages.ServerMetadataResponse(name="tailcut", version=version(), extensions=EXTENSIONS)
