@@ -260,7 +260,7 @@ def _module(torch: Any, module: Any, section: Model) -> Call:
 
     def call(inputs: Arrays) -> Arrays:
         with torch.inference_mode():
-            given = ordered(*[torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in names])
+            given = ordered(*[torch.from_numpy(np.array(inputs[name], order="C")) for name in names])
         found = tuple(given) if isinstance(given, tuple | list) else (given,)
         if not all(isinstance(each, torch.Tensor) for each in found):
             raise BuildError(f"forward of {type(module).__name__} returned {described(given)}", hint=RETURN_TENSORS)

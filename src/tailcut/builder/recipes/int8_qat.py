@@ -185,7 +185,7 @@ def _answers(module: torch.nn.Module, rows: Arrays, inputs: list[str]) -> Array:
 
     module.eval()
     with torch.no_grad():
-        given = in_order(module, inputs)(*(torch.from_numpy(rows[name]) for name in inputs))
+        given = in_order(module, inputs)(*(torch.tensor(rows[name]) for name in inputs))  # it may change them
     first = given[0] if isinstance(given, (tuple, list)) else given
     array: Array = first.numpy().copy()
     return array

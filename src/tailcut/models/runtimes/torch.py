@@ -29,6 +29,8 @@ class TorchRuntime:
                     hint="turn text into numbers in the preprocess hook",
                 )
         self._call: Any = in_order(load_module(variant, source), self._inputs)
+        self._changes: bool | None = None
+        """Whether forward changed an input in place, and so gets copies; None before the first batch."""
         torch.set_num_threads(threads)
         self._torch = torch
 
@@ -41,8 +43,11 @@ class TorchRuntime:
         """
         torch = self._torch
         try:
+            # Made outside of the inference mode: tensors made in it do not count their changes.
+            tensors = [_tensor(torch, inputs[name], self._changes is not False) for name in self._inputs]
             with torch.inference_mode():
-                given = self._call(*(_tensor(torch, inputs[name]) for name in self._inputs))
+                given = self._call(*tensors)
+            self._changes = bool(self._changes) or any([tensor._version for tensor in tensors])
             named = self._named(given)
             return {name: named[name].numpy() for name in outputs}
         except OutputsError:
@@ -96,9 +101,9 @@ def described(given: Any) -> str:
     return f"a {type(given).__name__}"
 
 
-def _tensor(torch: Any, array: Array) -> Any:
-    # torch warns of arrays that it could write to by mistake; only those are copied.
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+def _tensor(torch: Any, array: Array, copies: bool) -> Any:
+    # torch warns of arrays that it could write to by mistake.
+    return torch.from_numpy(array.copy() if copies or not array.flags.writeable else array)
 
 
 def load_module(variant: Openable, source: Callable[[], Any]) -> Any:
