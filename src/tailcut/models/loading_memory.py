@@ -45,12 +45,7 @@ class LoadingMemory:
             if free is None or likely_bytes + sum(self._loading.values()) <= _FREE_SHARE * free:
                 break
             await self._ended.wait()
-        free = self._free()
-        if free is not None and least_bytes > free:
-            raise StartError(
-                f"{what} does not fit into memory: its files have {_text(least_bytes)}, free are {_text(free)}",
-                hint="unload another model first, or give the server more memory",
-            )
+        self.refuse_too_large(what, least_bytes, "unload another model first, or give the server more memory")
         me = object()
         self._loading[me] = likely_bytes
         try:
@@ -59,6 +54,19 @@ class LoadingMemory:
             del self._loading[me]
             self._ended.set()
             self._ended = asyncio.Event()
+
+    def refuse_too_large(self, what: str, least_bytes: int, hint: str) -> None:
+        """Refuse what takes more than the memory that is free now; any thread may call it.
+
+        Raises:
+            StartError: it does not fit; both figures and the hint are in it.
+        """
+        free = self._free()
+        if free is not None and least_bytes > free:
+            raise StartError(
+                f"{what} does not fit into memory: its files have {_text(least_bytes)}, free are {_text(free)}",
+                hint=hint,
+            )
 
 
 def _text(size_bytes: int) -> str:

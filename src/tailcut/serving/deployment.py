@@ -184,7 +184,13 @@ class Engine:
 
     def make_follower(self) -> Follower:
         """Make what switches variants; it follows once it is started."""
-        return Follower(self.manifest, variants=self.loaded_variants, sinks=self.sinks, say=self.say)
+        return Follower(
+            self.manifest,
+            variants=self.loaded_variants,
+            sinks=self.sinks,
+            say=self.say,
+            refuse_too_large=self.host.refuse_too_large,
+        )
 
     def _served(self, opened: Opened) -> None:
         """Note which variant is served from now on."""

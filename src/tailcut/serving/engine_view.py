@@ -9,6 +9,7 @@ from tailcut.errors import TailcutError
 from tailcut.manifest import Deployment, Manifest
 from tailcut.observe.model_sinks import ModelSinks
 from tailcut.serving.deployment_loader import Opened, Warm
+from tailcut.serving.host_state import HostState
 from tailcut.serving.promotion_watcher import Follower
 from tailcut.serving.variants import Variants
 
@@ -38,6 +39,7 @@ class EngineView(Protocol):
 
     manifest: Manifest
     deployment: Deployment
+    host: HostState
     sinks: ModelSinks
     follower: Follower | None
 

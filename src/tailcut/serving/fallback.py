@@ -173,6 +173,7 @@ class Fallbacks:
                 f"{FORCED}",
             )
         check(variant, files)
+        self._engine.host.refuse_too_large(variant)
         code = files.snapshot(live=is_live(variant))
         return open_variant(self._engine.manifest, variant, BRIEF, code=code)
 

@@ -8,11 +8,13 @@ from math import ceil
 from tailcut.common.histogram import Histogram
 from tailcut.features.source_opener import Models
 from tailcut.models.loading_memory import LoadingMemory
+from tailcut.models.variant_loader import artifact_bytes
 from tailcut.observe.drift_sink import DriftSink, Watch
 from tailcut.observe.failures import FailureLog
 from tailcut.observe.sinks import Sinks
 from tailcut.observe.traces.identity import Tracer
 from tailcut.pipeline.request_context import Arrivals
+from tailcut.registry import Variant
 from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.system.machine import usable_cores
 
@@ -58,6 +60,22 @@ class HostState:
         if version:
             self.served[model] = version
         self.on_served()
+
+    def refuse_too_large(self, variant: Variant) -> None:
+        """Refuse to open a variant beside the one that is served, where not even its files fit; any thread may call it.
+
+        It does not wait for other models to be loaded, as a load does: a model that serves must not come to depend on
+        them. Nor does it count what an open variant takes beyond its files: that is an estimate, and a promotion that
+        would have fitted must not fail by one.
+
+        Raises:
+            StartError: they do not fit.
+        """
+        self.memory.refuse_too_large(
+            f"variant {variant.name!r} of version {variant.version} of model {variant.model!r}",
+            artifact_bytes(variant),
+            "it is opened beside the variant that is served: give the server more memory, or unload a model first",
+        )
 
     def watch_drift(self, model: str, watch: Watch | None) -> None:
         """Watch the drift of a model from now on; None: watch it no more."""

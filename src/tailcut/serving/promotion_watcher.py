@@ -17,7 +17,7 @@ from tailcut.models.variant_loader import close_warm
 from tailcut.models.warm_up import BRIEF
 from tailcut.observe.model_sinks import ModelSinks
 from tailcut.observe.sample import Sample, counter, gauge
-from tailcut.registry import Registry
+from tailcut.registry import Registry, Variant
 from tailcut.serving.deployment_loader import Warm, open_beside, open_variant
 from tailcut.serving.feature_verdict import refuse_unjudged
 from tailcut.serving.notices import tell_trust
@@ -70,6 +70,7 @@ class Follower:
         manifest: of the deployment.
         variants: returns the loaded variants; raises NotReady where there are none.
         say: tells the operator of a switch.
+        refuse_too_large: see ``HostState.refuse_too_large``.
 
     Attributes:
         failure: why what is promoted, or named, is not served; None where it is.
@@ -87,6 +88,7 @@ class Follower:
         variants: Callable[[], Variants],
         sinks: ModelSinks,
         say: Callable[[str], None],
+        refuse_too_large: Callable[[Variant], None],
     ) -> None:
         self.failure: TailcutError | None = None
         self.loading = False
@@ -97,6 +99,7 @@ class Follower:
         self._variants = variants
         self._sinks = sinks
         self._say = say
+        self._refuse_too_large = refuse_too_large
         self._seen: Hashable = _UNREAD
         self._unreadable = ""
         self.retry_s = 0.0
@@ -226,6 +229,7 @@ class Follower:
         variant = self._registry.variant(self._name)
         refuse_other_model(self._manifest.deployment, running.code.files, variant)
         refuse_unjudged(self._manifest.deployment, variant, running.versions)
+        self._refuse_too_large(variant)
         for runtime in (variant.runtime, *variant.part_runtimes):
             bring_in(runtime)
         pool = self._manifest.deployment.pool

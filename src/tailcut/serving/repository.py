@@ -188,6 +188,7 @@ class Repository:
             return None
         refuse_other_model(engine.deployment, running.code.files, variant)
         refuse_unjudged(engine.deployment, variant, running.versions)
+        engine.host.refuse_too_large(variant)
         code = running.code.files.snapshot(live=is_live(variant))
         return open_variant(engine.manifest, variant, BRIEF, code=code, must_answer=running.answers_invented)
 

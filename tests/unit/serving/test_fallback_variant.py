@@ -17,8 +17,10 @@ from tests.wait_kit import block_until, until
 from tailcut.errors import ArtifactError, InferenceError, NotReady
 from tailcut.manifest import Manifest
 from tailcut.models import variant_loader
+from tailcut.models.loading_memory import LoadingMemory
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import NewVariant, Registry, Version
+from tailcut.serving import host_state
 from tailcut.testing.runtimes import FaultyRuntime
 
 ONE = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
@@ -230,6 +232,20 @@ def test_the_fallback_answers_at_once_while_the_only_executor_is_replaced(
         slow[0].release()
 
     serve(tmp_path, test, '["fast"]', timeout="200ms")
+
+
+def test_a_fallback_that_does_not_fit_into_memory_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(host_state, "LoadingMemory", lambda: LoadingMemory(lambda: 100))
+
+    async def test(client: Client) -> None:
+        await until(lambda: "free are 100 B" in caplog.text)
+        assert (await client.post(INFER, ONE)).headers["x-tailcut-variant"] == "slow"
+
+    serve(tmp_path, test, '["fast"]')
+    assert "fallback fast of version" in caplog.text
+    assert "of model 'm' does not fit into memory" in caplog.text
 
 
 def test_a_variant_that_cannot_be_opened_at_the_start_is_stood_in_for_and_tried_again(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.unit.serving.test_opening_following import MODEL, Bench, Slow, retired, serve
 
+from tailcut.models.loading_memory import LoadingMemory
 from tailcut.models.runtimes.priority import short_turns
 from tailcut.serving import promotion_watcher
 
@@ -64,6 +65,29 @@ def test_what_fails_again_in_the_same_way_is_counted_and_told_once(
             await bench.follower.look()
         assert (bench.follower.failures, told()) == (5, 2)
         assert (await bench.answer())[0] == 1.0
+
+    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.0)
+    serve(tmp_path, test)
+
+
+def test_a_promotion_that_does_not_fit_into_memory_is_told_with_the_figures_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [100]
+
+    async def test(bench: Bench) -> None:
+        bench.client.app.engine.host.memory = LoadingMemory(lambda: free[0])
+        version = await bench.promote(2.0)
+        found = await state(bench)
+        assert found["state"] == "failed"
+        assert f"variant 'onnx' of version {version} of model 'm' does not fit into memory" in found["error"]
+        assert "free are 100 B" in found["error"]
+        assert (await bench.answer())[0] == 1.0
+        assert (await bench.client.get("/v2/health/ready")).status == 200
+        free[0] = 1 << 30
+        await bench.follower.look()
+        assert await bench.answer() == (2.0, version)
+        assert await state(bench) == {}
 
     monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.0)
     serve(tmp_path, test)

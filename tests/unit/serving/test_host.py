@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.app_kit import FEATURES, Answer
 from tests.host_kit import HostClient, Runtimes, add_model, add_models, host_of, running_host
-from tests.promotion_kit import Promotions
+from tests.promotion_kit import Promotions, save_model
 from tests.promotion_kit import deployment as promoted
 from tests.wait_kit import until
 
@@ -896,6 +896,29 @@ def test_a_model_that_does_not_fit_is_refused_with_the_figures(tmp_path: Path, r
         assert (await client.infer("a")).status == 200
         free[0] = 10 << 30
         assert (await client.load("b")).status == 200
+
+    serve(test, add_models(tmp_path, a=1.0, b=2.0))
+
+
+def test_another_variant_that_does_not_fit_beside_the_served_one_is_refused_and_that_one_stays(tmp_path: Path) -> None:
+    free = [100]
+    file = tmp_path / "a" / "model.onnx"
+
+    async def test(client: HostClient) -> None:
+        client.host._state.memory = LoadingMemory(lambda: free[0])
+        assert (await client.load("a")).status == 200, "which is served already: nothing is opened"
+        save_model(file, 3.0)
+        refused = await client.load("a")
+        assert (refused.status, refused.json["code"]) == (500, "start_failed")
+        size = file.stat().st_size
+        figures = f"of model 'a' does not fit into memory: its files have {size} B, free are 100 B"
+        assert refused.json["error"] == f"variant 'source' of version source {figures}"
+        assert "opened beside the variant that is served" in refused.json["hint"]
+        assert await client.factor("a") == 1.0
+        assert client.host.is_ready
+        free[0] = size
+        assert (await client.load("a")).status == 200
+        assert await client.factor("a") == 3.0, "its files fit; what else it takes is an estimate"
 
     serve(test, add_models(tmp_path, a=1.0, b=2.0))
 
