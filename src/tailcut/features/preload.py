@@ -73,6 +73,12 @@ class Table:
             raise
         except TimeoutError as error:
             raise SourceError(f"reading the table took longer than {LONGEST_LOAD_S:g} s") from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled this task, so it is the source's own: passed on, it would end the reloads for ever.
+            raise SourceError("the source cancelled its own call") from error
         large = len(found) > LARGE_TABLE_ROWS
         types = self._source.table_types
         self.rows = await asyncio.to_thread(self._by_key, found) if large else self._by_key(found)

@@ -78,6 +78,20 @@ def test_while_reading_fails_the_old_table_is_used_up_to_its_stale_limit() -> No
     run(test, features(group(preload=True, stale_for_s=5)), {"g": source})
 
 
+def test_a_source_that_cancels_its_own_call_is_asked_again() -> None:
+    """As a client does that connects anew."""
+    source = TableSource()
+
+    async def test(service, clock) -> None:
+        source.error = asyncio.CancelledError()
+        await clock.pass_time(11)
+        source.error, source.table = None, [{"id": 1, "value": "new"}]
+        await clock.pass_time(5)
+        assert (await get(service, clock, 1)).rows == [{"id": 1, "value": "new"}]
+
+    run(test, features(group(preload=True, stale_for_s=60)), {"g": source})
+
+
 @pytest.mark.parametrize("defaults", [{}, {"value": "none"}])
 def test_what_the_table_lacks_is_unknown_or_has_its_defaults(defaults) -> None:
     async def test(service, clock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import threading
 from decimal import Decimal
 
@@ -201,6 +202,7 @@ def test_values_have_the_same_exact_form_cached_or_not(value, kept, cache) -> No
         (lambda keys: [{"value": 2**70}], "more than 64 bits"),
         (lambda keys: [{"value": "\ud800"}], "not valid Unicode"),
         (lambda keys: 1 / 0, "raised ZeroDivisionError"),
+        (lambda keys: sys.exit("bad key"), "raised SystemExit: bad key"),
     ],
 )
 def test_what_a_function_did_wrong_is_said(answer, text) -> None:
@@ -213,6 +215,25 @@ def test_what_a_function_did_wrong_is_said(answer, text) -> None:
         assert caught.value.group == "g"
 
     run(test, features(group()), {"g": source})
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (lambda keys: sys.exit("bad key"), "raised SystemExit: bad key"),
+        (lambda keys: [next(row for row in [{"id": 2}] if row["id"] == 1)], "raised StopIteration"),
+    ],
+)
+def test_what_no_future_hands_on_from_a_thread_is_said_too(answer, text) -> None:
+    async def main() -> None:
+        service = await FeatureService.open(
+            features(group(), timeout_s=30.0), resolve=resolver({"g": lambda keys, context: answer(keys)})
+        )
+        with pytest.raises(FeatureUnavailable, match=text):
+            await asyncio.wait_for(service.fetch([(1,)], "", math.inf), 10)
+        await service.close()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("bad", range(9))

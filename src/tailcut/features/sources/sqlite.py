@@ -108,7 +108,7 @@ class SqliteDatabase:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            connection.abort = True
+            connection.abort = not task.done()  # one that has ended gave its connection to another caller
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
 
