@@ -27,12 +27,15 @@ class InfluenceParts(msgspec.Struct, frozen=True, kw_only=True):
         damage: what a row adds that goes from a good answer to a bad one, in the metric's unit: what a fault is taken
             to cost that none of these rows shows.
         drop: the metric's own drop; the sum of the means but for rounding.
+        fewest: rows, or groups of rows, of the rarest kind: those in which a fault may hide. None: those of the
+            smallest group of values.
     """
 
     values: tuple[Floats, ...]
     rows: tuple[Rows, ...]
     damage: float
     drop: float
+    fewest: int | None = None
 
 
 def mean_parts(source: Floats, variant: Floats, *, rises: bool, damage: float | None = None) -> InfluenceParts:
