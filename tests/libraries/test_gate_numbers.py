@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from tailcut.gate import holm, metrics
 from tailcut.gate.bootstrap import estimate
-from tailcut.gate.influence import auc_parts, f1_parts, mean_parts, placements, spearman_parts, within
+from tailcut.gate.influence import (
+    auc_parts,
+    f1_parts,
+    log_loss_parts,
+    mean_parts,
+    placements,
+    spearman_parts,
+    within,
+)
 from tailcut.gate.paired import Pairs
 
 tables = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 3000)).filter(lambda t: sum(t) > 0)
@@ -171,6 +179,25 @@ def test_rows_that_do_not_differ_bound_only_what_they_could_have_shown() -> None
     assert found.upper(0.05) == pytest.approx(1 - 0.05 ** (1 / 200))
     assert found.p_below(0.004) == pytest.approx(0.996**200)
     assert found.p_above(0.0) == 1.0
+
+
+def test_an_unseen_fault_costs_what_the_answers_cost_turned_over() -> None:
+    labels = np.array([0, 1] * 50)
+    sure = np.where(labels == 1, 0.999, 0.001)
+    turned = metrics.log_loss(labels, 1 - sure) - metrics.log_loss(labels, sure)
+    assert log_loss_parts(labels, sure, sure).damage == pytest.approx(turned)
+    columns = np.stack([1 - sure, sure], axis=1)
+    assert log_loss_parts(labels, columns, columns).damage == pytest.approx(turned)
+    four = np.full((100, 4), 0.001)
+    four[np.arange(100), labels] = 0.997
+    assert log_loss_parts(labels, four, four).damage == pytest.approx(np.log(997))
+    certain = labels.astype(np.float32)
+    assert np.isfinite(log_loss_parts(labels, certain, certain).damage), "1 and 0 are clipped"
+    unsure = np.full(100, 0.5)
+    assert log_loss_parts(labels, unsure, unsure).damage == pytest.approx(0.0)
+    assert auc_parts(labels, sure, sure).damage == 1.0, "no row is spread where the source separates the classes"
+    mixed = np.random.default_rng(0).random(100) + 2.0 * labels * (np.arange(100) < 90)
+    assert auc_parts(labels, mixed, mixed).damage >= 2.0 * metrics.auc(labels, mixed) - 1.0
 
 
 def test_the_same_rows_in_groups_keep_their_spread_and_skewness() -> None:

@@ -39,8 +39,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         drop: the metric's drop.
         se: its standard error.
         rows: rows that it rests on.
-        fewest: of these, rows of the smallest group.
-        damage: see ``influence.Parts``.
+        fewest: of these, rows of the smallest group; see ``InfluenceParts``.
+        damage: see ``InfluenceParts``.
         skew: third cumulant of the drop over se cubed; sets Hall's transformation where there is no ``drawn``.
         drawn: studentised drops of resamples, ascending; empty where it was not drawn.
     """
@@ -142,7 +142,7 @@ def estimate(parts: InfluenceParts, *, seed: int | np.random.Generator | None, r
         drop=parts.drop,
         se=se,
         rows=sum(values.size for values in parts.values),
-        fewest=min(values.size for values in parts.values),
+        fewest=parts.fewest or min(values.size for values in parts.values),
         damage=parts.damage,
         skew=third / se**3 if se else 0.0,
         drawn=drawn,

@@ -130,16 +130,22 @@ def clustered_pairs(source_right: npt.ArrayLike, variant_right: npt.ArrayLike, c
 def clustered(parts: InfluenceParts, clusters: Clusters) -> InfluenceParts:
     """Parts of groups from parts of rows: one group of values, one value for each cluster, whose mean is the drop.
 
+    Of AUC the groups that have a positive row count, or those that have a negative one, whichever are fewer: a fault of
+    the positive rows is not seen in a thousand groups that have none.
+
     Args:
         parts: of the rows, whose numbers are places in ``clusters``.
         clusters: (n,) the group of each row, numbered from 0; those without a row in ``parts`` do not count.
 
     Raises:
-        ValueError: fewer than 2 groups have a row.
+        ValueError: fewer than 2 groups have a row of each kind.
     """
     present, places = np.unique(np.concatenate([clusters[rows] for rows in parts.rows]), return_inverse=True)
     if present.size < 2:
         raise ValueError(f"{_of(present.size)}: there is no spread between groups")
+    fewest = min(np.unique(clusters[rows]).size for rows in parts.rows)
+    if fewest < 2:
+        raise ValueError(f"the rows of one class belong to {fewest} group: there is no spread between groups")
     added = np.concatenate([(values - values.mean()) / values.size for values in parts.values])
     totals = np.asarray(np.bincount(places, added, present.size) * present.size + parts.drop, dtype=np.float64)
     return InfluenceParts(
@@ -147,6 +153,7 @@ def clustered(parts: InfluenceParts, clusters: Clusters) -> InfluenceParts:
         rows=(np.arange(present.size),),
         damage=parts.damage,
         drop=parts.drop,
+        fewest=fewest,
     )
 
 

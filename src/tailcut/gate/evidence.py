@@ -13,7 +13,15 @@ from tailcut.common.metric_names import AGREEMENT
 from tailcut.common.tensors import Array
 from tailcut.gate.bootstrap import RESAMPLES, estimate
 from tailcut.gate.clustered import LEAST_GROUPS, Clusters, clustered, clustered_pairs, number
-from tailcut.gate.influence import InfluenceParts, auc_parts, f1_parts, mean_parts, spearman_parts, within
+from tailcut.gate.influence import (
+    InfluenceParts,
+    auc_parts,
+    f1_parts,
+    log_loss_parts,
+    mean_parts,
+    spearman_parts,
+    within,
+)
 from tailcut.gate.metrics import (
     BINARY,
     METRICS,
@@ -148,14 +156,14 @@ class Comparison:
         if self.metric == "cosine":
             similar = cosine_rows(self.source, self.variant)
             return mean_parts(np.ones(similar.size), similar, rises=False, damage=1.0)
-        if self.metric in ("log_loss", "mae"):
-            rows_of = log_loss_rows if self.metric == "log_loss" else absolute_error_rows
-            return mean_parts(rows_of(self._labels, self.source), rows_of(self._labels, self.variant), rises=True)
-        source, variant = self._scores(self.source), self._scores(self.variant)
-        if self.metric == "auc":
-            return auc_parts(self._labels, source, variant)
-        if self.metric == "spearman":
-            return spearman_parts(self._labels, source, variant)
+        if self.metric == "mae":
+            errors = (absolute_error_rows(self._labels, scores) for scores in (self.source, self.variant))
+            return mean_parts(*errors, rises=True)
+        if self.metric == "log_loss":
+            return log_loss_parts(self._labels, self.source, self.variant)
+        if self.metric in ("auc", "spearman"):
+            of = auc_parts if self.metric == "auc" else spearman_parts
+            return of(self._labels, self._scores(self.source), self._scores(self.variant))
         truth, before, after = (
             values.astype(np.bool_) for values in (self._labels, decide(self.source), decide(self.variant))
         )

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.common.tensors import Array
-from tailcut.gate.metrics import mid_ranks
+from tailcut.gate.metrics import log_loss_rows, mid_ranks
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -24,14 +24,18 @@ class InfluenceParts(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         values: per group, what each of its rows adds, (rows of the group,).
         rows: per group, which rows these are, (rows of the group,).
-        damage: what a row adds that goes from a good answer to a bad one.
+        damage: what a row adds that goes from a good answer to a bad one, in the metric's unit: what a fault is taken
+            to cost that none of these rows shows.
         drop: the metric's own drop; the sum of the means but for rounding.
+        fewest: rows, or groups of rows, of the rarest kind: those in which a fault may hide. None: those of the
+            smallest group of values.
     """
 
     values: tuple[Floats, ...]
     rows: tuple[Rows, ...]
     damage: float
     drop: float
+    fewest: int | None = None
 
 
 def mean_parts(source: Floats, variant: Floats, *, rises: bool, damage: float | None = None) -> InfluenceParts:
@@ -47,11 +51,32 @@ def mean_parts(source: Floats, variant: Floats, *, rises: bool, damage: float | 
     return InfluenceParts(values=(worse,), rows=(np.arange(worse.size),), damage=scale, drop=float(np.mean(worse)))
 
 
+def log_loss_parts(labels: Array, source: Array, variant: Array) -> InfluenceParts:
+    """Parts of the rise of the log loss.
+
+    A row is damaged by what it costs on average to turn the source's answer over: the label gets what the other class
+    had, or an equal part of what all others had; or by the spread of the source's own rows, where that is more. Alone
+    the spread would not do: a source that separates the classes has no row of a large loss, and positives of 2 % lie
+    beyond the 95th percentile.
+
+    Args:
+        labels: (n,) of 0 and 1, or of class numbers.
+        source, variant: (n,) probabilities of class 1, or (n, classes) of each.
+    """
+    before, after = log_loss_rows(labels, source), log_loss_rows(labels, variant)
+    others = max(source.shape[1] - 1, 1) if source.ndim == 2 else 1
+    # -log((1 - p) / others) with p = exp(-loss), finite as p is clipped below 1.
+    turned = -np.log(-np.expm1(-before) / others)
+    cost = float(np.mean(turned - before))
+    return mean_parts(before, after, rises=True, damage=max(_spread(before), cost))
+
+
 def auc_parts(labels: Array, source: Array, variant: Array) -> InfluenceParts:
     """Parts of the fall of the AUC: a group of positive rows and one of negative rows.
 
     Each group's mean is the whole fall, so each counts by half of it, and the other half stands as a constant: a
-    slice's parts then say how far its positive rows fell behind all negative ones, and its negative ones rose.
+    slice's parts then say how far its positive rows fell behind all negative ones, and its negative ones rose. A row is
+    damaged by what it costs on average to turn the source's answer over, or by the spread of the source's own rows.
 
     Raises:
         ValueError: one class only.
@@ -65,7 +90,11 @@ def auc_parts(labels: Array, source: Array, variant: Array) -> InfluenceParts:
     drop = float(worse[positive].mean())
     # mean(positive) = mean(negative) = drop; their errors add: DeLong's variance is var/n1 + var/n0 of whole values.
     values = tuple(worse[group] - drop / 2.0 for group in rows)
-    return InfluenceParts(values=values, rows=rows, damage=max(_spread(before[group]) for group in rows), drop=drop)
+    # Turned over, a row that was on the right side of a share p is on that of 1 - p. The spread of the source's own
+    # rows does not know that: where the source separates the classes, all of them stand at 1.
+    turned = float(np.mean(2.0 * before[positive] - 1.0))
+    damage = max(turned, *(_spread(before[group]) for group in rows))
+    return InfluenceParts(values=values, rows=rows, damage=damage, drop=drop)
 
 
 def placements(positive: npt.NDArray[np.bool_], scores: Array) -> Floats:

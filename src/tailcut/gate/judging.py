@@ -63,7 +63,8 @@ def judge(
         own_metrics: a user's metric -> its per-row values; more is better.
         groups: (n,) whose rows hang together, such as a patient's; None where each row stands for itself.
         identical: variants whose every output equals the source's up to rounding on all rows: they pass, and take no
-            part in the correction for several variants.
+            part in the correction for several variants. One whose rows show a drop beyond a budget is judged as all
+            others are: a budget may be smaller than rounding.
         seed: of the bootstrap; the same seed gives the same verdicts.
         resamples: of the bootstrap.
 
@@ -76,17 +77,24 @@ def judge(
     check(candidates, rows, terms)
     columns = {name: group(values) for name, values in slices.items()}
     cases = {name: _cases(name, scores, rows, terms) for name, scores in candidates.items()}
+    identical = [name for name in identical if not _exceeds(cases[name], budget)]
     tested = [name for name in candidates if name not in identical]
     held = dict(zip(tested, steps([_largest_p(cases[name], budget) for name in tested]), strict=True))
     held |= dict(zip(identical, steps([0.0] * len(identical)), strict=True))
     found = {
         name: _verdict(name, candidates[name], cases[name], held[name], rows, columns, terms) for name in candidates
     }
-    return {name: _passed(each) if name in identical else each for name, each in found.items()}
+    hurt = {name for name, each in found.items() if "fail" in {one.outcome for one in each.slices}}
+    return {name: _passed(each) if name in identical and name not in hurt else each for name, each in found.items()}
+
+
+def _exceeds(cases: Sequence[_Case], budget: Mapping[str, float]) -> bool:
+    """Tell whether the drop of a metric on these rows is more than its budget."""
+    return any(evidence is not None and evidence.drop > budget[one.metric] for one, evidence, _ in cases)
 
 
 def _passed(verdict: QualityVerdict) -> QualityVerdict:
-    """Pass a variant that is identical up to rounding, whatever its rows could prove of a drop."""
+    """Pass a variant that is identical up to rounding, however few rows could prove of the absence of a drop."""
     return msgspec.structs.replace(
         verdict,
         outcome="pass",

@@ -13,7 +13,7 @@ from tailcut.gate.bootstrap import RESAMPLES
 from tailcut.gate.clustered import Clusters
 from tailcut.gate.evidence import OwnRows
 from tailcut.gate.holm import alpha_of_use
-from tailcut.gate.metrics import BINARY, METRICS
+from tailcut.gate.metrics import BINARY, METRICS, PROBABILITIES
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,37 @@ def check(candidates: Mapping[str, Array], rows: Rows, terms: Terms) -> None:
         _check_metric(metric, limit, candidates, rows)
 
 
+def check_shapes(metric: str, labels: Array, scores: Array) -> None:
+    """Refuse labels and scores of shapes that a metric cannot compare.
+
+    Args:
+        metric: one of ``METRICS``.
+        labels: (n, ...).
+        scores: (n, ...).
+
+    Raises:
+        BuildError: they are of other shapes than the metric needs.
+    """
+    have = f"labels are {list(labels.shape)}, scores {list(scores.shape)}"
+    if metric == "mae" and labels.shape != scores.shape:
+        raise BuildError(
+            f"mae needs a label per score; {have}", hint="name the output that the labels belong to in holdout.output"
+        )
+    if metric not in PROBABILITIES | {"spearman"}:
+        return
+    if labels.ndim != 1:
+        raise BuildError(
+            f"{metric} needs one label per row; {have}",
+            hint="give mae a budget, or add a metric of your own for several labels per row to quality.metrics",
+        )
+    if scores.ndim > (1 if metric == "spearman" else 2):
+        needed = "one score per row" if metric == "spearman" else "one score per row, or one per class"
+        raise BuildError(
+            f"{metric} needs {needed}; {have}",
+            hint="name the output that the labels belong to in holdout.output, or give mae or cosine a budget",
+        )
+
+
 def _check_scores(name: str, scores: Array, source: Array) -> None:
     if scores.shape != source.shape:
         raise BuildError(
@@ -134,8 +165,10 @@ def _check_metric(metric: str, limit: float, candidates: Mapping[str, Array], ro
                 )
     elif metric not in METRICS:
         raise BuildError(f"there is no metric {metric!r}", hint=f"use one of {', '.join(sorted(METRICS))}")
-    elif metric in BINARY and metric != "log_loss" and rows.labels is not None:
-        _check_binary(metric, rows.source, rows.labels)
+    elif rows.labels is not None:
+        check_shapes(metric, rows.labels, rows.source)
+        if metric in BINARY and metric != "log_loss":
+            _check_binary(metric, rows.source, rows.labels)
 
 
 def _check_binary(metric: str, source: Array, labels: Array) -> None:

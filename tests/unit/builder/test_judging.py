@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tailcut import gate
 from tailcut.builder import Holdout
 from tailcut.builder.holdouts.labels import Coding
 from tailcut.builder.quality import export_check, judging, scoring
@@ -22,6 +23,7 @@ ROWS = 600
 X = np.linspace(0, 1, ROWS, dtype=np.float32)
 HOLDOUT = Holdout(inputs={"x": X}, labels=(X > 0.3).astype(np.int64))
 P = Tensor(name="p", shape=(-1,))
+TAGS, SHARES = [[0, 1, 1], [1, 0, 0]], [[0.3, 0.2, 0.5], [0.5, 0.5, 0.0]]
 
 
 def identity(inputs: Arrays) -> Arrays:
@@ -133,12 +135,33 @@ def test_probabilities_that_rounding_took_below_zero_are_judged() -> None:
         ([1, 2], [0.3, 0.6], {"accuracy": 0.1}, r"1 of 2 labels are 2, and output 'p' has no class of that number"),
         ([-1, 1], [0.3, 0.6], {"accuracy": 0.1}, r"1 of 2 labels are -1, .* its classes are 0 to 1"),
         ([0, 1], [0.3, 0.5], {"cosine": 0.1}, "cosine needs vectors"),
+        (TAGS, SHARES, {"accuracy": 0.1}, r"accuracy needs one label per row; labels are \[2, 3\], scores \[2, 3\]"),
+        (TAGS, SHARES, {"log_loss": 0.1}, "log_loss needs one label per row"),
+        (TAGS, [0.3, 0.5], {"auc": 0.1}, r"auc needs one label per row; labels are \[2, 3\], scores \[2\]"),
+        ([[0, 1], [1, 0]], [[0.5, 0.5], [0.1, 0.9]], {"f1": 0.1}, "f1 needs one label per row"),
+        ([0, 1], [[SHARES[0]], [SHARES[0]]], {"accuracy": 0.1}, r"or one per class; .* scores \[2, 1, 3\]"),
+        ([0.5, 2.0], SHARES, {"spearman": 0.1}, r"spearman needs one score per row; .* scores \[2, 3\]"),
+        ([0.5, 2.0], SHARES, {"mae": 0.1}, "mae needs a label per score"),
     ],
 )
 def test_what_a_metric_cannot_judge_is_refused(labels: list, found: list, budget: dict, text: str) -> None:
     holdout = Holdout(inputs={"x": np.zeros(2)}, labels=np.array(labels))
     with pytest.raises(BuildError, match=text):
         scoring.measure(holdout, np.array(found), np.array(found), budget, "p")
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "log_loss", "auc", "f1", "spearman", "mae"])
+@pytest.mark.parametrize("labels", [np.zeros((4, 2)), np.zeros(4)])
+def test_the_gate_refuses_shapes_that_a_metric_cannot_compare(metric: str, labels: np.ndarray) -> None:
+    scores = np.full((4, 1, 2), 0.5)
+    with pytest.raises(BuildError, match=rf"{metric} needs .* scores \[4, 1, 2\]"):
+        gate.judge({"v": scores}, scores, labels, {}, {metric: 0.1})
+
+
+def test_the_gate_refuses_columns_of_which_spearman_orders_none() -> None:
+    scores = np.random.default_rng(0).random((50, 2))
+    with pytest.raises(BuildError, match=r"spearman needs one score per row; .* scores \[50, 2\]"):
+        gate.judge({"v": scores}, scores, np.arange(50.0), {}, {"spearman": 0.1})
 
 
 def test_scores_outside_the_unit_interval_come_with_the_way_out() -> None:

@@ -87,6 +87,42 @@ def test_nan_that_both_models_answer_is_equal() -> None:
     assert (found["equal"], found["not_finite"]) == (True, 0)
 
 
+def test_an_offset_hides_no_difference() -> None:
+    """A grid's frequency varies by 0.015 Hz around 50; INT8 answers are off by 0.0002."""
+    hertz = (50 + 0.015 * RNG.normal(size=N)).astype(np.float32)
+    wrong = (hertz + 2e-4 * RNG.normal(size=N)).astype(np.float32)
+    assert not outputs.compare(hertz, wrong)["equal"]
+    assert outputs.compare(hertz, np.nextafter(hertz, np.float32(60)))["equal"], "a step of float32 is rounding"
+    wide = np.stack([np.zeros(N, np.float32), hertz], axis=1)
+    assert not outputs.compare(wide, np.stack([wide[:, 0], wrong], axis=1))["equal"], "each column has its own offset"
+    seconds = 1.7e9 + 10 * RNG.normal(size=N)
+    assert outputs.compare(seconds, np.nextafter(seconds, 2e9))["equal"]
+    assert not outputs.compare(seconds, seconds + 0.001)["equal"]
+    halves = RISKS.astype(np.float16)
+    assert not outputs.compare(halves, np.nextafter(halves, np.float16(1)))["equal"], "a step of float16 is no rounding"
+
+
+def test_no_copy_passes_as_identical_whose_drop_exceeds_the_budget() -> None:
+    labels = VALUES + RNG.normal(0, 0.01, N)
+    variants = {"off": VALUES + np.float32(0.05), "near": VALUES + np.float32(1e-6)}
+    found = gate.judge(variants, VALUES, labels, {}, {"mae": 0.001}, identical=set(variants))
+    assert (found["off"].outcome, found["off"].identical) == ("fail", False)
+    assert found["off"].reason.startswith("mae rose 0.04")
+    assert (found["near"].outcome, found["near"].identical) == ("pass", True)
+    alone = gate.judge({"off": variants["off"]}, VALUES, labels, {}, {"mae": 0.001})["off"]
+    assert found["off"].metrics[0].p_adjusted == alone.metrics[0].p_adjusted, "it takes its part in the correction"
+
+
+def test_no_copy_passes_as_identical_that_hurts_a_slice() -> None:
+    labels = VALUES + RNG.normal(0, 0.01, N)
+    part = np.arange(N) < 100
+    variant = np.where(part, labels + 0.02, labels).astype(np.float32)
+    source = np.where(part, labels, labels + 0.005).astype(np.float32)
+    found = gate.judge({"v": variant}, source, labels, {"part": part}, {"mae": 0.004}, identical={"v"})["v"]
+    assert found.metrics[0].outcome == "pass"
+    assert (found.outcome, found.identical) == ("fail", False)
+
+
 def verdict(variant: np.ndarray, rows: int, identical: bool) -> gate.QualityVerdict:
     labels = (SHARES[:rows, 0] > 0.2).astype(np.int64)
     scores = {"v": variant[:rows]}

@@ -14,6 +14,7 @@ from tailcut.gate.bootstrap import estimate
 from tailcut.gate.clustered import clustered, clustered_pairs, effective
 from tailcut.gate.influence import auc_parts, mean_parts
 from tailcut.gate.paired import count
+from tailcut.gate.verdict import MetricVerdict
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 2, 4000)
@@ -111,6 +112,35 @@ def test_equal_rows_of_a_group_count_as_one() -> None:
     found = estimate(clustered(ten, np.repeat(np.arange(300), 10)), seed=None)
     assert found.se == pytest.approx(once.se, rel=0.02)
     assert found.drop == pytest.approx(once.drop)
+
+
+def rare(positives: int, rows: int = 1500) -> tuple[np.ndarray, np.ndarray]:
+    """Labels of few positive rows, and a source of an AUC of about 0.96."""
+    labels = np.arange(rows) < positives
+    return labels.astype(int), 2.5 * labels + np.random.default_rng(5).normal(size=rows)
+
+
+def auc(labels: np.ndarray, source: np.ndarray, groups: np.ndarray | None) -> MetricVerdict:
+    return judge({"v": source}, source, labels, {}, {"auc": 0.01}, groups=groups)["v"].metrics[0]
+
+
+def test_of_rare_positives_the_groups_that_have_one_count() -> None:
+    """6 positive rows show nothing of a fault that strikes a quarter of them, however many groups there are."""
+    labels, source = rare(6)
+    alone, grouped = auc(labels, source, None), auc(labels, source, np.arange(1500))
+    assert alone.outcome == grouped.outcome == "inconclusive"
+    assert grouped.upper == alone.upper > 0.25
+    assert grouped.groups_needed == alone.rows_needed
+    assert auc(*rare(600), np.arange(1500)).outcome == "pass"
+    pairs = np.arange(1500) // 2
+    assert auc(*rare(600), pairs).upper > auc(*rare(600), np.arange(1500)).upper, "of 300 groups, two rows each"
+
+
+def test_positives_of_one_group_are_not_judged() -> None:
+    labels, source = rare(6)
+    found = auc(labels, source, np.arange(1500) // 10)
+    assert (found.outcome, found.upper) == ("inconclusive", None)
+    assert found.note == "the rows of one class belong to 1 group: there is no spread between groups"
 
 
 def test_agreement_is_of_groups_too() -> None:

@@ -30,7 +30,7 @@ def compare(source: Array, found: Array) -> dict[str, Any]:
         "mean_abs", "relative_error" (mean absolute difference by mean absolute value of the source's), "agree" (share
         of rows of the same class) and "flipped" (rows of another class).
     """
-    wrong, worst = differs(source, found)
+    wrong, worst = differs(source, found, centred=True)
     evidence: dict[str, Any] = {"rows": len(source), "equal": not wrong.any()}
     if source.shape != found.shape:
         return {**evidence, "kind": "both", "shape": [list(source.shape), list(found.shape)]}

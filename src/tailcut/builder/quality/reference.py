@@ -35,6 +35,9 @@ _BATCH = 64
 RELATIVE, OF_SPREAD = 1e-5, 1e-5
 """Of a value, and of the root mean square of the output: what rounding in float32 may differ by."""
 
+_ULPS = 4
+"""Of a value, in steps of float32 (of FP64, of double): what the last sums of an output far from 0 may differ by."""
+
 _DOUBLE = 1e-4
 """Of those two in an output of FP64."""
 
@@ -95,13 +98,17 @@ def check(call: Call, runtime: Runtime, holdout: Holdout, section: Model, *, var
     return found
 
 
-def differs(own: Array, given: Array, *, scale: float = 1.0) -> tuple[Bools, float]:
+def differs(own: Array, given: Array, *, scale: float = 1.0, centred: bool = False) -> tuple[Bools, float]:
     """Return which rows of one output differ by more than rounding, (rows,), and the largest difference.
 
     NaN is equal to NaN, and infinity to infinity of the same sign.
 
     Args:
+        own, given: (rows, ...) of the same rows.
         scale: of the allowed difference, where both sides compute in another order.
+        centred: measure values from the mean of their column, and allow the few steps of float32 that a value far
+            from 0 costs. Else an offset hides what the output says: 50 Hz are rounded by 0.001, where the frequency of
+            a grid varies by 0.015.
     """
     if own.shape != given.shape:
         return np.ones(len(own), dtype=np.bool_), float("inf")
@@ -111,15 +118,24 @@ def differs(own: Array, given: Array, *, scale: float = 1.0) -> tuple[Bools, flo
     one: Doubles = own.astype(np.float64).reshape(len(own), -1)
     other: Doubles = given.astype(np.float64).reshape(len(own), -1)
     finite = np.isfinite(one)
-    spread = float(np.sqrt(np.mean(one[finite] ** 2))) if finite.any() else 0.0
+    size = np.abs(_from_means(one, finite) if centred else one)
+    spread = float(np.sqrt(np.mean(size[finite] ** 2))) if finite.any() else 0.0
     scale *= _DOUBLE if given.dtype == np.float64 else 1.0
+    steps = _ULPS * float(np.finfo(np.float64 if given.dtype == np.float64 else np.float32).eps) if centred else 0.0
     with np.errstate(invalid="ignore"):
         error = np.abs(one - other)
+        near = error <= scale * (RELATIVE * size + OF_SPREAD * spread) + steps * np.abs(one)
     same = (one == other) | (np.isnan(one) & np.isnan(other))
-    near = error <= scale * (RELATIVE * np.abs(one) + OF_SPREAD * spread)
     wrong: Bools = np.logical_not(same | (near & finite)).any(axis=1)
     numbers = error[finite & np.isfinite(other)]
     return wrong, float(numbers.max(initial=0.0))
+
+
+def _from_means(values: Doubles, finite: Bools) -> Doubles:
+    """Return values, (rows, columns), less the mean of the finite ones of their column."""
+    counts = np.maximum(finite.sum(axis=0), 1)
+    found: Doubles = values - np.where(finite, values, 0.0).sum(axis=0) / counts
+    return found
 
 
 def _batches(count: int) -> list[Array]:

@@ -13,6 +13,7 @@ from tailcut.builder.holdouts.labels import check_numbers, whole
 from tailcut.common.tensors import Array, Arrays, Doubles
 from tailcut.errors import BuildError
 from tailcut.gate.metrics import BINARY, METRICS, PROBABILITIES, are_probabilities, cosine, decide, drop
+from tailcut.gate.terms import check_shapes
 from tailcut.models.runtimes import Runtime
 from tailcut.registry.padding import lengths
 
@@ -136,6 +137,7 @@ def measure(
         return {"cosine": METRICS["cosine"](source, found)} if "cosine" in budget else {}
     measured: dict[str, float] = {}
     for name in metric_names(holdout.truth, found, budget):
+        check_shapes(name, holdout.truth, found)
         scores = _second(name, found)
         _check(name, holdout.truth, scores)
         if name in PROBABILITIES:
@@ -202,11 +204,6 @@ def _check(name: str, labels: Array, found: Array) -> None:
         raise BuildError(
             f"auc needs both classes, every one of the {len(labels)} holdout labels is {labels[0]}",
             hint="use a holdout with both outcomes",
-        )
-    if name == "mae" and labels.shape != found.shape:
-        raise BuildError(
-            f"mae needs a label per score; labels are {list(labels.shape)}, scores {list(found.shape)}",
-            hint="name the output that the labels belong to in holdout.output",
         )
     if name == "cosine" and found.ndim < 2:
         raise BuildError("cosine needs vectors, but the model gives one score per row", hint="use auc, accuracy or mae")
