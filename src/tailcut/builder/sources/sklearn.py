@@ -13,6 +13,7 @@ from typing import Any
 from tailcut.builder import ensembles
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources import _tables
+from tailcut.builder.sources._categories import check_categories
 from tailcut.builder.sources.base import SourceWork
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, BuildError
@@ -49,7 +50,7 @@ class SklearnSource:
         from tailcut.models.runtimes.sklearn import PROBE_ROWS, answers, table_of, write_probes
 
         _tables.check_fitted(work.model)
-        _check_answers(work.model)
+        _check_model(work.model)
         model = work.manifest.deployment.model
         classes = _tables.classes(work.model)
         try:
@@ -96,7 +97,8 @@ def _fails(model: Any, rows: Arrays, error: Exception) -> BuildError:
     )
 
 
-def _check_answers(model: Any) -> None:
+def _check_model(model: Any) -> None:
+    check_categories(_tables.final(model))
     name = type(_tables.final(model)).__name__
     if hasattr(model, "classes_") and not hasattr(model, "predict_proba"):
         raise BuildError(
