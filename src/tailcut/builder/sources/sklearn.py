@@ -92,8 +92,9 @@ def _fails(model: Any, rows: Arrays, error: Exception) -> BuildError:
     return BuildError(
         f"the {type(model).__name__} fails on rows of the holdout, {given}: "
         f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
-        hint="an estimator fitted on a DataFrame gets one, with the inputs' names (or columns) and datatypes; "
-        "one fitted on an array gets model.inputs side by side",
+        hint="an estimator that keeps the columns' names (feature_names_in_) gets a DataFrame with the inputs' names "
+        "(or columns) and datatypes; another gets model.inputs side by side in one array. A first step of your own "
+        "that needs a DataFrame must set self.feature_names_in_ = X.columns.to_numpy() in fit",
     )
 
 
