@@ -15,7 +15,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor, RandomForestClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from tests.build_kit import live, made
 
 from tailcut.builder import Holdout, sources
@@ -116,6 +116,42 @@ def test_pandas_categories_are_given_as_their_codes(tmp_path: Path, kind: Any) -
     tensors = (Tensor(name="city", datatype="INT32"), TENSORS[2])
     found = answers(tmp_path, model, inputs, tensors)
     np.testing.assert_allclose(found, model.predict_proba(frame)[:, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "kind", [lightgbm.LGBMClassifier(**SMALL), xgboost.XGBClassifier(n_estimators=30, enable_categorical=True)]
+)
+@pytest.mark.parametrize("last", [False, True], ids=["alone", "last step"])
+def test_pandas_categories_that_are_numbers_must_be_their_own_codes(tmp_path: Path, kind: Any, last: bool) -> None:
+    """An id that is taken for a category's place would be answered wrongly, by the reference too."""
+    model = make_pipeline("passthrough", kind) if last else kind
+    tensors = (Tensor(name="shop", datatype="INT64"), TENSORS[2])
+    inputs = {"shop": np.array([101, 204, 305, 412, 518, 623, 7])[IDS % 7], "amount": AMOUNT}
+    model.fit(pandas.DataFrame(inputs).astype({"shop": "category"}), LABELS)
+    with pytest.raises(BuildError, match=r"whose 7 categories are the numbers 7, 101, .*places, 0 to 6") as refused:
+        made(tmp_path, live(model), inputs, tensors)
+    assert "OrdinalEncoder" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "kind", [lightgbm.LGBMClassifier(**SMALL), xgboost.XGBClassifier(n_estimators=30, enable_categorical=True)]
+)
+def test_pandas_categories_that_are_their_own_codes_are_served(tmp_path: Path, kind: Any) -> None:
+    inputs = {"shop": IDS % 7, "amount": AMOUNT}
+    frame = pandas.DataFrame(inputs).astype({"shop": "category"})
+    model = kind.fit(frame, LABELS)
+    found = answers(tmp_path, model, inputs, (Tensor(name="shop", datatype="INT64"), TENSORS[2]))
+    np.testing.assert_allclose(found, model.predict_proba(frame)[:, 1], rtol=1e-6)
+
+
+def test_the_way_out_of_categories_that_are_numbers_answers_as_the_object(tmp_path: Path) -> None:
+    """Ids stay in requests: an OrdinalEncoder in the Pipeline makes the codes."""
+    inputs = {"shop": np.array([101, 204, 305, 412, 518, 623, 7])[IDS % 7], "amount": AMOUNT}
+    coded = make_column_transformer((OrdinalEncoder(), ["shop"]), remainder="passthrough")
+    model = make_pipeline(coded, lightgbm.LGBMClassifier(**SMALL))
+    model.fit(pandas.DataFrame(inputs), LABELS, lgbmclassifier__categorical_feature=[0])
+    found = answers(tmp_path, model, inputs, (Tensor(name="shop", datatype="INT64"), TENSORS[2]))
+    np.testing.assert_array_equal(found, model.predict_proba(pandas.DataFrame(inputs))[:, 1])
 
 
 def test_rows_of_mixed_types_reach_a_pipeline_as_it_was_fitted(tmp_path: Path) -> None:

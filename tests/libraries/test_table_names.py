@@ -10,17 +10,20 @@ import numpy as np
 import pandas
 import pytest
 from onnx import TensorProto, helper
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tests.build_kit import live, made
 from tests.table_kit import onnx_answers, table_work
 
 from tailcut.builder.host_capabilities import look
 from tailcut.builder.recipes import recipe
 from tailcut.builder.tables.nodes import Graph
 from tailcut.common.tensors import Arrays
-from tailcut.errors import ArtifactError
+from tailcut.errors import ArtifactError, BuildError
 from tailcut.manifest import Tensor
 from tailcut.models.runtimes.tables import Table, order_of
 
@@ -65,6 +68,67 @@ def test_every_column_is_found_by_its_name(tmp_path: Path, columns: tuple[str, .
     np.testing.assert_allclose(onnx_answers(work, inputs), model.predict_proba(frame)[:, 1], rtol=1e-9)
     made = Table(tensors, columns, "the model")(inputs)
     np.testing.assert_allclose(model.predict_proba(made), model.predict_proba(frame))
+
+
+class Clip(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type information
+    """A step as users write it: it keeps no names, and gives the kind of table that it gets."""
+
+    def __init__(self, arrays: bool = False, ratio: bool = False, names: bool = False) -> None:
+        self.arrays, self.ratio, self.names = arrays, ratio, names
+
+    def fit(self, X: Any, y: Any = None) -> Clip:
+        self.low_ = -100.0
+        if self.names:
+            self.feature_names_in_ = X.columns.to_numpy()
+        return self
+
+    def transform(self, X: Any) -> Any:
+        if self.ratio:
+            X = X.assign(ratio=X["pulse"] / X["pressure"])
+        clipped = X.clip(self.low_, 1000.0)
+        return np.asarray(clipped) if self.arrays else clipped
+
+
+VITALS = ("pulse", "pressure", "sugar")
+TURNED = tuple(Tensor(name=name, datatype="FP64") for name in ("pressure", "sugar", "pulse"))
+
+
+def vitals(first: Any, *, search: bool = False) -> tuple[Any, Any]:
+    """A pipeline whose first step is the user's own, on columns of one scale, and its rows."""
+    random = np.random.default_rng(13)
+    frame = pandas.DataFrame({name: random.normal(80 + place, 12, ROWS) for place, name in enumerate(VITALS)})
+    labels = (0.12 * (frame["pulse"] - 80) + 0.02 * (frame["sugar"] - 82) + random.normal(0, 0.5, ROWS)) > 0
+    model = make_pipeline(first, StandardScaler(), LogisticRegression())
+    return (GridSearchCV(model, {}, cv=2) if search else model).fit(frame, labels), frame
+
+
+@pytest.mark.parametrize("search", [False, True], ids=["pipeline", "search"])
+@pytest.mark.parametrize(
+    "first", [Clip(), Clip(ratio=True), Clip(arrays=True, names=True)], ids=["clip", "ratio", "names"]
+)
+def test_columns_of_an_own_first_step_are_found_by_name(tmp_path: Path, first: Clip, search: bool) -> None:
+    model, frame = vitals(first, search=search)
+    inputs: Arrays = {tensor.name: frame[tensor.name].to_numpy() for tensor in TURNED}
+    _, work = made(tmp_path, live(model), inputs, TURNED, Tensor(name="p", datatype="FP64"))
+    answered = work.open(work.base).run(inputs, ["p"])["p"]
+    np.testing.assert_allclose(answered, model.predict_proba(frame)[:, 1], rtol=1e-12)
+    with pytest.raises(BuildError, match="no exact ONNX form"):
+        recipe("onnx").make(table_work(tmp_path, model, inputs, TURNED, Tensor(name="p", datatype="FP64"), HERE))
+
+
+def test_an_order_that_no_step_tells_is_refused_or_one_tensor(tmp_path: Path) -> None:
+    """In the manifest's order, columns of one scale would be exchanged without an error."""
+    model, frame = vitals(Clip(arrays=True))
+    inputs: Arrays = {tensor.name: frame[tensor.name].to_numpy() for tensor in TURNED}
+    refuse = r"does not say in which order it was fitted on the 3 columns .*: its first step, a Clip, keeps no"
+    with pytest.raises(BuildError, match=refuse) as refused:
+        made(tmp_path, live(model), inputs, TURNED)
+    assert "one tensor of shape [-1, columns]" in refused.value.hint
+    wide: Arrays = {"x": frame.to_numpy()}
+    tensor = Tensor(name="x", datatype="FP64", shape=(-1, 3))
+    _, work = made(tmp_path, live(model), wide, (tensor,), Tensor(name="p", datatype="FP64"))
+    answered = work.open(work.base).run(wide, ["p"])["p"]
+    np.testing.assert_allclose(answered, model.predict_proba(frame.to_numpy())[:, 1], rtol=1e-12)
 
 
 def test_lightgbm_keeps_spaces_as_underscores(tmp_path: Path) -> None:

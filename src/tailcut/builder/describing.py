@@ -200,8 +200,9 @@ def _columns(path: Path, names: Sequence[str]) -> Arrays:
         what = f"no column {missing[0]!r}" if missing else "columns, of which the model does not say which it takes"
         raise BuildError(
             f"the holdout {path} has {what}; it has {', '.join(list(found)[:12])}",
-            hint="fit the model on a DataFrame, so that it knows its column names, or give a function that returns "
-            "Holdout(inputs={...}): --holdout module:function",
+            hint="fit the model on a DataFrame, so that it knows its column names (the first step of a Pipeline, where "
+            "it is your own, must set self.feature_names_in_ = X.columns.to_numpy() in fit), or give a function that "
+            "returns Holdout(inputs={...}): --holdout module:function",
         )
     return {name: found[name] for name in names}
 

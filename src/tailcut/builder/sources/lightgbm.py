@@ -11,6 +11,7 @@ import numpy as np
 
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources import _tables
+from tailcut.builder.sources._categories import check_categories
 from tailcut.builder.sources.base import SourceWork
 from tailcut.common.tensors import NUMPY_OF
 from tailcut.errors import BuildError
@@ -41,11 +42,13 @@ class LightGBMSource:
         """Write the text model: the trees that it predicts with (early stopping's best iteration) and no others.
 
         Raises:
-            BuildError: not fitted, or other tensors than the manifest's.
+            BuildError: not fitted, categories that are numbers (see ``check_categories``), or other tensors than the
+                manifest's.
         """
         from tailcut.builder.ensembles import lightgbm as trees
 
         _tables.check_fitted(work.model)
+        check_categories(work.model)
         booster = trees.booster_of(work.model)
         _refuse_rounded(booster, work.manifest.deployment.model.inputs)
         booster.save_model(str(artifact))

@@ -13,6 +13,7 @@ from typing import Any
 from tailcut.builder import ensembles
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources import _tables
+from tailcut.builder.sources._categories import check_categories
 from tailcut.builder.sources.base import SourceWork
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, BuildError
@@ -49,7 +50,7 @@ class SklearnSource:
         from tailcut.models.runtimes.sklearn import PROBE_ROWS, answers, table_of, write_probes
 
         _tables.check_fitted(work.model)
-        _check_answers(work.model)
+        _check_model(work.model)
         model = work.manifest.deployment.model
         classes = _tables.classes(work.model)
         try:
@@ -91,12 +92,14 @@ def _fails(model: Any, rows: Arrays, error: Exception) -> BuildError:
     return BuildError(
         f"the {type(model).__name__} fails on rows of the holdout, {given}: "
         f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
-        hint="an estimator fitted on a DataFrame gets one, with the inputs' names (or columns) and datatypes; "
-        "one fitted on an array gets model.inputs side by side",
+        hint="an estimator that keeps the columns' names (feature_names_in_) gets a DataFrame with the inputs' names "
+        "(or columns) and datatypes; another gets model.inputs side by side in one array. A first step of your own "
+        "that needs a DataFrame must set self.feature_names_in_ = X.columns.to_numpy() in fit",
     )
 
 
-def _check_answers(model: Any) -> None:
+def _check_model(model: Any) -> None:
+    check_categories(_tables.final(model))
     name = type(_tables.final(model)).__name__
     if hasattr(model, "classes_") and not hasattr(model, "predict_proba"):
         raise BuildError(

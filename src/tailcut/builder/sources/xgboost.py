@@ -8,6 +8,7 @@ from typing import Any
 
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources import _tables
+from tailcut.builder.sources._categories import check_categories
 from tailcut.builder.sources.base import SourceWork
 
 
@@ -35,11 +36,13 @@ class XGBoostSource:
         """Write the model: the trees that it predicts with (early stopping's best iteration) and no others.
 
         Raises:
-            BuildError: not fitted, values other than NaN that count as missing, or other tensors than the manifest's.
+            BuildError: not fitted, categories that are numbers (see ``check_categories``), values other than NaN that
+                count as missing, or other tensors than the manifest's.
         """
         from tailcut.builder.ensembles import xgboost as trees
 
         _tables.check_fitted(work.model)
+        check_categories(work.model)
         booster = trees.booster_of(work.model)
         artifact.write_bytes(booster.save_raw("ubj"))
         size = {"rounds": booster.num_boosted_rounds()}

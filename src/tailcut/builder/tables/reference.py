@@ -35,9 +35,12 @@ def column_names(model: Any, tensors: Sequence[Tensor]) -> list[str] | None:
     Args:
         model: an estimator, a Pipeline, or a booster of LightGBM or XGBoost.
         tensors: model.inputs.
+
+    Raises:
+        ArtifactError: the order of its columns is not known; see ``given_names``.
     """
     if not is_booster(model):
-        return sklearn.fitted_names(model)
+        return sklearn.given_names(model, tensors)
     if _is(model, "lightgbm", "Booster"):
         return lightgbm.fitted_names(model, tensors)
     names: list[str] | None = model.feature_names

@@ -20,7 +20,7 @@ from tailcut.errors import ArtifactError, InferenceError
 from tailcut.manifest import Tensor
 from tailcut.models.runtimes.base import Openable, OpenOptions
 from tailcut.models.runtimes.checks import source_for
-from tailcut.models.runtimes.tables import Table, check_one_output, shaped
+from tailcut.models.runtimes.tables import Table, check_one_output, column_names, shaped
 
 PROBE_ROWS = 32
 _RELATIVE = 1e-5
@@ -94,23 +94,82 @@ def table_of(estimator: Any, tensors: Sequence[Tensor]) -> Table:
     """Return what turns inputs into the form that the estimator was fitted on.
 
     Raises:
-        ArtifactError: see ``Table``.
+        ArtifactError: see ``given_names`` and ``Table``.
     """
-    return Table(tensors, fitted_names(estimator), f"the {type(estimator).__name__}")
+    return Table(tensors, given_names(estimator, tensors), f"the {type(estimator).__name__}")
+
+
+def given_names(estimator: Any, tensors: Sequence[Tensor]) -> list[str] | None:
+    """Return the columns of the DataFrame that an estimator is called with, in its order; None where it gets an array.
+
+    Raises:
+        ArtifactError: neither the first step nor the first behind it that keeps names says in which order training had
+            the inputs' columns, so that they could be exchanged without an error.
+    """
+    names, first = fitted_names(estimator), _without_names(estimator)
+    if first is None:
+        return names
+    inputs = column_names(tensors)
+    if names is not None and all(name in names for name in inputs):
+        return names
+    if len(inputs) == 1 or not any(inputs):
+        return None
+    raise ArtifactError(
+        f"the {type(estimator).__name__} does not say in which order it was fitted on the {len(inputs)} columns of "
+        f"model.inputs: {_whose(first, estimator)} keeps no feature_names_in_",
+        hint=f"let fit of {type(first).__name__} set self.feature_names_in_ = X.columns.to_numpy(), then it is called "
+        "with a DataFrame of these columns; or, if it was fitted on an array, give all columns, in the order of "
+        "training, in one tensor of shape [-1, columns] without columns = [...]",
+    )
 
 
 def fitted_names(estimator: Any) -> list[str] | None:
     """Return the columns of the DataFrame that an estimator was fitted on; None where it was an array.
 
-    A Pipeline knows the names of its first step that is no "passthrough".
+    A Pipeline knows the names of its first step that is no "passthrough". A step that keeps no names, as those of the
+    user do, hands a DataFrame on more often than not: then the step behind it tells them.
     """
     steps = getattr(estimator, "steps", None)
     if steps:
-        return next((fitted_names(step) for _, step in steps if step is not None and step != "passthrough"), None)
+        for step in _at_work(steps):
+            if (found := fitted_names(step)) is not None or _without_names(step) is None:
+                return found
+        return None
     found = getattr(estimator, "feature_names_in_", None)
+    if found is None and (inner := _inner(estimator)) is not None:
+        return fitted_names(inner)
     if found is None or list(found) == [f"Column_{place}" for place in range(len(found))]:  # LightGBM's, of an array
         return None
     return [str(name) for name in found]
+
+
+def _without_names(estimator: Any) -> Any:
+    """Return what takes the rows first, if it does not tell an array from a DataFrame; None where it does.
+
+    What scikit-learn validates keeps the number of columns, and the names of a DataFrame. An estimator that keeps
+    neither may have been fitted on either.
+    """
+    steps = getattr(estimator, "steps", None)
+    if steps:
+        first = next(iter(_at_work(steps)), None)
+        return None if first is None else _without_names(first)
+    if hasattr(estimator, "feature_names_in_") or hasattr(estimator, "n_features_in_"):
+        return None
+    inner = _inner(estimator)
+    return estimator if inner is None else _without_names(inner)
+
+
+def _at_work(steps: Sequence[tuple[str, Any]]) -> list[Any]:
+    return [step for _, step in steps if step is not None and step != "passthrough"]
+
+
+def _inner(estimator: Any) -> Any:
+    """Return the fitted estimator that a search, or a model of a transformed target, passes its rows on to."""
+    return getattr(estimator, "best_estimator_", None) or getattr(estimator, "regressor_", None)
+
+
+def _whose(first: Any, estimator: Any) -> str:
+    return "it" if first is estimator else f"its first step, a {type(first).__name__},"
 
 
 def answers(estimator: Any, rows: Any, output: Tensor) -> Array:
