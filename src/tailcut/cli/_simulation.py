@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from tailcut.cli._deployment_figures import Deployed, batches_at, lines_of, requests_at
 from tailcut.cli.console import note
+from tailcut.common.slo import Objectives, judge
+from tailcut.common.statistics import percentile
 from tailcut.errors import LoadTestError
 from tailcut.load.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
 from tailcut.load.plan import read_trace
@@ -45,7 +47,7 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
         missing: parts of the deployment that are not included, and how to get them; empty where it was measured.
         deployed: what was measured of the deployment.
         timeout_ms: deadline of a request.
-        target: the SLO's latency objective that the lines are judged by: (percentile, milliseconds); None: no SLO.
+        slo: what the lines are judged by.
         rows_alone: whether each row runs alone, those of one request too.
         arrivals: the kind; of a request log (``replayed``), which has its own rows, what it is.
     """
@@ -58,7 +60,7 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     missing: str
     deployed: Deployed | None
     timeout_ms: float
-    target: tuple[float, float] | None
+    slo: Objectives
     max_rows: int
     max_queue_rows: int
     rows_alone: bool
@@ -72,7 +74,11 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen at one rate with so many executors. Latencies in milliseconds, of those that were answered."""
+    """What was seen at one rate with so many executors. Latencies in milliseconds, of those that were answered.
+
+    Attributes:
+        missed: objectives of the SLO; the percentiles that they are about are of all requests, see ``Objectives``.
+    """
 
     rate: float
     executors: int
@@ -87,6 +93,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     busy: float
     loop_busy: float
     meets: bool
+    missed: tuple[str, ...]
 
 
 class Known(NamedTuple):
@@ -250,12 +257,12 @@ def play(
     for rate in rates:
         arrivals = _arrivals(assumed, rate) if traffic is None else scaled(traffic.arrivals_ns, rate)
         known = {rows: ms * 1e6 for rows, ms in assumed.cost_ms.items()}
+        at = rate or _own_rate(arrivals)
         if measured is not None:
-            known = batches_at(measured, known, rate)
+            known = batches_at(measured, known, at)
         costs = LatencyLearner()
         costs.seed(known)
         for count in executors:
-            requests = requests_at(measured, rate, assumed.seed) if measured is not None else None
             scenario = Scenario(
                 arrivals_ns=arrivals,
                 service=noisy(costs.cost, assumed.seed, sigma=assumed.sigma, hiccups=assumed.hiccups),
@@ -268,7 +275,7 @@ def play(
                 merge=batching.mode != "off" and not assumed.rows_alone,
                 window=None if assumed.rows_alone else partial(_window, batching, slo),
                 loop_ns=assumed.request_us * 1e3,
-                requests=requests,
+                requests=requests_at(measured, at, assumed.seed) if measured is not None else None,
                 inline=assumed.inline and count == 1,
                 cores=assumed.cores,
                 hook_wait=measured.hook_wait if measured is not None else 0.0,
@@ -326,18 +333,28 @@ def scaled(offsets_ns: npt.NDArray[np.int64], rate: float) -> npt.NDArray[np.int
     """Bring a trace to a rate on average, by stretching its time; as it is where the rate is 0."""
     if not rate or len(offsets_ns) < 2:
         return offsets_ns
-    own = (len(offsets_ns) - 1) / (offsets_ns[-1] / 1e9)
-    stretched: npt.NDArray[np.int64] = np.round(offsets_ns * (own / rate)).astype(np.int64)
+    stretched: npt.NDArray[np.int64] = np.round(offsets_ns * (_own_rate(offsets_ns) / rate)).astype(np.int64)
     return stretched
+
+
+def _own_rate(offsets_ns: npt.NDArray[np.int64]) -> float:
+    """Return the requests per second of a trace; 0 where it has one time only."""
+    return (len(offsets_ns) - 1) / (offsets_ns[-1] / 1e9) if len(offsets_ns) and offsets_ns[-1] else 0.0
 
 
 def _line(rate: float, executors: int, outcome: Outcome, assumed: Assumptions) -> Line:
     offered = len(outcome.shed)
     in_time = int(outcome.in_time.sum())
     span_s = max(outcome.end_ns, 1.0) / 1e9
-    target = assumed.target
-    share = in_time / max(offered, 1)
-    meets = share >= 0.999 if target is None else outcome.percentile_ms(target[0]) <= target[1] and share >= 0.999
+    waited_ms = np.where(outcome.in_time, outcome.latency_ns, np.inf) / 1e6
+    seen = {one.name: percentile(waited_ms, one.share) if offered else np.inf for one in assumed.slo.latency}
+    found = judge(
+        assumed.slo,
+        {name: value if np.isfinite(value) else None for name, value in seen.items()},
+        offered - in_time,
+        offered,
+    )
+    missed = tuple(finding.objective for finding in found if not finding.met)
     return Line(
         rate=rate or offered / span_s,  # of a request log as it is
         executors=executors,
@@ -351,7 +368,8 @@ def _line(rate: float, executors: int, outcome: Outcome, assumed: Assumptions) -
         batch_rows=outcome.mean_rows,
         busy=outcome.busy_ns / max(outcome.end_ns * executors, 1.0),
         loop_busy=outcome.loop_ns / max(outcome.end_ns, 1.0),
-        meets=meets,
+        meets=not missed,
+        missed=missed,
     )
 
 
@@ -377,7 +395,7 @@ def render(assumed: Assumptions, lines: Sequence[Line]) -> str:
     body = [
         f"{line.rate:10.1f} {line.executors:5d} {line.p50_ms:10.2f} {line.p95_ms:10.2f} {line.p99_ms:10.2f} "
         f"{line.goodput:10.1f} {line.shed:7.2%} {line.broken:6.2%} {line.batch_rows:11.1f} {line.busy:5.0%} "
-        f"{line.loop_busy:5.0%}  {'met' if line.meets else 'MISSED'}"
+        f"{line.loop_busy:5.0%}  {'met' if line.meets else ' '.join(('MISSED', *line.missed))}"
         for line in lines
     ]
     return "\n".join([*head, *body])

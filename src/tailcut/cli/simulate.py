@@ -12,7 +12,7 @@ import typer
 
 from tailcut.cli.console import ExitCode, note, usage, write
 from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject, manifest_paths
-from tailcut.common.slo import parse_duration_s
+from tailcut.common.slo import Objectives, parse_duration_s
 from tailcut.errors import LoadTestError
 
 if TYPE_CHECKING:
@@ -247,8 +247,6 @@ def _subject(given: list[Path] | None, model: str, settings: list[str] | None, *
 def _assumptions(batching: Batching, slo: Slo, known: Known) -> Assumptions:
     from tailcut.cli._simulation import Assumptions
 
-    named = ((0.99, slo.p99_s), (0.95, slo.p95_s), (0.5, slo.p50_s))
-    target = next(((share, float(limit) * 1e3) for share, limit in named if limit is not None), None)
     return Assumptions(
         cost_ms={rows: ns / 1e6 for rows, ns in known.points.items()},
         cost_from=known.found_in,
@@ -258,7 +256,7 @@ def _assumptions(batching: Batching, slo: Slo, known: Known) -> Assumptions:
         missing="",
         deployed=None,
         timeout_ms=float(slo.timeout_s) * 1e3,
-        target=target,
+        slo=Objectives(latency=slo.latency, errors=float(slo.errors)),
         max_rows=1 if known.rows_alone else batching.max_rows,
         max_queue_rows=batching.max_queue_rows,
         rows_alone=known.rows_alone,

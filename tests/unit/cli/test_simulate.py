@@ -45,6 +45,41 @@ def test_more_executors_carry_more_and_the_result_is_kept(capsys: pytest.Capture
     assert by[50.0, 1]["p50_ms"] < by[600.0, 1]["p50_ms"]
 
 
+SLO = """
+name = "slo"
+[model]
+source = "model.onnx"
+inputs = [{ name = "x", shape = [-1, 4] }]
+outputs = [{ name = "y", shape = [-1] }]
+[batching]
+mode = "off"
+[slo]
+"""
+
+
+@pytest.mark.parametrize(
+    ("slo", "flags", "missed"),
+    [
+        ('p50 = "5ms"\np95 = "25ms"\np99 = "500ms"', ("1=30ms", "10", "20s"), ["p50", "p95"]),
+        ('p50 = "50ms"\np95 = "90ms"\np99 = "500ms"', ("1=30ms", "1", "100s"), []),
+        ('p95 = "900ms"\ntimeout = "900ms"\nerrors = "4%"', ("1=100ms", "6.5", "400s"), []),
+        ('p95 = "900ms"\ntimeout = "900ms"\nerrors = "0.01%"', ("1=100ms", "6.5", "400s"), ["errors"]),
+        ('p99 = "900ms"\ntimeout = "900ms"\nerrors = "4%"', ("1=100ms", "6.5", "400s"), ["p99"]),
+    ],
+)
+def test_every_objective_is_judged_as_load_does(
+    slo: str, flags: tuple[str, ...], missed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A request that was shed is later than any limit of a percentile, and counts for the errors."""
+    (tmp_path / "tailcut.toml").write_text(SLO + slo)
+    cost, rate, duration = flags
+    code = run(["simulate", "--cost", cost, "--rate", rate, "--duration", duration, "--json", "out.json"])
+    (line,) = json.loads((tmp_path / "out.json").read_text())["lines"]
+    assert (line["missed"], line["meets"]) == (missed, not missed)
+    assert code == (ExitCode.FAILED if missed else ExitCode.OK)
+    assert " ".join(("MISSED", *missed)) in capsys.readouterr().out or not missed
+
+
 @pytest.mark.parametrize("arrivals", ["poisson", "constant", "burst"])
 def test_arrivals(arrivals: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", *COST, "--rate", "40", "--arrivals", arrivals, "--noise", "0"]) == ExitCode.OK
