@@ -17,8 +17,9 @@ from typing import Annotated, Any
 import typer
 
 import tailcut
-from tailcut.cli.console import ExitCode, print_error, report, write
+from tailcut.cli.console import ExitCode, flush, print_error, report, write
 from tailcut.cli.options import examples
+from tailcut.errors import TailcutError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "profile": (
@@ -73,8 +74,11 @@ def main() -> None:
             if signal.getsignal(one) is signal.SIG_DFL:
                 signal.signal(one, stop)
     code = run(arguments)
+    try:
+        flush()
+    except TailcutError as error:
+        code = report(error, debug=False)
     for number in told:
-        sys.stdout.flush()
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
     sys.exit(code)

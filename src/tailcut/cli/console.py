@@ -5,6 +5,7 @@ Data goes to stdout, all else to stderr. Rich honours NO_COLOR and leaves colour
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -13,7 +14,15 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from tailcut.common.extras import EXTRA_OF_MODULE, install
-from tailcut.errors import BuildError, LoadTestError, ManifestError, MissingExtra, ProfileError, TailcutError
+from tailcut.errors import (
+    BuildError,
+    LoadTestError,
+    ManifestError,
+    MissingExtra,
+    ProfileError,
+    StartError,
+    TailcutError,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,8 +76,32 @@ def stderr() -> Console:
 
 
 def write(text: str) -> None:
-    """Write data to stdout, as it is, with a line end."""
-    sys.stdout.write(f"{text}\n")
+    """Write data to stdout, as it is, with a line end; whoever closed it has read what they wanted.
+
+    Raises:
+        StartError: stdout cannot be written, as where a disk is full.
+    """
+    with _stdout():
+        sys.stdout.write(f"{text}\n")
+
+
+def flush() -> None:
+    """Write out what waits for stdout; see ``write``."""
+    with _stdout():
+        sys.stdout.flush()
+
+
+@contextmanager
+def _stdout() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        # Python writes what is left at its end, and would exit with 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise StartError(
+                f"the output cannot be written: {error.strerror}", hint="free space, or redirect it to another place"
+            ) from error
 
 
 def note(text: str) -> None:

@@ -136,11 +136,12 @@ def _run(plan: LoadPlan, json_path: Path | None, raw: Path | None) -> bool:
     with ProgressLine() as line:
         samples, facts = measure(plan, on_progress=line.show)
     result = summarise_run(plan, samples, facts)
-    write(render_result(result))
+    # Files first: whoever pipes the text into head still gets them.
     if raw is not None:
         save_samples(samples, raw)
     if json_path is not None:
         save_result(result, json_path)
+    write(render_result(result))
     return result.met
 
 
@@ -157,10 +158,10 @@ def _search(plan: LoadPlan, json_path: Path | None, max_total_s: float) -> bool:
             on_step=lambda step: line.note(render_step(step)),
             on_progress=line.show,
         )
-    write(render_capacity(found))
     if json_path is not None:
         save_result(found, json_path)
         note(f"wrote {json_path}")
+    write(render_capacity(found))
     return found.rate > 0
 
 

@@ -185,11 +185,11 @@ def simulate(
         )
     counts = counts or [measured.executors if measured is not None else 1]
     lines: list[Line] = list(_simulation.play(assumed, batching, slo, rates, counts, measured, traffic))
-    write(_simulation.render(assumed, lines))
     if json_path is not None:
         found = {"assumed": assumed, "lines": lines}
         write_file(json_path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
         note(f"wrote {json_path}")
+    write(_simulation.render(assumed, lines))
     if not all(line.meets for line in lines):
         raise typer.Exit(ExitCode.FAILED)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from tailcut.common.redaction import LEFT_OUT, without_secrets
 from tailcut.common.slo import Finding
 from tailcut.common.statistics import Percentiles
 from tailcut.errors import LoadTestError
@@ -91,12 +92,16 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def save_result(result: msgspec.Struct, path: Path) -> None:
-    """Write the result of a run, or of a capacity search, as JSON.
+    """Write the result of a run, or of a capacity search, as JSON; headers' values and the URL's query are left out.
 
     Raises:
         LoadTestError: the file cannot be written.
     """
     prepare(path)
+    if isinstance(result, LoadResult):  # such files are kept and passed on
+        headers = tuple((name, LEFT_OUT) for name, _ in result.plan.headers)
+        plan = msgspec.structs.replace(result.plan, headers=headers, url=without_secrets(result.plan.url))
+        result = msgspec.structs.replace(result, plan=plan)
     try:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
     except OSError as error:

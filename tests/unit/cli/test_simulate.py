@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +81,28 @@ def test_every_objective_is_judged_as_load_does(
     assert (line["missed"], line["meets"]) == (missed, not missed)
     assert code == (ExitCode.FAILED if missed else ExitCode.OK)
     assert " ".join(("MISSED", *missed)) in capsys.readouterr().out or not missed
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("stdout", "code"), [("closed", ExitCode.OK), ("/dev/full", ExitCode.NOT_STARTED)])
+def test_an_output_that_nobody_reads_or_holds_loses_no_file(
+    stdout: str, code: ExitCode, unbuffered: str, tmp_path: Path
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(stdout if stdout != "closed" else writing, "w") as file:
+        done = subprocess.run(
+            [sys.executable, "-m", "tailcut", "simulate", *COST, "--rate", "20", "--json", "out.json"],
+            stdout=file,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert done.returncode == code, done.stderr
+    assert ("error: the output cannot be written: No space left on device" in done.stderr) == (stdout == "/dev/full")
+    assert json.loads((tmp_path / "out.json").read_text())["lines"]
 
 
 @pytest.mark.parametrize("arrivals", ["poisson", "constant", "burst"])
