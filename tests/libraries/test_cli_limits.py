@@ -257,6 +257,51 @@ def test_init_takes_a_missing_text_as_the_build_does(command: Command) -> None:
     assert (city.datatype, city.allow_nan, city.values) == ("BYTES", True, ("a", "b", ""))
 
 
+COLUMNS = """
+    import decimal
+    import pandas
+    from sklearn.compose import make_column_transformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    def build():
+        frame = pandas.DataFrame({"zip": ["00501", "10001", "None"] * 8, "member": [True, None, False] * 8})
+        frame.to_csv("rows.csv", index=False)
+        price = [decimal.Decimal("1.5"), decimal.Decimal(2), decimal.Decimal(3)] * 8
+        frame = frame.assign(member=frame["member"].astype("boolean"), price=price)
+        frame.to_parquet("rows.parquet")
+        frame = frame.assign(member=[1.0, float("nan"), 0.0] * 8, price=frame["price"].astype(float))
+        names = {columns}
+        prepare = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["zip"]),
+            (SimpleImputer(), names[1:]))
+        return make_pipeline(prepare, LogisticRegression()).fit(frame[names], [0, 1, 1] * 8)
+"""
+
+
+@pytest.mark.parametrize(("suffix", "columns"), [("csv", ["zip", "member"]), ("parquet", ["zip", "member", "price"])])
+def test_init_sees_zip_codes_as_text_and_objects_of_numbers_as_numbers(
+    command: Command, suffix: str, columns: list[str]
+) -> None:
+    name = module(f"limits_of_{suffix}_columns", COLUMNS.replace("{columns}", repr(columns)))
+    code, _, err = command("init", "--from-model", f"{name}:build", "--holdout", f"rows.{suffix}")
+    assert code == ExitCode.OK, err
+    model = written().model
+    found = {one.name: (one.datatype, one.allow_nan) for one in model.inputs}
+    known = {"zip": ("BYTES", False), "member": ("FP64", True), "price": ("FP64", False)}
+    assert found == {name: known[name] for name in columns}
+    assert "'00501'" in Path("tailcut.toml").read_text()
+
+
+def test_init_takes_whole_numbers_with_leading_zeros_as_text(command: Command) -> None:
+    code = COLUMNS.replace("{columns}", "['zip', 'member']").replace('"None"]', '"02134"]')
+    name = module("limits_of_zip_codes", code)
+    done, _, err = command("init", "--from-model", f"{name}:build", "--holdout", "rows.csv")
+    assert done == ExitCode.OK, err
+    assert written().model.inputs[0].datatype == "BYTES"
+
+
 MANIFEST = """
 name = "shops"
 [model]

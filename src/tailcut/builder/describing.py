@@ -11,6 +11,7 @@ import numpy as np
 
 from tailcut.builder.bounds import of_source
 from tailcut.builder.calling import call, said
+from tailcut.builder.holdouts import tables
 from tailcut.builder.holdouts.datatypes import fitted
 from tailcut.builder.holdouts.files import is_file
 from tailcut.builder.holdouts.holdout import Holdout
@@ -181,16 +182,9 @@ def _read(reference: str, manifest: Manifest, names: Sequence[str]) -> Holdout:
 
 
 def _columns(path: Path, names: Sequence[str]) -> Arrays:
-    found: dict[str, Any]
     try:
-        if path.suffix.lower() == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                found = {name: arrays[name] for name in arrays.files}
-        else:
-            import pandas
-
-            table = pandas.read_parquet(path) if path.suffix.lower() == ".parquet" else pandas.read_csv(path)
-            found = {str(name): table[name].to_numpy() for name in table.columns}
+        found = tables.read(path)
+        found |= tables.as_text(path, tables.text_columns(path, found, names))
     except Exception as error:
         raise BuildError(
             f"cannot read the holdout {path}: {said(error)}", hint="relative paths start at the manifest's folder"
@@ -203,7 +197,7 @@ def _columns(path: Path, names: Sequence[str]) -> Arrays:
             hint="fit the model on a DataFrame, so that it knows its column names, or give a function that returns "
             "Holdout(inputs={...}): --holdout module:function",
         )
-    return {name: found[name] for name in names}
+    return {name: tables.numbers_of(found[name]) for name in names}
 
 
 def _tensor(model: Any, name: str, array: Any, width: int | None) -> Tensor:
