@@ -86,13 +86,13 @@ def written(folder: str = ".") -> Deployment:
 SLO_FIRST = "first set [slo]: p95 or p99 (the latency limit) and rate (requests per second)\n"
 
 
-def save_graph() -> None:
+def save_graph(batch: str | int = "rows") -> None:
     """An embedding of 50 shops in ONNX, whose Gather counts negative indices from the end."""
     graph = helper.make_graph(
         [helper.make_node("Gather", ["shops", "shop"], ["y"])],
         "g",
-        [helper.make_tensor_value_info("shop", TensorProto.INT64, ["rows"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows"])],
+        [helper.make_tensor_value_info("shop", TensorProto.INT64, [batch])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch])],
         [numpy_helper.from_array(np.arange(50, dtype=np.float32), "shops")],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), "m.onnx")
@@ -300,6 +300,19 @@ def test_init_takes_whole_numbers_with_leading_zeros_as_text(command: Command) -
     done, _, err = command("init", "--from-model", f"{name}:build", "--holdout", "rows.csv")
     assert done == ExitCode.OK, err
     assert written().model.inputs[0].datatype == "BYTES"
+
+
+def test_a_file_with_a_fixed_batch_is_named_as_such(command: Command) -> None:
+    save_graph(1)
+    code, _, err = command("init", "--from-model", "m.onnx")
+    assert code != ExitCode.OK
+    assert "'shop' is [1]: its batch is fixed to 1" in err
+    assert "hint: export the model with a free first dimension" in err
+    Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits=""))
+    code, out, err = command("check")
+    assert code != ExitCode.OK
+    assert "its batch is fixed to 1" in out + err
+    assert "export the model with a free first dimension" in out + err
 
 
 MANIFEST = """

@@ -22,6 +22,7 @@ from tailcut.common.scalars import is_missing
 from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.models.runtimes.checks import FREE_BATCH
 from tailcut.models.runtimes.live import source_path
 
 _ROWS = 3
@@ -153,6 +154,10 @@ def _of_node(node: Any, path: Path) -> Tensor:
         raise BuildError(
             f"{path}: {node.name!r} is {node.type} {node.shape}, which is not a tensor with one row per example",
             hint="export the model with plain tensors whose first dimension is the batch",
+        )
+    if isinstance(node.shape[0], int) and node.shape[0] > 0:
+        raise BuildError(
+            f"{path}: {node.name!r} is {node.shape}: its batch is fixed to {node.shape[0]}", hint=FREE_BATCH
         )
     shape = (-1, *(size if isinstance(size, int) and size > 0 else -1 for size in node.shape[1:]))
     return Tensor(name=node.name, datatype=datatype, shape=shape)
