@@ -86,13 +86,13 @@ def written(folder: str = ".") -> Deployment:
 SLO_FIRST = "first set [slo]: p95 or p99 (the latency limit) and rate (requests per second)\n"
 
 
-def save_graph() -> None:
+def save_graph(batch: str | int = "rows") -> None:
     """An embedding of 50 shops in ONNX, whose Gather counts negative indices from the end."""
     graph = helper.make_graph(
         [helper.make_node("Gather", ["shops", "shop"], ["y"])],
         "g",
-        [helper.make_tensor_value_info("shop", TensorProto.INT64, ["rows"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows"])],
+        [helper.make_tensor_value_info("shop", TensorProto.INT64, [batch])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch])],
         [numpy_helper.from_array(np.arange(50, dtype=np.float32), "shops")],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), "m.onnx")
@@ -255,6 +255,64 @@ def test_init_takes_a_missing_text_as_the_build_does(command: Command) -> None:
     assert code == ExitCode.OK, err
     (city,) = written().model.inputs
     assert (city.datatype, city.allow_nan, city.values) == ("BYTES", True, ("a", "b", ""))
+
+
+COLUMNS = """
+    import decimal
+    import pandas
+    from sklearn.compose import make_column_transformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    def build():
+        frame = pandas.DataFrame({"zip": ["00501", "10001", "None"] * 8, "member": [True, None, False] * 8})
+        frame.to_csv("rows.csv", index=False)
+        price = [decimal.Decimal("1.5"), decimal.Decimal(2), decimal.Decimal(3)] * 8
+        frame = frame.assign(member=frame["member"].astype("boolean"), price=price)
+        frame.to_parquet("rows.parquet")
+        frame = frame.assign(member=[1.0, float("nan"), 0.0] * 8, price=frame["price"].astype(float))
+        names = {columns}
+        prepare = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["zip"]),
+            (SimpleImputer(), names[1:]))
+        return make_pipeline(prepare, LogisticRegression()).fit(frame[names], [0, 1, 1] * 8)
+"""
+
+
+@pytest.mark.parametrize(("suffix", "columns"), [("csv", ["zip", "member"]), ("parquet", ["zip", "member", "price"])])
+def test_init_sees_zip_codes_as_text_and_objects_of_numbers_as_numbers(
+    command: Command, suffix: str, columns: list[str]
+) -> None:
+    name = module(f"limits_of_{suffix}_columns", COLUMNS.replace("{columns}", repr(columns)))
+    code, _, err = command("init", "--from-model", f"{name}:build", "--holdout", f"rows.{suffix}")
+    assert code == ExitCode.OK, err
+    model = written().model
+    found = {one.name: (one.datatype, one.allow_nan) for one in model.inputs}
+    known = {"zip": ("BYTES", False), "member": ("FP64", True), "price": ("FP64", False)}
+    assert found == {name: known[name] for name in columns}
+    assert "'00501'" in Path("tailcut.toml").read_text()
+
+
+def test_init_takes_whole_numbers_with_leading_zeros_as_text(command: Command) -> None:
+    code = COLUMNS.replace("{columns}", "['zip', 'member']").replace('"None"]', '"02134"]')
+    name = module("limits_of_zip_codes", code)
+    done, _, err = command("init", "--from-model", f"{name}:build", "--holdout", "rows.csv")
+    assert done == ExitCode.OK, err
+    assert written().model.inputs[0].datatype == "BYTES"
+
+
+def test_a_file_with_a_fixed_batch_is_named_as_such(command: Command) -> None:
+    save_graph(1)
+    code, _, err = command("init", "--from-model", "m.onnx")
+    assert code != ExitCode.OK
+    assert "'shop' is [1]: its batch is fixed to 1" in err
+    assert "hint: export the model with a free first dimension" in err
+    Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits=""))
+    code, out, err = command("check")
+    assert code != ExitCode.OK
+    assert "its batch is fixed to 1" in out + err
+    assert "export the model with a free first dimension" in out + err
 
 
 MANIFEST = """

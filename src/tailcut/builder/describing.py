@@ -11,6 +11,7 @@ import numpy as np
 
 from tailcut.builder.bounds import of_source
 from tailcut.builder.calling import call, said
+from tailcut.builder.holdouts import tables
 from tailcut.builder.holdouts.datatypes import fitted
 from tailcut.builder.holdouts.files import is_file
 from tailcut.builder.holdouts.holdout import Holdout
@@ -21,6 +22,7 @@ from tailcut.common.scalars import is_missing
 from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.models.runtimes.checks import FREE_BATCH
 from tailcut.models.runtimes.live import source_path
 
 _ROWS = 3
@@ -153,6 +155,10 @@ def _of_node(node: Any, path: Path) -> Tensor:
             f"{path}: {node.name!r} is {node.type} {node.shape}, which is not a tensor with one row per example",
             hint="export the model with plain tensors whose first dimension is the batch",
         )
+    if isinstance(node.shape[0], int) and node.shape[0] > 0:
+        raise BuildError(
+            f"{path}: {node.name!r} is {node.shape}: its batch is fixed to {node.shape[0]}", hint=FREE_BATCH
+        )
     shape = (-1, *(size if isinstance(size, int) and size > 0 else -1 for size in node.shape[1:]))
     return Tensor(name=node.name, datatype=datatype, shape=shape)
 
@@ -181,16 +187,9 @@ def _read(reference: str, manifest: Manifest, names: Sequence[str]) -> Holdout:
 
 
 def _columns(path: Path, names: Sequence[str]) -> Arrays:
-    found: dict[str, Any]
     try:
-        if path.suffix.lower() == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                found = {name: arrays[name] for name in arrays.files}
-        else:
-            import pandas
-
-            table = pandas.read_parquet(path) if path.suffix.lower() == ".parquet" else pandas.read_csv(path)
-            found = {str(name): table[name].to_numpy() for name in table.columns}
+        found = tables.read(path)
+        found |= tables.as_text(path, tables.text_columns(path, found, names))
     except Exception as error:
         raise BuildError(
             f"cannot read the holdout {path}: {said(error)}", hint="relative paths start at the manifest's folder"
@@ -204,7 +203,7 @@ def _columns(path: Path, names: Sequence[str]) -> Arrays:
             "it is your own, must set self.feature_names_in_ = X.columns.to_numpy() in fit), or give a function that "
             "returns Holdout(inputs={...}): --holdout module:function",
         )
-    return {name: found[name] for name in names}
+    return {name: tables.numbers_of(found[name]) for name in names}
 
 
 def _tensor(model: Any, name: str, array: Any, width: int | None) -> Tensor:

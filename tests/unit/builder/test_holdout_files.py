@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,89 @@ def test_what_is_missing_is_named(folder: Path, change: dict, text: str) -> None
 def test_inputs_that_do_not_fit_are_named(folder: Path, tensor: Tensor, text: str) -> None:
     with pytest.raises(BuildError, match=text):
         files.load(manifest(folder, "rows.parquet", tensor))
+
+
+@pytest.mark.parametrize(
+    ("datatype", "values", "text"),
+    [
+        ("UINT8", [1, 300, 2], r"column 'n' of the holdout holds 300 in row 1, 'n' is UINT8 \(1 such rows\)"),
+        ("UINT8", [1, -1, 256], r"holds -1 in row 1, 'n' is UINT8 \(2 such rows\)"),
+        ("INT32", [3e9, 1.0, 2.0], r"holds 3000000000\.0 in row 0, 'n' is INT32"),
+        ("INT64", [1.0, 2.0**53, 2.0], r"holds 9007199254740992\.0 in row 1, 'n' is INT64"),
+        ("BOOL", [1, 2, 0], r"holds 2 in row 1, 'n' is BOOL"),
+        ("BOOL", [1, None, 0], r"holds nan in row 1, 'n' is BOOL"),
+        ("BOOL", [True, None, False], r"holds nan in row 1, 'n' is BOOL"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_numbers_that_a_datatype_does_not_hold_are_refused(
+    folder: Path, datatype: Any, values: list[Any], text: str, suffix: str
+) -> None:
+    table = TABLE.assign(n=values)
+    table.to_csv(folder / "n.csv", index=False)
+    table.to_parquet(folder / "n.parquet")
+    with pytest.raises(BuildError, match=text):
+        files.load(manifest(folder, f"n.{suffix}", Tensor(name="n", datatype=datatype, shape=(-1,))))
+
+
+@pytest.mark.parametrize(
+    ("datatype", "values"),
+    [("UINT8", [0, 255, 7]), ("INT8", [-128, 127, 0]), ("BOOL", [True, False, True]), ("BOOL", [1, 0, 1])],
+)
+def test_numbers_that_a_datatype_holds_are_taken(folder: Path, datatype: Any, values: list[Any]) -> None:
+    TABLE.assign(n=values).to_csv(folder / "n.csv", index=False)
+    found = files.load(manifest(folder, "n.csv", Tensor(name="n", datatype=datatype, shape=(-1,)))).inputs["n"]
+    assert found.tolist() == values
+
+
+def test_texts_of_a_csv_are_read_as_they_are_written(folder: Path) -> None:
+    rows = ["zip,plan,shop,age,y", "00501,None,007,1.5,None", "02134,NA,07,,Mild", ",basic,7,2.5,NA"]
+    (folder / "t.csv").write_text("\n".join(rows) + "\n")
+    texts = [Tensor(name=name, datatype="BYTES", shape=(-1,), allow_nan=True) for name in ("zip", "plan")]
+    given = manifest(folder, "t.csv", *texts, Tensor(name="age", shape=(-1,)), labels="y", slices=("shop",))
+    found = files.load(given)
+    assert datatypes.fitted(
+        Holdout(inputs={name: found.inputs[name] for name in ("zip", "plan")}),
+        Model(source="m:model", inputs=tuple(texts), outputs=(Tensor(name="y"),)),
+    ).inputs["zip"].tolist() == ["00501", "02134", ""]
+    assert found.inputs["plan"].tolist() == ["None", "NA", "basic"]
+    assert found.slices["shop"].tolist() == ["007", "07", "7"]
+    assert found.truth.tolist() == ["None", "Mild", "NA"]
+    assert np.isnan(found.inputs["age"][1])
+
+
+@pytest.mark.parametrize(("classes", "labels"), [((), [1, 2, 1]), (("01", "02"), ["01", "02", "01"])])
+def test_number_labels_of_a_csv_are_text_where_the_classes_are(
+    folder: Path, classes: tuple[str, ...], labels: list[Any]
+) -> None:
+    (folder / "t.csv").write_text("age,visits,y\n1,2,01\n3,4,02\n5,6,01\n")
+    given = manifest(folder, "t.csv", labels="y")
+    section = msgspec.structs.replace(given.deployment.holdout, classes=classes)
+    deployment = msgspec.structs.replace(given.deployment, holdout=section)
+    assert files.load(Manifest(deployment, folder, {})).truth.tolist() == labels
+
+
+@pytest.mark.parametrize("suffix", ["npz", "parquet"])
+def test_bytes_are_utf_8(folder: Path, suffix: str) -> None:
+    def write(values: list[bytes]) -> Manifest:
+        np.savez(folder / "b.npz", code=np.array(values), bought=np.arange(2))
+        pd.DataFrame({"code": values, "bought": [0, 1]}).to_parquet(folder / "b.parquet")
+        return manifest(folder, f"b.{suffix}", Tensor(name="code", datatype="BYTES", shape=(-1,)))
+
+    assert files.load(write([b"ab", "é".encode()])).inputs["code"].tolist() == ["ab", "é"]
+    with pytest.raises(BuildError, match=r"column 'code' of the holdout holds b'\\xff', which is not UTF-8"):
+        files.load(write([b"ab", b"\xff"]))
+
+
+def test_booleans_with_gaps_and_decimals_are_numbers(folder: Path) -> None:
+    table = TABLE.assign(
+        member=pd.array([True, None, False], dtype="boolean"), price=list(map(Decimal, ("1.5", "2", "3")))
+    )
+    table.to_parquet(folder / "n.parquet")
+    inputs = [Tensor(name=name, datatype="FP64", shape=(-1,), allow_nan=True) for name in ("member", "price")]
+    found = files.load(manifest(folder, "n.parquet", *inputs)).inputs
+    np.testing.assert_array_equal(found["member"], [1.0, np.nan, 0.0])
+    assert found["price"].tolist() == [1.5, 2.0, 3.0]
 
 
 def test_nan_labels_are_counted(folder: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from tailcut.builder.holdouts import tables
 from tailcut.builder.holdouts.holdout import Holdout
-from tailcut.common.scalars import is_missing
+from tailcut.common.scalars import EXACT, is_missing
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Manifest, Tensor
@@ -51,7 +52,7 @@ def load(manifest: Manifest) -> Holdout:
     """
     settings = manifest.deployment.holdout
     path = check_path(manifest)
-    columns = _read(path)
+    columns = _read(manifest, path)
     rows = len(next(iter(columns.values()))) if columns else 0
     if not rows:
         raise BuildError(f"the holdout {path} has no rows", hint="add labelled rows; a few thousand judge well")
@@ -65,15 +66,16 @@ def load(manifest: Manifest) -> Holdout:
     return Holdout(inputs=inputs, labels=labels, slices=slices, padding=padding)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(manifest: Manifest, path: Path) -> dict[str, Any]:
     """Return the columns by name: NumPy arrays."""
     try:
-        if path.suffix.lower() == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
-        return _table(path)
-    except BuildError:
-        raise
+        columns = tables.read(path)
+        texts = _texts_of(manifest) & columns.keys()
+        labels = manifest.deployment.holdout.labels
+        if labels in columns and columns[labels].dtype.kind == "O":
+            # Labels with a text are texts in all rows: a class "None" is no gap.
+            texts |= tables.text_columns(path, columns, [labels])
+        return columns | tables.as_text(path, texts)
     except ImportError as error:
         raise BuildError(
             f"reading {path.suffix} needs the package {error.name!r}", hint="pip install pandas pyarrow"
@@ -86,11 +88,14 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _table(path: Path) -> dict[str, Any]:
-    import pandas
-
-    table = pandas.read_parquet(path) if path.suffix.lower() == ".parquet" else pandas.read_csv(path)
-    return {str(name): table[name].to_numpy() for name in table.columns}
+def _texts_of(manifest: Manifest) -> set[str]:
+    """Return the columns that the manifest takes as text: of BYTES inputs, slices, and labels with classes of text."""
+    settings, inputs = manifest.deployment.holdout, manifest.deployment.model.inputs
+    texts = {name for each in inputs if each.datatype == "BYTES" for name in each.columns or (each.name,)}
+    numbers = {name for each in inputs if each.datatype != "BYTES" for name in each.columns or (each.name,)}
+    classes = (*settings.classes, settings.positive)
+    labels = {settings.labels} if any(isinstance(each, str) for each in classes) else set()
+    return (texts | labels | {*settings.slices, settings.group}) - numbers
 
 
 def _column(columns: dict[str, Any], name: str, key: str, path: Path) -> Any:
@@ -132,33 +137,59 @@ def _values(tensor: Tensor, values: Any, name: str) -> Array:
     """Return a column in the tensor's datatype (floats as they are); refuse what the datatype cannot hold."""
     wanted = NUMPY_OF[tensor.datatype]
     array = np.asarray(values)
-    if array.dtype.kind == "O" and tensor.datatype != "BYTES":
-        array = _plain(array, name)
     if tensor.datatype == "BYTES":
-        return _texts(array)
+        return _texts(array, name)
+    if array.dtype.kind == "O":
+        array = tables.numbers_of(array)
+    if array.dtype.kind == "O":
+        array = _plain(array, name)
     if array.dtype.kind not in "biuf":
         raise BuildError(
             f"column {name!r} of the holdout holds {array.dtype}, {tensor.name!r} is {tensor.datatype}",
             hint="convert it to numbers as in production, or build the holdout with a callable",
         )
-    if wanted.kind in "iu" and array.dtype.kind == "f":
-        bad = np.flatnonzero(~(np.isfinite(array) & (np.rint(array) == array)).reshape(len(array), -1).all(axis=1))
-        if bad.size:
-            raise BuildError(
-                f"column {name!r} of the holdout holds {array[bad[0]]} in row {bad[0]}, {tensor.name!r} is "
-                f"{tensor.datatype} ({bad.size} such rows)",
-                hint="fill the gaps as in production, or declare the tensor FP32",
-            )
     if wanted.kind == "f" and array.dtype.kind in "iuf":
         return array  # ``datatypes`` rounds it, and keeps what it was
+    if wanted.kind != "f":
+        _check_held(tensor, array, name)
     return np.ascontiguousarray(array.astype(wanted))
 
 
-def _texts(array: Array) -> Array:
-    """Return text as objects: a number as its digits, a missing value as it is."""
-    found = np.empty(len(array), np.object_)
-    found[:] = [value if is_missing(value) else str(value) for value in array.tolist()]
-    return found
+def _check_held(tensor: Tensor, array: Array, name: str) -> None:
+    """Refuse numbers, (rows, ...), that an integer datatype or BOOL does not hold: astype would wrap them around."""
+    given: Any = array
+    if tensor.datatype == "BOOL":
+        held = (given == 0) | (given == 1)
+    else:
+        limits = np.iinfo(NUMPY_OF[tensor.datatype].str)
+        held = (given >= limits.min) & (given <= limits.max)
+        if array.dtype.kind == "f":
+            held &= (np.rint(given) == given) & (np.abs(given) < EXACT)
+    bad = np.flatnonzero(~held.reshape(len(array), -1).all(axis=1))
+    if bad.size:
+        value = given[bad[0]][~held[bad[0]]].ravel()[0] if array.ndim > 1 else given[bad[0]]
+        raise BuildError(
+            f"column {name!r} of the holdout holds {value} in row {bad[0]}, {tensor.name!r} is "
+            f"{tensor.datatype} ({bad.size} such rows)",
+            hint="fill the gaps as in production, or declare a datatype that holds all values, such as FP32",
+        )
+
+
+def _texts(array: Array, name: str) -> Array:
+    """Return text as objects: bytes as UTF-8, a number as its digits, a missing value as it is."""
+    found = np.empty(array.size, np.object_)
+    try:
+        found[:] = [value if is_missing(value) else _text(value) for value in array.ravel().tolist()]
+    except UnicodeDecodeError as error:
+        raise BuildError(
+            f"column {name!r} of the holdout holds {error.object!r}, which is not UTF-8",
+            hint="decode the column to text before it is written",
+        ) from error
+    return found.reshape(array.shape)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _plain(array: Array, name: str) -> Array:

@@ -15,6 +15,12 @@ _HINT = (
     "those of its build"
 )
 
+FREE_BATCH = (
+    "export the model with a free first dimension: in torch.onnx.export name it in dynamic_shapes (or dynamic_axes), "
+    "for every input"
+)
+"""Way out for a file whose batch is fixed: requests are served in batches of any size."""
+
 Described = tuple[str, tuple[int, ...] | None]
 """Datatype, and dimensions with -1 for a free one; None where the model does not tell its rank."""
 
@@ -45,11 +51,12 @@ def check_tensors(
     for tensor in wanted:
         datatype, shape = found[tensor.name]
         if datatype != tensor.datatype or not _fits(tensor.shape, shape):
+            fixed = f"; its batch is fixed to {shape[0]}" if shape and shape[0] != -1 else ""
             raise ArtifactError(
                 f"{kind} {tensor.name!r} of {variant.artifact} (variant {variant.name!r}) is {datatype} "
                 f"{list(shape or ())}, the manifest says {tensor.datatype} {list(tensor.shape)} "
-                "(-1 is a free dimension)",
-                hint=_HINT if variant.name != "source" else _as_it_is(datatype, shape),
+                f"(-1 is a free dimension){fixed}",
+                hint=FREE_BATCH if fixed else _HINT if variant.name != "source" else _as_it_is(datatype, shape),
             )
 
 
