@@ -181,6 +181,27 @@ def test_missing_texts_are_the_models_nan(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("array", [False, True], ids=["frame", "array"])
+def test_an_encoder_that_saw_missing_texts_as_none_is_refused(tmp_path: Path, array: bool) -> None:
+    """It would take NaN, which it is given, for an unknown category, and no answer would show that."""
+    city = np.where(IDS % 3 == 0, None, np.where(IDS % 2, "Bern", "Genf")).astype(object)
+    frame = pandas.DataFrame({"city": pandas.Series(city, dtype=object)})
+    gaps, none = Tensor(name="city", datatype="BYTES", allow_nan=True), Tensor(name="city", datatype="BYTES")
+    given = {"city": np.where(city == None, "", city).astype(object)}  # noqa: E711
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    model = make_pipeline(encoder, LogisticRegression()).fit(frame.to_numpy() if array else frame, LABELS)
+    with pytest.raises(
+        BuildError, match=r"the OneHotEncoder was fitted on None as a category of the column"
+    ) as refused:
+        made(tmp_path, live(model), given, (gaps,))
+    assert "fillna(numpy.nan)" in refused.value.hint
+    made(tmp_path, live(model), {"city": np.where(IDS % 2, "Bern", "Genf").astype(object)}, (none,))
+    filled = frame.fillna(np.nan)
+    model.fit(filled.to_numpy() if array else filled, LABELS)
+    expected = model.predict_proba(filled.to_numpy() if array else filled)[:, 1]
+    np.testing.assert_array_equal(answers(tmp_path, model, given, (gaps,)), expected)
+
+
 def test_a_datatype_that_rounds_the_holdout_is_refused_with_the_value(tmp_path: Path) -> None:
     model = lightgbm.LGBMClassifier(**SMALL).fit(STACKED, LABELS)
     tensors = tuple(Tensor(name=name) for name in WIDE)  # FP32, which is the default

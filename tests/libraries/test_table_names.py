@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.compose import make_column_transformer
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -129,6 +130,21 @@ def test_an_order_that_no_step_tells_is_refused_or_one_tensor(tmp_path: Path) ->
     _, work = made(tmp_path, live(model), wide, (tensor,), Tensor(name="p", datatype="FP64"))
     answered = work.open(work.base).run(wide, ["p"])["p"]
     np.testing.assert_allclose(answered, model.predict_proba(frame.to_numpy())[:, 1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("search", [False, True], ids=["pipeline", "search"])
+def test_a_vectorizer_gets_the_texts_of_one_input(tmp_path: Path, search: bool) -> None:
+    """It takes (rows,); in (rows, 1) every row would be an array and no text."""
+    random = np.random.default_rng(14)
+    words = np.array(["great", "nice", "fast", "slow", "broken", "late"])
+    picked = random.integers(0, 6, (ROWS, 3))
+    texts = np.array([" ".join(row) for row in words[picked].tolist()], dtype=object)
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression())
+    model = (GridSearchCV(model, {}, cv=2) if search else model).fit(texts, picked.sum(axis=1) > 7)
+    inputs, tensors = {"text": texts}, (Tensor(name="text", datatype="BYTES"),)
+    _, work = made(tmp_path, live(model), inputs, tensors, Tensor(name="p", datatype="FP64"))
+    answered = work.open(work.base).run(inputs, ["p"])["p"]
+    np.testing.assert_array_equal(answered, model.predict_proba(texts)[:, 1])
 
 
 def test_lightgbm_keeps_spaces_as_underscores(tmp_path: Path) -> None:

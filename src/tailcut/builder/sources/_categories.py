@@ -1,20 +1,24 @@
-"""Categories of a DataFrame that LightGBM and XGBoost keep: numbers that are categories must be their own codes.
+"""Categories that a fitted model keeps, and that its variants cannot be given: numbers of boosters, and None.
 
-Both count the categories of a column and train on the places, 0, 1, 2 and so on. Their variants are given numbers, and
-take them for places. Of text it is clear that requests bring places; of numbers it is not, and an id that is taken for
-a place gives a wrong answer without an error.
+LightGBM and XGBoost count the categories of a DataFrame's column and train on the places, 0, 1, 2 and so on. Their
+variants are given numbers, and take them for places. Of text it is clear that requests bring places; of numbers it is
+not, and an id that is taken for a place gives a wrong answer without an error.
+
+A missing text reaches encoders as NaN, which to them is another category than None.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tailcut.errors import BuildError
+from tailcut.manifest import Tensor
+from tailcut.models.runtimes.tables import column_names
 
 _SHOWN = 6
 
@@ -39,6 +43,47 @@ def check_categories(model: Any) -> None:
                 "fit a Pipeline whose first step, a ColumnTransformer with an OrdinalEncoder of the column, makes "
                 "them, and name the column to the model as categorical: then requests send the numbers that you have",
             )
+
+
+def check_missing_texts(model: Any, tensors: Sequence[Tensor]) -> None:
+    """Refuse an encoder that saw a missing text as None, where an input may be a missing text.
+
+    Args:
+        model: a fitted estimator or Pipeline of scikit-learn.
+        tensors: model.inputs.
+
+    Raises:
+        BuildError: there is such an encoder.
+    """
+    gaps = {name for each in tensors if each.datatype == "BYTES" and each.allow_nan for name in column_names([each])}
+    if not gaps:
+        return
+    for encoder in _estimators(model, set()):
+        kept = getattr(encoder, "categories_", None)
+        names = getattr(encoder, "feature_names_in_", None)
+        for place, values in enumerate(kept if isinstance(kept, list) else ()):
+            column = None if names is None else str(names[place])
+            # An encoder without names stands behind other steps: which inputs it gets is not known.
+            if any(value is None for value in values) and (column is None or None in gaps or column in gaps):
+                raise BuildError(
+                    f"the {type(encoder).__name__} was fitted on None as a category of the column "
+                    f"{place if column is None else repr(column)}, and model.inputs allow a missing text "
+                    "(allow_nan = true), which the model is given as NaN: to the encoder that is an unknown category",
+                    hint="replace None by NaN before fitting: frame.fillna(numpy.nan); or "
+                    "None and missing texts by a word, in training and in requests, without allow_nan",
+                )
+
+
+def _estimators(held: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield an estimator and those that it holds, in lists and tuples too, each once."""
+    if isinstance(held, list | tuple):
+        for each in held:
+            yield from _estimators(each, seen)
+    elif hasattr(held, "get_params") and not isinstance(held, type) and id(held) not in seen:
+        seen.add(id(held))
+        yield held
+        for each in list(getattr(held, "__dict__", {}).values()):
+            yield from _estimators(each, seen)
 
 
 def _kept(model: Any) -> list[tuple[str, Sequence[Any]]]:

@@ -7,16 +7,18 @@ is pickle, and loading that runs code.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tailcut.builder import ensembles
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources import _tables
-from tailcut.builder.sources._categories import check_categories
+from tailcut.builder.sources._categories import check_categories, check_missing_texts
 from tailcut.builder.sources.base import SourceWork
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, BuildError
+from tailcut.manifest import Tensor
 from tailcut.models.runtimes.live import own_types
 
 _COMPARED_ROWS = 4096
@@ -44,14 +46,15 @@ class SklearnSource:
         """Write the estimator; where it cannot be stored, probe rows of the selection split and their answers.
 
         Raises:
-            BuildError: not fitted, no probabilities or predictions, or other tensors than the manifest's.
+            BuildError: not fitted, no probabilities or predictions, categories that no request can bring, or other
+                tensors than the manifest's.
         """
         from tailcut.builder.sources import _skops
         from tailcut.models.runtimes.sklearn import PROBE_ROWS, answers, table_of, write_probes
 
         _tables.check_fitted(work.model)
-        _check_model(work.model)
         model = work.manifest.deployment.model
+        _check_model(work.model, model.inputs)
         classes = _tables.classes(work.model)
         try:
             table = table_of(work.model, model.inputs)
@@ -98,8 +101,9 @@ def _fails(model: Any, rows: Arrays, error: Exception) -> BuildError:
     )
 
 
-def _check_model(model: Any) -> None:
+def _check_model(model: Any, inputs: Sequence[Tensor]) -> None:
     check_categories(_tables.final(model))
+    check_missing_texts(model, inputs)
     name = type(_tables.final(model)).__name__
     if hasattr(model, "classes_") and not hasattr(model, "predict_proba"):
         raise BuildError(

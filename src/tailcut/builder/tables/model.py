@@ -25,6 +25,7 @@ from tailcut.builder.tables.steps import Piece, Walk
 from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
+from tailcut.models.runtimes.sklearn import takes_documents
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def table_of_inputs(graph: Graph, model: Any, tensors: Sequence[Tensor]) -> Tabl
     table = replace(table, names=None)
     dtype = array_dtype(model, tensors)
     if dtype == TEXT:
-        return replace(table, mixed=True)
+        return replace(table, mixed=True, flat=takes_documents(model, tensors))
     return replace(table, blocks=(Block(matrix(graph, table, dtype), table.width, dtype),))
 
 

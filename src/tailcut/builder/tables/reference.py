@@ -16,7 +16,7 @@ from tailcut.models.runtimes.tables import column_names as input_names
 
 
 def as_given(model: Any, tensors: Sequence[Tensor]) -> Callable[[Arrays], Any]:
-    """Return what puts tensors together as the model takes them: a DataFrame, else one array.
+    """Return what puts tensors together as the model takes them: a DataFrame, one array, or texts.
 
     Raises:
         ArtifactError: the model was fitted on other columns.

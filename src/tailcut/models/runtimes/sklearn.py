@@ -96,7 +96,23 @@ def table_of(estimator: Any, tensors: Sequence[Tensor]) -> Table:
     Raises:
         ArtifactError: see ``given_names`` and ``Table``.
     """
-    return Table(tensors, given_names(estimator, tensors), f"the {type(estimator).__name__}")
+    names = given_names(estimator, tensors)
+    return Table(tensors, names, f"the {type(estimator).__name__}", flat=takes_documents(estimator, tensors))
+
+
+def takes_documents(estimator: Any, tensors: Sequence[Tensor]) -> bool:
+    """Say whether an estimator takes texts as (rows,), as vectorizers do, and the only input is one of them."""
+    if len(tensors) != 1 or tensors[0].datatype != "BYTES" or len(tensors[0].shape) != 1:
+        return False
+    steps = getattr(estimator, "steps", None)
+    if steps:
+        return any(takes_documents(step, tensors) for step in _at_work(steps)[:1])
+    if (inner := _inner(estimator)) is not None:
+        return takes_documents(inner, tensors)
+    if not hasattr(estimator, "__sklearn_tags__"):
+        return False
+    tags = estimator.__sklearn_tags__().input_tags
+    return bool(tags.string and not tags.two_d_array)
 
 
 def given_names(estimator: Any, tensors: Sequence[Tensor]) -> list[str] | None:

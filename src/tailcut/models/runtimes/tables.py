@@ -124,14 +124,18 @@ class Table:
         tensors: the model's inputs, each (rows,) or (rows, columns).
         fitted: the column names of the DataFrame that it was fitted on; None where it was fitted on an array.
         what: the model, for errors.
+        flat: give the only input as it is, (rows,).
 
     Raises:
         ArtifactError: see ``check_columns`` and ``order_of``.
         MissingExtra: it needs a DataFrame, and pandas is not installed.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], fitted: Sequence[str] | None, what: str) -> None:
+    def __init__(
+        self, tensors: Sequence[Tensor], fitted: Sequence[str] | None, what: str, *, flat: bool = False
+    ) -> None:
         check_columns(tensors, text=True)
+        self._flat = flat
         self._tensors = tuple(tensors)
         self._names = [tensor.name for tensor in tensors]
         self._missing = {tensor.name for tensor in tensors if tensor.datatype == "BYTES" and tensor.allow_nan}
@@ -140,9 +144,11 @@ class Table:
         self._pandas: Any = None if fitted is None else _pandas(what)
 
     def __call__(self, inputs: Arrays) -> Any:
-        """Return the DataFrame, or the matrix, of a batch."""
+        """Return the DataFrame, the matrix or the texts of a batch."""
         if self._missing:
             inputs = {name: _with_nan(array) if name in self._missing else array for name, array in inputs.items()}
+        if self._flat:
+            return inputs[self._names[0]]
         if self._fitted is None:
             return matrix(inputs, self._names)
         columns = [column for tensor in self._tensors for column in _columns(inputs[tensor.name])]
