@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 from tests.features_kit import features, get, group, opened, run
@@ -160,7 +161,9 @@ def test_a_ttl_function_decides_per_row() -> None:
     run(test, setup, {"g": source, "ttl": lambda key, row: row["value"] / 10})
 
 
-@pytest.mark.parametrize("ttl", [lambda key, row: -1, lambda key, row: "1s", lambda key, row: 1 / 0])
+@pytest.mark.parametrize(
+    "ttl", [lambda key, row: -1, lambda key, row: "1s", lambda key, row: 1 / 0, lambda key, row: sys.exit(1)]
+)
 def test_a_bad_ttl_function_is_named(ttl) -> None:
     async def test(service, clock) -> None:
         with pytest.raises(FeatureUnavailable, match="ttl function test:ttl"):

@@ -68,19 +68,26 @@ class FunctionSource:
         self.table_types = types_of_table(self.key_types, found)
         return await checked_table(found, self._columns, self.table_types)
 
+    def _plain(self, keys: list[Key], context: SourceContext) -> Any:
+        try:
+            return self._function(keys, context)
+        except (StopIteration, SystemExit) as error:
+            # A future refuses the first, and the caller would wait for ever; the second would end the event loop.
+            raise SourceError(f"{self._where} raised {type(error).__name__}: {error}") from error
+
     async def _call(self, keys: list[Key], context: SourceContext) -> Sequence[Any]:
         try:
             if self._is_async:
                 rows = await self._function(keys, context)
             else:
-                rows = await asyncio.get_running_loop().run_in_executor(self._executor, self._function, keys, context)
+                rows = await asyncio.get_running_loop().run_in_executor(self._executor, self._plain, keys, context)
                 if inspect.isawaitable(rows):
                     rows = await rows
         except SourceError:
             raise
         except (OSError, asyncio.QueueFull) as error:
             raise SourceDown(f"{self._where} raised {type(error).__name__}: {error}") from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a function that wants to exit must not take the server along
             raise SourceError(f"{self._where} raised {type(error).__name__}: {error}") from error
         if not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
             raise SourceDown(f"{self._where} returned a {type(rows).__name__}; it must return a list of dicts or None")
