@@ -244,3 +244,21 @@ def test_a_connection_whose_query_was_given_up_serves_the_next(database) -> None
         await opened.close()
 
     asyncio.run(main())
+
+
+def test_a_caller_cancelled_as_its_query_ends_does_not_stop_the_next_query(database) -> None:
+    counts = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) SELECT count(*) FROM n"
+
+    async def main() -> None:
+        opened = await SqliteDatabase.open(str(database), 1, 1.0)
+        first = asyncio.create_task(opened.fetch(counts, []))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(opened.fetch(counts, []))
+        await asyncio.sleep(0)
+        (running,) = opened._running
+        running.add_done_callback(lambda _: first.cancel())
+        found = await asyncio.gather(first, second, return_exceptions=True)
+        assert found[1] == [(300_000,)]
+        await opened.close()
+
+    asyncio.run(main())

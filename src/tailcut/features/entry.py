@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 
+_CLOCKS_APART_SHARE = 0.1
+"""By this share of its TTL a value may live longer because of clocks that differ."""
+
 Row = dict[str, Any]
 """Feature columns of one group. Shared between requests: never change one."""
 
@@ -85,7 +88,8 @@ def from_stored(
 ) -> Entry | None:
     """Read an entry back; None when it cannot have been written by this group.
 
-    A writer's clock that is ahead never makes a value live longer than its TTL from now.
+    A value whose writer's clock is ahead by more than a small part of its TTL is past its TTL: how old it is cannot be
+    told, and with a full TTL at every look-up it would never expire.
 
     Args:
         longest_life_s: more than any TTL of the group can be; infinity where it is not known.
@@ -94,7 +98,10 @@ def from_stored(
         return None
     if stored.values is not None and len(stored.values) != len(columns):
         return None
-    left_s = min(stored.ttl_s, stored.written_wall_s + stored.ttl_s - wall_s)
+    left_s = stored.written_wall_s + stored.ttl_s - wall_s
+    if left_s > stored.ttl_s:
+        ahead_s = left_s - stored.ttl_s
+        left_s = stored.ttl_s if ahead_s <= _CLOCKS_APART_SHARE * stored.ttl_s else 0.0
     row = None if stored.values is None else dict(zip(columns, map(_frozen, stored.values), strict=True))
     return Entry(row, now_s + left_s, stored.ttl_s)
 

@@ -27,6 +27,7 @@ from tailcut.features.line import Lookup
 from tailcut.features.outages import Outages
 from tailcut.features.refresh import UNKNOWN_TTL_S, Refresher, tick_s
 from tailcut.features.source_opener import CodeOf, Models, Opener, Resolve, open_store
+from tailcut.features.sources.base import SourceError
 from tailcut.features.statistics import FeatureStatistics
 from tailcut.features.usage import UsageTable
 from tailcut.manifest.schema import Features
@@ -284,7 +285,7 @@ def _seconds(reference: str, resolve: Resolve) -> Callable[[], float]:
     try:
         clock = resolve(reference)
         value = clock()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise StartError(
             f"features.clock: cannot use {reference!r}: {error}",
             hint="set it to a callable that returns seconds since the epoch",
@@ -293,4 +294,11 @@ def _seconds(reference: str, resolve: Resolve) -> Callable[[], float]:
         raise StartError(
             f"features.clock: {reference!r} returned {value!r}", hint="return seconds since the epoch as a number"
         )
-    return lambda: float(clock())
+
+    def read() -> float:
+        try:
+            return float(clock())
+        except (Exception, SystemExit) as error:  # a clock that wants to exit must not take the server along
+            raise SourceError(f"features.clock {reference!r} raised {type(error).__name__}: {error}") from error
+
+    return read

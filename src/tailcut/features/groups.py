@@ -140,7 +140,7 @@ class Group:
             return self.ttl
         try:
             ttl_s = self.ttl(key, dict(row))
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # a function that wants to exit must not take the server along
             raise SourceError(f"ttl function {self.spec.ttl} raised {type(error).__name__}: {error}") from error
         if not is_valid_ttl(ttl_s):
             raise SourceError(f"ttl function {self.spec.ttl} returned {ttl_s!r}; it must return seconds, 0 or more")

@@ -122,8 +122,7 @@ class LevelFetcher:
             want.entry = Entry(table.rows.get(key, group.default_row), table.fresh_until_s, table.ttl_s)
             want.stale = table.fresh_until_s <= now_s
             if want.stale and not is_usable_stale(table.fresh_until_s, group.spec.stale_for_s, now_s):
-                why = f": {table.problem}" if table.problem else ""
-                raise unavailable(group, f"its table could not be reloaded and is past its stale limit{why}")
+                raise unavailable(group, table.why_expired())
 
     async def _from_cache(self, wants: list[Want], into: Rows, deadline_s: float) -> None:
         if not wants:

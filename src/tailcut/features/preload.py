@@ -51,6 +51,7 @@ class Table:
         self.loads = 0
         self.errors = 0
         self.load_s = 0.0
+        self._is_slow = self._is_failing = False
         self._name = name
         self._columns = columns
         self._source = source
@@ -87,6 +88,18 @@ class Table:
         self.fresh_until_s = asked_s + self.ttl_s
         self.load_s = self._monotonic_s() - asked_s
         self.loads += 1
+        self._is_failing = False
+        self._warn_of_slow_reads()
+
+    def why_expired(self) -> str:
+        """Say why the table is past its TTL, for the error of a request that may not have it."""
+        if self._is_failing:
+            why = f": {self.problem}" if self.problem else ""
+            return f"its table could not be reloaded and is past its stale limit{why}"
+        return (
+            f"its table is being read again and is past its stale limit (the last read took {self.load_s:.3g} s, "
+            f"its ttl is {self.ttl_s:g} s): raise the group's ttl or stale_for, or make the read faster"
+        )
 
     async def keep_fresh(self) -> None:
         """Read the table again shortly before each expiry, forever; retry with a growing pause while that fails."""
@@ -101,6 +114,7 @@ class Table:
                 await self.load()
             except Exception as error:
                 failures += 1
+                self._is_failing = True
                 self.errors += 1
                 level = logging.WARNING if failures == 1 else logging.DEBUG
                 _log.log(level, 'feature group "%s" could not be reloaded, the old table stays: %s', self._name, error)
@@ -108,6 +122,21 @@ class Table:
             if failures:
                 _log.warning('feature group "%s" is reloaded again', self._name)
             failures = 0
+
+    def _warn_of_slow_reads(self) -> None:
+        """Log, once until it is cured, that a table takes so long to read that it cannot stay fresh."""
+        # Read again half a TTL ahead of its expiry at most, and as old as its read is long: see refresh_lead_s.
+        slow = self.load_s > self.ttl_s / 2
+        if slow and not self._is_slow:
+            _log.warning(
+                'feature group "%s": reading its table took %.3g s, more than half of its ttl of %g s, so it expires '
+                "before it is read again; raise the group's ttl to %.3g s or more, or make the read faster",
+                self._name,
+                self.load_s,
+                self.ttl_s,
+                3 * self.load_s,
+            )
+        self._is_slow = slow
 
     def _by_key(self, found: list[tuple[Key, Values]]) -> dict[Key, Row]:
         return {key: dict(zip(self._columns, values, strict=True)) for key, values in found}

@@ -162,7 +162,7 @@ def test_a_ttl_function_decides_per_row() -> None:
 
 
 @pytest.mark.parametrize(
-    "ttl", [lambda key, row: -1, lambda key, row: "1s", lambda key, row: 1 / 0, lambda key, row: sys.exit()]
+    "ttl", [lambda key, row: -1, lambda key, row: "1s", lambda key, row: 1 / 0, lambda key, row: sys.exit(1)]
 )
 def test_a_bad_ttl_function_is_named(ttl) -> None:
     async def test(service, clock) -> None:

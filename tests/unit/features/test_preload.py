@@ -78,18 +78,54 @@ def test_while_reading_fails_the_old_table_is_used_up_to_its_stale_limit() -> No
     run(test, features(group(preload=True, stale_for_s=5)), {"g": source})
 
 
-def test_a_source_that_cancels_its_own_call_is_asked_again() -> None:
-    """As a client does that connects anew."""
-    source = TableSource()
+def test_a_read_that_cancels_itself_is_tried_again() -> None:
+    """As a client's pool does to whoever awaits a connection of it when it is closed."""
+    loads = 0
+
+    async def table(keys, context):
+        nonlocal loads
+        loads += 1
+        if loads == 2:
+            task = asyncio.create_task(asyncio.Event().wait())
+            task.cancel()
+            await task
+        return [{"id": 1, "value": loads}]
 
     async def test(service, clock) -> None:
-        source.error = asyncio.CancelledError()
-        await clock.pass_time(11)
-        source.error, source.table = None, [{"id": 1, "value": "new"}]
-        await clock.pass_time(5)
-        assert (await get(service, clock, 1)).rows == [{"id": 1, "value": "new"}]
+        await clock.pass_time(9.9)
+        assert service.fetch_nowait([(1,)], "").rows == [{"id": 1, "value": 3}]
 
-    run(test, features(group(preload=True, stale_for_s=60)), {"g": source})
+    run(test, features(group(preload=True)), {"g": table})
+
+
+@pytest.mark.parametrize("read_s", [4, 6])
+def test_a_read_that_is_too_slow_for_its_ttl_is_said_in_the_log_and_to_the_request(read_s, caplog) -> None:
+    async def table(keys, context):
+        await clock.sleep(read_s)
+        return [{"id": 1, "value": 1}]
+
+    async def main() -> None:
+        setup, resolve = features(group(preload=True)), resolver({"g": table})
+        opening = asyncio.create_task(
+            FeatureService.open(setup, resolve=resolve, monotonic_s=clock.monotonic_s, wall_s=clock.wall_s)
+        )
+        await clock.pass_time(read_s)
+        service = await opening
+        # By now the table is read again, half of its TTL after the first read began.
+        await clock.pass_time(10.5 - read_s)
+        if read_s == 4:
+            assert service.fetch_nowait([(1,)], "") is not None
+        else:
+            with pytest.raises(FeatureUnavailable) as caught:
+                await get(service, clock, 1)
+            assert "the last read took 6 s, its ttl is 10 s): raise the group's ttl" in str(caught.value)
+        await clock.pass_time(30)
+        await service.close()
+
+    clock = FakeClock()
+    clock.run(main())
+    warnings = [record.getMessage() for record in caplog.records if "raise the group's ttl to 18 s" in record.message]
+    assert len(warnings) == (read_s == 6), "once, not at every read"
 
 
 @pytest.mark.parametrize("defaults", [{}, {"value": "none"}])

@@ -217,25 +217,6 @@ def test_what_a_function_did_wrong_is_said(answer, text) -> None:
     run(test, features(group()), {"g": source})
 
 
-@pytest.mark.parametrize(
-    ("answer", "text"),
-    [
-        (lambda keys: sys.exit("bad key"), "raised SystemExit: bad key"),
-        (lambda keys: [next(row for row in [{"id": 2}] if row["id"] == 1)], "raised StopIteration"),
-    ],
-)
-def test_what_no_future_hands_on_from_a_thread_is_said_too(answer, text) -> None:
-    async def main() -> None:
-        service = await FeatureService.open(
-            features(group(), timeout_s=30.0), resolve=resolver({"g": lambda keys, context: answer(keys)})
-        )
-        with pytest.raises(FeatureUnavailable, match=text):
-            await asyncio.wait_for(service.fetch([(1,)], "", math.inf), 10)
-        await service.close()
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("bad", range(9))
 def test_one_bad_key_of_a_batch_is_found_and_only_asked_about_alone(bad) -> None:
     calls = []
@@ -350,6 +331,55 @@ def test_a_source_that_cancels_its_own_call_fails_like_any_other() -> None:
         assert service.statistics().groups[0].errors == 1
 
     run(test, features(group()), {"g": cancelled})
+
+
+async def exit_async(keys, context):
+    sys.exit("bad key")
+
+
+@pytest.mark.parametrize("function", [lambda keys, context: sys.exit("bad key"), exit_async])
+def test_a_function_that_exits_fails_its_request_and_not_the_server(function) -> None:
+    async def test(service, clock) -> None:
+        for _ in range(2):
+            with pytest.raises(FeatureUnavailable, match="raised SystemExit: bad key"):
+                await get(service, clock, 1)
+
+    run(test, features(group()), {"g": function})
+
+
+def test_a_plain_function_that_raises_stop_iteration_fails_at_once() -> None:
+    """A future refuses StopIteration: without a conversion the request waited until features.timeout."""
+
+    async def test(service, clock) -> None:
+        with pytest.raises(FeatureUnavailable, match="raised StopIteration"):
+            async with asyncio.timeout(10):
+                await get(service, clock, 1)
+
+    run(test, features(group()), {"g": lambda keys, context: [next(iter(())) for _ in keys]})
+
+
+@pytest.mark.parametrize("preload", [False, True])
+def test_a_clock_that_exits_later_fails_its_request_and_not_the_server(preload) -> None:
+    fails = False
+
+    def now() -> float:
+        return sys.exit("no clock") if fails else 1.0
+
+    async def g(keys, context):
+        return [{"id": 1, "value": 2}]
+
+    async def test(service, clock) -> None:
+        nonlocal fails
+        fails = True
+        await clock.pass_time(30)
+        with pytest.raises(FeatureUnavailable) as caught:
+            await get(service, clock, 1)
+        assert preload or "features.clock 'test:now' raised SystemExit: no clock" in str(caught.value)
+        fails = False
+        await clock.pass_time(5)
+        assert (await get(service, clock, 1)).rows == [{"id": 1, "value": 2}]
+
+    run(test, features(group(preload=preload), clock="test:now"), {"g": g, "now": now})
 
 
 def test_what_an_earlier_level_found_ages_while_a_later_one_is_fetched() -> None:

@@ -68,10 +68,11 @@ class FunctionSource:
         self.table_types = types_of_table(self.key_types, found)
         return await checked_table(found, self._columns, self.table_types)
 
-    def _in_thread(self, keys: list[Key], context: SourceContext) -> Any:
+    def _plain(self, keys: list[Key], context: SourceContext) -> Any:
         try:
             return self._function(keys, context)
-        except (StopIteration, SystemExit) as error:  # no future hands these on
+        except (StopIteration, SystemExit) as error:
+            # A future refuses the first, and the caller would wait for ever; the second would end the event loop.
             raise SourceError(f"{self._where} raised {type(error).__name__}: {error}") from error
 
     async def _call(self, keys: list[Key], context: SourceContext) -> Sequence[Any]:
@@ -79,7 +80,7 @@ class FunctionSource:
             if self._is_async:
                 rows = await self._function(keys, context)
             else:
-                rows = await asyncio.get_running_loop().run_in_executor(self._executor, self._in_thread, keys, context)
+                rows = await asyncio.get_running_loop().run_in_executor(self._executor, self._plain, keys, context)
                 if inspect.isawaitable(rows):
                     rows = await rows
         except SourceError:

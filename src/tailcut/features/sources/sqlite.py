@@ -108,7 +108,8 @@ class SqliteDatabase:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            connection.abort = not task.done()  # one that has ended gave its connection to another caller
+            if not task.done():  # else the connection may run the next caller's query by now
+                connection.abort = True
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
 
