@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from tailcut.cache.freshness import retry_delay_s
 from tailcut.cache.store import Store
+from tailcut.system.cancellation import is_being_cancelled
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -124,10 +125,9 @@ class BypassedStore(Generic[T]):
             async with asyncio.timeout(self.timeout_s):
                 return await call
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_being_cancelled():
                 raise
-            # Nobody cancelled this task, so it is the store's own: passed on, it would end the probing for ever.
+            # Otherwise the store would never be probed again.
             raise ConnectionError("the store's client cancelled the call") from error
 
     def _bypassed(self) -> bool:

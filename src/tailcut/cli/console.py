@@ -76,7 +76,7 @@ def stderr() -> Console:
 
 
 def write(text: str) -> None:
-    """Write data to stdout, as it is, with a line end; whoever closed it has read what they wanted.
+    """Write data to stdout, as it is, with a line end. It is no error if the reader has closed the pipe.
 
     Raises:
         StartError: stdout cannot be written, as where a disk is full.

@@ -136,7 +136,7 @@ def _run(plan: LoadPlan, json_path: Path | None, raw: Path | None) -> bool:
     with ProgressLine() as line:
         samples, facts = measure(plan, on_progress=line.show)
     result = summarise_run(plan, samples, facts)
-    # Files first: whoever pipes the text into head still gets them.
+    # Before the text, so that the files are complete even if the reader of the text closes the pipe.
     if raw is not None:
         save_samples(samples, raw)
     if json_path is not None:

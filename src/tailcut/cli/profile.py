@@ -286,7 +286,7 @@ def _show(report: ProfileReport, json_path: Path | None, html: Path | None) -> E
     from tailcut.report.profile.json import save_report, write_file
     from tailcut.report.profile.text import render_profile
 
-    # Files first: whoever pipes the text into head still gets them.
+    # Before the text, so that the files are complete even if the reader of the text closes the pipe.
     if json_path is not None:
         save_report(report, json_path)
         note(f"wrote {json_path}")

@@ -19,6 +19,7 @@ from tailcut.features.sources.base import (
     SourceError,
     Values,
 )
+from tailcut.system.cancellation import is_being_cancelled
 
 LONGEST_LOAD_S = 60.0
 """A whole table may take longer than one request's keys, but not forever."""
@@ -75,10 +76,9 @@ class Table:
         except TimeoutError as error:
             raise SourceError(f"reading the table took longer than {LONGEST_LOAD_S:g} s") from error
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_being_cancelled():
                 raise
-            # Nobody cancelled this task, so it is the source's own: passed on, it would end the reloads for ever.
+            # Otherwise the table would never be reloaded again.
             raise SourceError("the source cancelled its own call") from error
         large = len(found) > LARGE_TABLE_ROWS
         types = self._source.table_types

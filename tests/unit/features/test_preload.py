@@ -79,7 +79,7 @@ def test_while_reading_fails_the_old_table_is_used_up_to_its_stale_limit() -> No
 
 
 def test_a_read_that_cancels_itself_is_tried_again() -> None:
-    """As a client's pool does to whoever awaits a connection of it when it is closed."""
+    """A connection pool that is closed cancels the calls that wait for a connection."""
     loads = 0
 
     async def table(keys, context):

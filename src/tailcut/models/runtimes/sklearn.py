@@ -181,7 +181,7 @@ def _at_work(steps: Sequence[tuple[str, Any]]) -> list[Any]:
 
 def _inner(estimator: Any) -> Any:
     """Return the fitted estimator that a search, or a model of a transformed target, passes its rows on to."""
-    return getattr(estimator, "best_estimator_", None) or getattr(estimator, "regressor_", None)
+    return getattr(estimator, "best_estimator_", getattr(estimator, "regressor_", None))
 
 
 def _whose(first: Any, estimator: Any) -> str:
