@@ -12,6 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tailcut.builder.children import StepRunner
 from tailcut.manifest.module_finder import DeploymentFinder
 from tailcut.manifest.modules import loaded_file
 
@@ -47,6 +48,13 @@ def pytest_runtest_setup() -> None:
     """
     if sys.platform == "linux" and _SMALLEST[0] * 1.0 == 0.0:
         ctypes.CDLL(None).fesetenv(ctypes.c_void_p(-1))  # FE_DFL_ENV of <fenv.h>
+
+
+@pytest.fixture(scope="module")
+def step_runner() -> Iterator[StepRunner]:
+    """The steps of builds, as forks of one warm process for a module's tests."""
+    with StepRunner() as runner:
+        yield runner
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from tests.models import graphs
 
 from tailcut.builder import Holdout
-from tailcut.builder.children import run_step
+from tailcut.builder.children import StepRunner
 from tailcut.builder.records import Made, spec
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
@@ -33,19 +33,19 @@ def manifest(holdout: str) -> Manifest:
     return Manifest(deployment, ROOT, {})
 
 
-def run(holdout: str, folder: Path, timeout_s: float = 60.0) -> dict:
-    return run_step(spec("holdout", manifest(holdout), folder, []), timeout_s=timeout_s)
+def run(runner: StepRunner, holdout: str, folder: Path, timeout_s: float = 60.0) -> dict:
+    return runner.run(spec("holdout", manifest(holdout), folder, []), timeout_s=timeout_s)
 
 
-def test_a_step_returns_its_findings_and_leaves_its_file(tmp_path: Path) -> None:
-    found = run("tests.models.holdouts:holdout", tmp_path)
+def test_a_step_returns_its_findings_and_leaves_its_file(step_runner: StepRunner, tmp_path: Path) -> None:
+    found = run(step_runner, "tests.models.holdouts:holdout", tmp_path)
     assert found["rows"] == 300
     assert {part: found[part]["rows"] for part in ("selection", "confirmation")} == {
         part: Holdout.load(tmp_path / f"{part}.npz").rows for part in ("selection", "confirmation")
     }
 
 
-def test_a_variant_that_will_be_served_alone_is_judged_alone(tmp_path: Path) -> None:
+def test_a_variant_that_will_be_served_alone_is_judged_alone(step_runner: StepRunner, tmp_path: Path) -> None:
     """Seen before: log loss 0.11108 judged in batches of 256, 0.11122 as it was served."""
     x = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
     rows = Holdout(inputs={"x": x}, labels=(x.sum(axis=1) > 0).astype(np.int64))
@@ -53,32 +53,75 @@ def test_a_variant_that_will_be_served_alone_is_judged_alone(tmp_path: Path) -> 
     made = Made(name="onnx", runtime="onnxruntime", path=str(graphs.of_company(tmp_path / "onnx.onnx")))
     model = Model(source="onnx.onnx", inputs=(Tensor(name="x", shape=(-1, 4)),), outputs=(Tensor(name="y"),))
     step = spec("score", Manifest(Deployment(name="demo", model=model), tmp_path, {}), tmp_path, [made], "onnx")
-    found = run_step(step, timeout_s=60.0)
+    found = step_runner.run(step, timeout_s=60.0)
     assert not found["merge"]
     assert found["metrics"]["log_loss"] == pytest.approx(np.log(1 + np.exp(-1.0)), rel=1e-5)
     scores = np.load(tmp_path / "scores-onnx.npz", allow_pickle=False)["y"]
     assert np.unique(scores.round(5)).tolist() == pytest.approx([0.26894, 0.73106])
 
 
-def test_a_crash_names_the_signal_and_shows_the_last_lines(tmp_path: Path) -> None:
+def test_a_crash_names_the_signal_and_shows_the_last_lines(step_runner: StepRunner, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"step 'holdout' crashed \(signal SIGABRT\)\n(.*\n)*  \| .*about to crash"):
-        run("tests.models.holdouts:crashing", tmp_path)
+        run(step_runner, "tests.models.holdouts:crashing", tmp_path)
 
 
-def test_a_hang_is_killed_at_its_limit(tmp_path: Path) -> None:
+def parent_of(folder: Path) -> int:
+    """The process that the last step was a fork of, as that step wrote it into its log."""
+    return int((folder / "holdout.log").read_text().rpartition("parent ")[2])
+
+
+def test_steps_are_forks_of_one_process_until_it_dies(step_runner: StepRunner, tmp_path: Path) -> None:
+    """A crash of a step costs that step; the death of the warm process costs the step that runs."""
+    run(step_runner, "tests.models.holdouts:naming_its_parent", tmp_path)
+    warm = parent_of(tmp_path)
+    with pytest.raises(BuildError, match="SIGABRT"):
+        run(step_runner, "tests.models.holdouts:crashing", tmp_path)
+    run(step_runner, "tests.models.holdouts:naming_its_parent", tmp_path)
+    assert parent_of(tmp_path) == warm
+    with pytest.raises(BuildError, match=r"crashed \(signal SIGKILL\)"):
+        run(step_runner, "tests.models.holdouts:killing_its_parent", tmp_path)
+    run(step_runner, "tests.models.holdouts:naming_its_parent", tmp_path)
+    assert parent_of(tmp_path) != warm
+
+
+def test_a_library_that_a_step_imported_is_there_when_the_next_one_begins(tmp_path: Path) -> None:
+    with StepRunner() as runner:
+        seen = [run(runner, "tests.models.holdouts:of_lightgbm", tmp_path)["rows"] for _ in range(2)]
+    assert seen == [20, 21]
+
+
+def test_no_step_sees_what_the_users_code_of_another_imported_or_drew(step_runner: StepRunner, tmp_path: Path) -> None:
+    seen = [run(step_runner, "tests.models.holdouts:of_modules", tmp_path)["rows"] for _ in range(3)]
+    assert seen == [20, 20, 20]
+    drawn = {run(step_runner, "tests.models.holdouts:of_chance", tmp_path)["sha256"] for _ in range(3)}
+    assert len(drawn) == 3
+
+
+def test_memory_that_the_warm_process_holds_is_no_steps(tmp_path: Path) -> None:
+    """torch alone takes more than the limit; a step that finds it imported begins at nothing."""
+    pytest.importorskip("torch")
+    with StepRunner() as runner:
+        step = spec("holdout", manifest("tests.models.holdouts:of_torch"), tmp_path, [])
+        with pytest.raises(BuildError, match="the limit is 64 MiB"):
+            runner.run(step, timeout_s=60.0, memory_bytes=64 << 20)
+        runner.run(step, timeout_s=60.0)
+        runner.run(step, timeout_s=60.0, memory_bytes=64 << 20)
+
+
+def test_a_hang_is_killed_at_its_limit(step_runner: StepRunner, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"did not end within 0\.2 s and was killed"):
-        run("tests.models.holdouts:hanging", tmp_path, timeout_s=0.2)
+        run(step_runner, "tests.models.holdouts:hanging", tmp_path, timeout_s=0.2)
 
 
-def test_a_step_that_takes_too_much_memory_is_killed_at_its_limit(tmp_path: Path) -> None:
+def test_a_step_that_takes_too_much_memory_is_killed_at_its_limit(step_runner: StepRunner, tmp_path: Path) -> None:
     step = spec("holdout", manifest("tests.models.holdouts:greedy"), tmp_path, [])
     with pytest.raises(BuildError, match=r"held \d+ MiB of memory, the limit is 256 MiB and was killed\n.*taking all"):
-        run_step(step, timeout_s=60.0, memory_bytes=256 << 20)
+        step_runner.run(step, timeout_s=60.0, memory_bytes=256 << 20)
 
 
-def test_an_exception_of_the_users_code_names_the_line(tmp_path: Path) -> None:
+def test_an_exception_of_the_users_code_names_the_line(step_runner: StepRunner, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"raised KeyError: 'arrival_delay' \(.*holdouts\.py:\d+\)"):
-        run("tests.models.holdouts:raising", tmp_path)
+        run(step_runner, "tests.models.holdouts:raising", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +132,6 @@ def test_an_exception_of_the_users_code_names_the_line(tmp_path: Path) -> None:
         ("", "holdout.source is not set"),
     ],
 )
-def test_a_wrong_holdout_source_is_named(tmp_path: Path, reference: str, text: str) -> None:
+def test_a_wrong_holdout_source_is_named(step_runner: StepRunner, tmp_path: Path, reference: str, text: str) -> None:
     with pytest.raises((BuildError, ManifestError), match=text):
-        run(reference, tmp_path)
+        run(step_runner, reference, tmp_path)

@@ -9,6 +9,7 @@ from tests.models import tokens
 
 from tailcut.builder import host_capabilities
 from tailcut.builder.building import Building
+from tailcut.builder.children import StepRunner
 from tailcut.builder.progress import silent
 from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE
 from tailcut.errors import BuildError
@@ -23,7 +24,7 @@ OUTPUTS = (Tensor(name="y", shape=(-1,)),)
 
 
 @pytest.fixture
-def building(tmp_path: Path) -> Building:
+def building(tmp_path: Path, step_runner: StepRunner) -> Building:
     model = Model(source="gone.onnx", inputs=INPUTS, outputs=OUTPUTS)
     registry = RegistrySection(path=str(tmp_path / "registry"))
     work = tmp_path / "work"
@@ -31,7 +32,7 @@ def building(tmp_path: Path) -> Building:
     for part, file in zip(tokens.holdout(100).split(0.5), (SELECTION_FILE, CONFIRMATION_FILE), strict=True):
         part.save(work / file)
     manifest = Manifest(Deployment(name="m", model=model, registry=registry), tmp_path, {})
-    return Building(manifest, work, host_capabilities.look(), silent)
+    return Building(manifest, work, host_capabilities.look(), silent, step_runner)
 
 
 def test_the_base_is_the_source_of_what_is_made_here(building: Building, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.models import tokens
 
-from tailcut.builder.children import run_step
+from tailcut.builder.children import StepRunner
 from tailcut.builder.records import Made, spec
 from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE
 from tailcut.errors import BuildError
@@ -27,8 +27,9 @@ OUTPUTS = (Tensor(name="y", shape=(-1,)),)
 class Bench:
     """A manifest, its holdout split, and variants that cost as much as they are told to."""
 
-    def __init__(self, folder: Path, longest: int = 256) -> None:
+    def __init__(self, folder: Path, runner: StepRunner, longest: int = 256) -> None:
         self.folder = folder
+        self.runner = runner
         model = Model(source="onnx.onnx", inputs=INPUTS, outputs=OUTPUTS)
         self.manifest = Manifest(Deployment(name="m", model=model, slo=Slo(rate=1.0)), folder, {})
         selection, confirmation = tokens.holdout(300, longest).split(0.5)
@@ -42,14 +43,14 @@ class Bench:
         return self.made[-1]
 
     def step(self, step: str, target: str, base: str = "") -> dict[str, Any]:
-        return run_step(spec(step, self.manifest, self.folder, self.made, target, base), timeout_s=120.0)
+        return self.runner.run(spec(step, self.manifest, self.folder, self.made, target, base), timeout_s=120.0)
 
     def make_pair(self) -> dict[str, Any]:
         return self.step("make", "pair", "onnx")
 
 
-def test_each_length_goes_to_the_variant_that_is_faster_there(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_each_length_goes_to_the_variant_that_is_faster_there(tmp_path: Path, step_runner: StepRunner) -> None:
+    bench = Bench(tmp_path, step_runner)
     onnx, int8 = bench.add("onnx", word_layers=16), bench.add("int8-dynamic", row_layers=100)
     spoiled = bench.add("int8-static", shift=-0.4)
     for place, each in enumerate((onnx, int8)):
@@ -89,24 +90,24 @@ def test_each_length_goes_to_the_variant_that_is_faster_there(tmp_path: Path) ->
         each.close()
 
 
-def test_one_variant_that_is_the_fastest_everywhere_needs_no_other(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_one_variant_that_is_the_fastest_everywhere_needs_no_other(tmp_path: Path, step_runner: StepRunner) -> None:
+    bench = Bench(tmp_path, step_runner)
     bench.add("onnx", word_layers=4)
     bench.add("int8-dynamic", word_layers=12)
     with pytest.raises(BuildError, match="no pair: onnx is the fastest at every length"):
         bench.make_pair()
 
 
-def test_rows_of_one_length_need_no_pair(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, longest=16)
+def test_rows_of_one_length_need_no_pair(tmp_path: Path, step_runner: StepRunner) -> None:
+    bench = Bench(tmp_path, step_runner, longest=16)
     bench.add("onnx")
     bench.add("int8-dynamic")
     with pytest.raises(BuildError, match="every row of the holdout is 16 long"):
         bench.make_pair()
 
 
-def test_it_takes_two_whose_quality_holds(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_it_takes_two_whose_quality_holds(tmp_path: Path, step_runner: StepRunner) -> None:
+    bench = Bench(tmp_path, step_runner)
     bench.add("onnx")
     bench.add("int8-dynamic", shift=-0.4)
     with pytest.raises(BuildError, match=r"it needs two variants, but here is onnx; int8-dynamic: accuracy fell"):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tests.models import coupled
 
-from tailcut.builder import Holdout, building
+from tailcut.builder import Holdout
 from tailcut.builder.building import Building, Candidate
-from tailcut.builder.children import run_step
+from tailcut.builder.children import StepRunner
 from tailcut.builder.host_capabilities import look
 from tailcut.builder.progress import silent
 from tailcut.builder.records import Made, spec
@@ -56,11 +56,12 @@ def made(tmp_path: Path) -> list[Made]:
     return [Made(name=name, runtime="onnxruntime", path=str(path)) for name, path in paths.items()]
 
 
-def step(manifest: Manifest, made: list[Made], name: str, target: str = "") -> dict[str, Any]:
-    return run_step(spec(name, manifest, manifest.directory, made, target), timeout_s=120.0)
+def test_a_build_times_and_judges_rows_one_by_one(
+    manifest: Manifest, made: list[Made], step_runner: StepRunner
+) -> None:
+    def step(manifest: Manifest, made: list[Made], name: str, target: str = "") -> dict[str, Any]:
+        return step_runner.run(spec(name, manifest, manifest.directory, made, target), timeout_s=120.0)
 
-
-def test_a_build_times_and_judges_rows_one_by_one(manifest: Manifest, made: list[Made]) -> None:
     found = {each.name: step(manifest, made, "score", each.name) for each in made}
     assert {name: each["rows_alone"] for name, each in found.items()} == {"onnx": False, "int8-dynamic": True}
     assert found["int8-dynamic"]["neighbour"]["operators"] == ["DynamicQuantizeLinear"]
@@ -91,8 +92,8 @@ def test_under_load_it_is_served_row_by_row(manifest: Manifest, made: list[Made]
 def test_what_scoring_found_goes_with_the_variant(
     manifest: Manifest, made: list[Made], monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    monkeypatch.setattr(building, "run_step", lambda *_, **__: {"rows_alone": alone, "merge": not alone})
-    running = Building(manifest, manifest.directory, look(), silent)
+    monkeypatch.setattr(StepRunner, "run", lambda *_, **__: {"rows_alone": alone, "merge": not alone})
+    running = Building(manifest, manifest.directory, look(), silent, StepRunner())
     running.candidates["onnx"] = candidate = Candidate("onnx", "onnxruntime", made=made[0])
     running.score(candidate)
     assert candidate.made is not None

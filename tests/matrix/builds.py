@@ -17,6 +17,7 @@ from tests.matrix.axes import Group
 
 from tailcut.builder import build as build_all
 from tailcut.builder import builder, building
+from tailcut.builder.children import StepRunner
 from tailcut.builder.records import Spec
 from tailcut.builder.speed import verdicts
 from tailcut.builder.steps import CONFIRMATION_FILE, STEPS
@@ -184,7 +185,7 @@ def _place(error: BaseException) -> str:
 def _unmeasured(found: Built) -> Iterator[None]:
     """Do the build's steps in this process, and leave out those that measure time: no answer depends on them."""
 
-    def step(spec: Spec, **_: Any) -> Mapping[str, Any]:
+    def step(_: StepRunner, spec: Spec, **__: Any) -> Mapping[str, Any]:
         try:
             given = STEPS[spec.step](spec)
         except TailcutError:
@@ -201,7 +202,7 @@ def _unmeasured(found: Built) -> Iterator[None]:
         return verdicts.Choice(variant=running.source, why="nothing was measured", meets_slo=False), {}
 
     with (
-        patch.object(building, "run_step", step),
+        patch.object(StepRunner, "run", step),
         patch.object(builder, "_race", lambda running: {}),
         patch.object(builder, "_judge_speed", choose),
         patch.object(building.Building, "tune_all", lambda self: None),

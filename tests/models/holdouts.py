@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import random
+import signal
 import sys
 import threading
 
@@ -13,12 +16,12 @@ from tailcut.build import Holdout
 
 def holdout() -> Holdout:
     """For the models of tests.models.tabular."""
-    random = np.random.default_rng(3)
+    drawn = np.random.default_rng(3)
     inputs = {
-        "numeric": random.normal(size=(300, 6)).astype(np.float32),
-        "categorical": random.integers(0, 10, size=(300, 2)),
+        "numeric": drawn.normal(size=(300, 6)).astype(np.float32),
+        "categorical": drawn.integers(0, 10, size=(300, 2)),
     }
-    return Holdout(inputs=inputs, labels=random.integers(0, 2, size=300))
+    return Holdout(inputs=inputs, labels=drawn.integers(0, 2, size=300))
 
 
 def crashing() -> Holdout:
@@ -45,6 +48,51 @@ def raising() -> Holdout:
 
 def wrong() -> dict[str, np.ndarray]:
     return {"numeric": np.zeros((3, 6), np.float32)}
+
+
+def of_chance() -> Holdout:
+    """Other rows in every process: from generators that nobody seeded."""
+    rows = np.array([[random.random(), np.random.random()] for _ in range(20)])
+    return Holdout(inputs={**_zeros(20).inputs, "numeric": np.tile(rows, (1, 3))}, labels=np.arange(20) % 2)
+
+
+def of_modules() -> Holdout:
+    """Twenty rows, or one more where another module of the user's is imported already."""
+    return _of_imported("tests.models.graphs")
+
+
+def of_lightgbm() -> Holdout:
+    """Twenty rows, or one more where LightGBM is imported already."""
+    return _of_imported("lightgbm")
+
+
+def of_torch() -> Holdout:
+    """Twenty rows, or one more where torch is imported already; looked at for a while."""
+    found = _of_imported("torch")
+    threading.Event().wait(0.6)
+    return found
+
+
+def _of_imported(module: str) -> Holdout:
+    rows = 20 + (module in sys.modules)
+    importlib.import_module(module)
+    return _zeros(rows)
+
+
+def _zeros(rows: int) -> Holdout:
+    inputs = {"numeric": np.zeros((rows, 6)), "categorical": np.zeros((rows, 2), int)}
+    return Holdout(inputs=inputs, labels=np.arange(rows) % 2)
+
+
+def naming_its_parent() -> Holdout:
+    sys.stdout.write(f"parent {os.getppid()}\n")
+    return _zeros(20)
+
+
+def killing_its_parent() -> Holdout:
+    os.kill(os.getppid(), signal.SIGKILL)
+    threading.Event().wait(60)  # it ends with its parent
+    return _zeros(20)
 
 
 def linear() -> Holdout:

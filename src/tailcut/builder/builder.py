@@ -3,10 +3,10 @@
     holdout -> source, scored -> its export, scored -> both tuned -> each other recipe, scored and tuned
             -> judge quality -> race -> load -> registry
 
-Each arrow but the load is a child process with a time and a memory limit. What fails before the source is scored ends
-the build, and so does an export that fails where nothing can be made without it; what fails later costs one variant,
-which the record keeps with the reason. Quality is judged on the holdout's confirmation split; calibration and every
-choice saw the selection split only.
+Each arrow but the load is a fork of one warm process, with a time and a memory limit. What fails before the source is
+scored ends the build, and so does an export that fails where nothing can be made without it; what fails later costs one
+variant, which the record keeps with the reason. Quality is judged on the holdout's confirmation split; calibration and
+every choice saw the selection split only.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import msgspec
 
 from tailcut.builder import code_snapshot, host_capabilities, limits, preflight, sources, workspace
 from tailcut.builder.building import Building, Candidate
+from tailcut.builder.children import StepRunner
 from tailcut.builder.holdouts import drift_reference, kept_rows
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.plan import applicable, base_of
@@ -68,8 +69,8 @@ def build(
     preflight.check(manifest, from_registry=from_registry)
     registry = Registry.of(manifest)
     origins = {} if from_registry else _origins(manifest)
-    with registry.build_lock(deployment.name), workspace.folder() as folder:
-        running = Building(manifest, folder, host_capabilities.look(), progress)
+    with registry.build_lock(deployment.name), workspace.folder() as folder, StepRunner() as runner:
+        running = Building(manifest, folder, host_capabilities.look(), progress, runner)
         _check_room(running, registry)
         holdout = running.step("holdout", base=from_registry)
         written = msgspec.convert(holdout.pop("code"), code_snapshot.WrittenCode)
@@ -106,6 +107,7 @@ def _check_room(running: Building, registry: Registry, written: code_snapshot.Wr
     workspace.check(running.folder, registry, artifacts, kept.values())
 
 
+NOT_JUDGED = "the source variant: speed was not judged (build.rounds = 0)"
 TABLES = frozenset({"sklearn", "skops", "lightgbm", "xgboost"})
 """Runtimes of libraries for tables."""
 
@@ -243,6 +245,8 @@ def _play(running: Building) -> Rounds:
 
 def _judge_speed(running: Building) -> tuple[verdicts.Choice, dict[str, Any]]:
     """Send load to every variant, and choose; say what the rounds were."""
+    if not running.manifest.deployment.build.rounds:
+        return verdicts.Choice(variant=running.source, why=NOT_JUDGED, meets_slo=False), {}
     played = _play(running)
     for candidate in running.made:
         name = candidate.name

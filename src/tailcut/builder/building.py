@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tailcut.builder.children import run_step
+from tailcut.builder.children import StepRunner
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.plan import Applicable, base_of
 from tailcut.builder.progress import Event, Progress, State
@@ -65,6 +65,7 @@ class Building:
     folder: Path
     here: HostCapabilities
     progress: Progress
+    runner: StepRunner
     candidates: dict[str, Candidate] = field(default_factory=dict)
     source: str = ""
     live_code: tuple[str, ...] = ()
@@ -82,7 +83,7 @@ class Building:
         limits = self.manifest.deployment.build
         return self.timed(
             Event(state="started", step=step, variant=target if step in ABOUT_ONE else ""),
-            lambda: run_step(
+            lambda: self.runner.run(
                 spec(step, self.manifest, self.folder, made, target, base),
                 timeout_s=limits.step_timeout_s,
                 memory_bytes=limits.step_memory_bytes,

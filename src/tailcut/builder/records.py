@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -69,6 +69,37 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
     code: str = ""
     """Of the error, where it is not the build's own."""
+    libraries: list[str] = []
+    """Imported by the step; a warm process that imports them spares the next steps the time."""
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """A step for the warm process, by its files."""
+
+    spec: str
+    outcome: str
+    log: str
+    libraries: list[str] = []
+    """Imported before the fork."""
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Report of a fork that begins a step."""
+
+    pid: int
+    """Of the fork, and the number of its session."""
+    shared_bytes: int
+    """Resident memory that the fork shares with the warm process."""
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Report of the warm process: the fork has ended."""
+
+    code: int
+    """Exit code; of a signal its negative number."""
+
+
+Report: TypeAlias = Started | Ended
 
 
 def spec(step: str, manifest: Manifest, folder: Path, made: list[Made], target: str = "", base: str = "") -> Spec:

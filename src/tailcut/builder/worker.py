@@ -1,51 +1,124 @@
-"""The child process of a build: ``python -m tailcut.builder.worker SPEC OUTCOME`` does one step.
+"""The warm process of a build, ``python -m tailcut.builder.worker``: it imports libraries once and forks for each step.
 
-What the user's code and the libraries print goes to the child's log; the outcome goes through a file of its own.
+Tasks come through stdin, a JSON line each; reports go to the file descriptor that the first argument names. A fork
+reports its ``Started``, does the step, writes the outcome to a file and ends; the warm process reports its exit code.
+What the user's code and the libraries print goes to the step's log.
+
+Only libraries are imported here, never user code. None of ``LIBRARIES`` starts threads that a fork misses: OpenBLAS and
+jemalloc restart theirs after a fork, and OpenMP starts none before the first parallel loop (pthread_atfork(3)).
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
+import importlib
+import os
 import signal
 import sys
 import traceback
+import warnings
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
-from tailcut.builder import workspace
+from tailcut.builder import steps, workspace
 from tailcut.builder.calling import said
-from tailcut.builder.records import Outcome, Spec
+from tailcut.builder.records import Ended, Outcome, Spec, Started, Task
+from tailcut.builder.speed.memory import session_bytes
 from tailcut.common.extras import install
 from tailcut.common.user_frames import innermost, place
 from tailcut.errors import InferenceError, MissingExtra, TailcutError
 from tailcut.models.runtimes.telemetry import keep_off
 
+LIBRARIES = (
+    "onnx",
+    "onnxruntime",
+    "onnxruntime.quantization",
+    "torch",
+    "onnxscript",
+    "scipy.stats",
+    "sklearn.ensemble",
+    "sklearn.pipeline",
+    "pandas",
+    "skops.io",
+    "skl2onnx",
+    "onnxmltools",
+    "lightgbm",
+    "xgboost",
+    "openvino",
+    "nncf",
+    "tokenizers",
+    "transformers",
+    "sentence_transformers",
+)
+"""Imported before the next fork once a step has imported them."""
+
 _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
-    """Do the step; the exit code is 0 where an outcome was written, good or bad."""
-    _end_with_the_builder()
+    """Do tasks until stdin ends; a fork returns its exit code: 0 where an outcome was written, good or bad."""
+    _end_with_the_parent()
     keep_off()  # libraries import onnxruntime too
-    spec_file, outcome_file = Path(arguments[0]), Path(arguments[1])
-    spec = msgspec.json.decode(spec_file.read_bytes(), type=Spec)
-    outcome_file.write_bytes(msgspec.json.encode(do(spec)))
+    # Without it, asking torch for a CUDA device while libraries are imported would make CUDA unusable in the forks.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    reports = int(arguments[0])
+    for line in sys.stdin.buffer:
+        task = msgspec.json.decode(line, type=Task)
+        for name in task.libraries:
+            importlib.import_module(name)
+        gc.freeze()  # so that collections in the fork leave shared pages alone
+        child = _fork()
+        if child == 0:
+            _begin(task, reports)
+            return _do(task)
+        ended = Ended(code=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        os.write(reports, msgspec.json.encode(ended) + b"\n")
     return 0
 
 
-def _end_with_the_builder() -> None:
-    """Ask Linux to kill this process when the builder is killed, which can then do nothing itself (man 2 prctl)."""
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Python 3.12 and later warn of threads; see the top of this file.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _begin(task: Task, reports: int) -> None:
+    """Make the fork a process of its own: session, output, random numbers."""
+    os.setsid()  # so that what the step starts ends with it
+    _end_with_the_parent()
+    log = os.open(task.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(log)
+    started = Started(pid=os.getpid(), shared_bytes=session_bytes(os.getpid()))
+    os.write(reports, msgspec.json.encode(started) + b"\n")
+    os.close(reports)
+    np.random.seed()  # of user code; Python reseeds its own generator after a fork
+
+
+def _do(task: Task) -> int:
+    outcome = do(msgspec.json.decode(Path(task.spec).read_bytes(), type=Spec))
+    libraries = [name for name in LIBRARIES if name in sys.modules]
+    Path(task.outcome).write_bytes(msgspec.json.encode(msgspec.structs.replace(outcome, libraries=libraries)))
+    return 0
+
+
+def _end_with_the_parent() -> None:
+    """Ask Linux to kill this process when its parent is killed, which can then do nothing itself (man 2 prctl)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def do(spec: Spec) -> Outcome:
     """Run one step; any exception becomes an error for the user, with the line of theirs that raised it."""
-    from tailcut.builder.steps import STEPS
-
     try:
-        return Outcome(found=STEPS[spec.step](spec))
+        return Outcome(found=steps.STEPS[spec.step](spec))
     except InferenceError as error:
         # Its own hint is for who sends requests.
         return Outcome(error=error.explained, hint=f"fix the model or its rows{spec.way_out}")

@@ -12,7 +12,7 @@ import pytest
 
 from tailcut.builder import Holdout, build, preflight, workspace
 from tailcut.builder.calling import call
-from tailcut.builder.children import run_step
+from tailcut.builder.children import StepRunner
 from tailcut.builder.holdouts import datatypes
 from tailcut.builder.holdouts import run as holdout_run
 from tailcut.builder.records import Made, Spec, spec
@@ -109,9 +109,9 @@ def test_a_build_from_the_registry_needs_no_source(folder: Path) -> None:
     preflight.import_all(manifest(folder, source="gone:model"), from_registry="latest")
 
 
-def test_typos_of_references_are_found_before_the_holdout_is_made(folder: Path) -> None:
+def test_typos_of_references_are_found_before_the_holdout_is_made(folder: Path, step_runner: StepRunner) -> None:
     with pytest.raises(ManifestError, match=r"cases_of_preflight has no godo"):
-        run_step(spec("holdout", manifest(folder, source="cases_of_preflight:godo"), folder, []), timeout_s=60)
+        step_runner.run(spec("holdout", manifest(folder, source="cases_of_preflight:godo"), folder, []), timeout_s=60)
 
 
 @pytest.mark.parametrize(

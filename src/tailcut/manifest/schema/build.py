@@ -144,8 +144,9 @@ class Build(Section, frozen=True, kw_only=True):
         int,
         Meta(
             description="maximum number of load rounds for the verdict on speed, with each variant in turn. Rounds end "
-            "earlier when all verdicts are reached; at least 6 are needed for a verdict",
-            ge=1,
+            "earlier when all verdicts are reached; at least 6 are needed for a verdict. 0: no load, speed is not "
+            "judged, and the source variant is promoted",
+            ge=0,
             le=200,
         ),
     ] = 48
@@ -159,9 +160,9 @@ class Build(Section, frozen=True, kw_only=True):
     step_timeout_s: Annotated[Duration, Meta(description="maximum time of one step")] = field(
         default=Duration(900.0), name="step_timeout"
     )
-    step_memory_bytes: Annotated[Size, Meta(description="maximum memory of a step's process")] = field(
-        default=Size(12 * 1024 * 1024 * 1024), name="step_memory"
-    )
+    step_memory_bytes: Annotated[
+        Size, Meta(description="maximum memory that a step's process takes beyond the libraries that it starts with")
+    ] = field(default=Size(12 * 1024 * 1024 * 1024), name="step_memory")
 
 
 class Cost(Section, frozen=True, kw_only=True):
