@@ -6,7 +6,7 @@ SHELL := bash
 PY := .venv/bin/python
 STAMP := .venv/.made-from-pyproject-and-constraints
 
-.PHONY: help setup servers lint check fmt test matrix sequences demo bench-overhead bench-peers bench-overload bench-reload bench-soak docs clean
+.PHONY: help setup servers lint check fmt test test-all matrix sequences demo bench-overhead bench-peers bench-overload bench-reload bench-soak docs clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,8 +30,11 @@ fmt: setup  ## Format and mend what can be mended
 	$(PY) -m ruff check --fix src examples benchmarks tests scripts
 	$(PY) -m ruff format src examples benchmarks tests scripts
 
-test: setup servers  ## Lint and all tests
-	@scripts/test.sh
+test: setup servers  ## Lint and all tests; one part with T=PATH, such as T=tests/unit/gate or T=FILE::TEST
+	@$(PY) scripts/run_tests.py $(T)
+
+test-all: setup servers  ## As test, with all of the long statistics, matrices and sequences (an hour)
+	@TEST_ALL=1 $(PY) scripts/run_tests.py $(T)
 
 matrix: setup  ## Models by values by labels by protocols: is what is served the model's own answer? (10 minutes)
 	$(PY) -m tests.matrix

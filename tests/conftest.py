@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.scale import ALL
 
 from tailcut.builder.children import StepRunner
 from tailcut.manifest.module_finder import DeploymentFinder
@@ -33,11 +34,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies in tests/integration, so that no test there can be forgotten."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what lies in tests/integration, so that no test there can be forgotten; leave out what ``whole`` marks."""
     for item in items:
         if item.path.is_relative_to(_INTEGRATION):
             item.add_marker(pytest.mark.integration)
+    left_out = [] if ALL else [item for item in items if item.get_closest_marker("whole")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("whole")]
 
 
 def pytest_runtest_setup() -> None:

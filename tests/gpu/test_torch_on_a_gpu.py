@@ -32,6 +32,7 @@ from tailcut.system.machine import read_machine  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
+    pytest.mark.quiet,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here"),
     # The compiler's own use of what torch has deprecated.
     pytest.mark.filterwarnings("ignore"),

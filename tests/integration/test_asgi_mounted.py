@@ -18,7 +18,7 @@ from tests.app_kit import GOOD, deployment
 from tests.integration.servers import free_port
 from tests.integration.serving import HOST, START_TIMEOUT_S
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 APP = """
 from contextlib import asynccontextmanager

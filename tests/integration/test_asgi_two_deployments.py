@@ -16,7 +16,7 @@ from tests.integration.servers import free_port
 from tests.integration.serving import HOST, START_TIMEOUT_S
 from tests.integration.test_asgi_mounted import request, wait_ready
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 MANIFEST = """
 name = "{name}"

@@ -26,7 +26,7 @@ schemathesis = pytest.importorskip("schemathesis")
 
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
 RANGE = "allowed are 0 to 49"
 SHOP_FIELD = '[[model.fields]]\nname = "shop"\ntype = "integer"\n'

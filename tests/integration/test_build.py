@@ -22,7 +22,7 @@ from tailcut.manifest import load
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 

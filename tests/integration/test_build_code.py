@@ -16,7 +16,7 @@ from tailcut.builder.code_snapshot import check_unchanged, write_down
 from tailcut.errors import ArtifactError
 from tailcut.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = f"""

@@ -17,7 +17,7 @@ from tailcut.builder.speed.rounds import Entrant, Rounds
 from tailcut.errors import BuildError
 from tailcut.manifest import Cost, load
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 HELD_MS = 4.0

@@ -20,7 +20,7 @@ from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import OpenSpec
 
 # The exporter's own use of a torch function that torch has since deprecated, and its naming of a shared dimension.
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 INPUTS = (
     Tensor(name="numeric", shape=(-1, tabular.NUMBERS)),

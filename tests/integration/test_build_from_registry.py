@@ -17,7 +17,7 @@ from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.manifest import Registry as RegistrySection
 from tailcut.registry import NewVariant, Registry, digest
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 INPUTS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
 OUTPUTS = (Tensor(name="y", shape=(-1,)),)

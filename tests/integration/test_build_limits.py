@@ -16,7 +16,7 @@ from tailcut.builder.speed import served
 from tailcut.builder.speed.rounds import Entrant
 from tailcut.manifest import load
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 MANIFEST = """
 name = "years"

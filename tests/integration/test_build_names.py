@@ -11,7 +11,7 @@ from tests.integration.test_build import tailcut
 
 from tailcut.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.torch]
+pytestmark = [pytest.mark.integration, pytest.mark.torch]
 
 MODULE = """
 import numpy as np

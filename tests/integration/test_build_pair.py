@@ -18,7 +18,7 @@ from tailcut.manifest import Deployment, Manifest, Model, Slo, Tensor
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import NewVariant, Registry
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 INPUTS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
 OUTPUTS = (Tensor(name="y", shape=(-1,)),)

@@ -21,7 +21,7 @@ from tailcut.errors import ArtifactError
 from tailcut.manifest import load
 from tailcut.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 

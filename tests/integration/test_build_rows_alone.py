@@ -21,7 +21,7 @@ from tailcut.builder.speed.rounds import Entrant
 from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE
 from tailcut.manifest import Manifest, load
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 MANIFEST = """
 name = "rows"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.models import spoiling
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = """

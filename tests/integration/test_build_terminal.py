@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.integration.test_cli_signals import LONGEST_S, MANIFEST, SLOW, is_alive
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 
 def read_until(master: int, enough: Callable[[str], bool]) -> str:

@@ -37,7 +37,7 @@ from tailcut.errors import (
     UnknownEntity,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 ROWS = np.array([[1, 2], [3, 4]], dtype=np.float32)
 

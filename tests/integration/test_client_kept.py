@@ -8,7 +8,7 @@ from tests.integration.test_client import GOOD, Kind, Last, Reset, both, scripte
 
 from tailcut.client import ConnectionFailed
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 closed = pytest.mark.parametrize("cut", [Last(), Reset()], ids=["end", "reset"])
 

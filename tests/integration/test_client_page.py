@@ -18,7 +18,7 @@ from tests.integration.serving import Served
 
 from tailcut.errors import Shed
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 PAGES = ROOT / "docs" / "how-to"
 PATIENT = 'slo.timeout="10s"'  # what is answered is the question here, not how soon on a machine that others use

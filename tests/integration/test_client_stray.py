@@ -13,7 +13,7 @@ import pytest
 import tailcut
 from tailcut.errors import TailcutError
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 Script = Callable[[Callable[[], bool], socket.socket, threading.Event], None]
 

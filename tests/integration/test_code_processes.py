@@ -20,7 +20,7 @@ from tailcut.manifest import load
 from tailcut.pipeline.hook_loading import import_code
 from tailcut.serving.deployment_loader import open_variant
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 USES_HELPER = """
 from scaling import F

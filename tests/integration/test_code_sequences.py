@@ -22,7 +22,7 @@ from tailcut.errors import ArtifactError
 from tailcut.registry import Promotion
 from tailcut.transport.asgi import ASGIApplication
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 SEQUENCES, AT_ONCE, STEPS = 60, 20, 12
 FEATURES = """

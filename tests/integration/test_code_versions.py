@@ -17,7 +17,7 @@ from tests.app_kit import samples, save_model
 from tests.integration.servers import RedisServer, postgres_server, redis_server
 from tests.integration.serving import Served
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 MANIFEST = """
 name = "m"

@@ -19,7 +19,7 @@ from tailcut.observe.drift.reference import NAME, decode
 from tailcut.registry import Registry
 from tailcut.registry.documents import encode
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPH = """<ir_version: 8, opset_import: ["" : 17]>

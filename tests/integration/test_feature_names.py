@@ -17,7 +17,7 @@ from tests.integration.servers import RedisServer, postgres_server, redis_server
 from tailcut.errors import StartError
 from tailcut.features import FeatureService
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 COLUMNS = ("group", "Value", "value", "a b", 'q"', "ü.1", "1st", "$1", ":now")
 TABLE = 'CREATE TABLE "Order"("select" integer PRIMARY KEY, ' + ", ".join(f"c{n} integer" for n in range(9)) + ")"

@@ -38,8 +38,6 @@ from flight_risk.traffic import active_flights
 from tailcut.errors import UnknownEntity
 from tailcut.features import FeatureService
 
-pytestmark = pytest.mark.parallel
-
 
 @dataclass
 class Clock:

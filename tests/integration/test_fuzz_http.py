@@ -24,7 +24,6 @@ from schemathesis.specs.openapi import checks  # noqa: E402
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.parallel,
     # Those of the libraries that fuzz.
     pytest.mark.filterwarnings("ignore"),
 ]

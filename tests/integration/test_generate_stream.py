@@ -17,7 +17,7 @@ from tests.app_kit import deployment, samples
 from tests.integration.servers import free_port
 from tests.integration.serving import HOST, START_TIMEOUT_S
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 STREAM = "/v2/models/m/generate_stream"
 # The last part comes when the file is there; that a stream has ended is said by another.

@@ -23,7 +23,6 @@ from tests.wait_kit import block_until
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.parallel,
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed"),
 ]
 

@@ -35,7 +35,7 @@ from tailcut.testing.runtimes import CallableRuntime
 from tailcut.transport import ports
 from tailcut.transport.grpc.server import SERVICE
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 ROW = np.array([[1, 2]], dtype=np.float32)
 

@@ -14,7 +14,7 @@ from tests.integration.serving import Served
 
 from tailcut.observe.history import History
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 DRAIN = "server.drain=50ms"
 

@@ -19,7 +19,7 @@ from tests.picky_kit import body
 from tailcut.registry import Registry
 from tailcut.registry.rows import kept_rows
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"is ready on .*, ms per batch of rows \{1: ")

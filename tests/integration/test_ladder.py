@@ -19,6 +19,8 @@ from tailcut.manifest.subject import find_subject
 from tailcut.registry import NewVariant, Registry
 from tailcut.report import LadderRecord, load_ladder
 
+pytestmark = pytest.mark.quiet
+
 HERE = Path(__file__).parent
 MANIFEST = f"""
 name = "tiny"

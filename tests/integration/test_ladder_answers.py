@@ -14,7 +14,7 @@ from tailcut.ladder import LadderOptions, climb
 from tailcut.manifest.subject import find_subject
 from tailcut.report import LadderRecord, load_ladder, render_html, render_markdown
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 LADDER = """
 [ladder]

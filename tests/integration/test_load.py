@@ -27,7 +27,7 @@ from tailcut.load import (
     summarise_run,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 
 @pytest.fixture(scope="module")

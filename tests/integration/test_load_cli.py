@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.integration.servers import load_stub
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from tests.integration.faults.kit import until
 from tests.integration.servers import PostgresServer, postgres_server
 from tests.integration.serving import Served, as_bytes, connected
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 FIELDS = {"time", "level", "logger", "message", "model"}
 HOOKS = """

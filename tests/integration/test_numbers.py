@@ -21,7 +21,6 @@ from tests.integration.serving import START_TIMEOUT_S
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.parallel,
     pytest.mark.filterwarnings("ignore"),  # those of Triton's clients
 ]
 

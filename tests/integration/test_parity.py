@@ -28,7 +28,7 @@ from tailcut.parity.plan import ParityPlan
 from tailcut.parity.run import run
 from tailcut.report.parity.file import ParityRecord, VariantParity
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 HERE = Path(__file__).parent
 MANIFEST = f"""

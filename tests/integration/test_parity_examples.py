@@ -24,7 +24,7 @@ from tailcut.parity.run import run
 from tailcut.registry import NewVariant, Registry
 from tailcut.report.parity.file import VariantParity
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"

@@ -14,8 +14,6 @@ from tests.integration.servers import PostgresServer, postgres_server
 from tailcut.errors import BadRequest, FeatureUnavailable, StartError, UnknownEntity
 from tailcut.features import FeatureService
 
-pytestmark = pytest.mark.parallel
-
 TABLES = """
 CREATE TABLE planes(id text PRIMARY KEY, seats integer, engines numeric);
 INSERT INTO planes VALUES ('N1', 100, 2.5), ('N''2', 200, NULL), ('ü', 3, 4);

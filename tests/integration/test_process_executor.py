@@ -30,7 +30,7 @@ from tailcut.scheduler import pool_scaling
 from tailcut.serving.deployment import Engine
 from tailcut.serving.deployment_loader import find_variant
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 X = Tensor(name="x", shape=(-1, 4))
 Y = Tensor(name="y", shape=(-1,))

@@ -13,7 +13,7 @@ import pytest
 from tests.app_kit import GOOD, INFER, deployment
 from tests.integration.servers import load_stub
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 SHORT = ("--duration", "1s", "--warmup", "200ms", "--rate", "40", "--no-levers")
 HOOKED = {"code", "model", "preprocess"}

@@ -20,7 +20,7 @@ from flight_risk.traffic import active_flights
 from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.records import Stage
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 EXAMPLES = HERE.parents[1] / "examples"
 

@@ -30,8 +30,8 @@ from tailcut.profiler.records import Recording, Stage
 from tailcut.report.profile.json import advice_of
 
 pytestmark = pytest.mark.integration
-parallel = pytest.mark.parallel
-"""Of all but the test of capacities: CPU times that are compared from run to run need the machine for themselves."""
+quiet = pytest.mark.quiet
+"""CPU times that are compared from run to run need the machine for themselves."""
 
 HERE = Path(__file__).parent
 SOURCE = "profile_handing.py"
@@ -133,7 +133,6 @@ def left(found: Profiled) -> list[LeftBehind]:
     return list(left_behind(recording.background, {one.number for one in recording.requests}, recording.rate))
 
 
-@parallel
 def test_a_process_pool_is_named_by_line_and_its_queue_apart_from_its_work(
     profiled: Profile,
 ) -> None:
@@ -146,7 +145,6 @@ def test_a_process_pool_is_named_by_line_and_its_queue_apart_from_its_work(
     assert np.median([span.cpu_ns for span in spans]) / 1e6 == pytest.approx(MS, rel=0.05)
 
 
-@parallel
 def test_multiprocessing_pools_are_named_too(profiled: Profile) -> None:
     found = profiled("/workers")
     assert culprit(found, Stage.CODE, "score").place == line_of("def score(")
@@ -154,7 +152,6 @@ def test_multiprocessing_pools_are_named_too(profiled: Profile) -> None:
     assert f"process pool of {line_of('multiprocessing.Pool(1)')}" in waits
 
 
-@parallel
 @pytest.mark.parametrize(
     ("path", "label", "line", "where"),
     [
@@ -180,6 +177,7 @@ def test_work_after_the_reply_is_charged_to_its_function(
         assert attribute(found.recording).stage_ns[:, places].sum(axis=1).min() / 1e6 < 10.0
 
 
+@quiet
 @pytest.mark.parametrize("path", ["/background", "/task", "/soon"])
 def test_what_removing_work_after_the_reply_wins_in_capacity_is_what_was_promised(
     profiled: Profile, plain: PilotProcess, nothing_ms: float, folder: Path, path: str
@@ -196,7 +194,6 @@ def test_what_removing_work_after_the_reply_wins_in_capacity_is_what_was_promise
     assert promised == pytest.approx(won, rel=_WITHIN)
 
 
-@parallel
 def test_a_service_that_hands_nothing_over_has_no_such_levers(profiled: Profile) -> None:
     found = profiled("/plain")
     advice = advice_of(found.recording, Objectives(), None, ())

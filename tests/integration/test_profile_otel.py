@@ -8,7 +8,7 @@ from tests.integration.test_profile_frameworks import driven, least_ns, stages
 
 from tailcut.profiler.records import Stage
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 TOLD = {
     "/cassandra": (Stage.SQL, "SELECT * FROM t"),

@@ -11,6 +11,8 @@ import pytest
 from tailcut.profiler.deployments.own_path import with_path
 from tailcut.profiler.records import Recording
 
+pytestmark = pytest.mark.quiet
+
 RECORDING = Recording(target="app:app", rate=100.0, duration_s=1.0, requests=())
 
 

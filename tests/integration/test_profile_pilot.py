@@ -17,7 +17,7 @@ from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.files import load_recording, save_recording
 from tailcut.profiler.records import Recording, Request, Span, Stage
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 ROUTES = {
     "sqlite": Stage.SQL,

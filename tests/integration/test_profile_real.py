@@ -10,7 +10,7 @@ from tests.integration.test_profile_frameworks import driven, least_ns, stages
 
 from tailcut.profiler.records import Stage
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 MODELS = {
     "/sklearn": "RandomForestClassifier.predict_proba",

@@ -18,7 +18,7 @@ from tailcut.profiler import pilot
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 BAD = """
 import asyncio, itertools, os, time

@@ -9,7 +9,7 @@ from tailcut.profiler.attribution.budget import Culprit, make_budget
 from tailcut.profiler.records import Stage
 from tailcut.report.profile.words import bottleneck
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 STAGES = {
     "validation": Stage.DECODE,

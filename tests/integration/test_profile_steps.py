@@ -19,7 +19,7 @@ from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.records import Recording, Stage
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 WAITS = {Stage.NETWORK, Stage.ACCEPT, Stage.WAIT, Stage.LOCK, Stage.LOOP, Stage.GC}
 PATHS = ("/pipeline", "/network", "/hook")

@@ -13,7 +13,7 @@ from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.recording.trace_sampling import is_traced
 from tailcut.profiler.records import Recording, Stage
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 APP = """
 import sqlite3, time

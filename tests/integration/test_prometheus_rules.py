@@ -31,7 +31,6 @@ from tailcut.observe.latency_figures import LATENCY
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.parallel,
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed"),
     pytest.mark.skipif(shutil.which("prometheus-alertmanager") is None, reason="alertmanager is not installed"),
 ]

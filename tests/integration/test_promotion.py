@@ -16,7 +16,7 @@ from tests.app_kit import GOOD, samples
 from tests.integration.serving import Served, Wire, as_bytes
 from tests.promotion_kit import Promotions, deployment
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 RATE = 200.0
 CONNECTIONS = 8

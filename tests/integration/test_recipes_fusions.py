@@ -21,7 +21,7 @@ from tailcut.builder.records import Made
 from tailcut.errors import BuildError
 
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.torch]
+pytestmark = [pytest.mark.integration, pytest.mark.torch]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tailcut.models.runtimes.onnxruntime import flush_subnormals
 pytest.importorskip("openvino")
 pytest.importorskip("nncf")
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 X86 = HostCapabilities(machine="x86_64", flags=("avx2",), cores=2, packages={"openvino": "1", "nncf": "1"})
 

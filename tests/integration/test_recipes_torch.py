@@ -23,7 +23,7 @@ from tailcut.models.runtimes.compiled import CudaGraphs, PlacedTorch
 from tailcut.models.runtimes.onnxruntime import session_options
 
 # The exporter's and the compiler's own use of what torch has deprecated.
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 IMAGE, LOGITS = Tensor(name="image", shape=(-1, 1, 6, 6)), Tensor(name="logits", shape=(-1, 4))
 CNN: dict[str, Any] = {

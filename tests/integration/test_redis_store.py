@@ -20,8 +20,6 @@ from tailcut.features import FeatureService
 from tailcut.features.entry import StoredEntry
 from tailcut.testing import StubSource
 
-pytestmark = pytest.mark.parallel
-
 TIMEOUT_S = 0.1
 # What a request may take beyond the store's time-out on a machine that does other things too.
 SLACK_S = 0.4

@@ -18,7 +18,7 @@ from tailcut.models import smoke_test
 from tailcut.models.smoke_test import SmokeTest
 from tailcut.registry import NewVariant, Registry, Version, read_machine
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 BUILD = """
 from sklearn.linear_model import LogisticRegression

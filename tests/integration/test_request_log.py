@@ -15,7 +15,7 @@ from tailcut import Client
 from tailcut.cli.app import run
 from tailcut.observe.request_log import Record, read_log
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 LOG = """
 [request_log]

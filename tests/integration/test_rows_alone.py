@@ -27,7 +27,7 @@ from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import OpenSpec
 from tailcut.registry import NewVariant, Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 CLIENTS, REQUESTS, MOST_ROWS = 4, 25, 9
 OUTPUTS = ("y", "z")

@@ -12,7 +12,7 @@ from tests.models import graphs
 
 from tailcut.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 PACKAGE = '''
 """A runtime that says in a file that it ran."""

@@ -12,7 +12,7 @@ import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, samples
 from tests.integration.serving import Served, Wire, as_bytes, connected
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 LIMIT = 1_000_000
 SLOW = """

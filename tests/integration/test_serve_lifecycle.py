@@ -14,7 +14,7 @@ import pytest
 from tests.app_kit import INFER, samples, save_model
 from tests.integration.serving import Served, as_bytes, connected
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 PREPROCESS = "model.preprocess=life_hooks:preprocess"
 READ_PIPE = "open({pipe!r}).read()  # waits until the test opens the other end"

@@ -10,7 +10,7 @@ import pytest
 from tests.app_kit import INFER
 from tests.integration.serving import Served, as_bytes, connected
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 
 def test_a_second_server_on_the_port_is_refused_and_the_first_serves_on(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.app_kit import GOOD, INFER
 from tests.integration.serving import HOST, Served
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 LOAD = "/v2/repository/models/m/load"
 UNLOAD = "/v2/repository/models/m/unload"

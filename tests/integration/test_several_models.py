@@ -42,6 +42,8 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+pytestmark = pytest.mark.quiet
+
 async def predict(request):
     texts = (await request.json())["entities"]
     return JSONResponse({"predictions": [{"y": [len(text), 20.0, 10.0, 1000.0]} for text in texts]})

@@ -22,7 +22,7 @@ from tailcut.pipeline.cache_stores import open_caches
 from tailcut.pipeline.prediction_cache import PredictionStore
 from tailcut.pipeline.request_context import RequestContext
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 TIMEOUT_S = 0.1
 SLACK_S = 0.4
 """What a request may take beyond the time-out on a machine that does other things too."""

@@ -12,7 +12,7 @@ from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
 from tailcut.profiler.deployments import measure
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 MANIFEST = """
 name = "known"

@@ -17,7 +17,7 @@ from tests.integration.serving import HOST, Served, as_bytes, connected
 
 from tailcut.load import LoadPlan, measure
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 SHARE = 0.7
 CLIENTS = 8

@@ -16,8 +16,6 @@ from tests.integration.sql_kit import Database, Sqlite, ask, postgres_database, 
 
 from tailcut.errors import FeatureUnavailable, StartError
 
-pytestmark = pytest.mark.parallel
-
 PEOPLE = (
     "CREATE TABLE people(id bigint PRIMARY KEY, age int, visits int)",
     "INSERT INTO people VALUES (1, 30, 7), (2, 40, 8)",

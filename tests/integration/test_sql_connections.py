@@ -19,8 +19,6 @@ from tailcut.features.sources import postgres_connections
 from tailcut.features.sources.postgres_connections import PostgresDatabase
 from tailcut.features.sources.postgres_statements import Selection
 
-pytestmark = pytest.mark.parallel
-
 USERS = (
     "CREATE TABLE users(id bigint PRIMARY KEY, age int, name varchar(9))",
     "INSERT INTO users SELECT g, g % 80, 'n' || g FROM generate_series(1, 500) g",

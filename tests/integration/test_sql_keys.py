@@ -13,8 +13,6 @@ from tests.integration.sql_kit import Database, Postgres, Sqlite, ask, postgres_
 
 from tailcut.errors import BadRequest, FeatureUnavailable, StartError, UnknownEntity
 
-pytestmark = pytest.mark.parallel
-
 UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
 MOMENT = "2026-01-31T10:00:00+00:00"
 

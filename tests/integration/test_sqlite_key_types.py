@@ -12,8 +12,6 @@ from tailcut.features.key_types import ANY, BIGINT, MIXED, TEXT
 from tailcut.features.sources.sql import compile_query, sqlite_keys
 from tailcut.features.sources.sqlite_types import fetched_types
 
-pytestmark = pytest.mark.parallel
-
 TABLES = """
 CREATE TABLE texts(id TEXT, other INTEGER, v REAL);
 CREATE TABLE numbers(id INTEGER, code TEXT, w REAL);

@@ -14,8 +14,6 @@ from tailcut.errors import FeatureUnavailable, StartError, UnknownEntity
 from tailcut.features import FeatureService
 from tailcut.features.sources.sqlite import SqliteDatabase
 
-pytestmark = pytest.mark.parallel
-
 PLANE = "SELECT keys.id, seats, engines AS value FROM keys JOIN planes ON planes.id = keys.id"
 # Counts to a thousand million: minutes.
 ENDLESS = """

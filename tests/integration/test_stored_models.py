@@ -16,7 +16,7 @@ from tailcut.models.variant_loader import open_variant
 from tailcut.registry import Registry
 from tailcut.serving.deployment_loader import find_variant
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 COLUMNS = """
 from sklearn.compose import ColumnTransformer

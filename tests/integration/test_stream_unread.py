@@ -16,7 +16,7 @@ from tests.integration.servers import free_port
 from tests.integration.serving import HOST
 from tests.integration.test_generate_stream import STREAM, get, wait
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 PART_BYTES = 100_000
 """About: of one part's event."""

@@ -24,7 +24,7 @@ from text_risk.pilot import Service, Ticket
 from text_risk.prepare import DATABASE, prepare
 from text_risk.traffic import board
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 EXAMPLE = Path(data.__file__).parent
 TOLERANCE = 2e-5

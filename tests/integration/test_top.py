@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from tests.integration.serving import Served
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 TOP = [sys.executable, "-m", "tailcut", "top"]
 

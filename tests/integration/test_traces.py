@@ -22,7 +22,7 @@ from tests.trace_kit import parent
 from tailcut.observe.traces.otlp import Collector
 from tailcut.observe.traces.settings import ExportSettings
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 
 def check(collector: TestCollector, trace_id: int) -> dict[str, Any]:

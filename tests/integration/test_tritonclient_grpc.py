@@ -27,7 +27,7 @@ from tritonclient.utils import InferenceServerException
 from tailcut.testing.runtimes import FaultyRuntime
 from tailcut.transport.grpc import open_inference_pb2
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 ROWS = np.array([[1, 2], [3, 4]], dtype=np.float32)
 

@@ -22,7 +22,6 @@ from tritonclient.utils import InferenceServerException
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.parallel,
     # gevent and its HTTP client, at import and at their end; none of it is tailcut's.
     pytest.mark.filterwarnings("ignore"),
 ]

@@ -13,7 +13,6 @@ from tests.promotion_kit import Promotions, deployment
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.parallel,
     # gevent and its HTTP client, at import and at their end; none of it is tailcut's.
     pytest.mark.filterwarnings("ignore"),
 ]

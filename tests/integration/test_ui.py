@@ -15,7 +15,7 @@ from tests.browser_kit import CHROMIUM, Page, browser
 from tests.host_kit import add_model, add_models
 from tests.integration.serving import Served
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 RISK = (
     FEATURES.replace("app_hooks", "ui_hooks")

@@ -15,7 +15,6 @@ from tests.matrix.running import Finding, Result, run
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.parallel,
     # Servers and builds run in this process, with the model libraries' warnings, which no server makes errors.
     pytest.mark.filterwarnings("ignore"),
 ]

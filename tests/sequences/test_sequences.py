@@ -12,7 +12,7 @@ import pytest
 from tests.integration.servers import PostgresServer, RedisServer, postgres_server, redis_server
 from tests.sequences.running import STEPS_OF_ONE, Sequence
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
