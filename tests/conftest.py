@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -54,6 +55,16 @@ def pytest_runtest_setup() -> None:
     """
     if sys.platform == "linux" and _SMALLEST[0] * 1.0 == 0.0:
         ctypes.CDLL(None).fesetenv(ctypes.c_void_p(-1))  # FE_DFL_ENV of <fenv.h>
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _objects_of_other_modules() -> None:
+    """Have collections pass over what earlier modules left: libraries and caches are a million objects and more.
+
+    Without it a collection takes a second in the middle of a test, and finds the garbage of another module's tests.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")

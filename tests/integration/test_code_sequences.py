@@ -17,6 +17,7 @@ import pytest
 from tests.app_kit import Client
 from tests.code_kit import SITE_MANIFEST, Site, imported
 from tests.integration.servers import RedisServer, redis_server
+from tests.scale import sized
 
 from tailcut.errors import ArtifactError
 from tailcut.registry import Promotion
@@ -24,7 +25,7 @@ from tailcut.transport.asgi import ASGIApplication
 
 pytestmark = pytest.mark.integration
 
-SEQUENCES, AT_ONCE, STEPS = 60, 20, 12
+SEQUENCES, AT_ONCE, STEPS = sized(20, 60), 20, 12
 FEATURES = """
 [slo]
 timeout = "10s"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.servers import PostgresServer, RedisServer, postgres_server, redis_server
+from tests.scale import sized
 from tests.sequences.running import STEPS_OF_ONE, Sequence
 
 pytestmark = pytest.mark.integration
@@ -27,12 +28,12 @@ def postgres() -> Iterator[PostgresServer]:
         yield running
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(sized(2, 100)))
 def test_answers_are_right_with_sqlite_and_caches_in_memory(tmp_path: Path, seed: int) -> None:
     Sequence(tmp_path, seed).run(STEPS_OF_ONE)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(sized(2, 100)))
 def test_answers_are_right_with_postgresql_and_caches_in_redis(
     tmp_path: Path, postgres: PostgresServer, redis: RedisServer, seed: int
 ) -> None:

@@ -21,6 +21,8 @@ from tailcut.scheduler.simulation.simulator import Outcome, Scenario, simulate
 MS = 1_000_000
 COST = Cost(0.1 * MS, 4.6 * MS)
 """Batches gain next to nothing, as in a compute-bound model on one core."""
+LARGE, MEDIUM = Cost(3.5 * MS, 0.45 * MS), Cost(5.0 * MS, 1.5 * MS)
+"""Batches of 32 and of 16 rows pay."""
 CAPACITY = 8e9 / COST.batch_ns(8)
 LIMIT_NS = 62 * MS
 SECONDS = 20.0
@@ -111,13 +113,22 @@ def test_below_the_capacity_the_percentile_is_no_worse() -> None:
     assert slo.in_time.all()
 
 
-@pytest.mark.parametrize("load", [1.5, 3.0, 10.0])
 @pytest.mark.parametrize(
-    ("cost", "rows", "limit_ms"),
-    [(COST, 8, 62), (Cost(3.5 * MS, 0.45 * MS), 32, 40), (Cost(5.0 * MS, 1.5 * MS), 16, 60)],
+    ("cost", "rows", "limit_ms", "load"),
+    [
+        (COST, 8, 62, 1.5),
+        (COST, 8, 62, 3.0),
+        (COST, 8, 62, 10.0),
+        (LARGE, 32, 40, 1.5),
+        pytest.param(LARGE, 32, 40, 3.0, marks=pytest.mark.whole),
+        pytest.param(LARGE, 32, 40, 10.0, marks=pytest.mark.whole),
+        (MEDIUM, 16, 60, 3.0),
+        pytest.param(MEDIUM, 16, 60, 1.5, marks=pytest.mark.whole),
+        pytest.param(MEDIUM, 16, 60, 10.0, marks=pytest.mark.whole),
+    ],
 )
 def test_far_beyond_the_capacity_it_is_used_up_and_what_is_accepted_meets_the_slo(
-    load: float, cost: Cost, rows: int, limit_ms: int
+    cost: Cost, rows: int, limit_ms: int, load: float
 ) -> None:
     capacity = rows * 1e9 / cost.batch_ns(rows)
     arrivals = offsets_ns(steady(load * capacity, SECONDS), 2)

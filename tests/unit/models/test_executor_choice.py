@@ -12,6 +12,7 @@ from time import thread_time_ns
 
 import pytest
 from tests.models import graphs
+from tests.scale import sized
 
 from tailcut.common.fingerprint import Trust
 from tailcut.common.tensors import Arrays
@@ -25,7 +26,7 @@ from tailcut.testing.runtimes import StubRuntime
 
 pytestmark = pytest.mark.slow
 
-STARTS = 10
+STARTS = sized(4, 10)
 MANIFEST = """
 name = "linear"
 [model]
