@@ -18,6 +18,7 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 import pytest
+import redis
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -128,6 +129,11 @@ class RedisServer:
         if self.process is not None:
             self.process.stop(signal.SIGKILL)
             self.process = None
+
+    def empty(self) -> None:
+        """Forget all values."""
+        with redis.Redis.from_url(self.url) as client:
+            client.flushall()
 
     def pause(self) -> None:
         """Stop it from answering; connections stay open."""

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 import pytest
 from tests.features_kit import features, group, resolver
-from tests.integration.servers import RedisServer, postgres_server, redis_server
+from tests.integration.servers import PostgresServer, RedisServer
+from tests.integration.sql_kit import postgres_database
 
 from tailcut.errors import StartError
 from tailcut.features import FeatureService
@@ -43,18 +43,15 @@ def rows() -> list[tuple[int, ...]]:
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+def places(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer, redis: RedisServer) -> Iterator[Places]:
     file = tmp_path_factory.mktemp("names") / "f.db"
     with sqlite3.connect(file) as local:
         local.execute(TABLE)
         local.executemany(f'INSERT INTO "Order" VALUES ({", ".join("?" * (len(COLUMNS) + 1))})', rows())
     local.close()
-    with postgres_server() as server, redis_server() as redis:
-        with psycopg.connect(server.url) as connection:
-            connection.execute(TABLE.encode())
-            values = ", ".join(str(row) for row in rows())
-            connection.execute(f'INSERT INTO "Order" VALUES {values}'.encode())
-        yield Places(f"sqlite:///{file}", server.url, redis)
+    with postgres_database(postgres, "names") as database:
+        database.run(TABLE, f'INSERT INTO "Order" VALUES {", ".join(str(row) for row in rows())}')
+        yield Places(f"sqlite:///{file}", database.url, redis)
 
 
 def quoted(name: str) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from tests.features_kit import features, group, resolver
-from tests.integration.servers import PostgresServer, postgres_server
+from tests.integration.servers import PostgresServer
+from tests.integration.sql_kit import Postgres, postgres_database
 
 from tailcut.errors import BadRequest, FeatureUnavailable, StartError, UnknownEntity
 from tailcut.features import FeatureService
@@ -26,23 +27,17 @@ NUMBER = "SELECT keys.id, value FROM keys JOIN numbers USING (id)"
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        with psycopg.connect(server.url) as connection:
-            connection.execute(TABLES)
-        yield server
+def database(postgres: PostgresServer) -> Iterator[Postgres]:
+    with postgres_database(postgres, "source") as database:
+        database.run(*TABLES.strip().removesuffix(";").split(";\n"))
+        yield database
 
 
-@pytest.fixture
-def server(running: PostgresServer) -> PostgresServer:
-    return running
-
-
-def run(server: PostgresServer, test, *groups, functions=None, **settings) -> None:
+def run(database: Postgres, test, *groups, functions=None, **settings) -> None:
     settings = {"connections": 3, "refresh_ahead": False} | settings
 
     async def main() -> None:
-        setup = features(*groups, database=server.url, **settings)
+        setup = features(*groups, database=database.url, **settings)
         service = await FeatureService.open(setup, resolve=resolver(functions or {}))
         try:
             await test(service)
@@ -61,7 +56,7 @@ async def values(service, *entities, **more):
     return [row["value"] for row in (await fetch(service, *entities, **more)).rows]
 
 
-def test_a_batch_is_one_query_and_every_key_finds_its_row(server) -> None:
+def test_a_batch_is_one_query_and_every_key_finds_its_row(database) -> None:
     sql = "SELECT keys.id, engines AS value FROM keys JOIN planes ON planes.id = keys.id"
 
     async def test(service) -> None:
@@ -71,19 +66,19 @@ def test_a_batch_is_one_query_and_every_key_finds_its_row(server) -> None:
         with pytest.raises(UnknownEntity, match="id='N9'"):
             await values(service, "N9")
 
-    run(server, test, group(sql=sql))
+    run(database, test, group(sql=sql))
 
 
-def test_keys_of_several_columns_and_types(server) -> None:
+def test_keys_of_several_columns_and_types(database) -> None:
     sql = "SELECT keys.a, keys.b, value FROM keys JOIN pairs USING (a, b)"
 
     async def test(service) -> None:
         assert await values(service, {"a": "y", "b": 1}, {"b": 2, "a": "x"}) == ["y1", "x2"]
 
-    run(server, test, group(sql=sql, key=("a", "b")), entity=("a", "b"))
+    run(database, test, group(sql=sql, key=("a", "b")), entity=("a", "b"))
 
 
-def test_now_tenant_and_with(server) -> None:
+def test_now_tenant_and_with(database) -> None:
     sql = """
     -- a comment with :nothing
     WITH t AS (SELECT extract(epoch FROM to_timestamp(:now))::float8 AS x)
@@ -93,10 +88,10 @@ def test_now_tenant_and_with(server) -> None:
     async def test(service) -> None:
         assert await values(service, 1, tenant="a'b") == ["5:a'b:now"]
 
-    run(server, test, group(sql=sql, per_tenant=True), clock="test:clock", functions={"clock": lambda: 5})
+    run(database, test, group(sql=sql, per_tenant=True), clock="test:clock", functions={"clock": lambda: 5})
 
 
-def test_an_entity_of_the_wrong_type_is_the_clients_fault_and_hurts_no_neighbour(server) -> None:
+def test_an_entity_of_the_wrong_type_is_the_clients_fault_and_hurts_no_neighbour(database) -> None:
     """Nothing tells the key's type where the query computes with it: the query is prepared for each that is sent."""
 
     async def test(service) -> None:
@@ -110,10 +105,10 @@ def test_an_entity_of_the_wrong_type_is_the_clients_fault_and_hurts_no_neighbour
             await values(service, 2, "2")
         assert await values(service, 2, 1.0) == ["two", "one"]
 
-    run(server, test, group(sql="SELECT keys.id, value FROM keys JOIN numbers ON numbers.id - keys.id = 0"))
+    run(database, test, group(sql="SELECT keys.id, value FROM keys JOIN numbers ON numbers.id - keys.id = 0"))
 
 
-def test_one_key_that_the_query_cannot_compute_fails_alone(server) -> None:
+def test_one_key_that_the_query_cannot_compute_fails_alone(database) -> None:
     sql = "SELECT keys.id, 10 / numbers.id AS value FROM keys JOIN numbers USING (id)"
 
     async def test(service) -> None:
@@ -122,32 +117,32 @@ def test_one_key_that_the_query_cannot_compute_fails_alone(server) -> None:
         assert await values(service, 1, 2) == [10, 5]
         assert service.statistics().groups[0].hits == 2, "the neighbours had been found by halving"
 
-    run(server, test, group(sql=sql))
+    run(database, test, group(sql=sql))
 
 
-def test_dates_are_refused_with_the_way_out(server) -> None:
+def test_dates_are_refused_with_the_way_out(database) -> None:
     async def test(service) -> None:
         with pytest.raises(FeatureUnavailable, match=r'column "value" is a datetime.*extract'):
             await values(service, 1)
 
-    run(server, test, group(sql="SELECT keys.id, now() AS value FROM keys"))
+    run(database, test, group(sql="SELECT keys.id, now() AS value FROM keys"))
 
 
-def test_arrays_become_tuples(server) -> None:
+def test_arrays_become_tuples(database) -> None:
     async def test(service) -> None:
         assert await values(service, 1) == [(1.0, 2.5)]
 
-    run(server, test, group(sql="SELECT keys.id, ARRAY[1.0, 2.5]::float8[] AS value FROM keys"))
+    run(database, test, group(sql="SELECT keys.id, ARRAY[1.0, 2.5]::float8[] AS value FROM keys"))
 
 
-def test_a_preloaded_table(server) -> None:
+def test_a_preloaded_table(database) -> None:
     async def test(service) -> None:
         assert service.fetch_nowait([(2,)], "").rows == [{"id": 2, "value": "two"}]
 
-    run(server, test, group(preload=True, preload_sql="SELECT id, value FROM numbers"))
+    run(database, test, group(preload=True, preload_sql="SELECT id, value FROM numbers"))
 
 
-def test_levels_are_keyed_by_columns_of_earlier_groups(server) -> None:
+def test_levels_are_keyed_by_columns_of_earlier_groups(database) -> None:
     first = group("first", columns=("plane",), sql="SELECT keys.id, 'N' || keys.id AS plane FROM keys")
     second = group(
         "second",
@@ -160,31 +155,31 @@ def test_levels_are_keyed_by_columns_of_earlier_groups(server) -> None:
     async def test(service) -> None:
         assert [row["seats"] for row in (await fetch(service, 1, 7)).rows] == [100, 0]
 
-    run(server, test, first, second)
+    run(database, test, first, second)
 
 
-def test_a_table_lock_times_out_and_a_later_request_is_well(server) -> None:
+def test_a_table_lock_times_out_and_a_later_request_is_well(database) -> None:
     async def test(service) -> None:
-        with psycopg.connect(server.url) as lock:
+        with psycopg.connect(database.url) as lock:
             lock.execute("LOCK TABLE numbers IN ACCESS EXCLUSIVE MODE")
             began_s = time.monotonic()
             for _ in range(5):
                 with pytest.raises(FeatureUnavailable, match=r'"g" .*no answer within 0\.2 s'):
                     await values(service, 1)
-            assert time.monotonic() - began_s < 3
+            assert time.monotonic() - began_s < 15, "not until the lock is given back"
             lock.rollback()
         async with asyncio.timeout(10):
             assert await values(service, 1) == ["one"]
-        with psycopg.connect(server.url) as connection:
+        with psycopg.connect(database.url) as connection:
             waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             assert connection.execute(waiting).fetchone() == (0,), "queries that were given up do not go on"
 
-    run(server, test, group(sql=NUMBER), timeout_s=0.2)
+    run(database, test, group(sql=NUMBER), timeout_s=0.2)
 
 
-def test_a_client_that_leaves_frees_its_connection(server) -> None:
+def test_a_client_that_leaves_frees_its_connection(database) -> None:
     async def test(service) -> None:
-        with psycopg.connect(server.url) as lock:
+        with psycopg.connect(database.url) as lock:
             lock.execute("LOCK TABLE numbers IN ACCESS EXCLUSIVE MODE")
             tasks = [asyncio.create_task(values(service, 1)) for _ in range(6)]
             await asyncio.wait(tasks, timeout=0.1)
@@ -194,14 +189,14 @@ def test_a_client_that_leaves_frees_its_connection(server) -> None:
             lock.rollback()
         assert await asyncio.gather(*[values(service, i % 2 + 1) for i in range(6)]) == [["one"], ["two"]] * 3
 
-    run(server, test, group(sql=NUMBER), cache="off", timeout_s=5.0)
+    run(database, test, group(sql=NUMBER), cache="off", timeout_s=5.0)
 
 
-def test_stopped_means_stale_then_unavailable_and_started_means_well(server) -> None:
+def test_stopped_means_stale_then_unavailable_and_started_means_well(postgres, database) -> None:
     async def test(service) -> None:
         began_s = time.monotonic()
         assert await values(service, 1) == ["one"]
-        server.stop()
+        postgres.stop()
         try:
             seen = set()
             while time.monotonic() - began_s < 20:
@@ -216,7 +211,7 @@ def test_stopped_means_stale_then_unavailable_and_started_means_well(server) -> 
             assert seen == {"fresh", "stale", "unavailable: g"}
             assert time.monotonic() - began_s >= 1.5
         finally:
-            server.start()
+            postgres.start()
         async with asyncio.timeout(10):
             while True:
                 try:
@@ -226,7 +221,7 @@ def test_stopped_means_stale_then_unavailable_and_started_means_well(server) -> 
                     await asyncio.sleep(0.02)
         assert service.statistics().groups[0].stale_served > 0
 
-    run(server, test, group(sql=NUMBER, ttl="500ms", stale_for_s=1.0), refresh_ahead=True)
+    run(database, test, group(sql=NUMBER, ttl="500ms", stale_for_s=1.0), refresh_ahead=True)
 
 
 @pytest.mark.parametrize(
@@ -238,10 +233,10 @@ def test_stopped_means_stale_then_unavailable_and_started_means_well(server) -> 
         ("SELECT keys.id, nothing(1) AS value FROM keys", "function nothing.* does not exist"),
     ],
 )
-def test_a_wrong_query_stops_the_start(server, sql, text) -> None:
+def test_a_wrong_query_stops_the_start(database, sql, text) -> None:
     async def main() -> None:
         with pytest.raises(StartError, match=text) as caught:
-            await FeatureService.open(features(group(sql=sql), database=server.url), resolve=resolver({}))
+            await FeatureService.open(features(group(sql=sql), database=database.url), resolve=resolver({}))
         assert str(caught.value).startswith('features.groups "g": ')
 
     asyncio.run(main())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.app_kit import deployment, running
 from tests.features_kit import group
-from tests.integration.servers import PostgresServer, RedisServer, pgbouncer, postgres_server, redis_server
+from tests.integration.servers import pgbouncer
 from tests.integration.sql_kit import Database, Postgres, Sqlite, ask, postgres_database, serve
 
 from tailcut.errors import BadRequest, FeatureUnavailable, StartError, UnknownEntity
@@ -64,22 +64,10 @@ CASES = [("postgresql", kind) for kind in POSTGRES] + [("sqlite", kind) for kind
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgres_server() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def direct(server) -> Iterator[Postgres]:
-    with postgres_database(server, "keys") as database:
+def direct(postgres) -> Iterator[Postgres]:
+    with postgres_database(postgres, "keys") as database:
         database.run("CREATE EXTENSION citext", "CREATE DOMAIN known AS bigint CHECK (value > 0)")
         yield database
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as running:
-        yield running
 
 
 def made(direct: Postgres, tmp_path, kind: str, key: str, which: str) -> Database:
@@ -145,8 +133,7 @@ def test_a_key_is_its_row_however_it_is_sent_or_refused(direct, tmp_path, redis,
             redis_timeout_s=1.0,
         )
         if cache == "redis":
-            redis.kill()
-            redis.start()
+            redis.empty()
 
 
 def test_through_a_pooler_all_types_are_the_same(direct, tmp_path) -> None:
