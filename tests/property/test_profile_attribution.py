@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.scale import sized
 
 from tailcut.profiler.attribution import stages
 from tailcut.profiler.attribution.span_table import STAGES, Flat, Ints
@@ -73,7 +74,7 @@ def recordings(draw: st.DrawFn) -> Recording:
 
 
 @given(recordings())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=sized(100, 300), deadline=None)
 def test_stages_sum_to_the_wall_time_and_none_is_negative(recording: Recording) -> None:
     """Whatever spans and moments there are."""
     found = attribute(recording)
@@ -83,7 +84,7 @@ def test_stages_sum_to_the_wall_time_and_none_is_negative(recording: Recording) 
 
 
 @given(recordings(), st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=sized(60, 150), deadline=None)
 def test_order_does_not_matter(recording: Recording, random: object) -> None:
     """Neither that of requests, nor of spans or moments."""
     requests = [_reordered(one, random) for one in recording.requests]
@@ -100,7 +101,7 @@ def test_order_does_not_matter(recording: Recording, random: object) -> None:
 
 
 @given(recordings())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=sized(100, 300), deadline=None)
 def test_arrays_and_sweep_agree(recording: Recording) -> None:
     """What is done at once for requests without overlaps is what the sweep finds for each."""
     at_once = attribute(recording)
@@ -118,7 +119,7 @@ def test_arrays_and_sweep_agree(recording: Recording) -> None:
 
 
 @given(spans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=sized(100, 200), deadline=None)
 def test_a_moment_belongs_to_innermost_spans_only(found: tuple[Span, ...]) -> None:
     """Nanosecond by nanosecond: those that cover it and of whose inner spans none does share it, waits come last.
 

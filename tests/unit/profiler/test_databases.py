@@ -12,12 +12,20 @@ from tests.unit.profiler.levers.test_levers import pilot
 from tailcut.common.slo import parse_objectives
 from tailcut.profiler.databases import computed_between_s, computed_ns
 from tailcut.profiler.forecast.state import Known
+from tailcut.profiler.levers import advice as advices
 from tailcut.profiler.levers.advice import Advice, advise
 from tailcut.profiler.records import Recording
 
 pytestmark = pytest.mark.slow
 
 few_requests = profile_sample.few_requests(800, 1500)
+
+
+@pytest.fixture(autouse=True)
+def no_levers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forecast the service as it is: no test here asks what a lever would win."""
+    monkeypatch.setattr(advices, "LEVERS", ())
+    monkeypatch.setattr(advices, "own_levers", lambda *_: ())
 
 
 def process(proc: Path, number: int, name: str, cpu_ns: int) -> None:

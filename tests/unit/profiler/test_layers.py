@@ -81,19 +81,18 @@ def test_a_shape_is_read() -> None:
 def test_a_torch_module_by_layer_and_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    monkeypatch.setattr(
-        layers_torch, "_BUDGET_S", 0.2
-    )  # so many runs that no stall in one of them makes another layer the slowest
+    # So many runs, and so much work in a layer, that no neighbour's stall makes another layer the slowest.
+    monkeypatch.setattr(layers_torch, "_BUDGET_S", 0.2)
     wide = torch.nn.Linear(512, 2048)
     module = torch.nn.Sequential(torch.nn.LayerNorm(512), wide, torch.nn.Sequential(torch.nn.Linear(2048, 2))).eval()
-    found = layers_torch.of_torch(module, (torch.zeros(4, 512),), {}, "wide")
+    found = layers_torch.of_torch(module, (torch.zeros(32, 512),), {}, "wide")
     slowest = found.layers[0]
     assert (slowest.name, slowest.kind, slowest.lever) == ("1", "Linear", "quantisation")
     assert slowest.calls == pytest.approx(1.0)
     assert {each.name for each in found.layers} == {"(the model itself)", "0", "1", "2", "2.0"}
     assert found.operators[0].name == "aten::addmm"
     assert found.addressed("quantisation") > 0.5
-    assert found.inputs == "#0 float32 [4, 512]"
+    assert found.inputs == "#0 float32 [32, 512]"
     assert found.device is None
     assert found.device_note == "not here: no CUDA device" or torch.cuda.is_available()
 

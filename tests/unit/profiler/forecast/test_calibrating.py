@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from tailcut.report.profile.levers import trust
 pytestmark = pytest.mark.slow
 
 
+@cache
 def beside_a_database(share: float, *, beside: bool = True) -> tuple[State, State, Calibration]:
     """Queries of 6 ms, of which a database on the service's only core computes a share; before and after."""
     recording = pilot()

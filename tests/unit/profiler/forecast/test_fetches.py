@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 _MS = 1_000_000
 
 
-few_requests = profile_sample.few_requests(800, 400)
+few_requests = profile_sample.few_requests(500, 250)
 
 
 def recorded(requests: list[Request], rate: float) -> Recording:
@@ -150,6 +150,7 @@ def test_fetches_one_after_the_other_still_win_by_it() -> None:
     assert found.p95_ms == pytest.approx(12.0, abs=1.5)
 
 
+@pytest.mark.whole
 def test_a_fetch_beside_a_model_is_beside_no_other_fetch() -> None:
     """What is fetched after it goes out one by one, whatever the request does beside the first: at once, they win."""
     recording = beside_a_model((2.0, 2.0, 2.0, 2.0))

@@ -29,7 +29,7 @@ _MS = 1_000_000
 _LOCK = "threading.Lock of app.py:5"
 
 
-few_requests = profile_sample.few_requests(800, 400)
+few_requests = profile_sample.few_requests(500, 250)
 
 
 def locked(
@@ -209,7 +209,10 @@ def test_a_lock_is_a_models_whatever_made_that_quicker_before() -> None:
             assert not any(part.held for job in after.work.jobs for part in job)
 
 
-@pytest.mark.parametrize(("label", "inside"), [("psycopg_pool", Stage.SQL), ("asyncio.Semaphore", Stage.HTTP)])
+@pytest.mark.parametrize(
+    ("label", "inside"),
+    [("psycopg_pool", Stage.SQL), pytest.param("asyncio.Semaphore", Stage.HTTP, marks=pytest.mark.whole)],
+)
 def test_how_many_a_pool_has_is_seen_by_who_waits(label: str, inside: Stage) -> None:
     """Four of it, held for 8 ms: 500 a second are all."""
     recording = locked(rate=450.0, at_once=4, label=label, inside=inside, count=2000)

@@ -27,7 +27,7 @@ _MS = 1_000_000
 _EXECUTOR = "executor of app.py:5"
 
 
-few_requests = profile_sample.few_requests(800, 400)
+few_requests = profile_sample.few_requests(500, 250)
 
 
 def awaiting(parts: list[tuple[Stage, int, float]], rate: float = 120.0, count: int = 300) -> Work:
@@ -191,6 +191,7 @@ def test_an_executors_threads_are_none_of_the_pools() -> None:
             assert held[-1 - len(wanted)][0] is At.NOWHERE
 
 
+@pytest.mark.whole
 def test_who_waits_in_a_thread_for_an_executor_waits_for_no_other_thread() -> None:
     """A future's result: what nobody knows of threads is no doubt there; where the executor is not played, it is."""
     assert not advice(executing(80.0, handler=7)).doubts

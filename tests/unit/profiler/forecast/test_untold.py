@@ -97,7 +97,7 @@ def state_of(recorded: Recording) -> State:
     return calibrate(begin(read_work(recorded, attribute(recorded)), Known(cores=cores)))[0]
 
 
-@pytest.mark.parametrize(("cores", "cpu_ms"), [(8, 80.9), (2, 20.9)])
+@pytest.mark.parametrize(("cores", "cpu_ms"), [pytest.param(8, 80.9, marks=pytest.mark.whole), (2, 20.9)])
 def test_a_models_other_threads_are_no_interpreters_time(cores: int, cpu_ms: float) -> None:
     """They compute while it is waited for: it takes as long as was measured, and its cores are taken."""
     recorded = recording(cpu_ms=cpu_ms, cores=cores, model_ms=10.0)

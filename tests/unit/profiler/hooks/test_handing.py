@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.background import BackgroundTask, BackgroundTasks
+from tests.unit.profiler import profile_sample
 
 from tailcut.profiler.attribution.background import Background, left_behind
 from tailcut.profiler.forecast.queueing import play
@@ -34,6 +35,8 @@ from tailcut.profiler.recording.tracing import Trace, add_span, tracer
 from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
 
 pytestmark = pytest.mark.slow
+
+few_requests = profile_sample.few_requests(800, 400)
 
 MS = 1_000_000
 
@@ -252,7 +255,7 @@ def test_a_pool_of_one_worker_ends_the_capacity_and_the_interpreter_does_not() -
     assert lever.bound_p95_ms < 6.0 < found.now.p95_ms
 
 
-@pytest.mark.parametrize("where", ["loop", "thread", "process"])
+@pytest.mark.parametrize("where", ["loop", pytest.param("thread", marks=pytest.mark.whole), "process"])
 def test_work_after_the_reply_counts_in_the_capacity(where: str) -> None:
     """10 ms after each reply: a core's worth of 83 a second on the interpreter, of 2 cores beside it."""
     found = advised(handed(late_ms=10.0, where=where))

@@ -12,6 +12,7 @@ from tests.unit.profiler.levers import test_levers as levers
 
 from tailcut.profiler.forecast import forecast
 from tailcut.profiler.hooks import estimators, models
+from tailcut.profiler.levers import advice as advices
 from tailcut.profiler.levers.advice import advise
 from tailcut.profiler.levers.assumptions import know
 from tailcut.profiler.recording.model_libraries import ModelLibraries
@@ -21,6 +22,7 @@ from tailcut.profiler.records import Pilot, Recording, Span, Stage, decode_recor
 pytestmark = pytest.mark.slow
 
 _TORCH = "torch.nn.modules.module"
+OWN_RUNTIME = "not worth it: the model already runs on its own runtime"
 _ONNX = "onnxruntime.capi.onnxruntime_inference_collection"
 
 
@@ -147,9 +149,9 @@ def recorded(label: str, library: str) -> Recording:
 @pytest.mark.parametrize(
     ("label", "library", "reason"),
     [
-        ("CompiledModel", "openvino", "not worth it: the model already runs on its own runtime"),
-        ("model.ort", "onnxruntime", "not worth it: the model already runs on its own runtime"),
-        ("XGBClassifier.predict", "xgboost", "not worth it: the model already runs on its own runtime"),
+        pytest.param("CompiledModel", "openvino", OWN_RUNTIME, marks=pytest.mark.whole),
+        pytest.param("model.ort", "onnxruntime", OWN_RUNTIME, marks=pytest.mark.whole),
+        ("XGBClassifier.predict", "xgboost", OWN_RUNTIME),
         ("Functional", "keras", "not known: what leaving keras wins; `tailcut build` measures it"),
         ("Thing.predict", "", "not known: the runtime that the model runs on; `tailcut build` measures it"),
     ],
@@ -157,8 +159,9 @@ def recorded(label: str, library: str) -> Recording:
 def test_a_runtime_is_foretold_to_win_only_where_it_is_known_what(
     label: str, library: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forecast, "REQUESTS", 800)
-    monkeypatch.setattr(forecast, "_CAPACITY_REQUESTS", 300)
+    monkeypatch.setattr(forecast, "REQUESTS", 400)
+    monkeypatch.setattr(forecast, "_CAPACITY_REQUESTS", 150)
+    monkeypatch.setattr(advices, "LEVERS", ("runtime",))
     recording = recorded(label, library)
     known = know(recording, (), None, recording.rate)
     assert known.family == library

@@ -31,7 +31,7 @@ from tailcut.report.profile.words import bottleneck
 
 pytestmark = pytest.mark.slow
 
-few_requests = profile_sample.few_requests(800, 300)
+few_requests = profile_sample.few_requests(400, 150)
 
 _MS = 1_000_000
 _COUNT = 400
@@ -75,6 +75,7 @@ def test_what_is_written_is_not_sent_at_once() -> None:
     assert pull(before, "concurrent I/O").work.jobs == before.work.jobs
 
 
+@pytest.mark.whole
 def test_one_in_a_thousand_that_writes_forbids_no_cache() -> None:
     requests = pilot().requests
     writer = asking(msgspec.structs.replace(pilot(), requests=requests[:1]), "DELETE FROM b").requests

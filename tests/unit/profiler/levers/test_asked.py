@@ -32,7 +32,7 @@ from tailcut.profiler.records import Recording, Stage
 
 pytestmark = pytest.mark.slow
 
-few_requests = profile_sample.few_requests(800, 300)
+few_requests = profile_sample.few_requests(400, 150)
 
 _RATE = 50.0
 _USERS = 10

@@ -28,6 +28,7 @@ from tailcut.profiler.forecast.work import read_work
 from tailcut.profiler.hooks import models
 from tailcut.profiler.layers import child
 from tailcut.profiler.layers import torch as layers_torch
+from tailcut.profiler.levers import advice as advices
 from tailcut.profiler.levers.gpu import batch_on_gpu
 from tailcut.profiler.levers.levers import begin, pull
 from tailcut.profiler.levers.priors import Prior
@@ -202,7 +203,8 @@ def recorded(library: str, **changed: Any) -> Recording:
     return msgspec.structs.replace(recording, pilot=pilots, **changed)
 
 
-def test_int8_is_for_the_processor() -> None:
+def test_int8_is_for_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advices, "LEVERS", ("INT8",))
     there = {one.lever: one for one in advice(recorded(TORCH_ON_GPU)).levers}["INT8"]
     assert there.reason.startswith("not worth it: INT8 variants are for the processor")
     found = {one.lever: one for one in advice(recorded("torch")).levers}["INT8"]
@@ -239,7 +241,10 @@ def levers_of(*layers: ModelLayers) -> dict[str, Any]:
     return {one.lever: one for one in advice(recorded(TORCH_ON_GPU, layers=layers)).levers}
 
 
-def test_a_graph_leaves_out_the_gaps_between_kernels_and_what_lower_precision_wins_is_not_guessed() -> None:
+def test_a_graph_leaves_out_the_gaps_between_kernels_and_what_lower_precision_wins_is_not_guessed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(advices, "LEVERS", ("runtime",))
     waiting = levers_of(on_gpu(0.88, 0.072))["runtime"]
     assert waiting.p95_ms < 5.0  # of 20 ms
     assert any("kernels are 0.072 of a run's 0.88 ms" in one for one in waiting.basis)
@@ -296,9 +301,11 @@ def test_inputs_are_made_where_the_module_is_and_in_its_half_precision() -> None
 
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")
-def test_a_variant_in_half_precision_has_the_layers_of_that(tmp_path: Path) -> None:
+def test_a_variant_in_half_precision_has_the_layers_of_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from tests.models import tabular
+
+    monkeypatch.setattr(layers_torch, "_BUDGET_S", 0.05)
 
     torch.save(tabular.tabular().state_dict(), tmp_path / "m.pt")
     inputs = (Tensor(name="numeric", shape=(-1, 6)), Tensor(name="categorical", datatype="INT64", shape=(-1, 2)))

@@ -210,6 +210,7 @@ def test_more_executors_have_no_more_cores_than_the_machine() -> None:
         assert forecast(more, 260.0).p95_ms > 200.0
 
 
+@pytest.mark.whole
 def test_at_best_a_feature_cache_has_the_features_that_code_computes() -> None:
     """20 ms of Python beside 1 ms of SQL: what it is of them cannot be told, but it may be all."""
     found = {one.lever: one for one in advice(pilot(sql_ms=1.0, code_ms=20.0, rate=20.0)).levers}["feature cache"]
@@ -319,6 +320,7 @@ def test_the_slo_is_met_already() -> None:
     assert reasons(found)["runtime"].startswith("not needed: the SLO is met")
 
 
+@pytest.mark.whole
 def test_a_model_that_is_a_trifle() -> None:
     """Below 3 % of the time, though INT8 and another runtime make it twice as quick; and one of a quarter."""
     known = Known(feature_hits={0: 0.0}, prediction_hits={0: False})
@@ -338,6 +340,7 @@ def test_requests_that_are_batches_already() -> None:
     assert reasons(found)["batching"] == "not worth it: requests are already batches: 50 rows each"
 
 
+@pytest.mark.whole
 def test_rows_with_columns_that_change_are_no_batches() -> None:
     """Forty of three hundred names each: few of them, over and over; of things to ask about there are always others."""
     draw, payloads = np.random.default_rng(0), []
@@ -370,6 +373,7 @@ def test_priors_say_that_they_are_priors() -> None:
     assert int8_prior(0.5).mid == 1.0
 
 
+@pytest.mark.whole
 def test_what_the_path_takes_here_goes_before_what_it_takes_elsewhere() -> None:
     """A recording that measured it says so, and the serving path is estimated with it."""
     plain = pilot()
@@ -490,6 +494,7 @@ def test_what_hits_leave_over_comes_seldom_and_takes_more_of_a_core() -> None:
     assert any(part.stage is Stage.MODEL and part.cpu_ns for job in after for part in job)
 
 
+@pytest.mark.whole
 def test_a_feature_cache_is_not_told_to_fetch_little_where_queries_take_most() -> None:
     """Little repeats, so that it wins little; large code is the reason only where it is more than what is fetched."""
     fetching, computing = (
