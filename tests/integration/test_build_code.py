@@ -33,8 +33,7 @@ source = "tests.models.holdouts:linear"
 budget = {{ auc = 0.000001 }}
 [build]
 recipes = ["onnx"]
-rounds = 6
-round = "200ms"
+rounds = 0
 [serve]
 follow = "100ms"
 """

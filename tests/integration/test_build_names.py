@@ -48,8 +48,7 @@ source = "nb_model:holdout"
 budget = { mae = 0.01 }
 [build]
 recipes = ["onnx"]
-rounds = 6
-round = "200ms"
+rounds = 0
 """
 
 

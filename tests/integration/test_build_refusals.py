@@ -21,7 +21,7 @@ from tailcut.errors import ArtifactError
 from tailcut.manifest import load
 from tailcut.registry import Registry
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("warm_builds")]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,11 +37,19 @@ source = "cases:good"
 budget = { accuracy = 0.01 }
 [build]
 recipes = ["onnx"]
-rounds = 6
+rounds = 0
 round = "200ms"
+[slo]
+p95 = "1s"
+rate = 50
 [server]
 host = "203.0.113.7"  # no address of this machine: a build asks over the loopback
 """
+
+LAST_STEP = "race"
+"""Of a build without load."""
+
+WITH_LOAD = ["--set", "build.rounds=6"]
 
 UNSERVED = """
 import sys
@@ -112,7 +120,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "tailcut.toml").write_text(MANIFEST)
     (made / "cases.py").write_text(CASES)
     (made / "rows.csv").write_text("a,b,c,d,late\n" + "1,2,3,4,1\n" * 20)
-    assert run(["build", "-m", str(made)]) == 0
+    assert run(["build", "-m", str(made), *WITH_LOAD]) == 0
     assert listing(made)
     return made
 
@@ -231,7 +239,7 @@ def test_a_model_that_cannot_be_exported_names_the_operator_and_is_not_kept(
 
 def test_a_model_that_cannot_be_served_is_not_kept(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "unserved.py").write_text(UNSERVED)
-    code, said = refused(folder, capfd, "--set", "model.preprocess=unserved:hook")
+    code, said = refused(folder, capfd, "--set", "model.preprocess=unserved:hook", *WITH_LOAD)
     assert code == 1
     assert "no variant could be judged under load; onnx not measured under load" in said
     assert "RuntimeError: there is no serving here" in said
@@ -258,7 +266,7 @@ def test_a_source_that_changes_meanwhile_is_not_kept(folder: Path, restored: Pat
     before = listing(folder)
 
     def change(event: Event) -> None:
-        if event.step == "load" and event.state == "done":
+        if event.step == LAST_STEP and event.state == "done":
             graphs.linear(restored, seed=1)
 
     with pytest.raises(ArtifactError, match=r"model\.onnx changed during the build") as error:
@@ -275,7 +283,7 @@ def test_a_full_disk_leaves_the_registry_as_it_was(folder: Path, restored: Path)
     graphs.linear(restored, seed=2, hidden=2048)
 
     def fill(event: Event) -> None:
-        if event.step == "load" and event.state == "done":
+        if event.step == LAST_STEP and event.state == "done":
             resource.setrlimit(resource.RLIMIT_FSIZE, (16384, limits[1]))
 
     try:

@@ -38,8 +38,7 @@ source = "tests.integration.test_drift:holdout"
 budget = {{ mae = 0.1 }}
 [build]
 recipes = ["onnx"]
-rounds = 6
-round = "200ms"
+rounds = 0
 [drift]
 window = "1s"
 [features]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +187,14 @@ def test_bfloat16_takes_and_gives_the_manifests_datatypes(cnn: model.Cnn, base: 
         assert 1e-6 < error < 0.3
 
 
-def test_compiled_for_its_buckets_it_answers_as_before_and_never_compiles_again(cnn: model.Cnn, base: Made) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.whole)])
+def test_compiled_for_its_buckets_it_answers_as_before_and_never_compiles_again(
+    cnn: model.Cnn, base: Made, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from torch._dynamo.utils import counters
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    torch.compiler.reset()
 
     counters.clear()
     runtime = PlacedTorch(

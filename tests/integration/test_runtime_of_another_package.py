@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,18 +72,17 @@ broken = no_such_module:RECIPE
 """
 
 
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a deployment, beside another one where the package is installed."""
-    packages, folder = tmp_path / "packages", tmp_path / "deployment"
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a deployment, which is built, beside another one where the package is installed."""
+    base = tmp_path_factory.mktemp("mirror")
+    packages, folder = base / "packages", base / "deployment"
     information = packages / "mirror_package-1.5.dist-info"
     information.mkdir(parents=True)
     folder.mkdir()
     (packages / "mirror_package.py").write_text(PACKAGE)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mirror-package\nVersion: 1.5\n")
     (information / "entry_points.txt").write_text(ENTRY_POINTS)
-    monkeypatch.setenv("PYTHONPATH", str(packages), prepend=os.pathsep)
-    monkeypatch.setenv("MIRROR_LOG", str(tmp_path / "ran"))
     graphs.linear(folder / "model.onnx", width=64, hidden=128, seed=6)
     for name, text in (("hooks.py", "import numpy as np\ndef preprocess(rows):\n"), ("scaling.py", "F = 1\n")):
         (folder / name).write_text(text)
@@ -91,14 +91,30 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "def preprocess(rows): return {'x': np.array([[row['a']] * 64 for row in rows], np.float32)}\n"
     )
     (folder / "tailcut.toml").write_text(MANIFEST.replace('recipes = ["onnx"]', 'recipes = ["mirror"]'))
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        use(base, patch)
+        tailcut(folder, "build")
+    return base
+
+
+def use(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes that start from now on find the package."""
+    monkeypatch.setenv("PYTHONPATH", str(base / "packages"), prepend=os.pathsep)
+    monkeypatch.setenv("MIRROR_LOG", str(base / "ran"))
+
+
+@pytest.fixture
+def installed(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the deployment's folder, beside a copy of the package."""
+    base = shutil.copytree(built, tmp_path / "copy")
+    use(base, monkeypatch)
+    return base / "deployment"
 
 
 def test_it_is_built_for_and_served(installed: Path) -> None:
     listed = tailcut(installed, "build", "--list")
     assert "the same file behind a runtime of another package" in listed
     assert "registered as 'no_such_module:RECIPE', which cannot be imported" in " ".join(listed.split())
-    tailcut(installed, "build")
     variant = Registry(installed / ".tailcut" / "registry").version("linear").variants["mirror"]
     assert variant.runtime == "mirror"
     assert variant.keys is not None
@@ -117,7 +133,6 @@ def test_it_is_built_for_and_served(installed: Path) -> None:
 
 def test_a_registration_that_cannot_be_imported_is_told_where_its_variant_is_opened(installed: Path) -> None:
     """And nowhere else: the registry lists the version, and its other variants are served."""
-    tailcut(installed, "build")
     (installed.parent / "packages" / "mirror_package.py").write_text("raise RuntimeError('no engine')\n")
     assert "mirror" in tailcut(installed, "registry", "list")
     said = tailcut(installed, "check", "--variant", "mirror", code=3)
@@ -127,7 +142,6 @@ def test_a_registration_that_cannot_be_imported_is_told_where_its_variant_is_ope
 
 
 def test_another_version_of_its_package_is_refused(installed: Path) -> None:
-    tailcut(installed, "build")
     information = installed.parent / "packages" / "mirror_package-1.5.dist-info"
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mirror-package\nVersion: 1.6\n")
     said = tailcut(installed, "check", "--variant", "mirror", code=3)
