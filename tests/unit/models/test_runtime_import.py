@@ -27,7 +27,7 @@ def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_no_garbage_is_collected_while_a_library_comes_in_nor_its_modules_looked_at_later(heavy: Path) -> None:
-    heavy.write_text("import gc\nCOLLECTED = gc.isenabled()\nTHINGS = [{} for _ in range(10_000)]\n")
+    heavy.write_text("import gc\nCOLLECTED = gc.isenabled()\nTHINGS = [[] for _ in range(10_000)]\n")
     frozen = gc.get_freeze_count()
     bring_in("heavy")
     assert not sys.modules["heavy"].COLLECTED

@@ -31,7 +31,7 @@ ttl = "1h"
 KNOWN = """
 def known(keys, context):
     if any(text == "away" for (text,) in keys):
-        raise OSError("away")
+        raise ValueError("away")
     return [None if text.startswith("unknown") else {"known": 1} for (text,) in keys]
 """
 
