@@ -31,8 +31,6 @@ from tailcut.observe.history import History
 from tailcut.observe.path_metrics import FEATURE_SOURCE_SECONDS as SOURCE_SECONDS
 from tailcut.transport.asgi import ASGIApplication
 
-pytestmark = pytest.mark.quiet
-
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 FAILING = """
 def values(keys, context):

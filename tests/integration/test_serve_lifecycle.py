@@ -14,7 +14,7 @@ import pytest
 from tests.app_kit import INFER, samples, save_model
 from tests.integration.serving import Served, as_bytes, connected
 
-pytestmark = [pytest.mark.integration, pytest.mark.quiet]
+pytestmark = pytest.mark.integration
 
 PREPROCESS = "model.preprocess=life_hooks:preprocess"
 READ_PIPE = "open({pipe!r}).read()  # waits until the test opens the other end"
@@ -41,6 +41,7 @@ def values(keys, context):
     return [{{"value": 1.0}} for _ in keys]
 """
 ROWS = {"rows": [{"id": 1, "value": 2}]}
+DRAIN_S = 1.0
 
 
 def pipe(directory: Path) -> Path:
@@ -136,7 +137,7 @@ def test_sigterm_under_load_loses_no_request(tmp_path: Path, told: Callable[[Ser
         draining = asyncio.Event()
         clients = [Polling() for _ in range(12)]
         tasks = [asyncio.create_task(client.run(server.port, draining)) for client in clients]
-        while min(client.answered for client in clients) < 50:
+        while min(client.answered for client in clients) < 20:
             assert not any(task.done() for task in tasks)
             await asyncio.sleep(0)
         worker = server.worker_pid
@@ -154,10 +155,10 @@ def test_sigterm_under_load_loses_no_request(tmp_path: Path, told: Callable[[Ser
             assert (await late.ask(as_bytes()))[0] == 200, "still served while it drains"
         assert await asyncio.to_thread(server.wait) == 0
         took_s = time.monotonic() - sent_s
-        assert 1.5 <= took_s < 8
+        assert DRAIN_S <= took_s < 20, "it ends when it has drained, not when it would be killed"
         assert not _runs(worker)
 
-    settings = ["server.drain=1.5s", "server.kill=8s", "batching.max_queue_rows=1024"]
+    settings = [f"server.drain={DRAIN_S}s", "server.kill=30s", "batching.max_queue_rows=1024"]
     with Served(tmp_path, settings=settings) as server:
         asyncio.run(main(server))
         assert "Traceback" not in server.log
@@ -238,7 +239,7 @@ def test_a_model_that_hangs_is_killed_in_time(tmp_path: Path) -> None:
             server.signal()
             sent_s = time.monotonic()
             await asyncio.to_thread(server.wait, 15)
-            assert 0.5 <= time.monotonic() - sent_s < 6
+            assert 0.5 <= time.monotonic() - sent_s < 12
             assert not _runs(worker)
 
     with Served(tmp_path, settings=[PREPROCESS, "server.drain=0.5s", "server.kill=2s"]) as server:
@@ -269,7 +270,7 @@ def test_a_server_whose_supervisor_is_killed_gives_the_port_up(tmp_path: Path) -
 def test_a_signal_before_it_is_ready_stops_it_cleanly(tmp_path: Path) -> None:
     gate = pipe(tmp_path)
     (tmp_path / "life_hooks.py").write_text(READ_PIPE.format(pipe=str(gate)) + "\n" + COLUMNS)
-    settings = [PREPROCESS, "server.drain=0.2s", "server.kill=3s"]
+    settings = [PREPROCESS, "server.drain=0.2s", "server.kill=1s", "slo.timeout=500ms"]
     with Served(tmp_path, settings=settings, wait=False) as server:
         server.wait_until(lambda: server.has_worker)
         server.signal()

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.models import graphs
+from tests.scale import sized
 
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
 from tailcut.profiler.deployments import measure
 
-pytestmark = [pytest.mark.integration, pytest.mark.quiet]
+pytestmark = pytest.mark.integration
 
 MANIFEST = """
 name = "known"
@@ -80,12 +81,14 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     graphs.linear(tmp_path / "model.onnx")
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
     (tmp_path / "known_hooks.py").write_text(HOOKS)
-    monkeypatch.setattr(measure, "_REQUESTS", 200)
-    monkeypatch.setattr(measure, "_SHORTEST_S", 2.0)
-    monkeypatch.setattr(measure, "_WARMUP_S", 1.0)
+    monkeypatch.setattr(measure, "_REQUESTS", sized(100, 200))
+    monkeypatch.setattr(measure, "_SHORTEST_S", sized(1.0, 2.0))
+    monkeypatch.setattr(measure, "_WARMUP_S", sized(0.3, 1.0))
+    monkeypatch.setattr(measure, "_PROBE_S", sized(1.0, 2.0))
     return tmp_path
 
 
+@pytest.mark.quiet
 def test_features_hooks_and_executor_are_measured_and_simulated(
     deployed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

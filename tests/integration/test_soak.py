@@ -1,4 +1,7 @@
-"""Half a minute at 70 % of capacity: neither memory nor files grow. The half hour of it is ``benchmarks.soak``."""
+"""Some seconds at 70 % of capacity: neither memory nor files grow.
+
+``make test-all`` takes half a minute, and ``benchmarks.soak`` half an hour.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import pytest
 from tests.app_kit import FEATURES, GOOD, INFER
 from tests.integration.faults.kit import executors, open_files
 from tests.integration.serving import HOST, Served, as_bytes, connected
+from tests.scale import sized
 
 from tailcut.load import LoadPlan, measure
 
@@ -21,11 +25,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 SHARE = 0.7
 CLIENTS = 8
-LEGS, LEG_S, WARM = 8, 3.0, 3
-REST_S = 0.5
+LEGS, LEG_S, WARM = 8, sized(0.7, 3.0), 3
+REST_S = sized(0.2, 0.5)
 """After a leg, for the server to see that its clients are gone."""
 GROWTH = 0.02
-"""Of the memory after the warm-up: some two megabytes, where some tens of thousands of requests come."""
+"""Of the memory after the warm-up: some two megabytes, where thousands of requests come."""
 
 
 async def capacity(port: int, seconds: float) -> float:
@@ -58,7 +62,7 @@ def test_memory_and_files_do_not_grow(tmp_path: Path, kind: str) -> None:
     bodies.write_text(json.dumps(GOOD) + "\n")
     settings = (f"pool.executor={kind}", "pool.executors=1", "slo.timeout=5s")
     with Served(tmp_path, FEATURES, settings=settings) as server:
-        rate = SHARE * asyncio.run(capacity(server.port, 2.0))
+        rate = SHARE * asyncio.run(capacity(server.port, sized(1.0, 2.0)))
         held: list[int] = []
         files: list[int] = []
         for leg in range(LEGS):

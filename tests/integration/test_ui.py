@@ -260,6 +260,7 @@ def _compare_process(shown: dict[str, tuple[str, str]], window_s: float, metrics
     assert 0 < float(shown["process.started_s"][0]) < 600
 
 
+@pytest.mark.quiet
 def test_the_first_figures_of_twenty_models_are_painted_within_a_second(
     tmp_path: Path, tab: Callable[[], Page]
 ) -> None:

@@ -1,6 +1,6 @@
-"""Ten times the capacity, half a minute: the server answers what it can, refuses the rest by name, and holds nothing.
+"""Ten times the capacity: the server answers what it can, refuses the rest by name, and holds nothing.
 
-Beside other servers that is a benchmark.
+For seconds, and for half a minute in ``make test-all``. Beside other servers that is a benchmark.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import pytest
 from tests.app_kit import MANIFEST
 from tests.integration.faults.kit import counted, open_files, outcomes, save_slow, until
 from tests.integration.serving import Served, Wire, as_bytes, connected
+from tests.scale import sized
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 ROW = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 REQUEST = as_bytes(ROW)
@@ -26,7 +27,7 @@ APART, APART_S = 8, 0.005
 """One client in so many sends its body so long after the head: it may be refused before."""
 STEPS = 400
 CLIENTS = 128
-OVERLOAD_S = 30.0
+OVERLOAD_S = sized(5.0, 30.0)
 TIMES = 10
 BUSY, ROWS = "tailcut_batch_seconds_sum", "tailcut_batch_rows_sum"
 UNREAD = b"overload: the queue is too long for the SLO's limit of 50 ms"

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psycopg
 import pytest
 import redis
 from tests.integration.faults.kit import children, counted, outcomes, paused, until
-from tests.integration.servers import PostgresServer, RedisServer, postgres_server, redis_server
+from tests.integration.servers import PostgresServer, RedisServer, redis_server
 from tests.integration.serving import Served, Wire, as_bytes, connected
+from tests.integration.sql_kit import Postgres, postgres_database
 
 pytestmark = pytest.mark.integration
 
@@ -98,12 +98,11 @@ def test_without_redis_every_request_is_answered_and_it_is_used_again_when_it_is
 
 
 @pytest.fixture(scope="module")
-def database() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        with psycopg.connect(server.url) as connection:
-            connection.execute("CREATE TABLE numbers(id bigint PRIMARY KEY, value float8)")
-            connection.execute("INSERT INTO numbers SELECT id, 10 * id FROM generate_series(1, 100) AS id")
-        yield server
+def database(postgres: PostgresServer) -> Iterator[Postgres]:
+    with postgres_database(postgres, "stores") as found:
+        found.run("CREATE TABLE numbers(id bigint PRIMARY KEY, value float8)")
+        found.run("INSERT INTO numbers SELECT id, 10 * id FROM generate_series(1, 100) AS id")
+        yield found
 
 
 @contextmanager
@@ -124,7 +123,7 @@ def paused_postgres(server: PostgresServer) -> Iterator[None]:
 
 @pytest.mark.parametrize("away", [stopped_postgres, paused_postgres])
 def test_without_postgresql_values_grow_stale_then_requests_fail_by_name_until_it_is_back(
-    tmp_path: Path, database: PostgresServer, away: object
+    tmp_path: Path, postgres: PostgresServer, database: Postgres, away: object
 ) -> None:
     assert callable(away)
 
@@ -132,7 +131,7 @@ def test_without_postgresql_values_grow_stale_then_requests_fail_by_name_until_i
         async with connected(server.port) as wire:
             assert await ask(wire, 1) == (200, "off")
             seen = set()
-            with away(database):
+            with away(postgres):
                 async with asyncio.timeout(20):
                     while not any(status == 503 for status, _ in seen):
                         seen.add(await ask(wire, 1))
