@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +98,23 @@ def test_no_step_sees_what_the_users_code_of_another_imported_or_drew(step_runne
     assert seen == [20, 20, 20]
     drawn = {run(step_runner, "tests.models.holdouts:of_chance", tmp_path)["sha256"] for _ in range(3)}
     assert len(drawn) == 3
+
+
+def test_what_the_warm_process_imports_starts_no_threads() -> None:
+    """OpenBLAS and jemalloc end theirs before a fork and start them anew after it; here they are turned off."""
+    code = "\n".join(
+        [
+            "import importlib, os",
+            "from tailcut.builder.worker import LIBRARIES",
+            "from tailcut.models.runtimes.telemetry import keep_off",
+            "keep_off()",
+            "for name in LIBRARIES:",
+            "    importlib.import_module(name)",
+            "    assert len(os.listdir('/proc/self/task')) == 1, name",
+        ]
+    )
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+    subprocess.run([sys.executable, "-c", code], env=environment, timeout=120, check=True)
 
 
 def test_memory_that_the_warm_process_holds_is_no_steps(tmp_path: Path) -> None:

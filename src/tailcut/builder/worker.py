@@ -4,8 +4,9 @@ Tasks come through stdin, a JSON line each; reports go to the file descriptor th
 reports its ``Started``, does the step, writes the outcome to a file and ends; the warm process reports its exit code.
 What the user's code and the libraries print goes to the step's log.
 
-Only libraries are imported here, never user code. None of ``LIBRARIES`` starts threads that a fork misses: OpenBLAS and
-jemalloc restart theirs after a fork, and OpenMP starts none before the first parallel loop (pthread_atfork(3)).
+Only libraries are imported here, never user code, and only those that start no threads, which a fork would lack:
+OpenBLAS and jemalloc start theirs anew after a fork (pthread_atfork(3)), and OpenMP starts none before the first
+parallel loop. openvino's telemetry starts one.
 """
 
 from __future__ import annotations
@@ -47,8 +48,6 @@ LIBRARIES = (
     "onnxmltools",
     "lightgbm",
     "xgboost",
-    "openvino",
-    "nncf",
     "tokenizers",
     "transformers",
     "sentence_transformers",
