@@ -7,6 +7,7 @@ import math
 import shutil
 import subprocess
 import sys
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -44,12 +45,22 @@ def prometheus(folder: Path, target: int) -> Iterator[int]:
         yield port
 
 
-def ask(port: int, query: str) -> list[dict[str, Any]]:
-    text = urllib.parse.urlencode({"query": query})
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{text}", timeout=10) as reply:
+def read(port: int, path: str) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=10) as reply:
         found = json.load(reply)
     assert found["status"] == "success", found
-    return list(found["data"]["result"])
+    return found["data"]
+
+
+def ask(port: int, query: str) -> list[dict[str, Any]]:
+    return list(read(port, f"query?{urllib.parse.urlencode({'query': query})}")["result"])
+
+
+def scrapes(port: int) -> bool:
+    """Whether a Prometheus has scraped its target; it does not look for any in its first five seconds."""
+    time.sleep(0.05)  # between two looks
+    found = read(port, "targets")
+    return any(each["health"] == "up" for each in found["activeTargets"])
 
 
 def queries(folder: Path) -> Iterator[tuple[str, str]]:
@@ -72,6 +83,7 @@ def test_every_panel_shows_figures_of_a_served_model(tmp_path: Path) -> None:
             found = ask(port, query)
             return bool(found) and all(math.isfinite(float(each["value"][1])) for each in found)
 
+        block_until(partial(scrapes, port))
         seen = set()
         for title, query in queries(tmp_path):
             seen.add(title)

@@ -143,7 +143,7 @@ def answer(inputs):
     return found
 
 seating.open_runtime = lambda *_, **__: StubRuntime(answer)
-settings = [f"server.port={sys.argv[2]}", f"server.grpc_port={sys.argv[3]}", 'slo.timeout="10s"']
+settings = [f"server.port={sys.argv[2]}", f"server.grpc_port={sys.argv[3]}", 'slo.timeout="10s"', "server.drain=0s"]
 sys.exit(serve(load_host([Path(sys.argv[1])], overrides=settings)))
 """
 

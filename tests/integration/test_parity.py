@@ -181,9 +181,14 @@ NAMED = {
     "missing debt is 0": ("debt", "0 where x is missing"),
     "notes in lower case": ("note", "x in lower case"),
 }
+STARTED = {"age and months swapped", "missing debt is 0"}
+"""Faults that ``make test`` plants in an application that is started, too, which takes longer than to ask a server."""
 
 
-@pytest.mark.parametrize("plant", NAMED)
+@pytest.mark.parametrize(
+    "plant",
+    [each if each in STARTED else pytest.param(each, marks=pytest.mark.whole) for each in NAMED],
+)
 def test_a_fault_of_an_application_is_named_from_its_models_inputs(folder: Path, plant: str) -> None:
     record, found = compared(folder, of_app(folder, BATCH, plant))
     assert not record.equal

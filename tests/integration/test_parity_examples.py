@@ -74,7 +74,7 @@ def test_flight_risk_answers_as_its_pilot_does(flights: tuple[str, ...]) -> None
     assert (found.inputs.columns, found.inputs.differing, found.inputs.problem) == (30, (), "")
 
 
-@pytest.mark.parametrize("feature", ["origin_waiting", "wind_speed"])
+@pytest.mark.parametrize("feature", [pytest.param("origin_waiting", marks=pytest.mark.whole), "wind_speed"])
 def test_an_off_by_one_in_the_pilot_is_named_and_nothing_else(
     flights: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, feature: str
 ) -> None:
@@ -96,6 +96,7 @@ def test_an_off_by_one_in_the_deployment_is_named_and_nothing_else(flights: tupl
     assert [(one.feature, one.change) for one in found.causes] == [("origin_next", "x - 1")]
 
 
+@pytest.mark.whole  # loads transformers in three processes, for the same path as above
 def test_minilm_embeds_as_its_pilot_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("minilm.model")
     from minilm.model import load as load_minilm

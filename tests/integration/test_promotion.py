@@ -15,6 +15,7 @@ import pytest
 from tests.app_kit import GOOD, samples
 from tests.integration.serving import Served, Wire, as_bytes
 from tests.promotion_kit import Promotions, deployment
+from tests.scale import sized
 
 pytestmark = pytest.mark.integration
 
@@ -229,6 +230,7 @@ def test_sigterm_in_the_middle_of_a_switch_loses_nothing_and_exits_with_0(tmp_pa
 
 def test_memory_does_not_grow_with_the_number_of_switches(tmp_path: Path) -> None:
     megabyte = 1 << 20
+    each = sized(8, 16)
     with served(tmp_path, size=4 * megabyte) as (server, promotions):  # 16 MiB of weights
         versions = [promotions.add(2.0, size=4 * megabyte), promotions.add(3.0, size=4 * megabyte)]
 
@@ -239,9 +241,9 @@ def test_memory_does_not_grow_with_the_number_of_switches(tmp_path: Path) -> Non
             server.wait_until(lambda: samples(server.metrics(), "tailcut_variants_retiring")[()] == 0)
             return server.worker_rss_bytes
 
-        # The allocator gives memory back late and by chance, in steps of two models' worth: one peak in sixteen says
+        # The allocator gives memory back late and by chance, in steps of two models' worth: one peak in a round says
         # nothing of what is kept, and where half of the time is spent below does: to some 25 MiB.
-        first, _, last = ([switch(number) for number in range(16)] for _ in range(3))
+        first, _, last = ([switch(number) for number in range(each)] for _ in range(3))
         grown_mib = (median(last) - median(first)) / megabyte
-        assert grown_mib < 96, "less than six of the models, of thirty-two that came and went"
-        assert switches(server)[("done",)] == 48
+        assert grown_mib < 96, "less than six of the models, of sixteen or more that came and went"
+        assert switches(server)[("done",)] == 3 * each

@@ -17,6 +17,7 @@ from tailcut.observe.request_log import Record, read_log
 
 pytestmark = pytest.mark.integration
 
+DRAIN = ("server.drain=50ms",)
 LOG = """
 [request_log]
 path = "{path}"
@@ -55,7 +56,7 @@ def test_a_log_is_replayed_to_the_routes_that_it_came_from(
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
-    with Served(first, FEATURES + LOG.format(path="requests", form=form)) as server:
+    with Served(first, FEATURES + LOG.format(path="requests", form=form), DRAIN) as server:
         ask(server)
         server.signal()
         assert server.wait() == 0
@@ -67,7 +68,7 @@ def test_a_log_is_replayed_to_the_routes_that_it_came_from(
     assert all(record.probability == 1 and record.total_ns and record.variant == "source" for record in records)
     assert records[3].timings_ns["features"] > 0
 
-    with Served(second, FEATURES + LOG.format(path="again", form="jsonl")) as server:
+    with Served(second, FEATURES + LOG.format(path="again", form="jsonl"), DRAIN) as server:
         assert (
             run(["load", f"http://127.0.0.1:{server.port}", "--replay", str(log), "--warmup", "0s", "--speed", "2"])
             == 0

@@ -49,6 +49,7 @@ def test_a_collector_receives_traces_over_http_and_grpc(tmp_path: Path) -> None:
     grpc_port = free_port()
     settings = [
         f"server.grpc_port={grpc_port}",
+        'server.drain="50ms"',
         'pool.executor="thread"',
         'batching.mode="fixed"',
         'batching.max_queue_delay="100ms"',
