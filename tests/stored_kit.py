@@ -1,15 +1,18 @@
 """Versions of a model in a registry without a whole build: its steps up to the variants, and no load.
 
-``python -m tests.stored_kit FOLDER NUMBER...`` trains a model for each number and adds it to the registry of FOLDER's
-manifest as a version with its source variant alone, which is promoted.
+``python -m tests.stored_kit FOLDER=NUMBERS...`` trains a model for each number (``m=1,2``) and adds it to the registry
+of FOLDER's manifest as a version with its source variant alone, which is promoted. Each folder has a process of its
+own, forked from one that has imported the libraries.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,7 +91,7 @@ def write_model(
         more: lines of the section "model".
         end: more sections.
     """
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     tensors = FRAME_TENSORS if frame else MATRIX_TENSORS
     manifest = MANIFEST.format(tensors=tensors, more=more, end=end, datatype=datatype)
     (folder / "tailcut.toml").write_text(manifest)
@@ -118,19 +121,35 @@ def environment(folder: Path, *without: str, crashing: str = "") -> dict[str, st
     return {**os.environ, "NO_COLOR": "1", "COLUMNS": "300", "PYTHONPATH": path.rstrip(os.pathsep)}
 
 
-def add_versions(folder: Path, *numbers: int, without: tuple[str, ...] = ()) -> list[str]:
+def add_versions(folder: Path, *numbers: int) -> list[str]:
     """Train a model for each number and add it to the registry, in a process of its own; return the versions' ids."""
+    add_all({folder: numbers})
+    return ids(folder)
+
+
+def ids(folder: Path) -> list[str]:
+    """Return the ids of the versions that were added last."""
+    return (folder / IDS).read_text().split()
+
+
+def add_all(numbers: Mapping[Path, tuple[int, ...]], *libraries: str) -> None:
+    """Train models and add them to the registries of several folders that have one parent.
+
+    Args:
+        numbers: of the models, by folder.
+        libraries: imported once for all folders.
+    """
+    tasks = [f"{folder}={','.join(map(str, each))}" for folder, each in numbers.items()]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.stored_kit", str(folder), *map(str, numbers)],
+        [sys.executable, "-m", "tests.stored_kit", *tasks, *libraries],
         cwd=ROOT,
-        env=environment(folder, *without),
+        env=environment(next(iter(numbers))),
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return (folder / IDS).read_text().split()
 
 
 def run_tailcut(folder: Path, *arguments: str, without: tuple[str, ...] = (), crashing: str = "") -> tuple[int, str]:
@@ -147,14 +166,29 @@ def run_tailcut(folder: Path, *arguments: str, without: tuple[str, ...] = (), cr
     return done.returncode, done.stdout + done.stderr
 
 
-def main(folder: Path, numbers: list[str]) -> None:
-    """Add a version for each number."""
-    ids = []
+def main(arguments: list[str]) -> int:
+    """Add versions to each folder; the exit code is that of the first that failed."""
+    tasks = [each.split("=") for each in arguments if "=" in each]
+    for library in arguments[len(tasks) :]:
+        importlib.import_module(library)
+    for folder, numbers in tasks:
+        child = os.fork()  # no library has started threads by then
+        if child == 0:
+            _add_each(Path(folder), numbers.split(","))
+            return 0
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code != 0:
+            return code
+    return 0
+
+
+def _add_each(folder: Path, numbers: list[str]) -> None:
+    added = []
     for number in numbers:
         (folder / "v").write_text(number)
         sys.modules.pop("my_model", None)
-        ids.append(_add(folder))
-    (folder / IDS).write_text(" ".join(ids))
+        added.append(_add(folder))
+    (folder / IDS).write_text(" ".join(added))
 
 
 def _add(folder: Path) -> str:
@@ -201,4 +235,4 @@ def _keep_expected(manifest: Manifest, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    sys.exit(main(sys.argv[1:]))

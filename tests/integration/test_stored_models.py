@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.integration.serving import Served
-from tests.stored_kit import EXPECTED, add_versions, run_tailcut, write_model
+from tests.scale import ALL
+from tests.stored_kit import EXPECTED, add_all, ids, run_tailcut, write_model
 
 from tailcut.manifest import load
 from tailcut.models.variant_loader import open_variant
@@ -81,6 +83,30 @@ def build():
 }
 
 
+LIBRARIES = ("lightgbm", "pandas", "skops.io", "sklearn.ensemble", "sklearn.pipeline", "xgboost")
+OWN_FOLDERS = [("own", "a class of a module"), ("trusted", "a function of a module")]
+if ALL:
+    OWN_FOLDERS += [("own", "a function of a module"), ("trusted", "a class of a module")]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each model, with two versions in its registry."""
+    base = tmp_path_factory.mktemp("stored")
+    folders = [write_model(base / kind, body, frame=frame) for kind, (frame, body) in STORED.items()]
+    for group, kind in OWN_FOLDERS:
+        imported, step, own = OWN_STEPS[kind]
+        more = TRUSTED.format(own=own) if group == "trusted" else ""
+        folders.append(write_model(base / group / kind, OWN.format(imported=imported, step=step), more=more))
+        (folders[-1] / "my_features.py").write_text(FEATURES)
+    add_all({folder: (1, 2) for folder in folders}, *LIBRARIES)
+    return base
+
+
+def copied(folder: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(folder, tmp_path / "m")
+
+
 def answers(folder: Path) -> np.ndarray:
     """Open what is promoted as serving does, and run the rows that the version's object answered."""
     manifest = load(folder / "tailcut.toml")
@@ -97,10 +123,9 @@ def rows_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", list(STORED))
-def test_a_retrained_model_rolls_back_to_the_stored_one(tmp_path: Path, kind: str) -> None:
-    frame, body = STORED[kind]
-    folder = write_model(tmp_path / "m", body, frame=frame)
-    first, second = add_versions(folder, 1, 2)
+def test_a_retrained_model_rolls_back_to_the_stored_one(stored: Path, tmp_path: Path, kind: str) -> None:
+    folder = copied(stored / kind, tmp_path)
+    first, second = ids(folder)
     assert first != second
     old, new = (np.load(folder / EXPECTED.format(version=version)) for version in (first, second))
     assert not np.array_equal(old, new)
@@ -109,16 +134,23 @@ def test_a_retrained_model_rolls_back_to_the_stored_one(tmp_path: Path, kind: st
     code, said = run_tailcut(folder, "registry", "rollback")
     assert (code, said.split()[-3:]) == (0, ["stored", first, "sklearn"])
     np.testing.assert_array_equal(answers(folder), old)
+
+
+@pytest.mark.parametrize(
+    "kind", [each if place == 0 else pytest.param(each, marks=pytest.mark.whole) for place, each in enumerate(STORED)]
+)
+def test_both_versions_are_whole_without_the_module(stored: Path, tmp_path: Path, kind: str) -> None:
+    folder = copied(stored / kind, tmp_path)
+    (folder / "my_model.py").unlink()
     code, said = run_tailcut(folder, "registry", "verify")
     assert code == 0, said
     assert [line.split()[3] for line in said.splitlines() if ": opened, " in line].count("sklearn") == 2
     assert "my_model" not in run_tailcut(folder, "registry", "list")[1]
 
 
-def test_a_stored_model_is_served_without_its_module(tmp_path: Path) -> None:
-    frame, body = STORED["one-hot encoder and LightGBM"]
-    folder = write_model(tmp_path / "m", body, frame=frame)
-    (version,) = add_versions(folder, 1)
+def test_a_stored_model_is_served_without_its_module(stored: Path, tmp_path: Path) -> None:
+    folder = copied(stored / "one-hot encoder and LightGBM", tmp_path)
+    version = ids(folder)[-1]
     (folder / "my_model.py").unlink()
     rows = rows_of(folder)
     with Served(folder, prepared=True) as served:
@@ -163,17 +195,18 @@ class Ratio(TransformerMixin, BaseEstimator):
 """
 
 
-@pytest.mark.parametrize("kind", list(OWN_STEPS))
-def test_a_step_of_ones_own_needs_live_code(tmp_path: Path, kind: str) -> None:
-    imported, step, own = OWN_STEPS[kind]
-    folder = write_model(tmp_path / "m", OWN.format(imported=imported, step=step))
-    (folder / "my_features.py").write_text(FEATURES)
-    (first,) = add_versions(folder, 1)
+TRUSTED = 'trusted = ["{own}"]'
+
+
+@pytest.mark.parametrize("kind", [kind for group, kind in OWN_FOLDERS if group == "own"])
+def test_a_step_of_ones_own_needs_live_code(stored: Path, tmp_path: Path, kind: str) -> None:
+    own = OWN_STEPS[kind][2]
+    folder = copied(stored / "own" / kind, tmp_path)
+    first, _ = ids(folder)
     code, said = run_tailcut(folder, "registry", "show")
     assert "sklearn needs live code my_model:build: not stored" in said
     assert f"it holds {own}; to store it, name your own types in model.trusted" in said
     assert run_tailcut(folder, "registry", "verify")[0] == 0
-    add_versions(folder, 2)
     code, said = run_tailcut(folder, "registry", "rollback")
     assert code == 3, said  # model.source gives the second model now
     assert f"sklearn of {first}: variant 'sklearn'" in said
@@ -181,13 +214,11 @@ def test_a_step_of_ones_own_needs_live_code(tmp_path: Path, kind: str) -> None:
     assert "sklearn (promoted; needs my_model:build)" in run_tailcut(folder, "registry", "list")[1]
 
 
-@pytest.mark.parametrize("kind", list(OWN_STEPS))
-def test_a_trusted_step_is_stored_and_needs_its_module_alone(tmp_path: Path, kind: str) -> None:
-    imported, step, own = OWN_STEPS[kind]
-    body, trusted = OWN.format(imported=imported, step=step), f'trusted = ["{own}"]'
-    folder = write_model(tmp_path / "m", body, more=trusted)
-    (folder / "my_features.py").write_text(FEATURES)
-    first, _ = add_versions(folder, 1, 2)
+@pytest.mark.parametrize("kind", [kind for group, kind in OWN_FOLDERS if group == "trusted"])
+def test_a_trusted_step_is_stored_and_needs_its_module_alone(stored: Path, tmp_path: Path, kind: str) -> None:
+    own = OWN_STEPS[kind][2]
+    folder = copied(stored / "trusted" / kind, tmp_path)
+    first, _ = ids(folder)
     (folder / "my_model.py").unlink()
     assert run_tailcut(folder, "registry", "rollback")[0] == 0
     np.testing.assert_array_equal(answers(folder), np.load(folder / EXPECTED.format(version=first)))
@@ -199,7 +230,7 @@ def test_a_trusted_step_is_stored_and_needs_its_module_alone(tmp_path: Path, kin
     assert f"needs live code {own}, and cannot be opened with the code here" in said
     assert "there is no module my_features" in said
     manifest = (folder / "tailcut.toml").read_text()
-    (folder / "tailcut.toml").write_text(manifest.replace(trusted, ""))
+    (folder / "tailcut.toml").write_text(manifest.replace(TRUSTED.format(own=own), ""))
     assert f"holds {own}, which scikit-learn does not define" in run_tailcut(folder, "registry", "verify")[1]
 
 
@@ -211,8 +242,7 @@ p95 = "1s"
 rate = 30
 [build]
 recipes = ["onnx"]
-rounds = 6
-round = "200ms"
+rounds = 0
 """
 
 
