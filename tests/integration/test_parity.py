@@ -19,6 +19,7 @@ pytest.importorskip("fastapi")
 from tests.integration.servers import free_port
 from tests.models.graphs import linear
 
+from tailcut.cli.app import run as run_command
 from tailcut.errors import ManifestError, StartError
 from tailcut.manifest.subject import find_subject
 from tailcut.parity.analysis.mapping import parse_pair
@@ -312,11 +313,20 @@ def tailcut(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_exit_code_and_the_files_are_for_ci(folder: Path, pilot: str, deployment: str) -> None:
+def inside(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Run the command in this process, which takes a second less; return exit code, stdout and stderr."""
+    capsys.readouterr()
+    code = run_command(["parity", *words])
+    return code, *capsys.readouterr()
+
+
+def test_the_exit_code_and_the_files_are_for_ci(
+    folder: Path, pilot: str, deployment: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Given a fault, then 1, JSON and a page that both name it; without it 0; with a wrong flag 2."""
     both = ["-m", str(folder), "--pilot", f"{pilot}{PLAIN}", "--payloads", str(folder / "ids.jsonl")]
     both += ["--deployment", deployment, "--requests", "12"]
-    assert tailcut(*both).returncode == 0
+    assert inside(capsys, *both)[0] == 0
     files = [folder / "parity.json", folder / "parity.html"]
     wrong = tailcut(*both, "--header", "x-plant: age off by one", "--json", str(files[0]), "--html", str(files[1]))
     assert wrong.returncode == 1, wrong.stderr
@@ -327,13 +337,15 @@ def test_the_exit_code_and_the_files_are_for_ci(folder: Path, pilot: str, deploy
     assert "explained by age: the pilot has x + 1" in files[1].read_text()
     again = tailcut("--from", str(files[0]))
     assert (again.returncode, again.stdout) == (1, wrong.stdout)
-    assert tailcut(*both, "--tolerance", "score=-1").returncode == 2
-    assert tailcut(*both, "--map", "nothing").returncode == 2
-    assert tailcut("-m", str(folder), "--pilot", "http://127.0.0.1:9/x", "--payloads", str(folder / "ids.jsonl"),
-                   "--deployment", deployment).returncode == 3  # fmt: skip
+    assert inside(capsys, *both, "--tolerance", "score=-1")[0] == 2
+    assert inside(capsys, *both, "--map", "nothing")[0] == 2
+    assert inside(capsys, "-m", str(folder), "--pilot", "http://127.0.0.1:9/x", "--payloads",
+                  str(folder / "ids.jsonl"), "--deployment", deployment)[0] == 3  # fmt: skip
 
 
-def test_a_deployment_with_tokens_is_asked_with_its_header(folder: Path, pilot: str) -> None:
+def test_a_deployment_with_tokens_is_asked_with_its_header(
+    folder: Path, pilot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Given a server that wants a token, then 3 and the flag to give; with the flag 0, and no secret is kept."""
     tokens, port = folder / "tokens", free_port()
     tokens.write_text(f"{sha256(b'parity-t0ken').hexdigest()} tester\n")
@@ -342,13 +354,13 @@ def test_a_deployment_with_tokens_is_asked_with_its_header(folder: Path, pilot: 
     with _started(command, port, "/v2/health/ready", folder / "guarded.log") as url:
         both = ["-m", str(folder), "--pilot", f"{pilot}{PLAIN}?api_key=k3y", "--payloads", str(folder / "ids.jsonl")]
         both += ["--deployment", url, "--requests", "5"]
-        refused = tailcut(*both)
-        assert refused.returncode == 3, refused.stdout + refused.stderr
-        assert "--deployment-header" in refused.stderr
+        code, out, errors = inside(capsys, *both)
+        assert code == 3, out + errors
+        assert "--deployment-header" in errors
         file = folder / "guarded.json"
         token = "Authorization: Bearer parity-t0ken"
-        found = tailcut(*both, "--deployment-header", token, "--json", str(file))
-        assert found.returncode == 0, found.stdout + found.stderr
-    for text in (found.stdout, file.read_text()):
+        code, out, errors = inside(capsys, *both, "--deployment-header", token, "--json", str(file))
+        assert code == 0, out + errors
+    for text in (out, file.read_text()):
         assert "parity-t0ken" not in text
         assert "k3y" not in text

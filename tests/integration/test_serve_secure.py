@@ -116,15 +116,15 @@ def test_beyond_loopback_management_is_off_without_tokens(tmp_path: Path) -> Non
         assert (status, json.loads(body)["code"]) == (403, "forbidden")
 
 
-@pytest.mark.parametrize("name", ["x-forwarded-for", "x-real-ip", "origin"])
-def test_management_is_refused_where_a_header_of_a_proxy_cannot_be_read(tmp_path: Path, name: str) -> None:
+def test_management_is_refused_where_a_header_of_a_proxy_cannot_be_read(tmp_path: Path) -> None:
     """A proxy appends the client's address to what the client sent: its value may hold any byte."""
     with Served(tmp_path) as served:
-        connection = http.client.HTTPConnection(HOST, served.port, timeout=30)
-        connection.putrequest("POST", UNLOAD)
-        connection.putheader(name, b"\xff, 203.0.113.7")
-        connection.putheader("content-length", "0")
-        connection.endheaders()
-        assert connection.getresponse().status == 403
-        connection.close()
-        assert served.get("/v2/health/ready")[0] == 200
+        for name in ("x-forwarded-for", "x-real-ip", "origin"):
+            connection = http.client.HTTPConnection(HOST, served.port, timeout=30)
+            connection.putrequest("POST", UNLOAD)
+            connection.putheader(name, b"\xff, 203.0.113.7")
+            connection.putheader("content-length", "0")
+            connection.endheaders()
+            assert connection.getresponse().status == 403, name
+            connection.close()
+            assert served.get("/v2/health/ready")[0] == 200

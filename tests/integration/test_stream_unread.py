@@ -92,7 +92,7 @@ def read_all(client: socket.socket) -> bytes:
 
 def test_what_a_client_does_not_read_is_not_made(tmp_path: Path) -> None:
     """A stream without an end is made as far as its client takes it; at the deadline the connection is closed."""
-    with serving(tmp_path) as (port, _), closing(ask(port, 1500)) as client:
+    with serving(tmp_path) as (port, _), closing(ask(port, 1000)) as client:
         wait((tmp_path / "made").exists, tmp_path)
         made = int((tmp_path / "made").read_text())
         assert made * PART_BYTES < 4_000_000, made

@@ -21,6 +21,8 @@ from pathlib import Path
 import pytest
 from tests.integration.serving import Served
 
+from tailcut.cli.app import run as run_command
+
 pytestmark = pytest.mark.integration
 
 TOP = [sys.executable, "-m", "tailcut", "top"]
@@ -62,7 +64,9 @@ def test_once_prints_tables_and_json_the_snapshot(server: Served) -> None:
     assert data["models"][0]["requests"]["answered"]["total"] == 20
 
 
-def test_what_cannot_be_shown_is_said_with_an_exit_code(server: Served, tmp_path: Path) -> None:
+def test_what_cannot_be_shown_is_said_with_an_exit_code(
+    server: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for arguments, code, said in (
         ([f"127.0.0.1:{server.port}"], 3, "--token-file"),
         ([f"127.0.0.1:{server.port}", "--token", "wrong"], 3, "401"),
@@ -73,8 +77,8 @@ def test_what_cannot_be_shown_is_said_with_an_exit_code(server: Served, tmp_path
         (flags(server, "--every", "soon"), 2, "--every"),
         ([f"127.0.0.1:{server.port}", "--token-file", str(tmp_path / "none")], 2, "cannot be read"),
     ):
-        found = run(*arguments)
-        assert (found.returncode, said in found.stderr) == (code, True), (arguments, found.stderr)
+        found, errors = run_command(["top", *arguments]), capsys.readouterr().err
+        assert (found, said in errors) == (code, True), (arguments, errors)
 
 
 class Terminal:

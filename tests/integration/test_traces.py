@@ -92,7 +92,7 @@ def test_a_collector_that_fails_holds_nothing_up(tmp_path: Path, fault: str) -> 
             collector.hold.clear()
         else:
             collector.status = 500
-        settings = [f'observe.traces.endpoint="{url}"', "observe.traces.queue=16", 'server.drain="500ms"']
+        settings = [f'observe.traces.endpoint="{url}"', "observe.traces.queue=16", 'server.drain="100ms"']
         with Served(tmp_path, settings=settings) as served:
             began_s = time.monotonic()
             for number in range(120):

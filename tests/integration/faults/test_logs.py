@@ -155,7 +155,10 @@ def read_until(reading: int, words: bytes, timeout_s: float = 20.0) -> bytes:
     return found
 
 
-@pytest.mark.parametrize(("executor", "form"), [("thread", "text"), ("process", "text"), ("process", "json")])
+@pytest.mark.parametrize(
+    ("executor", "form"),
+    [("thread", "text"), pytest.param("process", "text", marks=pytest.mark.whole), ("process", "json")],
+)
 def test_a_log_that_nobody_reads_stops_neither_the_server_nor_its_executors(
     tmp_path: Path, executor: str, form: str
 ) -> None:
