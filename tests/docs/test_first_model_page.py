@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from tests.docs.pages import ROOT, blocks, commands
-from tests.install_kit import Environment, build_wheel
+from tests.install_kit import Environment
 from tests.integration.serving import Served
+from tests.scale import sized
 
 from tailcut.manifest import load
 from tailcut.registry import Registry
@@ -23,7 +24,7 @@ from tailcut.registry import Registry
 PAGE = ROOT / "docs" / "tutorial" / "first_model.md"
 REGISTRY_PAGE = (ROOT / "docs" / "reference" / "registry.md").read_text(encoding="utf-8")
 SHORT = {
-    "TAILCUT_BUILD__ROUNDS": "6",
+    "TAILCUT_BUILD__ROUNDS": sized("0", "6"),
     "TAILCUT_BUILD__ROUND": "500ms",
     "TAILCUT_SLO__P95": "1s",
     "TAILCUT_SLO__TIMEOUT": "5s",
@@ -55,8 +56,7 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    wheel = build_wheel(tmp_path_factory.mktemp("dist"))
+def environment(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
     return Environment(tmp_path_factory.mktemp("venv"), wheel, ["trees-build", "profile"], ["pandas"])
 
 
@@ -102,14 +102,21 @@ def test_it_is_served_asked_and_profiled_as_printed(built: tuple[Reader, Any]) -
         assert (status, set(json.loads(body)["predictions"][0])) == (200, {"probability"}), body
         assert headers["x-tailcut-variant"] == "onnx"
         assert not {"lightgbm", "sklearn", "torch"} & maps(server.worker_pid)
-        words = [word.replace(":8700", f":{server.port}") for word in load_test]
+        words = shortened([word.replace(":8700", f":{server.port}") for word in load_test])
         done = reader.environment.run(*words, folder=reader.folder)
         assert done.returncode in {0, 1}, done.stdout + done.stderr  # 1: the SLO was missed
         assert "20 ms" in done.stdout
     (profile,) = (words for words in commands(PAGE) if words[:2] == ["tailcut", "profile"])
-    done = reader.environment.run(*profile, folder=reader.folder, **SHORT)
+    done = reader.environment.run(*shortened(profile), folder=reader.folder, **SHORT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Where the time goes" in done.stdout
+
+
+def shortened(words: list[str]) -> list[str]:
+    """Return a command with a shorter duration; as it is printed in `make test-all`."""
+    assert words.count("--duration") == 1
+    place = words.index("--duration") + 1
+    return sized([*words[:place], "2s", *words[place + 1 :]], words)
 
 
 def maps(pid: int) -> set[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from tests.docs.pages import PAGES, ROOT, commands
-from tests.install_kit import Environment, build_wheel, needed
+from tests.install_kit import Environment, needed
 
 from tailcut.common.extras import EXTRA_OF_MODULE, install
 
@@ -21,11 +21,6 @@ GPU = {"gpu", "tensorrt"}
 """Extras whose packages need a GPU; they are not installed for the tests."""
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
