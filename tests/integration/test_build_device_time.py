@@ -35,7 +35,7 @@ rate = 50
 mode = "off"
 [build]
 rounds = 6
-round = "400ms"
+round = "200ms"
 """
 
 
@@ -110,7 +110,11 @@ def hook(rows): ...
 def test_a_server_that_ends_under_load_is_not_measured(tmp_path: Path) -> None:
     """What it used of the processor may end with it, and would have made it the cheapest; its last lines say why."""
     (tmp_path / "mortal.py").write_text(MORTAL)
-    text = MANIFEST.replace("tests.models.device:preprocess", "mortal:hook").replace("rate = 50", "rate = 250")
+    text = (
+        MANIFEST.replace("tests.models.device:preprocess", "mortal:hook")
+        .replace("rate = 50", "rate = 250")
+        .replace("200ms", "400ms")
+    )
     (tmp_path / "tailcut.toml").write_text(text.replace("python_path = [", 'python_path = [".", '))
     (tmp_path / "work").mkdir()
     made = [Made(name="onnx", runtime="onnxruntime", path=str(graphs.linear(tmp_path / "cpu.onnx")))]

@@ -28,7 +28,7 @@ outputs = [{ name = "y", shape = [-1] }]
 max_rows = 2
 [build]
 rounds = 6
-round = "200ms"
+round = "100ms"
 """
 
 GRAPH = """

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.integration.serving import Served
-from tests.integration.test_build import tailcut
 
+from tailcut.cli.app import run
 from tailcut.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.torch]
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.usefixtures("warm_builds")]
 
 MODULE = """
 import numpy as np
@@ -60,8 +60,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("names")
     (folder / "nb_model.py").write_text(MODULE)
     (folder / "tailcut.toml").write_text(MANIFEST)
-    done = tailcut(folder, "build")
-    assert done.returncode == 0, done.stderr
+    assert run(["build", "-m", str(folder)]) == 0
     return folder
 
 

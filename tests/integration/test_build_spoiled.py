@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.models import spoiling
 
-pytestmark = [pytest.mark.integration, pytest.mark.quiet]
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = """
@@ -75,6 +75,7 @@ def quality(built: SimpleNamespace, name: str) -> dict[str, Any]:
     return built.variants[name]["evidence"]["quality"]
 
 
+@pytest.mark.quiet  # the build shows that one variant is slower
 def test_scales_that_are_off_by_a_little_are_refused(spoiled: SimpleNamespace) -> None:
     found = quality(spoiled, "int8-dynamic")
     assert found["outcome"] == "fail"
@@ -83,6 +84,7 @@ def test_scales_that_are_off_by_a_little_are_refused(spoiled: SimpleNamespace) -
     assert refused(spoiled, "int8-dynamic").startswith("accuracy fell 0.0")
 
 
+@pytest.mark.quiet  # the build shows that one variant is slower
 def test_a_variant_that_hurts_one_class_alone_is_refused_by_its_slice(spoiled: SimpleNamespace) -> None:
     found = quality(spoiled, "int8-static")
     assert found["outcome"] == "fail"
@@ -94,6 +96,7 @@ def test_a_variant_that_hurts_one_class_alone_is_refused_by_its_slice(spoiled: S
     assert refused(spoiled, "int8-static").startswith(f"slice kind=class {spoiling.RARE}: accuracy fell 0.")
 
 
+@pytest.mark.quiet  # the build shows that one variant is slower
 def test_a_variant_that_is_slower_than_its_reference_is_refused(spoiled: SimpleNamespace) -> None:
     assert quality(spoiled, "openvino")["outcome"] == "pass"
     evidence = spoiled.variants["openvino"]["evidence"]
@@ -102,6 +105,7 @@ def test_a_variant_that_is_slower_than_its_reference_is_refused(spoiled: SimpleN
     assert refused(spoiled, "openvino").startswith("slower here: ")
 
 
+@pytest.mark.quiet  # the build shows that one variant is slower
 def test_what_is_served_is_the_model_as_it_was(spoiled: SimpleNamespace) -> None:
     assert spoiled.promotion["variant"] == "onnx"
 

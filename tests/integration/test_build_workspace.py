@@ -13,7 +13,7 @@ from tailcut.errors import BuildError
 from tailcut.manifest import load
 from tailcut.registry import Registry
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("warm_builds")]
 
 CODE = """
 import numpy as np

@@ -27,8 +27,7 @@ MORE = """
 source = "{name}_data:holdout"
 [build]
 recipes = ["onnx"]
-rounds = 1
-round = "200ms"
+rounds = 0
 [ladder]
 traffic = "{name}_data:traffic"
 [[ladder.rungs]]
@@ -41,8 +40,6 @@ PILOT = """
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-
-pytestmark = pytest.mark.quiet
 
 async def predict(request):
     texts = (await request.json())["entities"]
