@@ -41,10 +41,10 @@ budget = {{ auc = 0.05 }}
 recipes = ["onnx", "int8-dynamic", "int8-qat"]
 train = "tests.models.tabular:crashes_in_training"
 rounds = 6
-round = "200ms"
+round = "100ms"
 [slo]
 p95 = "1s"
-rate = 50
+rate = 100
 """
 
 LINEAR = """
@@ -61,10 +61,10 @@ budget = {{ auc = 0.000001 }}
 [build]
 recipes = ["onnx", "int8-dynamic", "int8-fast-gelu"]
 rounds = 6
-round = "200ms"
+round = "100ms"
 [slo]
 p95 = "1s"
-rate = 50
+rate = 100
 """
 
 

@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = found / name / "tailcut.toml"
         path.write_text(path.read_text().replace('[serve]\nvariant = "source"\n', "") + MORE.format(name=name))
     done = tailcut(found, "build", "-m", "child")
-    assert done.returncode in (0, 1), done.stderr
+    assert done.returncode == 0, done.stderr
     return found
 
 
@@ -77,11 +77,11 @@ def child_version(folder: Path) -> str:
 
 def test_a_build_records_the_versions_of_the_models_that_compute_features(folder: Path) -> None:
     alone = tailcut(folder, "build", "-m", "parent")
-    assert alone.returncode in (0, 1), alone.stderr
+    assert alone.returncode == 0, alone.stderr
     assert "model 'child' of features.groups \"text\" was not given: its version is not recorded" in alone.stderr
     assert "no version of model 'child' was recorded" in tailcut(folder, "registry", "show", "-m", "parent").stdout
     both = tailcut(folder, "build", "-m", "parent", "-m", "child")
-    assert both.returncode in (0, 1), both.stderr
+    assert both.returncode == 0, both.stderr
     assert "was not given" not in both.stderr
     said = f"features.groups 'text': judged with answers of model 'child' version {child_version(folder)}"
     assert said in both.stdout
@@ -113,7 +113,7 @@ def test_the_pilot_is_compared_with_both_and_causes_are_looked_for(folder: Path)
 
 def test_the_ladder_serves_both_and_a_rung_sets_its_own_model_only(folder: Path) -> None:
     built = tailcut(folder, "build", "-m", ".")
-    assert built.returncode in (0, 1), built.stderr
+    assert built.returncode == 0, built.stderr
     limits = ("--rounds", "1", "--duration", "1s", "--comfortable", "20", "--rates", "20", "--no-capacity")
     done = tailcut(folder, "ladder", "-m", ".", "--short", *limits, "--parity", "0", "--out", "ladder")
     assert done.returncode == 0, done.stderr
