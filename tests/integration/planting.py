@@ -10,7 +10,9 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pytest
 
+from tailcut.profiler import trials
 from tailcut.profiler.attribution.span_table import STAGES
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.pilot import record
@@ -24,6 +26,17 @@ Recorded = tuple[Recording, dict[int, dict[str, tuple[int, int]]]]
 it could have run in but had no core left out, as on a busy machine) and at most."""
 
 
+def record_briefly(plan: PilotPlan) -> Recording:
+    """Record with a short trial of the rate before it: a test that is not about that knows what the machine bears.
+
+    The trial sends 60 requests otherwise, which takes 8 s at low rates.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials, "_TRIAL_S", 0.5)
+        patch.setattr(trials, "_TRIAL_REQUESTS", 5)
+        return record(plan)
+
+
 def record_planted(
     folder: Path,
     module: str,
@@ -32,8 +45,7 @@ def record_planted(
     *,
     rate: float,
     duration_s: float,
-    sample_s: float = 6.0,
-    layers: bool = True,
+    sample_s: float,
     environment: Mapping[str, str] | None = None,
 ) -> Recorded:
     """Let ``profile_{module}.py`` be profiled as it is, from a folder of its own, its paths asked for in turn."""
@@ -49,14 +61,14 @@ def record_planted(
         path="/",
         rate=rate,
         duration_s=duration_s,
-        warmup_s=1.0,
+        warmup_s=0.5,
         sample_s=sample_s,
-        layers=layers,
+        layers=False,
         directory=str(folder),
         environment={"NAPS": str(folder / "naps.json"), **(environment or {})},
         overhead_rounds=0,
     )
-    recording = record(plan)
+    recording = record_briefly(plan)
     naps = json.loads((folder / "naps.json").read_text())
     return recording, {one.number: _spent(one, naps[str(one.number)]) for one in recording.requests}
 

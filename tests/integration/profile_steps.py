@@ -44,7 +44,7 @@ def pipeline(*, slow: bool) -> Pipeline:
 class Encoder(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(512, 512) for _ in range(120))
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(512, 512) for _ in range(30))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -103,13 +103,13 @@ def of_pipeline_without(body: Body) -> float:
 @app.post("/network")
 def of_network(body: Body) -> int:
     with torch.inference_mode():
-        return len(networks[True](torch.full((8, 512), body.n)))
+        return len(networks[True](torch.full((32, 512), body.n)))
 
 
 @app.post("/network/without")
 def of_network_without(body: Body) -> int:
     with torch.inference_mode():
-        return len(networks[False](torch.full((8, 512), body.n)))
+        return len(networks[False](torch.full((32, 512), body.n)))
 
 
 @app.post("/hook")

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.planting import HERE
+from tests.integration.planting import HERE, record_briefly
 from tests.integration.servers import postgres_server
 
-from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.records import Stage
 
-pytestmark = [pytest.mark.integration, pytest.mark.quiet]
+pytestmark = pytest.mark.integration
 
 Found = dict[str, list[tuple[str, str, bool]]]
 
@@ -145,10 +144,10 @@ async def predict() -> float:
 def test_a_model_behind_a_queue_is_told_and_timed(tmp_path: Path) -> None:
     (tmp_path / "batching.py").write_text(BATCHING)
     plan = PilotPlan(
-        target="batching:app", rate=10.0, duration_s=1.5, warmup_s=0.3, sample_s=0.5, overhead_rounds=0,
+        target="batching:app", rate=10.0, duration_s=1.5, warmup_s=0.3, sample_s=0.2, overhead_rounds=0,
         directory=str(tmp_path),
     )  # fmt: skip
-    recording = record(plan)
+    recording = record_briefly(plan)
     assert not [span for one in recording.requests for span in one.spans if span.stage is Stage.MODEL]
     (stray,) = [one for one in recording.background_calls if one.stage is Stage.MODEL]
     assert (stray.label, stray.took_ns > 0) == ("Net", True)

@@ -1,5 +1,5 @@
 """The pilots of the examples themselves, real model and real tables: a known delay in each stage in turn is found
-there, and named as the bottleneck."""
+there, and named as the bottleneck. ``make test`` has the flights; test_profile_second_pilot.py is of MiniLM's shape."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flight_risk.traffic import active_flights
 from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.records import Stage
 
-pytestmark = [pytest.mark.integration, pytest.mark.quiet]
+pytestmark = pytest.mark.integration
 
 EXAMPLES = HERE.parents[1] / "examples"
 
@@ -48,7 +48,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("real", marks=needs_servers)])
+@pytest.fixture(scope="module", params=["embedded", pytest.param("real", marks=[needs_servers, pytest.mark.whole])])
 def flight_risk(request: pytest.FixtureRequest, tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     with stack(kind=request.param) as variables:
         return record_planted(
@@ -57,9 +57,8 @@ def flight_risk(request: pytest.FixtureRequest, tables: Path, tmp_path_factory: 
             list(FLIGHT_RISK),
             {"entities": next(iter(active_flights(AT).values()))[:1]},
             rate=12.0,
-            duration_s=10.0,
+            duration_s=7.0,
             sample_s=1.0,
-            layers=False,
             environment={**variables, "PYTHONPATH": str(EXAMPLES), "FLIGHT_RISK_HOME": str(tables)},
         )
 
@@ -72,9 +71,8 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         list(MINILM),
         {"texts": ["How do I read a file line by line?"]},
         rate=10.0,
-        duration_s=10.0,
+        duration_s=7.0,
         sample_s=1.0,
-        layers=False,
         environment={"PYTHONPATH": str(EXAMPLES), "PLANTED_WAIT_S": "0.045"},
     )
 
@@ -107,15 +105,18 @@ def test_the_bottleneck_of_flight_risk_is_named_with_file_and_line(flight_risk: 
     assert culprit.place.startswith("slow_flight_risk.py:")
 
 
+@pytest.mark.whole
 def test_every_delay_planted_in_minilm_is_found_in_its_stage(minilm: Recorded) -> None:
     assert missed(found_shares(minilm, MINILM)) == {}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("path", MINILM)
 def test_the_bottleneck_of_minilm_is_what_was_planted(minilm: Recorded, path: str) -> None:
     assert bottleneck(minilm, path) is MINILM[path]
 
 
+@pytest.mark.whole
 def test_the_bottleneck_of_minilm_is_named_with_file_and_line(minilm: Recorded) -> None:
     culprit = make_budget(only(minilm[0], "/embed/model")).culprits_of(Stage.MODEL)[0]
     assert (culprit.label, culprit.place) == (

@@ -16,7 +16,7 @@ from tailcut.profiler.attribution.span_table import STAGES
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.records import Recording, Stage
 
-pytestmark = [pytest.mark.integration, pytest.mark.quiet]
+pytestmark = pytest.mark.integration
 
 HERE = Path(__file__).parent
 _MS = 1_000_000

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pytest
-from tests.integration.planting import of_path
+from tests.integration.planting import of_path, record_briefly
 
 from tailcut.common.slo import Objectives, parse_objectives
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
@@ -23,8 +23,8 @@ from tailcut.profiler.attribution.budget import Budget, Culprit, make_budget
 from tailcut.profiler.attribution.span_table import STAGE_AT
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.child_channel import Options
+from tailcut.profiler.forecast import forecast
 from tailcut.profiler.launching import PilotProcess
-from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.records import Recording, Stage
 from tailcut.report.profile.json import advice_of
@@ -39,8 +39,10 @@ RATE = 8.0
 """Requests per second: few enough for a busy machine."""
 SECONDS = 3.0
 MS = 15.0
-TOGETHER, TOGETHER_S = ["/pool", "/workers", "/background/thread", "/thread", "/submitted"], 12.0
-"""Routes that are asked for in turn, as what is told of each does not rest on what a core bears; and for how long."""
+TOGETHER, TOGETHER_RATE, TOGETHER_S = [
+    "/pool", "/workers", "/background", "/background/thread", "/task", "/soon", "/thread", "/submitted",
+], 12.0, 6.0  # fmt: skip
+"""Routes that are asked for in turn, as what is told of each does not rest on what a core bears."""
 _WITHIN = 0.25
 Profile = Callable[..., "Profiled"]
 
@@ -66,18 +68,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def profiled(folder: Path) -> Profile:
-    """Profile a route, once: in a load of its own, or in that of ``TOGETHER``."""
+    """Profile a route, once: in a load of its own, or in that of ``TOGETHER`` where it is one of these."""
     known: dict[str, Recording] = {}
 
-    def profile(path: str) -> Profiled:
-        alone = path not in TOGETHER
+    def profile(path: str, *, alone: bool = False) -> Profiled:
+        alone = alone or path not in TOGETHER
         key = path if alone else "/"
         if key not in known:
-            payloads, seconds = (folder / "bodies.jsonl", SECONDS) if alone else ("handing_traffic:bodies", TOGETHER_S)
-            known[key] = record(
+            payloads = folder / "bodies.jsonl" if alone else "handing_traffic:bodies"
+            rate, seconds = (RATE, SECONDS) if alone else (TOGETHER_RATE, TOGETHER_S)
+            known[key] = record_briefly(
                 PilotPlan(
                     target="handing:app", path=key, payloads=str(payloads), directory=str(folder),
-                    rate=RATE, duration_s=seconds, warmup_s=1.0, sample_s=1.0, layers=False,
+                    rate=rate, duration_s=seconds, warmup_s=0.5, sample_s=1.0, layers=False,
                 )
             )  # fmt: skip
         found = known[key]
@@ -178,7 +181,9 @@ def test_work_after_the_reply_is_charged_to_its_function(
 
 
 @quiet
-@pytest.mark.parametrize("path", ["/background", "/task", "/soon"])
+@pytest.mark.parametrize(
+    "path", ["/background", *(pytest.param(one, marks=pytest.mark.whole) for one in ("/task", "/soon"))]
+)
 def test_what_removing_work_after_the_reply_wins_in_capacity_is_what_was_promised(
     profiled: Profile, plain: PilotProcess, nothing_ms: float, folder: Path, path: str
 ) -> None:
@@ -186,7 +191,7 @@ def test_what_removing_work_after_the_reply_wins_in_capacity_is_what_was_promise
 
     Within a limit that is far beyond what requests take, so that the capacity is what a core can compute.
     """
-    advice = advice_of(profiled(path).recording, parse_objectives("p95=1s"), None, ())
+    advice = advice_of(profiled(path, alone=True).recording, parse_objectives("p95=1s"), None, ())
     assert advice is not None
     without = next(one for one in advice.levers if one.lever == "no background work")
     promised = without.bound_capacity / (advice.now.capacity or 1.0)
@@ -194,7 +199,11 @@ def test_what_removing_work_after_the_reply_wins_in_capacity_is_what_was_promise
     assert promised == pytest.approx(won, rel=_WITHIN)
 
 
-def test_a_service_that_hands_nothing_over_has_no_such_levers(profiled: Profile) -> None:
+def test_a_service_that_hands_nothing_over_has_no_such_levers(
+    profiled: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecast, "REQUESTS", 300)
+    monkeypatch.setattr(forecast, "_CAPACITY_REQUESTS", 100)
     found = profiled("/plain")
     advice = advice_of(found.recording, Objectives(), None, ())
     assert advice is not None

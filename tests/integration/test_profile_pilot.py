@@ -17,7 +17,7 @@ from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.files import load_recording, save_recording
 from tailcut.profiler.records import Recording, Request, Span, Stage
 
-pytestmark = [pytest.mark.integration, pytest.mark.quiet]
+pytestmark = pytest.mark.integration
 
 ROUTES = {
     "sqlite": Stage.SQL,
@@ -44,7 +44,7 @@ ROUTES = {
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
-    """Two hundred requests of all kinds, mixed, and what each of them really waited for."""
+    """Nine requests of each kind, mixed, and what each of them really waited for."""
     with postgres_server() as postgres, redis_server() as redis:
         yield record_planted(
             tmp_path_factory.mktemp("pilot"),
@@ -52,7 +52,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
             [f"/{name}" for name in ROUTES],
             {"n": 1},
             rate=35.0,
-            duration_s=6.0,
+            duration_s=5.0,
+            sample_s=2.0,
             environment={"REDIS": redis.url, "POSTGRES": postgres.url},
         )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.integration.planting import record_briefly
 
 from tailcut.profiler.attribution.budget import make_budget
-from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.records import Stage
 
-pytestmark = [pytest.mark.integration, pytest.mark.quiet]
+pytestmark = pytest.mark.integration
 
 APP = """
 from fastapi import FastAPI
@@ -45,10 +45,11 @@ def test_the_functions_of_quick_code_are_told(tmp_path: Path) -> None:
     """Each with all of its lines, and with about its share of the time."""
     (tmp_path / "app.py").write_text(APP)
     plan = PilotPlan(
-        target="app:app", directory=str(tmp_path), rate=100.0, duration_s=5.0, warmup_s=0.5, overhead_rounds=0,
+        target="app:app", directory=str(tmp_path), rate=200.0, duration_s=3.0, warmup_s=0.5, overhead_rounds=0,
         layers=False,
     )  # fmt: skip
-    (found,) = (one.functions for one in make_budget(record(plan)).culprits_of(Stage.CODE) if one.label == "read")
+    budget = make_budget(record_briefly(plan))
+    (found,) = (one.functions for one in budget.culprits_of(Stage.CODE) if one.label == "read")
     shares = {one.function.partition(" (")[0]: one for one in found}
     assert len(shares) == len(found)  # lines are not told apart
     assert found[0].function.startswith("heavy (app.py:")

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.planting import record_briefly
 
 from tailcut.errors import LoadTestError, ProfileError, TailcutError
-from tailcut.profiler import pilot
+from tailcut.profiler import launching, pilot
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
 
@@ -211,15 +212,16 @@ def test_what_never_gets_ready_is_given_up_and_shown(folder: Path) -> None:
     assert not left_running(folder)
 
 
-def test_an_import_that_runs_a_loop_of_its_own_is_named(folder: Path) -> None:
+def test_an_import_that_runs_a_loop_of_its_own_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "_QUIET_S", 1.0)
     line = LOOPING.splitlines().index("asyncio.run(serve())") + 1
     said: list[str] = []
     with pytest.raises(ProfileError) as caught:
-        record(plan(folder, "looping:app", ready_s=8.0), on_step=said.append)
-    assert said == ["starting looping:app", "looping:app is not ready after 5 s; waiting for it, 8 s at most"]
+        record(plan(folder, "looping:app", ready_s=3.0), on_step=said.append)
+    assert said == ["starting looping:app", "looping:app is not ready after 1 s; waiting for it, 3 s at most"]
     assert caught.value.message.startswith(
         "the module looping runs an event loop or a server of its own when the application is made,"
-        f" at {folder}/looping.py:{line}: that had not ended after 8 s"
+        f" at {folder}/looping.py:{line}: that had not ended after 3 s"
     )
     assert caught.value.hint.startswith('move serving code below `if __name__ == "__main__":`')
     assert not left_running(folder)
@@ -253,7 +255,9 @@ def test_what_does_not_answer_is_refused(folder: Path, target: str, says: str, w
 def test_what_fails_now_and_then_is_profiled_and_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One exception in five answers is no queue; and what it holds, no other process may have beside it."""
     monkeypatch.setattr(pilot, "_SETTLE_S", 0.5)
-    found = record(plan(folder, "once:app", rate=40.0, duration_s=1.0, layers=False, overhead_rounds=1))
+    found = record_briefly(
+        plan(folder, "once:app", rate=40.0, duration_s=1.0, sample_s=0.2, layers=False, overhead_rounds=1)
+    )
     failed = [one for one in found.requests if one.status == 500]
     assert 0.15 < len(failed) / len(found.requests) < 0.25
     assert any(note.startswith("not every request was answered 2xx") for note in found.notes)
@@ -267,8 +271,8 @@ def test_a_server_that_ends_connections_after_exceptions_loses_no_request(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pilot, "_SETTLE_S", 0.5)
-    asked = plan(folder, "bad:flaky_late", rate=200.0, duration_s=1.0, layers=False, overhead_rounds=0)
-    found = record(asked)
+    asked = plan(folder, "bad:flaky_late", rate=100.0, duration_s=1.0, sample_s=0.2, layers=False, overhead_rounds=0)
+    found = record_briefly(asked)
     statuses = [one.status for one in (*found.requests, *found.untraced)]
     assert set(statuses) == {200, 500}
     assert 0.15 < statuses.count(500) / len(statuses) < 0.25
@@ -280,8 +284,8 @@ def test_a_rate_that_is_too_much_is_said_with_the_one_that_is_not(
 ) -> None:
     monkeypatch.setattr("tailcut.profiler.trials._SEARCH_S", 3.0)
     with pytest.raises(ProfileError) as caught:
-        record(plan(folder, "bad:slow", rate=60.0, timeout_s=1.0))
-    assert "bad:slow cannot sustain 60 requests/s" in caught.value.message
+        record(plan(folder, "bad:slow", rate=40.0, timeout_s=1.0))
+    assert "bad:slow cannot sustain 40 requests/s" in caught.value.message
     bears = float(caught.value.message.rpartition("sustains about ")[2].split()[0])
     assert 4.0 <= bears <= 26.0  # 25 a second is what 40 ms each allow
     assert "give a rate of at most" in caught.value.hint
@@ -325,7 +329,7 @@ def test_an_interrupt_stops_the_application(folder: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
 def test_the_command_ends_with_its_application(folder: Path, number: signal.Signals, code: int) -> None:
     """As people and supervisors stop it, in the middle of a long load."""
-    flags = ("--payloads", "bodies.jsonl", "--path", "/predict", "--rate", "20", "--duration", "60s")
+    flags = ("--payloads", "bodies.jsonl", "--path", "/predict", "--rate", "60", "--duration", "60s")
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "tailcut", "profile", "bad:answers", *flags],
         cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,

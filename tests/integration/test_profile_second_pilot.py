@@ -9,7 +9,7 @@ from tailcut.profiler.attribution.budget import Culprit, make_budget
 from tailcut.profiler.records import Stage
 from tailcut.report.profile.words import bottleneck
 
-pytestmark = [pytest.mark.integration, pytest.mark.quiet]
+pytestmark = pytest.mark.integration
 
 STAGES = {
     "validation": Stage.DECODE,
@@ -36,9 +36,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         [path_of(part) for part in STAGES],
         {"texts": [TEXT]},
         rate=30.0,
-        duration_s=4.0,
-        sample_s=3.0,
-        layers=False,
+        duration_s=3.0,
+        sample_s=2.0,
     )
 
 

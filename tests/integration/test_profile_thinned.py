@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.integration.planting import record_briefly
 
 from tailcut.profiler.attribution.span_table import STAGE_AT
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.recording.trace_sampling import is_traced
 from tailcut.profiler.records import Recording, Stage
 
-pytestmark = [pytest.mark.integration, pytest.mark.quiet]
+pytestmark = pytest.mark.integration
 
 APP = """
 import sqlite3, time
@@ -47,10 +47,10 @@ def thinned(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     folder = tmp_path_factory.mktemp("thinned")
     (folder / "app.py").write_text(APP)
     plan = PilotPlan(
-        target="app:app", directory=str(folder), rate=60.0, duration_s=3.0, warmup_s=0.5, sample_s=1.0,
+        target="app:app", directory=str(folder), rate=60.0, duration_s=3.0, warmup_s=0.5, sample_s=0.5,
         overhead_rounds=0, layers=False, least_traced=90,
     )  # fmt: skip
-    return record(plan)
+    return record_briefly(plan)
 
 
 def test_half_of_the_requests_are_in_it_with_all_that_they_did(thinned: Recording) -> None:
@@ -70,9 +70,10 @@ def test_what_the_others_did_is_nobodys_work_in_the_background(thinned: Recordin
 
 
 def test_where_the_time_goes_is_what_it_would_else_be(thinned: Recording) -> None:
+    """Beside a neighbour too: when its thread has no core, that is a wait."""
     found = attribute(thinned)
     code_ms = found.stage_ns[:, STAGE_AT[Stage.CODE]] / 1e6
-    assert 6.0 <= float(sorted(code_ms)[len(code_ms) // 2]) < 8.0
+    assert 5.9 <= float(sorted(code_ms)[len(code_ms) // 2]) < 11.0, "once, and not that of another one too"
 
 
 def test_all_are_traced_where_a_recording_has_fewer(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_all_are_traced_where_a_recording_has_fewer(tmp_path: Path) -> None:
         target="app:app", directory=str(tmp_path), rate=40.0, duration_s=1.0, warmup_s=0.5, sample_s=0.5,
         overhead_rounds=0, layers=False,
     )  # fmt: skip
-    found = record(plan)
+    found = record_briefly(plan)
     assert found.traced == 1.0
     assert (found.one_in, found.untraced) == (1, ())
     assert not any("was traced" in note for note in found.notes)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.integration.planting import record_briefly
 
 from tailcut.profiler.attribution.span_table import STAGES
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.records import Stage
 
@@ -60,9 +60,9 @@ def read_heroes(session: Annotated[Session, Depends(get_session)], offset: int =
 
 def test_a_tutorial_application_is_profiled_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(MAIN)
-    recording = record(
+    recording = record_briefly(
         PilotPlan(
-            target="main:app", rate=20.0, duration_s=2.0, warmup_s=0.5, overhead_rounds=0, directory=str(tmp_path)
+            target="main:app", rate=40.0, duration_s=1.0, warmup_s=0.5, overhead_rounds=0, directory=str(tmp_path)
         )
     )
     assert len(recording.requests) >= 20
