@@ -228,7 +228,7 @@ def test_capacity_of_a_server_with_a_known_service_rate(server: tuple[str, int])
 def test_shedding_is_no_capacity(server: tuple[str, int]) -> None:
     """A server that refuses fast what it cannot take meets a latency limit with what it answers, at any rate."""
     found = find_capacity(
-        plan(server, "/admit/100"),
+        plan(server, "/admit/100", duration_s=sized(0.3, 0.5)),
         parse_objectives("p95=50ms"),
         limits=SearchLimits(tolerance=0.5, max_rate=800.0),
     )

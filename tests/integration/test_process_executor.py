@@ -170,6 +170,7 @@ def test_executors_are_recycled_under_load_without_dropping_anything(tmp_path: P
         async with asyncio.timeout(30):
             while pool.replaced < 2:
                 answered += len(await asyncio.gather(*[ask(engine) for _ in range(8)]))
+                await asyncio.sleep(0.005)  # leaves a core to the process that starts
         assert answered > 40
         assert pool.lost == 0
         assert pool.size == 1

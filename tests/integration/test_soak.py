@@ -21,9 +21,9 @@ from tests.scale import sized
 
 from tailcut.load import LoadPlan, measure
 
-pytestmark = [pytest.mark.integration, pytest.mark.quiet]
+pytestmark = pytest.mark.integration
 
-SHARE = sized(0.3, 0.7)
+SHARE = sized(0.5, 0.7)
 """Of its capacity. In ``make test`` other servers may take half of the machine after that was measured."""
 CLIENTS = 8
 LEGS, LEG_S, WARM = 8, sized(0.7, 3.0), 3
