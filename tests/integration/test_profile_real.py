@@ -11,7 +11,7 @@ from tests.integration.test_profile_frameworks import driven, least_ns, stages
 from tailcut.profiler.records import Stage
 
 pytestmark = [pytest.mark.integration, pytest.mark.quiet]
-"""What real libraries do beside the call that is timed takes longer with a neighbour, and models want both cores."""
+"""What real libraries do beside the call that is timed takes longer with a neighbour, and so do calls that compute."""
 
 MODELS = {
     "/sklearn": "RandomForestClassifier.predict_proba",
