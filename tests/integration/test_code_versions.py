@@ -205,7 +205,13 @@ def ask(folder: Path, store: RedisServer, *settings: str) -> tuple[float, str, s
     return json.loads(body)["predictions"][0]["y"], headers["x-tailcut-cache"], metrics
 
 
-@pytest.mark.parametrize("name", CASES)
+ELSEWHERE = {"a helper", "a relative import of a package"}
+"""Of the cases, those that the test below and test_code_processes.py have too."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.whole if each in ELSEWHERE else ()) for each in CASES]
+)
 def test_edited_code_never_meets_an_answer_of_before(
     tmp_path: Path, store: RedisServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +13,12 @@ from tests.integration.serving import Served
 from tests.wait_kit import block_until
 
 from tailcut.build import Holdout
+from tailcut.cli.app import run
 from tailcut.observe.drift.reference import NAME, decode
 from tailcut.registry import Registry
 from tailcut.registry.documents import encode
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("warm_builds")]
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPH = """<ir_version: 8, opset_import: ["" : 17]>
@@ -84,9 +83,7 @@ def test_what_differs_from_the_holdout_is_told_and_what_does_not_is_not(tmp_path
     graph.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "a"))
     onnx.save(graph, str(tmp_path / "model.onnx"))
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
-    build = [sys.executable, "-m", "tailcut", "build"]
-    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
+    assert run(["build", "-m", str(tmp_path)]) == 0
     registry = Registry(tmp_path / ".tailcut" / "registry")
     version = registry.version("m")
     path = registry.file(version, NAME)
