@@ -94,8 +94,8 @@ def climbed(manifest: Path) -> tuple[LadderRecord, Path, list[str]]:
     told: list[str] = []
     options = LadderOptions(
         out=out, rates=(100.0,), rounds=ROUNDS, duration_s=0.5, warmup_s=0.2, settle_s=0.1, step_s=0.5,
-        step_warmup_s=0.1, search_s=4.0, tolerance=0.5,
-        parity=0, max_rate=100.0,  # a search ends there, by itself: the servers could take thousands
+        step_warmup_s=0.1, search_s=sized(4.0, 6.0), tolerance=0.5,
+        parity=sized(0, 50), max_rate=100.0,  # a search ends there, by itself: the servers could take thousands
     )  # fmt: skip
     record = climb(find_subject([manifest], keep_unset=True), options, tell=told.append)
     return record, out, told
