@@ -24,7 +24,7 @@ from tailcut.pipeline.request_context import RequestContext
 
 pytestmark = pytest.mark.integration
 TIMEOUT_S = 0.1
-SLACK_S = 0.4
+SLACK_S = 2.0
 """What a request may take beyond the time-out on a machine that does other things too."""
 
 Cache = PredictionStore[msgspec.Raw]
@@ -116,9 +116,9 @@ def test_an_outage_costs_no_answer_and_no_time_to_speak_of(server: RedisServer, 
             server.kill()
         else:
             server.pause()
-        took_s = [await servers.ask(servers.one, id_) for id_ in range(5000, 5020)]
+        took_s = [await servers.ask(servers.one, id_) for id_ in range(5000, 5060)]
         assert max(took_s) < TIMEOUT_S + SLACK_S
-        assert sum(took_s) < 4 * (TIMEOUT_S + SLACK_S), "after three failures it is bypassed"
+        assert sum(took_s) < len(took_s) * TIMEOUT_S, "after three failures it is bypassed"
         shared = servers.one.shared
         assert shared is not None
         assert shared.store.statistics().bypasses > 0

@@ -151,7 +151,7 @@ def test_a_query_that_does_not_end_is_given_up_and_its_connection_used_again(dat
         for _ in range(3):
             with pytest.raises(FeatureUnavailable, match=r'"slow" .*no answer within'):
                 await get(service, "N1")
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 15
         # The only connection is free again as soon as SQLite has noticed.
         assert service.statistics().groups[0].source_calls == 3
 
