@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tailcut.load import LoadPlan
 from tailcut.profiler import trials
 from tailcut.profiler.attribution.span_table import STAGES
 from tailcut.profiler.attribution.stages import attribute
@@ -29,12 +30,16 @@ it could have run in but had no core left out, as on a busy machine) and at most
 def record_briefly(plan: PilotPlan) -> Recording:
     """Record with a short trial of the rate before it: a test that is not about that knows what the machine bears.
 
-    The trial sends 60 requests otherwise, which takes 8 s at low rates.
+    The trial sends 60 requests otherwise, which takes 9 s at low rates.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trials, "_TRIAL_S", 0.5)
-        patch.setattr(trials, "_TRIAL_REQUESTS", 5)
+        patch.setattr(trials, "_trial", brief_trial)
         return record(plan)
+
+
+def brief_trial(load: LoadPlan) -> LoadPlan:
+    """A load that asks some requests of an application, whatever its rate."""
+    return msgspec.structs.replace(load, duration_s=0.6, warmup_s=0.2, seed=load.seed + 1)
 
 
 def record_planted(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.app_kit import GOOD, INFER, deployment
+from tests.integration.planting import brief_trial
 from tests.integration.servers import load_stub
 
 from tailcut.cli.app import run
@@ -134,8 +135,7 @@ def test_what_a_deployments_hook_calls_is_named_and_wins_what_it_is_said_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In this process, with short loads: what is compared takes as long in each request."""
-    monkeypatch.setattr(trials, "_TRIAL_REQUESTS", 5)
-    monkeypatch.setattr(trials, "_TRIAL_S", 0.5)
+    monkeypatch.setattr(trials, "_trial", brief_trial)
     monkeypatch.setattr(hook_steps, "_SECONDS", 2.0)
     monkeypatch.chdir(tmp_path)
     deployment(tmp_path, "")

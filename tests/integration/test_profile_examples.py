@@ -56,8 +56,8 @@ def flight_risk(request: pytest.FixtureRequest, tables: Path, tmp_path_factory: 
             "slow_flight_risk",
             list(FLIGHT_RISK),
             {"entities": next(iter(active_flights(AT).values()))[:1]},
-            rate=12.0,
-            duration_s=7.0,
+            rate=14.0,
+            duration_s=6.0,
             sample_s=1.0,
             environment={**variables, "PYTHONPATH": str(EXAMPLES), "FLIGHT_RISK_HOME": str(tables)},
         )

@@ -35,13 +35,13 @@ quiet = pytest.mark.quiet
 
 HERE = Path(__file__).parent
 SOURCE = "profile_handing.py"
-RATE = 8.0
+RATE = 12.0
 """Requests per second: few enough for a busy machine."""
-SECONDS = 3.0
+SECONDS = 2.0
 MS = 15.0
-TOGETHER, TOGETHER_RATE, TOGETHER_S = [
+TOGETHER, TOGETHER_S = [
     "/pool", "/workers", "/background", "/background/thread", "/task", "/soon", "/thread", "/submitted",
-], 12.0, 6.0  # fmt: skip
+], 6.0  # fmt: skip
 """Routes that are asked for in turn, as what is told of each does not rest on what a core bears."""
 _WITHIN = 0.25
 Profile = Callable[..., "Profiled"]
@@ -76,11 +76,10 @@ def profiled(folder: Path) -> Profile:
         key = path if alone else "/"
         if key not in known:
             payloads = folder / "bodies.jsonl" if alone else "handing_traffic:bodies"
-            rate, seconds = (RATE, SECONDS) if alone else (TOGETHER_RATE, TOGETHER_S)
             known[key] = record_briefly(
                 PilotPlan(
                     target="handing:app", path=key, payloads=str(payloads), directory=str(folder),
-                    rate=rate, duration_s=seconds, warmup_s=0.5, sample_s=1.0, layers=False,
+                    rate=RATE, duration_s=SECONDS if alone else TOGETHER_S, warmup_s=0.5, sample_s=1.0, layers=False,
                 )
             )  # fmt: skip
         found = known[key]
@@ -89,6 +88,13 @@ def profiled(folder: Path) -> Profile:
         return Profiled(found, make_budget(found))
 
     return profile
+
+
+@pytest.fixture
+def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forecast with few requests: nothing here is a question of a few percent."""
+    monkeypatch.setattr(forecast, "REQUESTS", 600)
+    monkeypatch.setattr(forecast, "_CAPACITY_REQUESTS", 300)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +191,7 @@ def test_work_after_the_reply_is_charged_to_its_function(
     "path", ["/background", *(pytest.param(one, marks=pytest.mark.whole) for one in ("/task", "/soon"))]
 )
 def test_what_removing_work_after_the_reply_wins_in_capacity_is_what_was_promised(
-    profiled: Profile, plain: PilotProcess, nothing_ms: float, folder: Path, path: str
+    profiled: Profile, plain: PilotProcess, nothing_ms: float, folder: Path, path: str, few_requests: None
 ) -> None:
     """5 ms before the reply and 15 after it: a core can answer some three times as many without the latter.
 
@@ -199,11 +205,7 @@ def test_what_removing_work_after_the_reply_wins_in_capacity_is_what_was_promise
     assert promised == pytest.approx(won, rel=_WITHIN)
 
 
-def test_a_service_that_hands_nothing_over_has_no_such_levers(
-    profiled: Profile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forecast, "REQUESTS", 300)
-    monkeypatch.setattr(forecast, "_CAPACITY_REQUESTS", 100)
+def test_a_service_that_hands_nothing_over_has_no_such_levers(profiled: Profile, few_requests: None) -> None:
     found = profiled("/plain")
     advice = advice_of(found.recording, Objectives(), None, ())
     assert advice is not None

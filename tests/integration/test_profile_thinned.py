@@ -47,7 +47,7 @@ def thinned(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     folder = tmp_path_factory.mktemp("thinned")
     (folder / "app.py").write_text(APP)
     plan = PilotPlan(
-        target="app:app", directory=str(folder), rate=60.0, duration_s=3.0, warmup_s=0.5, sample_s=0.5,
+        target="app:app", directory=str(folder), rate=90.0, duration_s=2.0, warmup_s=0.5, sample_s=0.5,
         overhead_rounds=0, layers=False, least_traced=90,
     )  # fmt: skip
     return record_briefly(plan)
@@ -79,7 +79,7 @@ def test_where_the_time_goes_is_what_it_would_else_be(thinned: Recording) -> Non
 def test_all_are_traced_where_a_recording_has_fewer(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     plan = PilotPlan(
-        target="app:app", directory=str(tmp_path), rate=40.0, duration_s=1.0, warmup_s=0.5, sample_s=0.5,
+        target="app:app", directory=str(tmp_path), rate=40.0, duration_s=0.5, warmup_s=0.2, sample_s=0.2,
         overhead_rounds=0, layers=False,
     )  # fmt: skip
     found = record_briefly(plan)
