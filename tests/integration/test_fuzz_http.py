@@ -29,13 +29,21 @@ pytestmark = [
 ]
 
 TIMEOUT_S = 10.0
+HOOKS = """
+def values(keys, context):
+    known = [isinstance(key[0], (int, float)) and -1e6 < key[0] < 100 for key in keys]
+    return [{"value": 10.0 * key[0]} if one else None for key, one in zip(keys, known)]
+"""
+"""Knows no entity by a text or by a number without bounds, which requests that are drawn at random may name."""
 SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     more = ("server.max_body=100KiB", 'slo.timeout="2s"', 'server.cors_origins=["https://a.example"]')
-    with Served(tmp_path_factory.mktemp("fuzz"), FEATURES, settings=more) as found:
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "fuzz_hooks.py").write_text(HOOKS)
+    with Served(folder, FEATURES.replace("app_hooks", "fuzz_hooks"), settings=more) as found:
         for size in (100, 100_000) * 100:  # buffers have their size
             send(found, INFER, b" " * size, {})
         files, rss_bytes = open_files(found), found.worker_rss_bytes
