@@ -14,13 +14,15 @@ pytest.importorskip("pandas")
 
 from tests.integration.flight_sample import AT, flight_sample, needs_servers
 from tests.integration.planting import HERE, Recorded, found_shares, missed, only, record_planted
+from tests.scale import sized
 
 from flight_risk.stacks import stack
 from flight_risk.traffic import active_flights
 from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.records import Stage
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.quiet]
+"""A neighbour makes other stages longer than what is planted, and they the bottleneck."""
 
 EXAMPLES = HERE.parents[1] / "examples"
 
@@ -56,8 +58,8 @@ def flight_risk(request: pytest.FixtureRequest, tables: Path, tmp_path_factory: 
             "slow_flight_risk",
             list(FLIGHT_RISK),
             {"entities": next(iter(active_flights(AT).values()))[:1]},
-            rate=14.0,
-            duration_s=6.0,
+            rate=12.0,
+            duration_s=sized(7.0, 10.0),
             sample_s=1.0,
             environment={**variables, "PYTHONPATH": str(EXAMPLES), "FLIGHT_RISK_HOME": str(tables)},
         )
@@ -71,7 +73,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         list(MINILM),
         {"texts": ["How do I read a file line by line?"]},
         rate=10.0,
-        duration_s=7.0,
+        duration_s=10.0,
         sample_s=1.0,
         environment={"PYTHONPATH": str(EXAMPLES), "PLANTED_WAIT_S": "0.045"},
     )
