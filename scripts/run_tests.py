@@ -1,8 +1,8 @@
 """Lint and all tests, or those of some paths: ``.venv/bin/python scripts/run_tests.py [PATH...]``.
 
     1. the code by itself, in two processes;
-    2. what starts servers, builds and trains, and the libraries, simulations and documents: two files at once;
-       lint, which has one process for most of its time, beside them;
+    2. what starts servers, builds and trains, and the libraries, simulations and documents: three files at once,
+       because tests that wait for a server leave a quarter of two cores idle; lint beside them;
     3. tests marked ``quiet``, which assert a time or a rate: one by one, with nothing beside them;
     4. what failed, once more and alone. What passes now is flaky: printed, and written to test-results/flaky.txt.
 
@@ -32,7 +32,7 @@ MOST_RETRIED = 25
 """Failures beyond this many are no accidents, and are not run again."""
 
 ALONE = ["tests/unit", "tests/property", "tests/concurrency"]
-# The longest files first, so that both processes end at about the same time.
+# The longest files first, so that all processes end at about the same time.
 TOGETHER = ["tests/integration", "tests/matrix", "tests/sequences", "tests/libraries", "tests/simulation", "tests/docs"]
 SOME_FAILED, NONE_CHOSEN = 1, 5  # exit codes of pytest
 
@@ -49,12 +49,12 @@ class Run:
         self.seconds_by_file: defaultdict[str, float] = defaultdict(float)
         self.tests = 0
 
-    def part(self, name: str, *arguments: str, parallel: bool = False) -> list[str]:
-        """Run tests; return and keep the ids of those that failed."""
+    def part(self, name: str, *arguments: str, processes: int = 0) -> list[str]:
+        """Run tests, in one process unless more are asked for; return and keep the ids of those that failed."""
         report = RESULTS / f"{len(self.took) + 1}.xml"
-        options = ["-n", "2", "--no-loadscope-reorder"] if parallel else []
-        # Threads of OpenMP spin while they wait for one another, which is long where two processes share two cores.
-        more = {"OMP_WAIT_POLICY": "PASSIVE"} if parallel else {}
+        options = ["-n", str(processes), "--no-loadscope-reorder"] if processes else []
+        # Threads of OpenMP spin while they wait for one another, which is long where processes share the cores.
+        more = {"OMP_WAIT_POLICY": "PASSIVE"} if processes else {}
         print(f"+ pytest {' '.join([*arguments, *options])}", flush=True)
         began = time.monotonic()
         code = subprocess.run(
@@ -113,13 +113,13 @@ def main(paths: Sequence[str]) -> int:
     run, began = Run(), time.monotonic()
     together = ["--dist", "loadfile", "-m", "not quiet"]
     if paths:
-        run.part("together", *paths, *together, parallel=True)
+        run.part("together", *paths, *together, processes=2)
         run.part("quiet", *paths, "-m", "quiet")
     else:
-        run.part("unit, property and concurrency", *ALONE, "-m", "not quiet", parallel=True)
+        run.part("unit, property and concurrency", *ALONE, processes=2)
         with lint(run):
-            run.part("integration, libraries, simulation, docs (and lint)", *TOGETHER, *together, parallel=True)
-        run.part("quiet, one by one, and what needs a GPU", "tests", "-m", "quiet", "-rEs")
+            run.part("integration, libraries, simulation, docs (and lint)", *TOGETHER, *together, processes=3)
+        run.part("quiet, one by one, and what needs a GPU", *TOGETHER, "tests/gpu", "-m", "quiet", "-rEs")
     flaky = retry(run)
     (RESULTS / "flaky.txt").write_text("".join(f"{each}\n" for each in flaky))
     return summary(run, flaky, time.monotonic() - began)

@@ -14,7 +14,7 @@ def test_log_loss_at_the_budget_passes_at_most_5_in_100() -> None:
     assert 0.01 < budget < 0.05
     passed = passes(whole, "log_loss", budget, rows=600)
     assert passed <= most(TRIALS)
-    assert passed >= 20, "a gate that passes nothing keeps its level for nothing"
+    assert passed >= 0.02 * TRIALS, "a gate that passes nothing keeps its level for nothing"
 
 
 def test_f1_at_the_budget_passes_at_most_5_in_100() -> None:
