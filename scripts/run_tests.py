@@ -34,6 +34,8 @@ MOST_RETRIED = 25
 ALONE = ["tests/unit", "tests/property", "tests/concurrency"]
 # The longest files first, so that all processes end at about the same time.
 TOGETHER = ["tests/integration", "tests/matrix", "tests/sequences", "tests/libraries", "tests/simulation", "tests/docs"]
+QUIET = ["tests/integration", "tests/gpu"]
+"""No other folder may have quiet tests; see tests/conftest.py."""
 SOME_FAILED, NONE_CHOSEN = 1, 5  # exit codes of pytest
 
 
@@ -119,7 +121,7 @@ def main(paths: Sequence[str]) -> int:
         run.part("unit, property and concurrency", *ALONE, processes=2)
         with lint(run):
             run.part("integration, libraries, simulation, docs (and lint)", *TOGETHER, *together, processes=3)
-        run.part("quiet, one by one, and what needs a GPU", *TOGETHER, "tests/gpu", "-m", "quiet", "-rEs")
+        run.part("quiet, one by one, and what needs a GPU", *QUIET, "-m", "quiet", "-rEs")
     flaky = retry(run)
     (RESULTS / "flaky.txt").write_text("".join(f"{each}\n" for each in flaky))
     return summary(run, flaky, time.monotonic() - began)

@@ -16,10 +16,13 @@ from tests.scale import ALL
 
 from tailcut.builder.children import StepRunner
 from tailcut.manifest.module_finder import DeploymentFinder
-from tailcut.manifest.modules import loaded_file
+from tailcut.manifest.modules import deployments, loaded_file
 
 REQUIRE_SERVERS = "REQUIRE_SERVERS"  # not TAILCUT_...: those are settings of the manifest, and unknown ones are errors
-_INTEGRATION = Path(__file__).parent / "integration"
+_TESTS = Path(__file__).parent
+_INTEGRATION = _TESTS / "integration"
+_HAVE_QUIET = ("integration", "faults", "gpu")
+"""Folders whose quiet tests are run one by one."""
 _LIBRARIES: set[str] = set()
 """Modules that are of no test's deployment."""
 
@@ -37,8 +40,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what lies in tests/integration, so that no test there can be forgotten; leave out what ``whole`` marks."""
+    """Mark what lies in tests/integration, so that no test there can be forgotten; leave out what ``whole`` marks.
+
+    Raises:
+        UsageError: a test is quiet in a folder that scripts/run_tests.py does not look for quiet tests in.
+    """
     for item in items:
+        if (
+            item.get_closest_marker("quiet")
+            and _TESTS in item.path.parents
+            and item.path.parent.name not in _HAVE_QUIET
+        ):
+            raise pytest.UsageError(f"{item.nodeid} is marked quiet outside of {', '.join(_HAVE_QUIET)}: move it there")
         if item.path.is_relative_to(_INTEGRATION):
             item.add_marker(pytest.mark.integration)
     left_out = [] if ALL else [item for item in items if item.get_closest_marker("whole")]
@@ -65,6 +78,15 @@ def _objects_of_other_modules() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _deployments_of_other_modules() -> Iterator[None]:
+    """Forget a module's deployments: one of examples/, which stays on the path, would clash with a copy of its own."""
+    before = dict(deployments._known)
+    yield
+    deployments._known.clear()
+    deployments._known.update(before)
 
 
 @pytest.fixture(scope="module")

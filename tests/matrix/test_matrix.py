@@ -1,6 +1,6 @@
 """Cells of the matrix: what is served is the model's own answer, or is refused with a reason.
 
-``make test`` has two groups of each model, ``make test-all`` all of them; every pair of levels is in 54 groups.
+``make test`` has one or two groups of each model, ``make test-all`` all of them; every pair of levels is in 54 groups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 CHOSEN = pairwise()
-FEW = [group for place, group in enumerate(CHOSEN) if (place + place // len(VALUES)) % 3 == 0]
+FEW = [group for place, group in enumerate(CHOSEN) if (place + place // len(VALUES)) % 4 == 1]
 
 
 def may_be_refused(group: Group) -> bool:
