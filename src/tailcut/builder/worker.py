@@ -98,7 +98,8 @@ def _begin(task: Task, reports: int) -> None:
     started = Started(pid=os.getpid(), shared_bytes=session_bytes(os.getpid()))
     os.write(reports, msgspec.json.encode(started) + b"\n")
     os.close(reports)
-    np.random.seed()  # of user code; Python reseeds its own generator after a fork
+    if "numpy.random" in sys.modules:  # all forks would draw the same; Python seeds its own generator anew
+        np.random.seed()
 
 
 def _do(task: Task) -> int:

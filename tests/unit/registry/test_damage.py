@@ -14,7 +14,8 @@ from tests.registry_kit import AVX2, add
 
 from tailcut.common.fingerprint import Trust
 from tailcut.errors import ArtifactError, NotInRegistry
-from tailcut.registry import Registry, collect, store
+from tailcut.registry import Registry, adding, collect, store
+from tailcut.system.atomic_files import digest
 from tailcut.system.file_lock import Held, locked
 
 
@@ -46,6 +47,23 @@ def test_a_corrupt_pointer_is_mended_by_the_next_promotion(registry: Registry, t
     assert registry.variant("flights").version == new.id
     assert (model(registry) / "promoted.json.corrupt").read_text() == damage, "for whoever wants to know what happened"
     registry.collect_garbage()
+
+
+def test_an_artifact_that_changes_while_it_is_added_is_refused(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a build that still writes its file, when the file was hashed, then its copy is another one."""
+
+    def digest_and_change(path: Path) -> str:
+        found = digest(path)
+        path.write_bytes(path.read_bytes() + b" and more")
+        return found
+
+    monkeypatch.setattr(adding, "digest", digest_and_change)
+    with pytest.raises(ArtifactError, match="changed while it was read"):
+        add(registry, tmp_path)
+    with pytest.raises(NotInRegistry):
+        registry.version("flights")
 
 
 def test_verify_finds_a_pointer_that_leads_nowhere(registry: Registry, tmp_path: Path) -> None:
