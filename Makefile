@@ -33,7 +33,7 @@ fmt: setup  ## Format and mend what can be mended
 test: setup servers  ## Lint and all tests; one part with T=PATH, such as T=tests/unit/gate or T=FILE::TEST
 	@$(PY) scripts/run_tests.py $(T)
 
-test-all: setup servers  ## As test, with all of the long statistics, matrices and sequences (an hour)
+test-all: setup servers  ## As test, with all of the long statistics, matrices and sequences
 	@TEST_ALL=1 $(PY) scripts/run_tests.py $(T)
 
 matrix: setup  ## Models by values by labels by protocols: is what is served the model's own answer? (10 minutes)

@@ -51,8 +51,8 @@ class Run:
         self.seconds_by_file: defaultdict[str, float] = defaultdict(float)
         self.tests = 0
 
-    def part(self, name: str, *arguments: str, processes: int = 0) -> list[str]:
-        """Run tests, in one process unless more are asked for; return and keep the ids of those that failed."""
+    def part(self, name: str, *arguments: str, processes: int = 0) -> None:
+        """Run tests, in one process unless more are asked for."""
         report = RESULTS / f"{len(self.took) + 1}.xml"
         options = ["-n", str(processes), "--no-loadscope-reorder"] if processes else []
         # Threads of OpenMP spin while they wait for one another, which is long where processes share the cores.
@@ -70,7 +70,6 @@ class Run:
         if code not in (0, SOME_FAILED, NONE_CHOSEN) or (code == SOME_FAILED and not failed):
             self.broken.append(f"{name} (pytest's exit code {code})")
         self.failed += failed
-        return failed
 
     def _read(self, report: Path) -> list[str]:
         failed = []
@@ -129,7 +128,7 @@ def main(paths: Sequence[str]) -> int:
 
 def retry(run: Run) -> list[str]:
     """Run the failed tests once more, alone; return those that pass now, and leave the others in ``run.failed``."""
-    first, run.failed = list(dict.fromkeys(run.failed)), []
+    first, run.failed = run.failed, []
     if not first or len(first) > MOST_RETRIED:
         run.failed = first
         return []

@@ -42,7 +42,7 @@ MS = 15.0
 TOGETHER, TOGETHER_S = [
     "/pool", "/workers", "/background", "/background/thread", "/task", "/soon", "/thread", "/submitted",
 ], 6.0  # fmt: skip
-"""Routes that are asked for in turn, as what is told of each does not rest on what a core bears."""
+"""Routes of one recording, which asks for them in turn: no test of theirs is about capacity."""
 _WITHIN = 0.25
 Profile = Callable[..., "Profiled"]
 

@@ -160,15 +160,15 @@ class _WarmProcess:
 
     def _wait_report(self, timeout_s: float) -> Report | None:
         """Return the next report, None where none comes in time; the end of this process counts as the step's."""
-        if b"\n" not in self._unread:
-            if not select.select([self._reports], [], [], timeout_s)[0]:
-                return None
+        if b"\n" not in self._unread and select.select([self._reports], [], [], timeout_s)[0]:
             if not (read := os.read(self._reports, 1 << 12)):
                 self._kill_step()
                 return Ended(code=self._process.wait())
             self._unread += read
-            return self._wait_report(0) if b"\n" in self._unread else None
-        line, _, self._unread = self._unread.partition(b"\n")
+        line, newline, rest = self._unread.partition(b"\n")
+        if not newline:
+            return None
+        self._unread = rest
         report: Report = msgspec.json.decode(line, type=Report)
         self._step = report if isinstance(report, Started) else None
         self.is_idle = isinstance(report, Ended)
