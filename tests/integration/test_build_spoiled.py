@@ -101,6 +101,13 @@ def test_a_variant_that_hurts_one_class_alone_is_refused_by_its_slice(spoiled: S
     assert refused(spoiled, "int8-static").startswith(f"slice kind=class {spoiling.RARE}: accuracy fell 0.")
 
 
+def test_without_rounds_speed_is_not_judged_and_the_source_is_promoted(spoiled: SimpleNamespace) -> None:
+    assert "speed was not judged (build.rounds = 0)" in spoiled.stdout
+    assert spoiled.promotion["variant"] == "onnx"
+    for name in ("onnx", "int8-dynamic", "int8-static"):
+        assert not {"load", "speed", "cost"} & set(spoiled.variants[name]["evidence"])
+
+
 @pytest.mark.quiet  # the build shows that one variant is slower
 def test_a_variant_that_is_slower_than_its_reference_is_refused(slow: SimpleNamespace) -> None:
     assert quality(slow, "openvino")["outcome"] == "pass"
