@@ -18,10 +18,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from tests.warm import warm
 
 from tailcut.manifest import Manifest
 
 ROOT = Path(__file__).parents[1]
+LIBRARIES = ("pandas", "sklearn.ensemble", "sklearn.pipeline", "skops.io")
+"""Imported by the process of which commands are forks; see tests/warm.py."""
 
 MANIFEST = """name = "stored"
 [model]
@@ -154,6 +157,10 @@ def add_all(numbers: Mapping[Path, tuple[int, ...]], *libraries: str) -> None:
 
 def run_tailcut(folder: Path, *arguments: str, without: tuple[str, ...] = (), crashing: str = "") -> tuple[int, str]:
     """Run a command in the manifest's folder; return its exit code and what it wrote."""
+    if not without and not crashing:
+        variables = {**os.environ, "NO_COLOR": "1", "COLUMNS": "300"}
+        done = warm(*LIBRARIES).run(arguments, cwd=folder, env=variables, timeout_s=300)
+        return done.returncode, done.stdout + done.stderr
     done = subprocess.run(
         [sys.executable, "-m", "tailcut", *arguments],
         cwd=folder,

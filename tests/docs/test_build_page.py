@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.docs.pages import ROOT, blocks
 from tests.install_kit import Environment
 from tests.integration.serving import Served
+from tests.warm import warm
 
 from tailcut.cli.console import ExitCode
 
@@ -35,15 +34,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tmp_path / "tailcut.toml").write_text(next(text for language, text in found if language == "toml"))
     short = ["--recipes", "onnx", "--set", "build.rounds=0"]
     for command in (["build", *short], ["check"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "tailcut", *command],
-            cwd=tmp_path,
-            env={**os.environ, "NO_COLOR": "1"},
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
+        done = warm().run(command, cwd=tmp_path, env={**os.environ, "NO_COLOR": "1"}, timeout_s=500)
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
     assert "variant" in done.stdout

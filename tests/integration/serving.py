@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.app_kit import GOOD, INFER, deployment
 from tests.integration.servers import free_port
+from tests.warm import Started, can_fork, warm
 
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 20.0
@@ -41,6 +42,8 @@ class Served:
     ) -> None:
         """Start it.
 
+        It is a fork of a process that has imported tailcut, but where ``python`` is given.
+
         Args:
             python: of an environment of its own, which imports nothing of this checkout.
             what: arguments that name what is served; by default the manifest in ``directory``.
@@ -54,20 +57,23 @@ class Served:
         self._log.touch()
         with (stderr or self._log).open("wb") as log, self._output.open("wb") as output:
             served = what or ("--manifest", str(directory))
-            command = ["-m", "tailcut", "serve", *served, "--port", str(self.port), *flags]
-            self._process = subprocess.Popen(
-                [str(python or sys.executable), *command],
-                stdout=output,
-                stderr=log,
-                env={
-                    **{name: text for name, text in os.environ.items() if python is None or name != "PYTHONPATH"},
-                    "NO_COLOR": "1",
-                    "COLUMNS": "200",
-                },
-                start_new_session=True,
-                # A shell that starts the tests in the background makes them, and what they start, ignore Ctrl-C.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-            )
+            arguments = ["serve", *served, "--port", str(self.port), *flags]
+            environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
+            self._process: Started | subprocess.Popen[bytes]
+            if python is None and can_fork():
+                self._process = warm().start(
+                    arguments, stdout=output.fileno(), stderr=log.fileno(), env=environment, cwd=Path.cwd()
+                )
+            else:
+                if python is not None:
+                    environment.pop("PYTHONPATH", None)
+                self._process = subprocess.Popen(
+                    [str(python or sys.executable), "-m", "tailcut", *arguments],
+                    stdout=output,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                )
         if wait:
             try:
                 self.wait_ready()

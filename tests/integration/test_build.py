@@ -7,13 +7,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tests.models import graphs, tabular
+from tests.warm import warm
 
 from tailcut.builder import build
 from tailcut.builder.speed.race import ROUNDS
@@ -69,15 +69,8 @@ rate = 100
 
 
 def tailcut(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from tailcut.cli.app import main; main()", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, "NO_COLOR": "1", "TEST_LINEAR_MODEL": str(folder / "model.onnx")},
-    )
+    environment = {**os.environ, "NO_COLOR": "1", "TEST_LINEAR_MODEL": str(folder / "model.onnx")}
+    return warm().run(arguments, cwd=folder, env=environment, timeout_s=240)
 
 
 def write(folder: Path, source: str = "tabular", holdout: str = "holdout") -> Path:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.code_kit import Site, imported
 from tests.integration.serving import Served
 from tests.models import graphs
+from tests.warm import warm
 
 from tailcut.builder.code_snapshot import check_unchanged, write_down
 from tailcut.errors import ArtifactError
@@ -46,18 +45,10 @@ ROW = {"rows": [{"a": 0.01}]}
 
 def tailcut(folder: Path, *arguments: str, code: int = 0) -> str:
     """Run a command in the folder; what it wrote to both streams."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tailcut", *arguments],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, "NO_COLOR": "1", "TEST_LINEAR_MODEL": str(folder / "model.onnx")},
-    )
-    assert done.returncode == code, done.stdout
-    return done.stdout
+    environment = {**os.environ, "NO_COLOR": "1", "TEST_LINEAR_MODEL": str(folder / "model.onnx")}
+    done = warm().run(arguments, cwd=folder, env=environment, timeout_s=240)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def answer(server: Served) -> float:

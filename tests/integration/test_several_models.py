@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.chain_kit import add_chain
+from tests.warm import warm
 
 HOLDOUT = """
 import numpy as np
@@ -64,10 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tailcut(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILCUT_")}
-    command = [sys.executable, "-m", "tailcut", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False
-    )
+    return warm().run(arguments, cwd=folder, env=environment, timeout_s=180)
 
 
 def child_version(folder: Path) -> str:
