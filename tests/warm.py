@@ -106,6 +106,11 @@ class Warm:
         self, arguments: Sequence[str], *, cwd: Path = ROOT, env: Mapping[str, str], timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
         """Run ``tailcut`` with arguments to its end, which a time-out makes it come to."""
+        if not can_fork(env):
+            command = [sys.executable, "-m", "tailcut", *arguments]
+            return subprocess.run(
+                command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
+            )
         with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
             started = self.start(arguments, stdout=stdout.fileno(), stderr=stderr.fileno(), cwd=cwd, env=env)
             try:
@@ -117,9 +122,9 @@ class Warm:
             return subprocess.CompletedProcess(list(arguments), code, stdout.read(), stderr.read())
 
 
-def can_fork() -> bool:
-    """Tell whether a fork is what a new interpreter would be: a test may change what one does when it starts."""
-    return os.environ.get("PYTHONPATH") == _PYTHONPATH
+def can_fork(env: Mapping[str, str]) -> bool:
+    """Tell whether a fork is what a new interpreter would be: an environment may change what one does at its start."""
+    return env.get("PYTHONPATH") == _PYTHONPATH
 
 
 @functools.cache

@@ -60,7 +60,7 @@ class Served:
             arguments = ["serve", *served, "--port", str(self.port), *flags]
             environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
             self._process: Started | subprocess.Popen[bytes]
-            if python is None and can_fork():
+            if python is None and can_fork(environment):
                 self._process = warm().start(
                     arguments, stdout=output.fileno(), stderr=log.fileno(), env=environment, cwd=Path.cwd()
                 )
