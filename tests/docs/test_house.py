@@ -17,8 +17,8 @@ PACKAGE = ROOT / "src" / "tailcut"
 HOUSE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["tailcut"]["house"]
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 PURE = (
-    "common", "gate", "observe/drift", "parity/analysis", "profiler/attribution", "profiler/forecast",
-    "profiler/levers", "profiler/payloads", "scheduler",
+    "common", "gate", "observe/drift", "parity/analysis", "profiler/attribution", "profiler/levers",
+    "profiler/payloads", "scheduler",
 )  # fmt: skip
 """Packages without clock, I/O, threads and randomness."""
 IMPURE = {

@@ -1,13 +1,9 @@
-"""Work that a service hands over: named by line, charged to its function, and what removing it wins in CPU time.
-
-What it wins in latency is in benchmarks/promises.py.
-"""
+"""Work that a service hands over: named by line, and charged to its function."""
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,34 +12,27 @@ import numpy as np
 import pytest
 from tests.integration.planting import of_path, record_briefly
 
-from tailcut.common.slo import Objectives, parse_objectives
-from tailcut.load import LoadPlan, RunFacts, Samples, measure
 from tailcut.profiler.attribution.background import LeftBehind, left_behind
 from tailcut.profiler.attribution.budget import Budget, Culprit, make_budget
 from tailcut.profiler.attribution.span_table import STAGE_AT
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.child_channel import Options
-from tailcut.profiler.forecast import forecast
-from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.records import Recording, Stage
-from tailcut.report.profile.json import advice_of
 
 pytestmark = pytest.mark.integration
-quiet = pytest.mark.quiet
-"""CPU times that are compared from run to run need the machine for themselves."""
+
 
 HERE = Path(__file__).parent
 SOURCE = "profile_handing.py"
 RATE = 12.0
 """Requests per second: few enough for a busy machine."""
-SECONDS = 2.0
+
 MS = 15.0
-TOGETHER, TOGETHER_S = [
-    "/pool", "/workers", "/background", "/background/thread", "/task", "/soon", "/thread", "/submitted",
-], 6.0  # fmt: skip
-"""Routes of one recording, which asks for them in turn: no test of theirs is about capacity."""
-_WITHIN = 0.25
+ROUTES, SECONDS = [
+    "/plain", "/pool", "/workers", "/background", "/background/thread", "/task", "/soon", "/thread", "/submitted",
+], 6.5  # fmt: skip
+"""Of one recording, which asks for them in turn."""
+
 Profile = Callable[..., "Profiled"]
 
 
@@ -58,73 +47,28 @@ class Profiled(NamedTuple):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("handing")
     shutil.copy(HERE / SOURCE, made / "handing.py")
-    (made / "bodies.jsonl").write_text(json.dumps({"ms": MS}) + "\n")
     (made / "handing_traffic.py").write_text(
         "from itertools import cycle\n"
-        f"def bodies(seed):\n    return cycle([(path, {{'ms': {MS}}}) for path in {TOGETHER!r}])\n"
+        f"def bodies(seed):\n    return cycle([(path, {{'ms': {MS}}}) for path in {ROUTES!r}])\n"
     )
     return made
 
 
 @pytest.fixture(scope="module")
 def profiled(folder: Path) -> Profile:
-    """Profile a route, once: in a load of its own, or in that of ``TOGETHER`` where it is one of these."""
-    known: dict[str, Recording] = {}
+    """Profile all routes, once."""
+    recording = record_briefly(
+        PilotPlan(
+            target="handing:app", path="/", payloads="handing_traffic:bodies", directory=str(folder),
+            rate=RATE, duration_s=SECONDS, warmup_s=0.5, sample_s=1.0, layers=False,
+        )
+    )  # fmt: skip
 
-    def profile(path: str, *, alone: bool = False) -> Profiled:
-        alone = alone or path not in TOGETHER
-        key = path if alone else "/"
-        if key not in known:
-            payloads = folder / "bodies.jsonl" if alone else "handing_traffic:bodies"
-            known[key] = record_briefly(
-                PilotPlan(
-                    target="handing:app", path=key, payloads=str(payloads), directory=str(folder),
-                    rate=RATE, duration_s=SECONDS if alone else TOGETHER_S, warmup_s=0.5, sample_s=1.0, layers=False,
-                )
-            )  # fmt: skip
-        found = known[key]
-        if not alone:
-            found = msgspec.structs.replace(found, requests=tuple(of_path(found, path)))
+    def profile(path: str) -> Profiled:
+        found = msgspec.structs.replace(recording, requests=tuple(of_path(recording, path)))
         return Profiled(found, make_budget(found))
 
     return profile
-
-
-@pytest.fixture
-def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forecast with few requests: nothing here is a question of a few percent."""
-    monkeypatch.setattr(forecast, "REQUESTS", 600)
-    monkeypatch.setattr(forecast, "_CAPACITY_REQUESTS", 300)
-
-
-@pytest.fixture(scope="module")
-def plain(folder: Path) -> Iterator[PilotProcess]:
-    """The service as it is, without profiling."""
-    options = Options(target="handing:app", report=-1, profiled=False)
-    with PilotProcess(options, directory=folder) as process:
-        process.wait_ready(60.0)
-        yield process
-
-
-def asked(process: PilotProcess, folder: Path, path: str, rate: float) -> tuple[Samples, RunFacts]:
-    """Ask a route, without profiling."""
-    plan = LoadPlan(
-        url=f"{process.url}{path}", rate=rate, duration_s=SECONDS, warmup_s=1.0, pid=process.pid,
-        payloads=str(folder / "bodies.jsonl"), method="POST",
-    )  # fmt: skip
-    return measure(plan)
-
-
-def cpu_ms(process: PilotProcess, folder: Path, path: str) -> float:
-    """CPU time of a request, whatever else has the machine."""
-    samples, facts = asked(process, folder, path, RATE)
-    return (facts.cpu_s or 0.0) * 1e3 / int(((samples.status == 200) & (samples.intended_ns >= 1e9)).sum())
-
-
-@pytest.fixture(scope="module")
-def nothing_ms(plain: PilotProcess, folder: Path) -> float:
-    """CPU time of a request to the route that hands nothing over."""
-    return cpu_ms(plain, folder, "/plain")
 
 
 def line_of(text: str) -> str:
@@ -186,28 +130,5 @@ def test_work_after_the_reply_is_charged_to_its_function(
         assert attribute(found.recording).stage_ns[:, places].sum(axis=1).min() / 1e6 < 10.0
 
 
-@quiet
-@pytest.mark.parametrize(
-    "path", ["/background", *(pytest.param(one, marks=pytest.mark.whole) for one in ("/task", "/soon"))]
-)
-def test_what_removing_work_after_the_reply_wins_in_capacity_is_what_was_promised(
-    profiled: Profile, plain: PilotProcess, nothing_ms: float, folder: Path, path: str, few_requests: None
-) -> None:
-    """5 ms before the reply and 15 after it: a core can answer some three times as many without the latter.
-
-    Within a limit that is far beyond what requests take, so that the capacity is what a core can compute.
-    """
-    advice = advice_of(profiled(path, alone=True).recording, parse_objectives("p95=1s"), None, ())
-    assert advice is not None
-    without = next(one for one in advice.levers if one.lever == "no background work")
-    promised = without.bound_capacity / (advice.now.capacity or 1.0)
-    won = cpu_ms(plain, folder, path) / nothing_ms
-    assert promised == pytest.approx(won, rel=_WITHIN)
-
-
-def test_a_service_that_hands_nothing_over_has_no_such_levers(profiled: Profile, few_requests: None) -> None:
-    found = profiled("/plain")
-    advice = advice_of(found.recording, Objectives(), None, ())
-    assert advice is not None
-    assert not {"no process pool", "no background work"} & {one.lever for one in advice.levers}
-    assert left(found) == []
+def test_a_service_that_hands_nothing_over_leaves_nothing(profiled: Profile) -> None:
+    assert left(profiled("/plain")) == []

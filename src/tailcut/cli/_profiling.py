@@ -141,14 +141,14 @@ def report_of(wanted: Wanted, found: Recorded, *, levers: bool) -> ProfileReport
     """Work everything out of a recording.
 
     Args:
-        levers: simulate what each would win.
+        levers: say what each can win.
     """
     from tailcut.report.profile.json import advice_of, make_report
 
     slo = _slo(wanted)
     advice = None
     if levers and wanted.kind == "pilot":
-        note("simulating the gain of each lever")
+        note("working out the gain of each lever")
         bodies, at_s = (found.log.bodies, found.log.at_s) if found.log is not None else ((), ())
         advice = advice_of(found.recording, slo, found.diversity, bodies, at_s)
     return make_report(
@@ -207,10 +207,9 @@ def _sendable(wanted: Wanted) -> Iterator[Wanted]:
 
 def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
     from tailcut.profiler import pilot, plan
-    from tailcut.profiler.deployments import own_path
 
     load = wanted.plan
-    recorded = pilot.record(
+    return pilot.record(
         plan.PilotPlan(
             target=wanted.target, payloads=load.payloads, path=load.url, method=load.method, headers=load.headers,
             rate=load.rate or DEFAULT_RATE, duration_s=load.duration_s, warmup_s=load.warmup_s,
@@ -221,7 +220,6 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
         ),
         on_step=note,
     )  # fmt: skip
-    return own_path.with_path(recorded, on_step=note) if wanted.overhead_rounds else recorded
 
 
 def _deployment(wanted: Wanted, environment: Mapping[str, str]) -> Recording:

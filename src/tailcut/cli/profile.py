@@ -116,14 +116,14 @@ def profile(
     ] = None,
     levers: Annotated[
         bool,
-        typer.Option("--levers/--no-levers", help="Simulate the gain of each lever."),
+        typer.Option("--levers/--no-levers", help="Say what each lever can win."),
     ] = True,
     thorough: Annotated[
         bool,
         typer.Option(
             "--thorough",
-            help="Also measure the overhead of profiling, and tailcut's own path on this machine. Takes two more "
-            "minutes and seven more starts; longer below 50 requests/s.",
+            help="Also measure the overhead of profiling. Takes up to two more minutes and six more starts; longer "
+            "below 50 requests/s.",
         ),
     ] = False,
     overhead_rounds: Annotated[

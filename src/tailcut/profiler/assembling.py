@@ -41,6 +41,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         one_in: of how many requests one was traced.
         database_s, workers_s: CPU seconds of the databases on this machine, and of the application's child processes,
             in the whole run.
+        others_s: the same of the application and of everything else but databases and the load generator.
     """
 
     load: LoadPlan
@@ -56,6 +57,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     one_in: int = 1
     database_s: float = 0.0
     workers_s: float = 0.0
+    others_s: float = 0.0
 
 
 def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
@@ -88,13 +90,13 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
             # The kernel counts the whole run, warm-up included.
             delay_s=heard.delay_ns / 1e9 * load.duration_s / whole_s,
             database_s=run.database_s * load.duration_s / whole_s,
+            others_s=max(run.others_s * load.duration_s / whole_s - (run.facts.cpu_s or 0.0), 0.0),
             other_cores=max((os.cpu_count() or 1) - len(os.sched_getaffinity(0)), 0),
             window_s=run.facts.window_s,
         ),
         overhead=overhead,
         background_calls=heard.background_calls,
         background=heard.background,
-        waits=tuple(one for one in heard.waits if one.start_ns >= run.facts.start_ns + run.samples.measured_from_ns),
         notes=tuple(_notes(run)),
     )
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from tailcut.profiler.attribution.background import Background
-from tailcut.profiler.records import BackgroundCall, Moment, Request, Wait
+from tailcut.profiler.records import BackgroundCall, Moment, Request
 
 Loop = Literal["auto", "asyncio", "uvloop"]
 """Of the application: "auto" is the one that uvicorn takes."""
@@ -80,7 +80,6 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     delay_ns: int
     background_calls: tuple[BackgroundCall, ...] = ()
     background: tuple[Background, ...] = ()
-    waits: tuple[Wait, ...] = ()
     libraries: dict[str, str] = {}
     executors: dict[str, int] = {}
 

@@ -13,7 +13,7 @@ from tailcut.common.slo import samples_needed
 from tailcut.common.statistics import percentile
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
-from tailcut.profiler.forecast.comparison import NEAR_P50, NEAR_P95, Round, Rounds, Values, longer, undisturbed
+from tailcut.profiler.overhead_comparison import NEAR_P50, NEAR_P95, Round, Rounds, Values, longer, undisturbed
 from tailcut.profiler.overhead_records import Everyone, Latencies, Overhead
 from tailcut.profiler.recording.trace_sampling import is_traced
 from tailcut.profiler.trials import OnStep, check_answered, counted

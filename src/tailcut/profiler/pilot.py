@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from time import process_time
 
 import msgspec
 
@@ -32,7 +33,7 @@ from tailcut.profiler.recording.trace_sampling import ALL, one_in
 from tailcut.profiler.records import Recording, Sample
 from tailcut.profiler.spying import Spy
 from tailcut.profiler.trials import OnStep, bears, fell_behind, too_fast
-from tailcut.system.cpu_time import threads_ns, workers_seconds
+from tailcut.system.cpu_time import machine_seconds, threads_ns, workers_seconds
 
 HEADER = "x-tailcut-profile"
 _LUCK = "PYTHONHASHSEED"
@@ -85,17 +86,17 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
 
 def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording | None:
     """Record, and all that needs the process that was recorded; None where it did not keep up after all."""
-    # What was heard till now are the trial's requests.
-    thin = one_in(round(plan.rate * plan.duration_s), pilot.heard().requests, plan.least_traced)
+    thin = one_in(round(plan.rate * plan.duration_s), plan.least_traced)
     if plan.overhead_rounds:
         # Who has minutes gets a process with its first full collections and its pools' connections behind it.
         say("warming it up")
         measure(msgspec.structs.replace(_numbered(load), duration_s=_SETTLE_S, warmup_s=0.0, seed=load.seed + 3))
     say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
     pilot.begin(thin)
-    before, workers_s = computed_ns(), workers_seconds(pilot.pid)
+    before, workers_s, machine_s, own_s = computed_ns(), workers_seconds(pilot.pid), machine_seconds(), process_time()
     samples, facts = measure(_numbered(load))
     database_s, workers_s = computed_between_s(before, computed_ns()), workers_seconds(pilot.pid) - workers_s
+    machine_s, own_s = machine_seconds() - machine_s, process_time() - own_s
     heard = pilot.heard()
     _check_answers(load, pilot, ready, samples, facts, heard)
     if fell_behind(_numbered(load), samples, facts):
@@ -106,7 +107,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
         load=load, ready=ready, samples=samples, facts=facts, heard=heard,
         looks=looks, looks_interval_ns=int(1e9 / looking.rate), looks_s=looking.seconds, spy_problem=problem,
         asked_loop=plan.loop, one_in=thin, database_s=database_s,
-        workers_s=max(workers_s, 0.0),
+        workers_s=max(workers_s, 0.0), others_s=max(machine_s - own_s - database_s, 0.0),
     )  # fmt: skip
     found = _layers(pilot, say) if plan.layers else FoundLayers()
     recording = assemble(plan.target, run, None)

@@ -59,6 +59,10 @@ class Stage(StrEnum):
     UNATTRIBUTED = "unattributed"
 
 
+FETCHING = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP})
+"""Stages that ask somebody else."""
+
+
 class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of one request, as long as something took that is known by name.
 
@@ -138,14 +142,6 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request: int = -1
 
 
-class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that was not traced waited for a lock: its label, as of a span; from asking for it to having it."""
-
-    label: str
-    start_ns: int
-    end_ns: int
-
-
 class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True):
     """Calls that no request was known to wait for: in a worker behind a queue, in a task in the background.
 
@@ -197,9 +193,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         database_s: CPU seconds within it of the databases on the same machine; 0: there are none, or none is seen.
         other_cores: of the machine, which the process may not use.
         window_s: seconds measured.
-        path_ns: CPU that a request takes of the event loop in tailcut's own server here, at this rate; 0: not measured.
-        path_slope: by which power of the rate that is less, between this rate and twice of it.
-        path_waits_ns: how much longer than that its client waited for the answer: quantiles, evenly spaced, ascending.
+        others_s: CPU seconds within it of everything else on the machine but the load generator and its databases.
     """
 
     loop: str = ""
@@ -215,9 +209,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     database_s: float = 0.0
     other_cores: int = 0
     window_s: float = 0.0
-    path_ns: float = 0.0
-    path_slope: float = 0.0
-    path_waits_ns: tuple[float, ...] = ()
+    others_s: float = 0.0
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,7 +227,6 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         background_calls: calls whose time is in no request under their own name.
         background: work that requests began and that ran after their replies, a line per request and function.
         one_in, untraced: of how many requests one was traced (``thinning``); the others, as the client saw them.
-        waits: of those for locks, in any order: who had one in between two that were traced.
         notes: what could not be seen, and what makes figures weaker than they look.
     """
 
@@ -256,7 +247,6 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     background: tuple[Background, ...] = ()
     one_in: int = 1
     untraced: tuple[Request, ...] = ()
-    waits: tuple[Wait, ...] = ()
     notes: tuple[str, ...] = ()
     format: int = FORMAT
 

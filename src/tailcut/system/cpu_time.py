@@ -30,6 +30,18 @@ def own_seconds(pid: int) -> float | None:
         return None
 
 
+def machine_seconds(proc: Path = Path("/proc")) -> float:
+    """Return the CPU seconds that the machine's cores have computed since it started; 0 without /proc.
+
+    Args:
+        proc: where the proc file system is mounted; proc(5), the first line of ``stat`` without "idle" and "iowait".
+    """
+    with suppress(OSError, ValueError):
+        user, nice, system, _, _, irq, softirq, *_ = map(int, (proc / "stat").read_text().split("\n", 1)[0].split()[1:])
+        return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
 def cpu_seconds(pid: int, proc: Path = Path("/proc"), own: Callable[[int], float | None] = own_seconds) -> float:
     """Sum user and system time of ``pid``, its living descendants and the children that they have waited for.
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import pytest
 
 from tailcut.profiler.attribution.layers import DISPATCH, ModelLayers, layers_of, operators_of
-from tailcut.profiler.forecast import forecast as forecasts
-from tailcut.profiler.forecast.calibration import Calibration
-from tailcut.profiler.forecast.forecast import Forecast
 from tailcut.profiler.levers.advice import Advice, LeverAdvice
 from tailcut.profiler.overhead_records import Latencies, Overhead
 from tailcut.profiler.records import (
@@ -25,22 +19,6 @@ from tailcut.profiler.records import (
 
 MS = 1_000_000
 QUERIES = ("SELECT * FROM flights WHERE id = {}", "SELECT delay FROM weather WHERE origin = 'JFK' AND ts < {}")
-
-
-def few_requests(played: int, for_capacity: int) -> Callable[..., None]:
-    """Make a fixture for all tests of a module: what is asked there is no question of a few percent.
-
-    Args:
-        played: requests in each round of a forecast.
-        for_capacity: in each step of the search for one.
-    """
-
-    @pytest.fixture(autouse=True)
-    def few(monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(forecasts, "REQUESTS", played)
-        monkeypatch.setattr(forecasts, "_CAPACITY_REQUESTS", for_capacity)
-
-    return few
 
 
 def recording(count: int = 400, seed: int = 0) -> Recording:
@@ -145,37 +123,30 @@ def advice() -> Advice:
         rate=50.0,
         percentile="p95",
         limit_ms=25.0,
-        has_slo=True,
-        now=Forecast(
-            rate=50.0, p50_ms=15.0, p95_ms=29.0, p95_low_ms=28.0, p95_high_ms=30.0, busy_share=0.7, capacity=41.0
-        ),
-        calibration=Calibration(
-            wait_scale=1.1, measured_p50_ms=15.4, measured_p95_ms=28.6, simulated_p50_ms=15.0, simulated_p95_ms=29.0
-        ),
+        p95_ms=28.6,
+        capacity=41.0,
+        limited_by="the event loop's thread",
         levers=(
             LeverAdvice(
                 lever="feature cache",
                 order=1,
                 reason="two queries and the code around them go",
-                p95_ms=9.0,
-                capacity=310.0,
+                p95_ms=(9.0, 12.0),
                 bound_p95_ms=4.0,
-                bound_capacity=1200.0,
-                after_p95_ms=9.0,
-                after_capacity=310.0,
+                capacity=310.0,
+                after_p95_ms=(9.0, 12.0),
                 basis=("62 % hits, as the payloads repeat",),
             ),
             LeverAdvice(
                 lever="INT8",
                 order=0,
                 reason="not worth it: the model is 6 % of the time",
-                p95_ms=28.4,
-                capacity=42.0,
+                p95_ms=(28.1, 28.4),
                 bound_p95_ms=27.0,
-                bound_capacity=44.0,
+                capacity=44.0,
                 basis=("prior: somewhere else",),
             ),
         ),
         summary=("in this order: feature cache", "INT8: not worth it: the model is 6 % of the time"),
-        notes=("recorded at 50/s",),
+        notes=("other processes used 3% of this machine's cores meanwhile",),
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.profiler import profile_sample
 from tests.unit.profiler.levers.test_levers import advice, pilot, reasons
 
 from tailcut.profiler.attribution.background_calls import background_notes, background_words
@@ -18,9 +17,6 @@ from tailcut.profiler.recording.tracing import MODEL, Open, current, open_root, 
 from tailcut.profiler.records import BackgroundCall, Recording, Stage, decode_recording, encode_recording
 
 _SECOND = 1_000_000_000
-
-
-few_requests = profile_sample.few_requests(250, 80)
 
 
 def stray(stage: Stage, label: str, calls: int, seconds: float) -> BackgroundCall:

@@ -6,26 +6,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.unit.profiler import profile_sample
 from tests.unit.profiler.levers.test_levers import pilot
 
-from tailcut.common.slo import parse_objectives
+from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.databases import computed_between_s, computed_ns
-from tailcut.profiler.forecast.state import Known
-from tailcut.profiler.levers import advice as advices
-from tailcut.profiler.levers.advice import Advice, advise
+from tailcut.profiler.levers.known import Known
+from tailcut.profiler.levers.work import read_work
 from tailcut.profiler.records import Recording
-
-pytestmark = pytest.mark.slow
-
-few_requests = profile_sample.few_requests(800, 1500)
-
-
-@pytest.fixture(autouse=True)
-def no_levers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forecast the service as it is: no test here asks what a lever would win."""
-    monkeypatch.setattr(advices, "LEVERS", ())
-    monkeypatch.setattr(advices, "own_levers", lambda *_: ())
 
 
 def process(proc: Path, number: int, name: str, cpu_ns: int) -> None:
@@ -63,38 +50,12 @@ def with_database(share: float, *, cores: int = 0) -> Recording:
     return msgspec.structs.replace(recording, pilot=found)
 
 
-def advice(recording: Recording, known: Known | None = None) -> Advice:
-    found = advise(recording, known=known or Known(), slo=parse_objectives("p95=100ms"))
-    assert found is not None
-    return found
-
-
-def test_a_database_on_the_machine_takes_of_its_cores() -> None:
-    """One core: 1.2 ms of the application's and 0.5 or 0.9 times 6 ms of the database's make a request."""
-    elsewhere, half, most = (advice(with_database(share)).now.capacity or 0.0 for share in (0.0, 0.5, 0.9))
-    assert elsewhere > 600.0
-    assert half == pytest.approx(1e3 / (1.2 + 3.0), rel=0.2)
-    assert most == pytest.approx(1e3 / (1.2 + 5.4), rel=0.2)
-
-
-def test_cores_that_the_application_may_not_use_are_the_databases() -> None:
-    own, others = (advice(with_database(0.9, cores=cores)).now.capacity or 0.0 for cores in (0, 1))
-    assert others > 1.4 * own
-
-
-def test_what_is_taken_for_true_of_the_database_is_said() -> None:
-    (note,) = [one for one in advice(with_database(0.5)).notes if "database" in one]
-    assert note.startswith(
-        "databases on this machine computed 3.00 ms a request, on cores that the application has too"
-    )
-    (note,) = [one for one in advice(with_database(0.0)).notes if "database" in one]
-    assert note == "no database is seen to compute on this machine: it is taken to have cores enough elsewhere"
-
-
-def test_what_the_caller_knows_of_the_database_stays() -> None:
-    known = Known(database_cores=64, database_share=1.0)
-    assert (advice(with_database(0.9), known).now.capacity or 0.0) > 600.0
-
-
-def test_housekeeping_is_no_work() -> None:
-    assert advice(with_database(0.01)).now.capacity == advice(with_database(0.0)).now.capacity
+@pytest.mark.parametrize(
+    ("share", "cores", "expected"), [(0.5, 0, 1e3 / 4.3), (0.9, 0, 1e3 / 6.7), (0.9, 1, 1e3 / 1.3)]
+)
+def test_a_database_on_the_machine_takes_of_its_cores_where_it_has_none_of_its_own(
+    share: float, cores: int, expected: float
+) -> None:
+    """1.3 ms of the application's and a share of 6 ms of the database's make a request."""
+    recording = with_database(share, cores=cores)
+    assert read_work(recording, attribute(recording), Known()).capacity == pytest.approx(expected, rel=0.05)

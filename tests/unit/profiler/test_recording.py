@@ -27,7 +27,7 @@ from tailcut.profiler.diagnosis import check_target, choose_path, explain_answer
 from tailcut.profiler.files import load_recording
 from tailcut.profiler.matching import match_requests
 from tailcut.profiler.recording.places import Places
-from tailcut.profiler.records import Recording, Request, Span, Stage, Wait, decode_recording, encode_recording
+from tailcut.profiler.records import Recording, Request, Span, Stage, decode_recording, encode_recording
 from tailcut.profiler.spying import Frame, make_sample, parse_frame
 
 OWN = "/x/src/tailcut/profiler"
@@ -175,20 +175,6 @@ def user(mail: str) -> None:
         {}[mail]
     except KeyError as error:
         raise LookupError(f"no user {mail}\nBob: {mail}") from error
-
-
-def test_waits_of_the_warm_up_are_not_in_the_recording() -> None:
-    """As its requests are not."""
-    early, late = (Wait(label="threading.Lock of app.py:5", start_ns=at, end_ns=at + 9) for at in (1_050, 1_100))
-    run = Run(
-        load=LoadPlan(url="http://127.0.0.1:1/", rate=10.0, duration_s=1.0), ready=Said(kind="ready"),
-        samples=sent((50, 51, 60, 200), (100, 101, 150, 200)), facts=RunFacts(window_s=1.0, start_ns=1_000),
-        looks=(), looks_interval_ns=1, spy_problem="",
-        heard=Heard(
-            requests=(), moments=(), hooks=(), failures=(), notes=(), cpu_ns=0, delay_ns=0, waits=(early, late)
-        ),
-    )  # fmt: skip
-    assert assemble("app:app", run, None).waits == (late,)
 
 
 def test_a_note_names_an_exception_and_not_what_it_says() -> None:

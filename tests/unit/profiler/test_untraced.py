@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from asyncio.events import Handle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,25 +14,24 @@ import msgspec
 import numpy as np
 import pytest
 from tests.unit.profiler import profile_sample
-from tests.unit.profiler.forecast.test_holding import _LOCK, locked
 
 from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.attribution.functions import seen_shares
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.forecast.work import read_work
-from tailcut.profiler.hooks import locks, models
+from tailcut.profiler.hooks import models
 from tailcut.profiler.hooks.wrapping import awaited, brief, called
-from tailcut.profiler.overhead_records import Latencies, Overhead
+from tailcut.profiler.levers.known import Known
+from tailcut.profiler.levers.work import read_work
 from tailcut.profiler.plan import least_for
 from tailcut.profiler.recording import blocking, middleware
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.captured import captured
 from tailcut.profiler.recording.middleware import Profiled
 from tailcut.profiler.recording.spans import requests_of
-from tailcut.profiler.recording.trace_sampling import held_up, is_traced, one_in
+from tailcut.profiler.recording.trace_sampling import is_traced, one_in
 from tailcut.profiler.recording.tracing import current, tracer
-from tailcut.profiler.records import Recording, Request, Span, Stage, Wait
+from tailcut.profiler.records import Recording, Request, Span, Stage
 
 _MS = 1_000_000
 SKIPPED, TRACED = (next(n for n in range(100) if is_traced(n, 2) is wanted) for wanted in (False, True))
@@ -65,16 +62,9 @@ def waiting(stage: Stage, label: str, share: float, took_ms: float = 100.0) -> R
     return Request(number=0, intended_ns=-1, sent_ns=-1, done_ns=-1, entered_ns=0, left_ns=left_ns, spans=(span,))
 
 
-def test_all_of_a_short_recording_are_traced_and_where_requests_wait_for_what_several_hold() -> None:
-    free = [waiting(Stage.WAIT, "psycopg_pool", 0.02)] * 9
-    assert [one_in(requests, free) for requests in (200, 999, 1000, 1999, 3300, 9000)] == [1, 1, 2, 3, 6, 8]
-    assert one_in(50, free, least_traced=20) == 2
-    for stage, label in ((Stage.LOCK, "asyncio.Semaphore"), (Stage.WAIT, "psycopg_pool")):
-        assert one_in(5_000, [*free, waiting(stage, label, 0.2, 110.0)]) == 1
-        assert one_in(5_000, [*free, waiting(stage, label, 0.2, 90.0)]) == 8  # who is quick does not matter
-    for stage, label in ((Stage.WAIT, "thread pool"), (Stage.LOCK, _LOCK)):
-        assert one_in(5_000, [waiting(stage, label, 0.9)]) == 8
-    assert held_up(()) == 0.0
+def test_all_of_a_short_recording_are_traced() -> None:
+    assert [one_in(requests) for requests in (200, 999, 1000, 1999, 3300, 9000)] == [1, 1, 2, 3, 6, 8]
+    assert one_in(50, least_traced=20) == 2
 
 
 def test_an_slos_percentile_rests_on_enough_that_are_traced() -> None:
@@ -283,13 +273,7 @@ def only(recording: Recording, is_kept: Callable[[Request], bool]) -> Recording:
     kept = tuple(filter(is_kept, recording.requests))
     others = [one for one in recording.requests if not is_kept(one)]
     seen = tuple(msgspec.structs.replace(one, spans=(), entered_ns=-1, left_ns=-1) for one in others)
-    waits = tuple(
-        Wait(label=span.label, start_ns=span.start_ns, end_ns=span.end_ns)
-        for one in others
-        for span in one.spans
-        if span.stage is Stage.LOCK
-    )
-    return msgspec.structs.replace(recording, requests=kept, untraced=seen, waits=waits)
+    return msgspec.structs.replace(recording, requests=kept, untraced=seen)
 
 
 def thinned(recording: Recording, in_: int = 2) -> Recording:
@@ -302,7 +286,7 @@ def test_half_of_the_requests_say_of_the_process_what_all_say() -> None:
     pilot = msgspec.structs.replace(whole.pilot, cpu_s=800 * 0.016)
     whole = msgspec.structs.replace(whole, pilot=pilot, sampled_s=whole.duration_s, sample_interval_ns=20 * _MS)
     part = thinned(whole)
-    took_ms = [read_work(one, attribute(one)).cpu_ns / _MS for one in (whole, part)]
+    took_ms = [read_work(one, attribute(one), Known()).cpu_ns.sum() / _MS for one in (whole, part)]
     assert took_ms[1] == pytest.approx(took_ms[0], rel=0.05)
     label = ("recompute (features.py:60)", "features.py:60")
     code = [
@@ -312,82 +296,6 @@ def test_half_of_the_requests_say_of_the_process_what_all_say() -> None:
     shares = [seen_shares(of, {label: float(ns)}) for of, ns in zip((whole, part), code, strict=True)]
     assert shares[0]
     assert shares[1][label] == pytest.approx(shares[0][label], rel=0.1)
-
-
-def test_how_long_a_lock_is_held_is_known_by_who_had_it_in_between() -> None:
-    whole = locked(rate=100.0, inside=Stage.CODE)
-    part = thinned(whole)
-    work = read_work(part, attribute(part))
-    assert [(hold.label, hold.at_once) for hold in work.holds.found] == [(_LOCK, 1)]
-    assert work.held_ns(0) == pytest.approx(8.0 * _MS, rel=0.05)
-
-
-def known_locks(recording: Recording) -> bool:
-    holds = read_work(recording, attribute(recording)).holds
-    assert bool(holds.found) is not bool(holds.unknown)
-    return bool(holds.found)
-
-
-def test_a_lock_that_others_have_for_longer_is_not_played_as_if_those_that_were_traced_were_all() -> None:
-    whole = locked(rate=30.0, inside=Stage.CODE, odd=5.0)
-    assert known_locks(thinned(whole))
-    assert not known_locks(only(whole, lambda one: one.number % 2 == 0))
-
-
-def test_who_has_a_lock_is_not_told_of_an_endpoint_by_what_another_does_with_it() -> None:
-    """Of one that only waits for it, what it does while it has it was not seen."""
-    whole = locked(rate=100.0, inside=Stage.CODE)
-    two = msgspec.structs.replace(
-        whole,
-        requests=tuple(
-            msgspec.structs.replace(one, endpoint="report (app.py:90)") if one.number % 2 else one
-            for one in whole.requests
-        ),
-    )
-    waits = sorted((s.end_ns, s.start_ns, one.number) for one in two.requests for s in one.spans if s.label == _LOCK)
-    hand_on = {number for (got, _, number), (_, start, _) in pairwise(waits) if start <= got}
-    assert known_locks(thinned(two))
-    assert not known_locks(only(two, lambda one: one.number % 2 == 0 or one.number not in hand_on))
-
-
-@pytest.mark.parametrize(("count", "known"), [(250, True), (100, False)])
-def test_few_who_are_traced_say_what_is_done_with_a_lock_where_enough_were_seen_to_wait(
-    count: int, known: bool
-) -> None:
-    whole = locked(rate=60.0, inside=Stage.CODE, count=count)
-    assert known_locks(thinned(whole, 4)) is known
-
-
-def test_what_several_hold_at_once_is_not_read_off_half_of_the_requests() -> None:
-    """Nobody knows when one that was not traced gave it back."""
-    whole = locked(rate=300.0, at_once=3, label="asyncio.Semaphore")
-    assert read_work(whole, attribute(whole)).holds.found
-    part = thinned(whole)
-    holds = read_work(part, attribute(part)).holds
-    assert not holds.found
-    assert holds.unknown
-
-
-@pytest.mark.usefixtures("half")
-def test_untraced_requests_that_wait_for_a_lock_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = locks._TracedLock(threading.Lock(), _LOCK)
-
-    def handler() -> None:
-        with lock:
-            pass
-        lock.acquire()
-        threading.Timer(0.02, lock.release).start()
-        assert lock.acquire(timeout=10.0)
-        assert not lock.acquire(timeout=0.001)  # in vain: nobody gave it away
-        assert not lock.acquire(blocking=False)
-        lock.release()
-
-    ask(SKIPPED, handler=handler)
-    (one,) = tracer.waits
-    assert one.label == _LOCK
-    assert one.end_ns - one.start_ns >= 15 * _MS
-    tracer.clear()
-    assert tracer.waits == []
 
 
 @pytest.mark.usefixtures("half")
@@ -423,24 +331,3 @@ def test_answers_and_failures_are_those_of_all_requests() -> None:
     for text, (count, total_ms) in calls[0].items():
         assert calls[1][text][0] == pytest.approx(count, rel=0.1)
         assert calls[1][text][1] == pytest.approx(total_ms, rel=0.15)
-
-
-@pytest.mark.parametrize("in_", [2, 4, 8])
-def test_what_tracing_takes_is_not_taken_off_twice(in_: int) -> None:
-    """The process's CPU time holds it for those requests only, the spans for each; some of it all requests pay."""
-    whole = profile_sample.recording(count=800)
-    tracing_ms, everybodys_ms = 1.0, 0.2
-    part = thinned(whole, in_)
-    cpu_ms = {}
-    base_ms = 4.0
-    for name, of, added_ms in (
-        ("whole", whole, everybodys_ms + tracing_ms), ("part", part, everybodys_ms + tracing_ms * part.traced)
-    ):  # fmt: skip
-        plain, seen = (
-            Latencies(requests=100, p50_ms=10.0, p95_ms=20.0, cpu_ms=ms) for ms in (base_ms, base_ms + added_ms)
-        )
-        overhead = Overhead(rate=50.0, rounds=((plain, seen),), p50_share=0.0, p95_share=0.0)
-        pilot = msgspec.structs.replace(of.pilot, cpu_s=800 * (base_ms + added_ms) / 1e3)
-        recording = msgspec.structs.replace(of, pilot=pilot, overhead=overhead)
-        cpu_ms[name] = read_work(recording, attribute(recording)).cpu_ns / _MS
-    assert cpu_ms["part"] == pytest.approx(cpu_ms["whole"], rel=0.03)

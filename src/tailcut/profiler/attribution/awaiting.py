@@ -6,18 +6,19 @@ from collections import defaultdict
 
 import numpy as np
 
-from tailcut.profiler.attribution.cpu_split import Floats
 from tailcut.profiler.attribution.functions import SpanName, seen_ns, seen_shares
-from tailcut.profiler.attribution.span_table import Ints
+from tailcut.profiler.attribution.span_table import Bools, Floats, Ints
 from tailcut.profiler.attribution.stages import Attribution, less_children, self_of
 from tailcut.profiler.attribution.stalls import Stalls
-from tailcut.profiler.attribution.unattributed_cpu import computing_share
 from tailcut.profiler.records import Recording, Stage
 
 _ENOUGH = 0.5
 """Of the time in which a function ran: where samples saw less, what they saw does not speak for it,"""
 _MANY = 40
 """unless they are so many: of quick code most looks are lost, because its stacks change meanwhile."""
+
+_SHORT_NS = 1e6
+"""What code on the event loop computes in callbacks too short to be noted."""
 
 
 def awaited_ns(found: Attribution, recording: Recording) -> Floats:
@@ -38,7 +39,7 @@ def awaited_ns(found: Attribution, recording: Recording) -> Floats:
     code = found.flat.is_of({Stage.CODE}) & (flat.thread == 0) & (self_of(flat, flat.cpu_ns) < 0)
     own_ns = np.where(code, found.self_ns, 0)
     held_ns = ran_ns(found, recording)
-    computing = computing_share(recording, found, code, held_ns)
+    computing = _computing_share(recording, found, code, held_ns)
     busy_ns = np.maximum(np.minimum(held_ns, own_ns), own_ns * computing)
     return np.where(code, np.maximum(own_ns - busy_ns, 0.0), none)
 
@@ -62,6 +63,30 @@ def ran_ns(found: Attribution, recording: Recording) -> Floats:
     if not len(found.flat.name):
         return np.zeros(0)
     return _held_ns(found, recording) if recording.pilot.watched else _seen_ns(found, recording)
+
+
+def _computing_share(recording: Recording, found: Attribution, code: Bools, held_ns: Floats) -> float:
+    """Return how much of the code computed, at most: what the process used beside spans that tell their CPU time.
+
+    Where models ran, their threads may have used it: then the code computed what the rest allows, and what it was seen
+    to.
+
+    Args:
+        code: which spans it is, shape [spans].
+        held_ns: for how long each was seen on its thread, shape [spans].
+    """
+    flat = found.flat
+    code_ns = float(found.self_ns[code].sum())
+    every = len(recording.requests) + len(recording.untraced)
+    if not code_ns or not every:
+        return 1.0
+    used_ns = recording.pilot.cpu_s * 1e9 * len(flat.requests) / every
+    outermost = (flat.cpu_ns >= 0) & ((flat.parent < 0) | (flat.cpu_ns[flat.parent] < 0))
+    left_ns = used_ns - float(flat.cpu_ns[outermost].sum())
+    cores = max(int(recording.machine.get("cores", "1")), 1)
+    threads_ns = float(found.self_ns[flat.is_of({Stage.MODEL})].sum()) * (cores - 1)
+    sure_ns = float(np.minimum(found.self_ns, np.maximum(held_ns, _SHORT_NS))[code].sum())
+    return min(max(left_ns - threads_ns, min(left_ns, sure_ns), 0.0) / code_ns, 1.0)
 
 
 def _by_code(found: Attribution, spent_ns: Floats | Ints) -> dict[SpanName, float]:

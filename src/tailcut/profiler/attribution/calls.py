@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.common.statistics import percentile
-from tailcut.profiler.attribution.cpu_split import FETCHING
 from tailcut.profiler.attribution.span_table import Flat, Ints, Name
 from tailcut.profiler.attribution.stages import Attribution
 from tailcut.profiler.payloads.query_text import normalise_address, normalise_command, normalise_query
-from tailcut.profiler.records import Stage
+from tailcut.profiler.records import FETCHING, Stage
 
 _CALLED = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.PREPROCESS, Stage.MODEL})
 _SHOWN: dict[Stage, Callable[[str], str]] = {

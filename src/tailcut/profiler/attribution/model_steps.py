@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from tailcut.profiler.attribution.cpu_split import Bools, Floats
-from tailcut.profiler.attribution.span_table import Ints
+from tailcut.profiler.attribution.span_table import Bools, Floats, Ints
 from tailcut.profiler.attribution.stages import Attribution
 from tailcut.profiler.records import Stage
 

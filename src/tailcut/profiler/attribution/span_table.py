@@ -13,6 +13,8 @@ import numpy.typing as npt
 from tailcut.profiler.records import Recording, Request, Span, Stage
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 STAGES: tuple[Stage, ...] = tuple(Stage)
 STAGE_AT = {stage: place for place, stage in enumerate(STAGES)}

@@ -14,9 +14,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.recording.clocks import now
 from tailcut.profiler.recording.tracing import LEAVES, close_span, close_timed, current, open_timed, open_under, tracer
-from tailcut.profiler.recording.untraced import is_untraced
 from tailcut.profiler.records import Stage
 
 # A tuple: the members' hash is Python's, and is asked for in every request.
@@ -39,24 +37,13 @@ class _TracedLock:
             return True
         parent = current.get() if blocking else None
         if parent is None or parent.trace.over:
-            return self._acquire_untraced(timeout) if blocking and is_untraced() else self._acquire(blocking, timeout)
+            return bool(self._lock.acquire(blocking, timeout))
         place, at = tracer.places.spot(sys._getframe(1))
         span = open_timed(parent, Stage.LOCK, self._label, place, at)
         try:
-            return self._acquire(blocking, timeout)
+            return bool(self._lock.acquire(blocking, timeout))
         finally:
             close_timed(span)
-
-    def _acquire(self, blocking: bool, timeout: float) -> bool:
-        return bool(self._lock.acquire(blocking, timeout))
-
-    def _acquire_untraced(self, timeout: float) -> bool:
-        """Who has it in between two requests that are traced says how long the first of them had it."""
-        start_ns = now()
-        has = self._acquire(True, timeout)
-        if has:
-            tracer.waited(self._label, start_ns, now())
-        return has
 
     def __enter__(self) -> bool:
         return self._try(False) or self.acquire()

@@ -1,57 +1,76 @@
-"""Which levers to pull, in which order, what that would bring, and which to leave alone."""
+"""Which levers to pull, in which order, how much each can win at most, and which to leave alone.
+
+Every figure is a range or a bound; what a lever really wins, `tailcut ladder` measures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
+import numpy as np
 
-from tailcut.common.slo import LatencyObjective, Objectives
+from tailcut.cache.cache_advisor import AGAINST
+from tailcut.common.slo import Objectives
+from tailcut.profiler.attribution.own_code import LARGE_CODE
 from tailcut.profiler.attribution.stages import Attribution, attribute
-from tailcut.profiler.forecast.calibration import Calibration, calibrate
-from tailcut.profiler.forecast.forecast import Forecast, forecast
-from tailcut.profiler.forecast.state import Known, LeverName, State
-from tailcut.profiler.forecast.work import read_work
-from tailcut.profiler.levers import preprocessing
-from tailcut.profiler.levers.advice_inputs import aim_at, facts_of
-from tailcut.profiler.levers.assumptions import database_ns, share_cores
-from tailcut.profiler.levers.inapplicable import Facts, basis_of, figure, refusal_of, weakness_of
-from tailcut.profiler.levers.levers import LEVERS, begin, pull
-from tailcut.profiler.levers.ordering import WORTH, Step, order_levers
-from tailcut.profiler.levers.workers import own_levers
+from tailcut.profiler.levers import priors
+from tailcut.profiler.levers.facts import Facts, facts_of, near_share, objective_of
+from tailcut.profiler.levers.known import FEATURE_LIFE_S, PREDICTION_LIFE_S, Known
+from tailcut.profiler.levers.priors import Prior
+from tailcut.profiler.levers.work import (
+    PROCESSES,
+    End,
+    LeverName,
+    Steps,
+    Work,
+    int8_factor,
+    pull,
+    read_work,
+    runtime_factor,
+    shorten_queues,
+)
 from tailcut.profiler.payloads.diversity import Diversity
-from tailcut.profiler.records import Recording, Stage
+from tailcut.profiler.records import FETCHING, TORCH_ON_GPU, Recording, Stage
 
-_QUEUE_GROWS = 4.0
-_ALONE_RATE = 1.0
-"""Requests per second at which hardly one meets another."""
-_DRIVERS = {"psycopg", "psycopg2", "asyncpg", "pymysql", "MySQLdb", "aiomysql"}
-"""Hooks whose queries are answered by another process."""
+LEVERS: tuple[LeverName, ...] = (
+    "feature cache", "concurrent I/O", "preprocessing", "runtime", "INT8", "batching", "prediction cache",
+    "more executors", "serving path",
+)  # fmt: skip
+
+WORTH = 0.05
+"""Of the percentile: a lever that can lower it by less at most wins next to nothing."""
+MANY_ROWS = 32.0
+_MORE_CAPACITY = 0.10
+_ENOUGH = 5.0
+"""Times the rate: who sustains so much needs no lever for the capacity alone."""
+_SLOW_STEP = 0.05
+"""Of a request's time: a step of preprocessing that takes less is no lever."""
+_OTHERS = 0.2
+"""Of the machine's cores: where other processes used more, the waits are theirs too."""
 
 
 class LeverAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """What one lever would bring.
+    """What one lever can win.
 
     Attributes:
         lever: its name.
         order: when to pull it, from 1; 0: leave it.
         reason: why, in a sentence.
-        p95_ms, capacity: estimate, this lever alone.
-        bound_p95_ms, bound_capacity: at best, this lever alone: what it is aimed at takes no time. Never worse than
-            the estimate, nor than without it.
-        after_p95_ms, after_capacity: estimate with those of smaller order pulled too; None where order is 0.
-        basis: what the estimate rests on; figures from elsewhere begin with "prior:".
+        p95_ms: the percentile with this lever alone, best and worst.
+        bound_p95_ms: at the very best: what the lever is aimed at takes no time, and no request waits for another.
+        capacity: requests per second that no resource allows more than, with this lever alone; None: not known.
+        after_p95_ms: best and worst with those of smaller order pulled too; None where order is 0.
+        basis: what the range rests on; figures from elsewhere begin with "prior:".
     """
 
     lever: str
     order: int
     reason: str
-    p95_ms: float
-    capacity: float
+    p95_ms: tuple[float, float]
     bound_p95_ms: float
-    bound_capacity: float
-    after_p95_ms: float | None = None
-    after_capacity: float | None = None
+    capacity: float | None = None
+    after_p95_ms: tuple[float, float] | None = None
     basis: tuple[str, ...] = ()
 
     @property
@@ -64,12 +83,11 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """What to do about a latency, and what not.
 
     Attributes:
-        rate: requests per second that everything is foretold for.
+        rate: requests per second that were recorded.
         percentile: the one that is told as p95: that of the SLO where it has one.
-        limit_ms: the SLO's; else four times the percentile on an idle service, for the capacity.
-        has_slo: whether the limit is the SLO's.
-        now: as things are, simulated.
-        calibration: how well the simulation repeats what was measured.
+        limit_ms: the SLO's; None: there is none.
+        p95_ms: the percentile as it was measured, of the traced requests.
+        capacity, limited_by: requests per second that no resource allows more than, and which that is.
         levers: those to pull, in order, then the others.
         summary: what to do and what not, in sentences.
         notes: what makes the figures weaker than they look.
@@ -78,10 +96,10 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     rate: float
     percentile: str
-    limit_ms: float
-    has_slo: bool
-    now: Forecast
-    calibration: Calibration
+    limit_ms: float | None
+    p95_ms: float
+    capacity: float | None
+    limited_by: str
     levers: tuple[LeverAdvice, ...]
     summary: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -94,169 +112,371 @@ def advise(
     known: Known,
     slo: Objectives | None = None,
     diversity: Diversity | None = None,
-    rate: float | None = None,
     found: Attribution | None = None,
 ) -> Advice | None:
-    """Say what each lever would bring, and which to pull.
+    """Say what each lever can win at the recorded rate, and which to pull.
 
     Args:
-        known: see ``knowing.know``.
+        known: see ``known.know``.
         slo: what counts is its latency objective that is missed by most, or has least to spare; None: the p95 as low
             as it gets.
-        diversity: of the payloads, for the sentences.
-        rate: requests per second; None: the recording's.
+        diversity: of the payloads.
         found: the recording's attribution where that is at hand.
 
     Returns:
         None where no request was answered.
     """
     found = attribute(recording) if found is None else found
-    work = read_work(recording, found)
-    if not work.jobs:
+    if not len(found.flat.requests):
         return None
-    rate = rate or recording.rate
-    known = share_cores(known, recording, work)
-    state, calibration = calibrate(begin(work, known))
-    aim = aim_at(slo, recording, found)
-    objective, share = aim.objective, aim.share
-    limit_ms = objective.limit_s * 1e3 if objective else _QUEUE_GROWS * forecast(state, _ALONE_RATE, share=share).p95_ms
-    now = forecast(state, rate, limit_ms=limit_ms, share=share)
-    facts = facts_of(state, found, recording, diversity, now, aim, limit_ms, calibration)
-    asked = (*LEVERS, *own_levers(state, recording))
-    allowed = [lever for lever in asked if not refusal_of(lever, state, facts)]
-    alone = {lever: forecast(pull(state, lever), rate, limit_ms=limit_ms, share=share) for lever in allowed}
-    pulled = order_levers(state, alone, facts, share, within_ms=limit_ms if objective else 0.0)
-    levers = [_advise_one(state, lever, facts, share, alone.get(lever, now), pulled) for lever in asked]
+    work = read_work(recording, found, known)
+    objective = objective_of(recording, slo)
+    facts = facts_of(work, found, recording, diversity, slo, objective)
+    refused = {lever: _refusal(lever, work, known, facts) for lever in LEVERS}
+    ordered = _order(work, [lever for lever in LEVERS if not refused[lever]], known, facts, recording.rate)
+    afters = _afters(work, ordered, known, facts.share, recording.rate)
+    pulled = dict(zip(ordered, afters, strict=True))
+    levers = [_advise_one(work, lever, known, facts, refused[lever], pulled, recording.rate) for lever in LEVERS]
     levers.sort(key=lambda one: (one.order == 0, one.order))
     return Advice(
-        rate=rate,
-        percentile=_percentile_name(objective),
-        limit_ms=limit_ms,
-        has_slo=objective is not None,
-        now=now,
-        calibration=calibration,
+        rate=recording.rate,
+        percentile=objective.name if objective else "p95",
+        limit_ms=facts.limit_ms,
+        p95_ms=work.percentile_ms(facts.share),
+        capacity=_finite(work.capacity),
+        limited_by=work.limit,
         levers=tuple(levers),
-        summary=_summary(levers, facts),
-        notes=_notes(rate, recording, known, diversity, facts),
-        doubts=facts.doubts,
+        summary=_summary(levers, facts, work),
+        notes=_notes(recording, diversity),
+        doubts=_doubts(recording),
     )
 
 
+# -- Which levers ------------------------------------------------------------------------------------------------------
+
+
+def _refusal(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
+    """Say why a lever is not to be pulled; empty where its bound decides."""
+    if lever == "prediction cache" and facts.writes:
+        return f"not safe: requests write ({facts.writes}), but a request answered by a cache would not"
+    found = _no_target(lever, work, known, facts)
+    unknown = _unknown(lever, work, known, facts)
+    if unknown:
+        return f"not known: {unknown}"
+    if found:
+        return f"not worth it: {found}"
+    if facts.met:
+        return f"not needed: the SLO is met ({figure(facts.seen_ms)} of {figure(facts.limit_ms or 0.0)} ms)"
+    return ""
+
+
+def _unknown(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
+    """Say what nobody knows of a lever's replacement: such a lever has a bound, and no place in the order."""
+    stages: Mapping[str, tuple[Stage, ...]] = {
+        "preprocessing": () if work.steps else (Stage.PREPROCESS,),
+        **dict.fromkeys(("runtime", "INT8", "batching"), () if work.models_ns else (Stage.MODEL,)),
+        **dict.fromkeys(("feature cache", "concurrent I/O"), () if facts.fetches else tuple(FETCHING)),
+    }
+    ran = next((facts.ran[stage] for stage in stages.get(lever, ()) if stage in facts.ran), "")
+    if ran:
+        return f"{ran} for no request in particular, so the wait of a request for it is unknown"
+    if lever == "prediction cache" and not known.prediction_hits:
+        return "what repeats: give payloads"
+    if lever == "feature cache" and facts.fetches:
+        return known.feature_doubt if known.feature_hits else "what repeats: give payloads"
+    if lever == "runtime" and work.models_ns and runtime_factor(work, known) is None:
+        what = f"what leaving {known.family} wins" if known.family else "the runtime that the model runs on"
+        return f"{what}; `tailcut build` measures it"
+    slow = _slow_steps(work)
+    if lever == "preprocessing" and slow and not slow[0].known:
+        return _slow_words(work, known)
+    return ""
+
+
+def _no_target(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
+    """Say that there is nothing for the lever to win."""
+    if lever in ("feature cache", "concurrent I/O") and not facts.fetches:
+        nothing, code = (
+            "no request fetches from a database, a cache or an address",
+            near_share(work, facts, Stage.CODE),
+        )
+        return f"{nothing}; {_own_code(code)}" if lever == "feature cache" and code >= LARGE_CODE else nothing
+    if lever in ("runtime", "INT8", "batching"):
+        return _no_model(lever, work, known, facts) if work.models_ns else "no model was seen"
+    said = ""
+    if lever == "concurrent I/O" and facts.fetches < 2:
+        said = "no request fetches more than once"
+    elif lever == "concurrent I/O" and not work.at_once_share.any():
+        said = "each request's fetches already run concurrently, or write"
+    elif lever in ("feature cache", "prediction cache") and _hits(lever, known) < AGAINST:
+        fetched = lever == "feature cache" and known.asked.requests
+        what = "of what is fetched repeats, less" if fetched else "of the requests repeat, fewer"
+        said = f"{_hits(lever, known):.1%} {what} than {AGAINST:.0%}"
+    elif lever == "preprocessing" and not _slow_steps(work):
+        said = "no transformer and no tokenizer was seen"
+        if work.steps:
+            said = f"{work.steps[0].named} is {work.steps[0].share:.1%} of the time"
+    elif lever == "more executors" and known.cores < 2:
+        said = "there is one core"
+    return said
+
+
+def _no_model(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
+    on_gpu, few = known.family == TORCH_ON_GPU, [known.products[one] for one in work.models_ns if one in known.products]
+    said = ""
+    if lever == "batching":
+        said = f"requests are already batches: {facts.rows:.0f} rows each" if facts.rows >= MANY_ROWS else ""
+    elif lever == "runtime":
+        factor = runtime_factor(work, known)
+        if factor is not None and factor.mid <= 1.0:
+            graph = "a CUDA graph would take as long as a run does; `tailcut build` tells what half precision wins"
+            said = graph if on_gpu else "the model already runs on its own runtime"
+    elif int8_factor(work, known) is not None:
+        said = ""
+    elif on_gpu:
+        said = "INT8 variants are for the processor; half precision comes with the runtimes for a GPU"
+    elif all(known.libraries.get(label, known.family) in priors.NO_PRODUCTS for label in work.models_ns):
+        said = "INT8 speeds up products with large matrices, and trees and linear models have none"
+    elif few:
+        said = f"INT8 speeds up products with weights, {few[0]:.0%} of the operators' time"
+    else:
+        said = "a model this small gains nothing from INT8"
+    return said
+
+
+def _hits(lever: LeverName, known: Known) -> float:
+    """Share of the look-ups that a cache answers."""
+    hits = known.feature_hits if lever == "feature cache" else known.prediction_hits
+    return float(np.mean([float(one) for one in hits.values()])) if hits else 0.0
+
+
+def _slow_steps(work: Work) -> list[Steps]:
+    return [one for one in work.steps if one.share >= _SLOW_STEP]
+
+
+def _order(work: Work, allowed: Sequence[LeverName], known: Known, facts: Facts, rate: float) -> list[LeverName]:
+    """Order levers by how much they can win at most, given those before them; then those that add capacity.
+
+    Of levers that are aimed at the same time, that with the better figures comes first. The second is pulled where the
+    first one's figures at best leave something to win.
+    """
+    left, ordered = list(allowed), list[LeverName]()
+
+    def gains(lever: LeverName) -> tuple[float, float]:
+        best = shorten_queues(work, pull(work, lever, known, "best"), rate, "best")
+        bound_ms, best_ms = (one.percentile_ms(facts.share) for one in (pull(work, lever, known, "bound"), best))
+        return round(now_ms - bound_ms, 6), now_ms - best_ms
+
+    while left:
+        now_ms = work.percentile_ms(facts.share)
+        tried = {lever: gains(lever) for lever in left}
+        worth = [lever for lever in left if tried[lever][1] > WORTH * now_ms]
+        if worth:
+            first = max(worth, key=lambda lever: tried[lever])
+        else:
+            more = {lever: pull(work, lever, known, "best").capacity for lever in left}
+            first = max(left, key=lambda lever: more[lever])
+            if work.capacity >= _ENOUGH * rate or more[first] <= (1 + _MORE_CAPACITY) * work.capacity:
+                break
+        ordered.append(first)
+        left.remove(first)
+        work = shorten_queues(work, pull(work, first, known, "best"), rate, "best")
+    return ordered
+
+
+def _afters(
+    work: Work, ordered: Sequence[LeverName], known: Known, share: float, rate: float
+) -> list[tuple[float, float]]:
+    """Return the percentile after each lever in order, with those before it: best and worst."""
+    best = worst = work
+    found = []
+    for lever in ordered:
+        best, worst = pull(best, lever, known, "best"), pull(worst, lever, known, "worst")
+        low = shorten_queues(work, best, rate, "best").percentile_ms(share)
+        found.append((low, max(low, worst.percentile_ms(share))))
+    return found
+
+
 def _advise_one(
-    state: State, lever: LeverName, facts: Facts, share: float, alone: Forecast, pulled: list[Step]
+    work: Work,
+    lever: LeverName,
+    known: Known,
+    facts: Facts,
+    refused: str,
+    pulled: Mapping[LeverName, tuple[float, float]],
+    rate: float,
 ) -> LeverAdvice:
-    rate, limit_ms = facts.now.rate, facts.limit_ms
-    reason = refusal_of(lever, state, facts)
-    at_best = pull(state, lever, bound=True)
-    same = (at_best.work.jobs, at_best.service) == (state.work.jobs, state.service)
-    bound = facts.now if same else forecast(at_best, rate, limit_ms=limit_ms, share=share, rounds=1)
-    order = next((place for place, step in enumerate(pulled, 1) if step.lever == lever), 0)
-    after = pulled[order - 1].after if order else None
+    now_ms = work.percentile_ms(facts.share)
+    ends: tuple[End, End, End] = ("bound", "best", "worst")
+    bound, best, worst = (
+        shorten_queues(work, pull(work, lever, known, end), rate, end).percentile_ms(facts.share) for end in ends
+    )
+    capacity = max(pull(work, lever, known, "bound").capacity, work.capacity)
+    order = list(pulled).index(lever) + 1 if lever in pulled else 0
+    reason = refused
     if not reason:
-        gain = 1 - alone.p95_ms / facts.now.p95_ms
-        named = f"{preprocessing.words(state)}; " if lever == "preprocessing" else ""
-        reason = f"{named}p95 {figure(facts.now.p95_ms)} -> {figure(alone.p95_ms)} ms alone ({-gain:+.0%})"
-        if order and pulled[order - 1].for_capacity:
-            more = f"{figure(facts.now.capacity or 0.0)} -> {figure(alone.capacity or 0.0)}/s alone"
-            reason = f"for the capacity, {more}; {reason}"
-        if order and lever == "concurrent I/O":
+        slow = f"{_slow_words(work, known)}; " if lever == "preprocessing" else ""
+        reason = f"{slow}{_name(facts)} {figure(now_ms)} -> {span(best, worst)} ms"
+        if lever == "concurrent I/O":
             reason += ", where no fetch needs another's answer"
+        if order and now_ms - best <= WORTH * now_ms:
+            reason = f"for the capacity, at most {figure(work.capacity)} -> {figure(capacity)}/s; {reason}"
         if not order:
-            weakness = weakness_of(lever, facts)
-            little = f"{reason}, and little after the others"
-            if weakness or gain < WORTH or not pulled:
-                reason = f"not worth it: {f'{weakness}; ' if weakness else ''}{little}"
-            else:
-                reason = f"what it would win is won by then: {reason}"
+            little = _weakness(lever, work, facts)
+            alone = now_ms - best <= WORTH * now_ms
+            reason = f"not worth it: {little}{reason}" if alone else f"what it would win is won by then: {reason}"
     return LeverAdvice(
         lever=lever,
         order=order,
         reason=reason,
-        p95_ms=alone.p95_ms,
-        capacity=alone.capacity or 0.0,
-        bound_p95_ms=min(one.p95_ms for one in (bound, alone, facts.now)),
-        bound_capacity=max(one.capacity or 0.0 for one in (bound, alone, facts.now)),
-        after_p95_ms=after.p95_ms if after else None,
-        after_capacity=after.capacity if after else None,
-        basis=basis_of(lever, state),
+        p95_ms=(best, max(best, worst)),
+        bound_p95_ms=min(bound, best, now_ms),
+        capacity=_finite(capacity),
+        after_p95_ms=pulled.get(lever),
+        basis=_basis(lever, work, known),
     )
 
 
-def _summary(levers: Sequence[LeverAdvice], facts: Facts) -> tuple[str, ...]:
+def _weakness(lever: LeverName, work: Work, facts: Facts) -> str:
+    """Say why a lever gains little; empty where nothing in particular is known."""
+    model, code = near_share(work, facts, Stage.MODEL), near_share(work, facts, Stage.CODE)
+    if lever in ("runtime", "INT8", "batching") and model < WORTH:
+        return f"the model is {model:.1%} of the time; "
+    if lever == "feature cache" and code >= LARGE_CODE and code > near_share(work, facts, *FETCHING):
+        return f"fetches are a small part; {_own_code(code)}; "
+    return ""
+
+
+def _own_code(share: float) -> str:
+    return (
+        f"your own code is {share:.0%} of the time: features that it computes of repeating entities are cached too"
+        " (see at best)"
+    )
+
+
+# -- Words -------------------------------------------------------------------------------------------------------------
+
+
+def figure(value: float) -> str:
+    """Three digits, and no power of ten."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
+
+
+def span(low: float, high: float) -> str:
+    """A range; one figure where both ends read the same."""
+    ends = figure(low), figure(high)
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+
+
+def _name(facts: Facts) -> str:
+    return f"p{facts.share * 100:g}"
+
+
+def _slow_words(work: Work, known: Known) -> str:
+    """Say which steps are slow, what each takes, and what to do about the slowest."""
+    first, *others = _slow_steps(work)
+    more = f" (then {', '.join(f'{one.named}, {one.mean_ms:.3g} ms' for one in others[:2])})" if others else ""
+    if first.known >= 0.5:
+        way = f"move it into the graph (`tailcut build`), where {first.left_ms:.2g} ms are left of it, measured here"
+    elif first.label.endswith(("__call__", "encode", "encode_plus")):
+        way = "make it faster (a fast tokenizer, shorter texts), and measure what that wins"
+    elif known.refused:
+        way = "vectorise it, or move out what has no exact form in a graph; what that wins is not known"
+    else:
+        way = "vectorise it, or move it into the graph if `tailcut build` converts it; what that wins is not known"
+    return f"{first.named} takes {first.mean_ms:.3g} ms of a request, {first.share:.0%}: {way}{more}"
+
+
+def _basis(lever: LeverName, work: Work, known: Known) -> tuple[str, ...]:
+    """Say what a range rests on."""
+    found: tuple[str, ...] = ("as recorded, and no fetch needs another's answer",)
+    if lever in ("feature cache", "prediction cache"):
+        life_s = FEATURE_LIFE_S if lever == "feature cache" else PREDICTION_LIFE_S
+        asked = lever == "feature cache" and known.asked.requests
+        by = f" (by {', '.join(known.asked.by)})" if known.asked.by else ""
+        what = f"what is asked for{by} repeats" if asked else "the payloads repeat"
+        found = (f"{_hits(lever, known):.0%} hits, as {what} within {life_s:g} s",)
+    elif lever == "preprocessing":
+        told = [f"{one.label}: {one.mean_ms:.3g} ms measured, {_left_words(one)}" for one in _slow_steps(work)]
+        found = (*told, *(f"no exact form in a graph: {why}" for why in known.refused))
+    elif lever in ("runtime", "INT8"):
+        factor = runtime_factor(work, known) if lever == "runtime" else int8_factor(work, known)
+        found = (_said(factor, "{:.3g} times quicker ({:.3g} to {:.3g})"),) if factor is not None else ()
+    elif lever == "batching":
+        share_of_row = known.batch_share or priors.batch_prior(known.family)
+        found = (_said(share_of_row, "{:.0%} of a row's time is shared by a batch ({:.0%} to {:.0%})"),)
+    elif lever == "serving path":
+        found = (_said(priors.PATH, "{:.2f} ms of a core a request in tailcut's path ({:.2f} to {:.2f})"),)
+    elif lever == "more executors":
+        found = (f"{min(PROCESSES, known.cores)} processes on {known.cores} cores",)
+    return found
+
+
+def _left_words(step: Steps) -> str:
+    return f"{step.left_ms:.3g} once what was converted is in the graph" if step.known else "what is left is not known"
+
+
+def _said(prior: Prior, text: str) -> str:
+    if prior.measured:
+        return f"{text.partition(' (')[0].format(prior.mid)}, {prior.source}"
+    return f"prior: {text.format(prior.mid, prior.low, prior.high)}; {prior.source}"
+
+
+def _summary(levers: Sequence[LeverAdvice], facts: Facts, work: Work) -> tuple[str, ...]:
     lines = []
-    if facts.unmended:
-        lines.append(f"{facts.unmended} requests failed, which alone misses the SLO and no lever mends: begin there")
-    lines += filter(None, [_verdict(facts)])
-    if not facts.met:
-        lines += [f"as it is, {one}" for one in facts.limits]
-        lines += facts.hints
+    if facts.failed:
+        lines.append(f"{facts.failed} requests failed, which alone misses the SLO and no lever mends: begin there")
+    if facts.met and facts.limit_ms is not None:
+        lines.append(f"the SLO is met: {figure(facts.seen_ms)} of {figure(facts.limit_ms)} ms: nothing needs doing")
+        return tuple(lines)
+    if facts.limit_ms is not None and not facts.missed and not facts.failed:
+        said = f"the SLO is met as it was measured, {figure(facts.seen_ms)} of {figure(facts.limit_ms)} ms"
+        lines.append(f"{said}; {work.limit} allows {figure(work.capacity)} requests/s at most")
+    lines += facts.hints
     ordered = [one for one in levers if one.order]
     if ordered:
         lines.append("in this order: " + ", ".join(one.lever for one in ordered))
         lines += [f"preprocessing: {one.reason}" for one in ordered if one.lever == "preprocessing"]
-    if facts.missed and facts.seen_ms > facts.limit_ms:
-        lines.append(_reached(ordered, facts))
-    elif not ordered and not facts.met:
+    else:
         lines.append("none of these levers wins much: look at what takes the time")
-    lines += [f"{one.lever}: {one.reason}" for one in levers if not one.order and not facts.met]
+    if facts.missed and ordered and facts.limit_ms is not None:
+        best, worst = ordered[-1].after_p95_ms or (0.0, 0.0)
+        if best > facts.limit_ms:
+            lines.append(f"{facts.aim} is not met by all of them together: {figure(best)} ms at best")
+        else:
+            lines.append(f"with all of them {span(best, worst)} ms; `tailcut ladder` measures what each really wins")
+    left = sorted((one for one in levers if not one.order), key=lambda one: not one.reason.startswith("not known: "))
+    lines += [f"{one.lever}: {one.reason}" for one in left]
     return tuple(lines)
 
 
-def _verdict(facts: Facts) -> str:
-    """Say where the service stands as it is; empty where the SLO was missed, or there is none."""
-    now, limit_ms = facts.now, facts.limit_ms
-    if facts.met:
-        seen = f"{figure(facts.told_ms)} of {figure(limit_ms)} ms at {now.rate:g} requests/s"
-        return f"the SLO is met: {seen}, and up to {figure(now.capacity or 0.0)}/s: nothing needs doing"
-    if not facts.within:
-        return ""
-    said = f"the SLO is met as it was measured, {figure(facts.measured_ms)} of {figure(limit_ms)} ms"
-    if facts.doubts:
-        return f"{said}; how much more is borne cannot be told"
-    if now.p95_ms > limit_ms:
-        return f"{said}, with nothing to spare: {figure(now.p95_ms)} ms are simulated"
-    return f"{said}, with little to spare: up to {figure(now.capacity or 0.0)} requests/s are borne"
-
-
-def _reached(ordered: Sequence[LeverAdvice], facts: Facts) -> str:
-    """Say which lever is enough; where more was measured than is foretold as it is, so it is taken to be after it."""
-    if not ordered:
-        return f"none of these levers is worth it, and {facts.aim} is missed: look at what takes the time"
-    enough = [one.lever for one in ordered if (one.after_p95_ms or 0.0) * facts.off <= facts.limit_ms]
-    if not enough:
-        return f"{facts.aim} is not met by all of them together"
-    more = "; what follows makes it quicker, or lets it bear more" if enough[0] != ordered[-1].lever else ""
-    return f"{facts.aim} should be met after {enough[0]!r}{more}"
-
-
-def _notes(
-    rate: float, recording: Recording, known: Known, diversity: Diversity | None, facts: Facts
-) -> tuple[str, ...]:
-    notes = list(facts.held)
-    if rate > 1.5 * recording.rate:
-        notes.append(f"recorded at {recording.rate:g}/s: that the database is as quick at {rate:g}/s is assumed")
-    notes += _of_database(recording, known)
-    life_s = max(known.feature_life_s, known.prediction_life_s)
-    if diversity is not None and diversity.span_s < life_s:
+def _notes(recording: Recording, diversity: Diversity | None) -> tuple[str, ...]:
+    notes = []
+    if diversity is not None and diversity.span_s < FEATURE_LIFE_S:
         notes.append(
-            f"the payloads span {diversity.span_s:.0f} s, a cached value {life_s:g} s: of a longer log more repeats"
+            f"the payloads span {diversity.span_s:.0f} s, a cached value {FEATURE_LIFE_S:g} s: of a longer log more"
+            " repeats"
         )
+    share = _others(recording)
+    if share > 0.0:
+        notes.append(f"other processes used {share:.0%} of this machine's cores meanwhile")
     return tuple(notes)
 
 
-def _of_database(recording: Recording, known: Known) -> list[str]:
-    """Say where the database is taken to compute."""
-    computed_ms = database_ns(recording) / 1e6
-    if known.database_beside and computed_ms:
-        return [
-            f"databases on this machine computed {computed_ms:.2f} ms a request, on cores that the application has too:"
-            " with theirs elsewhere it sustains more"
-        ]
-    queries = any(span.stage == Stage.SQL for one in recording.requests for span in one.spans)
-    if known.database_cores or known.database_beside or not queries or not _DRIVERS & set(recording.pilot.hooks):
-        return []
-    return ["no database is seen to compute on this machine: it is taken to have cores enough elsewhere"]
+def _doubts(recording: Recording) -> tuple[str, ...]:
+    share = _others(recording)
+    if share <= _OTHERS:
+        return ()
+    return (
+        f"other processes used {share:.0%} of this machine's cores meanwhile, more than {_OTHERS:.0%}: part of the"
+        " waits is theirs; repeat it on a quiet machine",
+    )
 
 
-def _percentile_name(objective: LatencyObjective | None) -> str:
-    return objective.name if objective else "p95"
+def _others(recording: Recording) -> float:
+    cores, window_s = max(int(recording.machine.get("cores", "1")), 1), recording.pilot.window_s
+    return recording.pilot.others_s / (cores * window_s) if window_s else 0.0
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None

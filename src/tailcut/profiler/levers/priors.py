@@ -1,6 +1,6 @@
-"""What levers won elsewhere: where nothing was measured here, estimates rest on these, and say so.
+"""What changes of a model won elsewhere: where nothing was measured here, ranges rest on these, and say so.
 
-A factor is how many times quicker the model answers. Every prior is a range; the estimate takes its middle.
+A factor is how many times quicker the model answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured(value: float, how: str = "") -> Prior:
-    """A figure that was measured here."""
+    """Return a figure that was measured here."""
     return Prior(low=value, mid=value, high=value, source=f"measured{': ' + how if how else ''}")
 
 
@@ -53,11 +53,11 @@ _QUANTISED = (
     (1.0, Prior(low=0.8, mid=1.0, high=1.1, source=f"{_OWN}: models below a millisecond gain nothing")),
     (float("inf"), Prior(low=1.3, mid=1.6, high=2.1, source=f"{_OWN}: MiniLM 1.5 to 1.9x; 1.6x without VNNI")),
 )  # fmt: skip
+INT8_AT_BEST = 4.0
+"""Of products, an instruction has at most four times as many with 8 bits as with 32 (Intel, "Deep Learning Boost")."""
 
 NO_PRODUCTS = frozenset({"sklearn", "lightgbm", "xgboost", "catboost"})
 """Libraries of trees and linear models: INT8 makes products with large matrices quicker, and they have none."""
-NO_INT8_OF_TREES = Prior(low=1.0, mid=1.0, high=1.0, source="trees and linear models multiply no large matrices")
-NO_INT8_ON_GPU = Prior(low=1.0, mid=1.0, high=1.0, source="INT8 variants are for the processor")
 
 _BATCH = {
     "torch": Prior(low=0.5, mid=0.7, high=0.8, source=f"{_OWN}: MiniLM eager, 8 rows cost 2.8 times one"),
@@ -65,43 +65,28 @@ _BATCH = {
     "": Prior(low=0.1, mid=0.3, high=0.6, source=f"{_OWN}: MiniLM ONNX, 8 rows cost 6.1 times one"),
 }
 
-PATH = Prior(low=130_000.0, mid=150_000.0, high=520_000.0, source=_OWN)
-"""Nanoseconds that tailcut's own path takes of a core, from the body to the reply: a request that is answered from a
-cache takes 0.13 to 0.16 ms (benchmarks/results/ladder), and more where a core idles in between
-(docs/explanation/scheduling.md). The network is the one that was recorded."""
-THREAD_SHARE = 0.67
-"""Of what tailcut's own path takes: handing a batch to a thread and back, half of it computed. 0.1 of 0.15 ms
-(docs/design.md, Executors). On the way there alone requests of seven ladders spent 0.40 to 0.67 of what the path took
-in the same minutes, at either rate, whether that was 0.13 or 0.28 ms (2026-11-26)."""
-TENSORS_SHARE = 0.3
-"""Of what tailcut's own path takes: a key of a request's tensors, its look-up, and keeping the answer. 0.05 of 0.15 ms
-(benchmarks/results/ladder), and 0.13 of 0.46 ms where cores are slow to wake (ladders of that machine, 2026-11-22)."""
-LOOKUP_NS = 60_000.0
-"""Looking up a request's features in this process's memory, all groups at once (benchmarks/results/ladder)."""
+PATH = Prior(low=0.13, mid=0.15, high=0.52, source=_OWN)
+"""Milliseconds that a request takes of a core in tailcut, from the body to the reply (benchmarks/results/ladder); more
+where a core idles in between (docs/explanation/scheduling.md)."""
 
 
 def runtime_prior(family: str, model_ms: float) -> Prior | None:
-    """What leaving a framework's own runtime wins; None where it is no framework's, or nobody measured it.
+    """Return what leaving a framework's own runtime wins; None where nothing is known of that.
 
     Args:
-        family: "torch", "sklearn"; ``RUNTIMES`` have nothing to leave, and of others nothing is known.
-        model_ms: a call, as measured.
+        family: "torch", "sklearn"; ``RUNTIMES`` have nothing to leave.
+        model_ms: a request's calls, as measured.
     """
+    if family in RUNTIMES:
+        return measured(1.0, "it has no runtime to leave")
     return next((prior for limit, prior in _RUNTIME.get(family, ()) if model_ms < limit), None)
 
 
-def staying_prior(family: str) -> Prior:
-    """What the runtime wins where none is left: nothing."""
-    if family in RUNTIMES:
-        return measured(1.0, "it has no runtime to leave")
-    return Prior(low=1.0, mid=1.0, high=1.0, source=f"nothing is known of {family or 'what the model runs on'}")
-
-
 def int8_prior(model_ms: float) -> Prior:
-    """What INT8 wins over the same runtime in FP32, for a model that takes so long there."""
+    """Return what INT8 wins over the same runtime in FP32, for a model that takes so long there."""
     return next(prior for limit, prior in _QUANTISED if model_ms < limit)
 
 
 def batch_prior(family: str) -> Prior:
-    """Which share of a row's time a batch of any size takes once."""
+    """Return which share of a row's time a batch of any size takes once."""
     return _BATCH.get(family, _BATCH[""])

@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.profiler.attribution.calls import is_fetch, shown_label
-from tailcut.profiler.attribution.cpu_split import FETCHING
 from tailcut.profiler.attribution.span_table import Name, is_good
 from tailcut.profiler.payloads.cache_hits import answered_shares
 from tailcut.profiler.payloads.diversity import WHOLE, Diversity, key_of
 from tailcut.profiler.payloads.fields import LEARNED, find_tables, values_of
-from tailcut.profiler.records import Recording, Request, Span, Stage
+from tailcut.profiler.records import FETCHING, Recording, Request, Span, Stage
 
 _EXCEPTIONS = 0.01
 """Of the requests that ask, the share that may ask for something else than their field's value says: data changes

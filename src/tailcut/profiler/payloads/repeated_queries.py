@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.profiler.attribution.calls import heads_of, is_fetch, shown_label
-from tailcut.profiler.attribution.cpu_split import first_and_last
 from tailcut.profiler.attribution.span_table import Flat, Name
 from tailcut.profiler.attribution.stages import Attribution
 
@@ -63,7 +62,10 @@ def repeated_fetches(found: Attribution) -> tuple[str, ...]:
 
 def _from_first_to_last_ns(flat: Flat, spans: npt.NDArray[np.int64]) -> float:
     """How long it takes from the start of a request's first one to the end of its last, all requests together."""
-    first_ns, last_ns = first_and_last(flat, spans)
+    count = len(flat.requests)
+    first_ns, last_ns = np.full(count, np.iinfo(np.int64).max), np.zeros(count, dtype=np.int64)
+    np.minimum.at(first_ns, flat.request[spans], flat.start_ns[spans])
+    np.maximum.at(last_ns, flat.request[spans], flat.end_ns[spans])
     asking = np.unique(flat.request[spans])
     return float((last_ns[asking] - first_ns[asking]).sum())
 

@@ -118,7 +118,6 @@ class _Window:
             delay_ns=delay_ns,
             background_calls=background_calls.found(),
             background=background.found(),
-            waits=tuple(tracer.waits),
             libraries=libraries.found(),
             executors=executors.found(),
         )

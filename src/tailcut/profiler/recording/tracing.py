@@ -18,7 +18,7 @@ import msgspec
 from tailcut.profiler.recording.clocks import now, of_thread
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.recording.untraced import Untraced
-from tailcut.profiler.records import Moment, Stage, Wait
+from tailcut.profiler.records import Moment, Stage
 
 LEAVES = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.PREPROCESS, Stage.MODEL})
 """What calls itself: of two spans of such a stage, one inside the other, only the outer one is kept.
@@ -106,7 +106,6 @@ class Tracer:
         self.places = Places(os.getcwd())
         self.traces: list[Trace] = []
         self.moments: list[Moment] = []
-        self.waits: list[Wait] = []
         """Of requests that are not traced, for locks."""
         self.notes: list[str] = []
         self.hooked: list[str] = []
@@ -126,7 +125,7 @@ class Tracer:
         for one in traces:
             # A trace and its spans hold each other, and no garbage collection knows of them.
             one.spans.clear()
-        self.moments, self.waits = [], []
+        self.moments = []
         self.failures = []
         self.dropped = 0
 
@@ -148,10 +147,6 @@ class Tracer:
             )
         if len(self.moments) >= _MAX_MOMENTS:
             notes.append(f"the process was held up {_MAX_MOMENTS:,} times and more; later causes are not recorded")
-        if len(self.waits) >= _MAX_MOMENTS:
-            notes.append(
-                f"untraced requests waited for locks {_MAX_MOMENTS:,} times or more; later waits are not recorded"
-            )
         return tuple(notes)
 
     def enter(self, number: int, method: str, path: str) -> Trace | None:
@@ -174,11 +169,6 @@ class Tracer:
             self.moments.append(
                 Moment(stage=stage, start_ns=start_ns, end_ns=end_ns, label=label, place=place, request=request)
             )
-
-    def waited(self, label: str, start_ns: int, end_ns: int) -> None:
-        """Keep what a request that is not traced waited for a lock."""
-        if len(self.waits) < _MAX_MOMENTS:
-            self.waits.append(Wait(label=label, start_ns=start_ns, end_ns=end_ns))
 
 
 tracer = Tracer()

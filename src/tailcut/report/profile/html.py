@@ -10,7 +10,7 @@ from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.records import Stage
 from tailcut.report.profile.flame import flame_graph
 from tailcut.report.profile.json import ProfileReport
-from tailcut.report.profile.levers import levers_table, rests_on, trust
+from tailcut.report.profile.levers import levers_table, rests_on
 from tailcut.report.profile.plot import cut_off, stacked_plot
 from tailcut.report.profile.style import CSS, STAGE_COLOURS
 from tailcut.report.profile.tables import (
@@ -97,10 +97,8 @@ def _levers(report: ProfileReport) -> str:
     if advice is None:
         return ""
     summary = "".join(f"<li>{escape(line)}</li>" for line in advice.summary)
-    rests = "".join(
-        f"<li>{escape(line)}</li>" for line in (*rests_on(advice), trust(advice, report.overhead), *advice.notes)
-    )
-    basis = f"<details><summary>What these estimates rest on</summary><ul>{rests}</ul></details>"
+    rests = "".join(f"<li>{escape(line)}</li>" for line in (*rests_on(advice), *advice.notes))
+    basis = f"<details><summary>What these ranges rest on</summary><ul>{rests}</ul></details>" if rests else ""
     doubts = "".join(f'<p class="bad">doubtful: {escape(line)}</p>' for line in advice.doubts)
     table = f"<h3>Each lever</h3>{doubts}{_table(levers_table(advice))}"
     return _section("What to do", "", f"<ul>{summary}</ul>{table}{basis}")

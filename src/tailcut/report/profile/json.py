@@ -15,13 +15,13 @@ from tailcut.profiler.attribution.budget import Budget, make_budget
 from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.levers.advice import Advice, advise
-from tailcut.profiler.levers.assumptions import know
+from tailcut.profiler.levers.known import know
 from tailcut.profiler.overhead_records import Overhead
 from tailcut.profiler.payloads.diversity import Diversity
 from tailcut.profiler.records import Pilot, Recording, Stage
 from tailcut.report.profile.shapes import Column, Frame, columns_of, spans_tree, stacks_tree
 
-FORMAT = 1
+FORMAT = 2
 """Of the file; another number is another layout. Fields may be added without a new one."""
 
 Kind = Literal["pilot", "deployment", "url"]
@@ -43,7 +43,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
         pilot: of the process, where the target is an application.
         budget: where the time goes.
         background: functions that run after the reply, the most CPU time first.
-        advice: what each lever would win; None where nobody can say.
+        advice: what each lever can win; None where nobody can say.
         diversity: repeats among the payloads; None where there are none.
         layers: slow layers, a model each.
         overhead: what profiling cost; None where it was not measured, or costs nothing.
@@ -140,7 +140,7 @@ def advice_of(
     bodies: Sequence[bytes],
     at_s: Sequence[float] | None = None,
 ) -> Advice | None:
-    """Say what levers would win, where the server's own stages are known; takes some ten seconds.
+    """Say what levers can win, where the server's own stages are known.
 
     Args:
         slo: objectives; without any the p95 is to be as low as it gets.

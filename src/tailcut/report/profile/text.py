@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.report.profile.json import ProfileReport
-from tailcut.report.profile.levers import levers_table, rests_on, trust
+from tailcut.report.profile.levers import levers_table, rests_on
 from tailcut.report.profile.tables import (
     Table,
     background_table,
@@ -106,9 +106,9 @@ def _levers(report: ProfileReport) -> Iterator[str]:
     if advice is None:
         return
     doubts = "".join(f"doubtful: {line}\n" for line in advice.doubts)
-    yield f"What each lever would win\n{doubts}{aligned(levers_table(advice))}"
-    lines = [*rests_on(advice), trust(advice, report.overhead), *advice.notes]
-    yield "These estimates rest on\n" + "\n".join(f"  {line}" for line in lines)
+    yield f"What each lever can win\n{doubts}{aligned(levers_table(advice))}"
+    if lines := [*rests_on(advice), *advice.notes]:
+        yield "These ranges rest on\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def _diversity(report: ProfileReport) -> Iterator[str]:

@@ -6,7 +6,6 @@ import re
 
 import msgspec
 import pytest
-from tests.unit.profiler import profile_sample
 from tests.unit.profiler.levers.test_levers import advice, pilot
 
 from tailcut.profiler.attribution.stages import attribute
@@ -14,7 +13,6 @@ from tailcut.profiler.payloads.repeated_queries import repeated_fetches
 from tailcut.profiler.records import Recording, Stage
 
 _MS = 1_000_000
-few_requests = profile_sample.few_requests(800, 300)
 
 
 def with_queries(recording: Recording, label: str, *, at_once: bool = False) -> Recording:

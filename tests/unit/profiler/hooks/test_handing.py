@@ -13,30 +13,20 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from starlette.background import BackgroundTask, BackgroundTasks
-from tests.unit.profiler import profile_sample
 
-from tailcut.profiler.attribution.background import Background, left_behind
-from tailcut.profiler.forecast.queueing import play
-from tailcut.profiler.forecast.service_model import At, ServiceModel
-from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.hooks import background as background_hooks
 from tailcut.profiler.hooks import processes
-from tailcut.profiler.levers.advice import Advice, advise
 from tailcut.profiler.recording.background import background, steps
 from tailcut.profiler.recording.blocking import _left_behind
 from tailcut.profiler.recording.executors import Executors
 from tailcut.profiler.recording.spans import requests_of
 from tailcut.profiler.recording.tracing import Trace, add_span, tracer
-from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
+from tailcut.profiler.records import Stage
 
 pytestmark = pytest.mark.slow
 
-few_requests = profile_sample.few_requests(800, 400)
 
 MS = 1_000_000
 
@@ -194,107 +184,3 @@ def _wait_until(done: Callable[[], bool]) -> None:
     end_s = time.monotonic() + 20.0
     while not done() and time.monotonic() < end_s:
         compute(0.1)
-
-
-def handed(*, process_ms: float = 0.0, late_ms: float = 0.0, where: str = "loop", rate: float = 20.0) -> Recording:
-    """Requests of 2 ms on the event loop, with a call of a worker's in the middle, and work after the reply."""
-    requests, left = [], []
-    generator = np.random.default_rng(3)
-    at_ns = np.cumsum(generator.exponential(1e9 / rate, 300)).astype(np.int64).tolist()
-    for number, at in enumerate(at_ns):
-        worker_ns = int(process_ms * MS)
-        done = at + 2 * MS + worker_ns
-        spans = [Span(stage=Stage.CODE, label="f", place="app.py:7", start_ns=at, end_ns=done)]
-        if worker_ns:
-            wait = {"label": "process pool of app.py:3", "place": "app.py:9", "thread": 1, "parent": 0}
-            spans.append(Span(stage=Stage.WAIT, start_ns=at + MS, end_ns=at + MS, **wait))  # type: ignore[arg-type]
-            spans.append(
-                Span(
-                    stage=Stage.CODE, label="score", place="app.py:5", start_ns=at + MS, end_ns=at + MS + worker_ns,
-                    parent=0, thread=1, cpu_ns=worker_ns, delay_ns=0,
-                )
-            )  # fmt: skip
-        if late_ms:
-            cpu_ns = int(late_ms * MS)
-            left.append(
-                Background(
-                    request=number, label="audit", place="app.py:2", where=where,  # type: ignore[arg-type]
-                    calls=1, cpu_ns=cpu_ns, took_ns=cpu_ns,
-                )
-            )  # fmt: skip
-        requests.append(
-            Request(
-                number=number, intended_ns=at, sent_ns=at, entered_ns=at, left_ns=done, done_ns=done, status=200,
-                endpoint="f (app.py:7)", spans=tuple(spans),
-            )
-        )  # fmt: skip
-    used_s = len(requests) * (2.0 + process_ms + late_ms) / 1e3
-    pilot = Pilot(
-        loop="uvloop", watched=False, threads=40, executors={"process pool of app.py:3": 1} if process_ms else {},
-        cpu_s=used_s, workers_s=len(requests) * process_ms / 1e3,
-    )  # fmt: skip
-    return Recording(
-        target="app:app", rate=rate, duration_s=300 / rate, requests=tuple(requests), machine={"cores": "2"},
-        pilot=pilot, background=tuple(left),
-    )  # fmt: skip
-
-
-def advised(recording: Recording) -> Advice:
-    found = advise(recording, known=Known(cores=2))
-    assert found is not None
-    return found
-
-
-def test_a_pool_of_one_worker_ends_the_capacity_and_the_interpreter_does_not() -> None:
-    """10 ms in the only worker: some 70 a second within 48 ms; 500 without that work, for which the loop has 2 ms."""
-    found = advised(handed(process_ms=10.0))
-    lever = next(one for one in found.levers if one.lever == "no process pool")
-    assert found.now.capacity == pytest.approx(70.0, rel=0.15)
-    assert lever.capacity < found.now.capacity
-    assert lever.bound_capacity == pytest.approx(500.0, rel=0.3)
-    assert lever.bound_p95_ms < 6.0 < found.now.p95_ms
-
-
-@pytest.mark.parametrize("where", ["loop", pytest.param("thread", marks=pytest.mark.whole), "process"])
-def test_work_after_the_reply_counts_in_the_capacity(where: str) -> None:
-    """10 ms after each reply: a core's worth of 83 a second on the interpreter, of 2 cores beside it."""
-    found = advised(handed(late_ms=10.0, where=where))
-    lever = next(one for one in found.levers if one.lever == "no background work")
-    assert found.now.capacity is not None
-    assert found.now.capacity < (185.0 if where == "process" else 90.0)
-    assert lever.capacity == pytest.approx(advised(handed()).now.capacity, rel=0.1)
-    recording = handed(late_ms=10.0, where=where)
-    (line,) = left_behind(recording.background, {one.number for one in recording.requests}, recording.rate)
-    assert (line.label, line.place, line.where, line.cpu_ms) == ("audit", "app.py:2", where, 10.0)
-    assert line.core_share == pytest.approx(0.2)
-
-
-def test_child_processes_whose_calls_were_not_seen_are_told() -> None:
-    recording = handed()
-    pilot = Pilot(loop="uvloop", threads=40, cpu_s=3.0, workers_s=2.4)
-    unseen = Recording(
-        target="app:app", rate=recording.rate, duration_s=recording.duration_s, requests=recording.requests,
-        machine={"cores": "2"}, pilot=pilot,
-    )  # fmt: skip
-    lever = next(one for one in advised(unseen).levers if one.lever == "no process pool")
-    assert lever.reason.startswith("not known: child processes of the service computed 8 ms a request")
-
-
-def test_a_service_that_hands_nothing_over_has_no_such_levers() -> None:
-    assert not {"no process pool", "no background work"} & {one.lever for one in advised(handed()).levers}
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    st.lists(st.tuples(st.floats(0.0, 30.0), st.floats(0.01, 9.0), st.floats(0.0, 9.0)), min_size=1, max_size=25),
-    st.integers(1, 3),
-)
-def test_work_in_workers_takes_cores_and_nothing_else(requests: list[tuple[float, float, float]], cores: int) -> None:
-    """Nothing is lost: each is done no sooner than its own work, and all of it no sooner than the cores can do it."""
-    arrivals = np.sort(np.array([at for at, _, _ in requests])) * MS
-    jobs = [[(At.PYTHON, own * MS), (At.WORKER, there * MS)] for _, own, there in requests]
-    found = play(ServiceModel(cores=cores), arrivals, jobs)
-    own_ns = np.array([own + there for _, own, there in requests]) * MS
-    assert (found.latency_ns >= own_ns - 1.0).all()
-    last_ns = float((arrivals + found.latency_ns).max()) - float(arrivals.min())
-    assert last_ns >= own_ns.sum() / cores - 1.0

@@ -20,13 +20,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from tailcut.common.slo import parse_objectives
-from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.hooks import locks, threads
-from tailcut.profiler.levers.advice import advise
 from tailcut.profiler.recording.executors import Executors
 from tailcut.profiler.recording.tracing import Trace, close_span, current, open_timed, open_under, tracer
-from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
+from tailcut.profiler.records import Stage
 
 
 @pytest.fixture
@@ -208,32 +205,3 @@ def test_an_executor_that_a_library_makes_has_no_name(request_: Trace, fresh: Ex
         pool.submit(resolve).result()
     assert waits(request_) == ["executor"]
     assert fresh.found() == {}
-
-
-def handing(cpu_ns: int) -> Recording:
-    """A handler of 10 ms that hands something to an executor, where it waits for 8 ms, and has CPU time or awaits."""
-    ms = 1_000_000
-    requests = []
-    for number in range(200):
-        at = number * 50 * ms
-        handler = Span(stage=Stage.CODE, label="f", start_ns=at, end_ns=at + 10 * ms, thread=1, cpu_ns=cpu_ns)
-        queued = Span(stage=Stage.WAIT, label="executor", start_ns=at, end_ns=at + 8 * ms, parent=0, thread=2)
-        requests.append(
-            Request(
-                number=number, intended_ns=at, sent_ns=at, entered_ns=at, left_ns=at + 10 * ms, done_ns=at + 10 * ms,
-                status=200, endpoint="f (app.py:7)", spans=(handler, queued),
-            )
-        )  # fmt: skip
-    machine, pilot = {"cores": "2"}, Pilot(threads=40)
-    return Recording(
-        target="app:app", rate=20.0, duration_s=10.0, requests=tuple(requests), machine=machine, pilot=pilot
-    )
-
-
-def test_what_waits_in_an_executor_while_its_handler_computes_is_no_doubt() -> None:
-    """The request does not wait for it; one that awaits it does."""
-    said = "is a wait for executor, which is not simulated"
-    for cpu_ns, doubted in ((10_000_000, False), (-1, True)):
-        found = advise(handing(cpu_ns), known=Known(cores=2), slo=parse_objectives("p95=100ms"), rate=None)
-        assert found is not None
-        assert any(said in line for line in found.doubts) == doubted

@@ -15,32 +15,21 @@ from unittest.mock import ANY
 import msgspec
 import pytest
 from tests.gpu_kit import Variant
-from tests.unit.profiler import profile_sample
 from tests.unit.profiler.levers.test_levers import advice, pilot
 
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.profiler.attribution.layers import ModelLayers, device_use
-from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.forecast.forecast import capacity
-from tailcut.profiler.forecast.state import Known
-from tailcut.profiler.forecast.work import read_work
 from tailcut.profiler.hooks import models
 from tailcut.profiler.layers import child
 from tailcut.profiler.layers import torch as layers_torch
-from tailcut.profiler.levers import advice as advices
-from tailcut.profiler.levers.gpu import batch_on_gpu
-from tailcut.profiler.levers.levers import begin, pull
+from tailcut.profiler.levers.known import know
 from tailcut.profiler.levers.priors import Prior
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.captured import captured
 from tailcut.profiler.recording.model_libraries import libraries
 from tailcut.profiler.recording.tracing import current, open_root, tracer
 from tailcut.profiler.records import TORCH_ON_GPU, Recording, Stage
-
-pytestmark = pytest.mark.slow
-
-few_requests = profile_sample.few_requests(800, 300)
 
 _BUSY_S = 0.02
 
@@ -203,30 +192,11 @@ def recorded(library: str, **changed: Any) -> Recording:
     return msgspec.structs.replace(recording, pilot=pilots, **changed)
 
 
-def test_int8_is_for_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advices, "LEVERS", ("INT8",))
+def test_int8_is_for_the_processor() -> None:
     there = {one.lever: one for one in advice(recorded(TORCH_ON_GPU)).levers}["INT8"]
     assert there.reason.startswith("not worth it: INT8 variants are for the processor")
     found = {one.lever: one for one in advice(recorded("torch")).levers}["INT8"]
-    assert found.p95_ms < 0.9 * there.p95_ms
-
-
-def test_cores_and_processes_add_no_gpu() -> None:
-    """20 ms of it a request are 50 a second, whether its callers spin or sleep meanwhile."""
-    asleep = tuple(
-        msgspec.structs.replace(
-            one, spans=tuple(msgspec.structs.replace(span, cpu_ns=span.cpu_ns // 100) for span in one.spans)
-        )
-        for one in recorded("").requests
-    )
-    for changed in ({}, {"requests": asleep}):
-        recording = recorded(TORCH_ON_GPU, **changed)
-        known = Known(cores=8, family=TORCH_ON_GPU)
-        state = begin(read_work(recording, attribute(recording)), known)
-        for one in (state, pull(state, "more executors"), pull(state, "more executors", bound=True)):
-            assert 40.0 < capacity(one, 1000.0) < 51.0
-    on_cores = begin(read_work(recorded("torch"), attribute(recorded("torch"))), Known(cores=8, family="torch"))
-    assert capacity(on_cores, 1000.0) > 100.0
+    assert max(found.p95_ms) < 0.9 * min(there.p95_ms)
 
 
 def on_gpu(run_ms: float, kernel_ms: float) -> ModelLayers:
@@ -241,12 +211,9 @@ def levers_of(*layers: ModelLayers) -> dict[str, Any]:
     return {one.lever: one for one in advice(recorded(TORCH_ON_GPU, layers=layers)).levers}
 
 
-def test_a_graph_leaves_out_the_gaps_between_kernels_and_what_lower_precision_wins_is_not_guessed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(advices, "LEVERS", ("runtime",))
+def test_a_graph_leaves_out_the_gaps_between_kernels_and_what_lower_precision_wins_is_not_guessed() -> None:
     waiting = levers_of(on_gpu(0.88, 0.072))["runtime"]
-    assert waiting.p95_ms < 5.0  # of 20 ms
+    assert max(waiting.p95_ms) < 7.0  # of 20 ms
     assert any("kernels are 0.072 of a run's 0.88 ms" in one for one in waiting.basis)
     busy = levers_of(on_gpu(20.0, 19.99))["runtime"]
     assert busy.reason.startswith("not worth it: a CUDA graph would take as long as a run does")
@@ -255,13 +222,18 @@ def test_a_graph_leaves_out_the_gaps_between_kernels_and_what_lower_precision_wi
     assert levers_of(another)["runtime"].reason.startswith("not known: what leaving torch on a GPU wins")
 
 
+def shared(*layers: ModelLayers) -> Prior | None:
+    """The share of a row's time that a batch takes once."""
+    return know(recorded(TORCH_ON_GPU, layers=layers), (), None, 20.0).batch_share
+
+
 def test_rows_of_a_batch_share_the_gaps() -> None:
     layers = (on_gpu(0.88, 0.072),)
-    found = batch_on_gpu(layers, "Net")
+    found = shared(*layers)
     assert found is not None
     assert (found.mid, found.high) == (pytest.approx(0.918, abs=0.001), 1.0)
-    assert batch_on_gpu(layers, "Other") is None
-    assert batch_on_gpu((on_gpu(20.0, 20.5),), "Net") == Prior(low=0.0, mid=0.0, high=1.0, source=ANY)
+    assert shared() is None
+    assert shared(on_gpu(20.0, 20.5)) == Prior(low=0.0, mid=0.0, high=1.0, source=ANY)
 
 
 def test_what_a_profiler_draws_beside_kernels_is_none() -> None:

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.profiler import profile_sample
 from tests.unit.profiler.levers.test_levers import advice, bodies, pilot, reasons
 
 from tailcut.common.slo import parse_objectives
-from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.levers.advice import advise
-from tailcut.profiler.levers.assumptions import know
-from tailcut.profiler.overhead_records import Overhead
+from tailcut.profiler.levers.known import know
 from tailcut.profiler.payloads.diversity import read_diversity
 from tailcut.profiler.records import Recording
 from tailcut.report.profile.json import advice_of
 
-pytestmark = pytest.mark.slow
-
 _MS = 1_000_000
 _COUNT = 400
-
-
-few_requests = profile_sample.few_requests(250, 80)
 
 
 def failing(recording: Recording, every: int) -> Recording:
@@ -46,7 +38,8 @@ def test_requests_that_failed_are_no_slo_that_is_met(slo: str) -> None:
 def test_few_failures_do_not_hide_what_is_too_slow() -> None:
     """One in a hundred is within the SLO."""
     found = advice(failing(pilot(sql_ms=12.0), 100), slo="p95=6ms,errors=2%")
-    assert any(line.startswith("the SLO's p95 of 6 ms should be met after") for line in found.summary)
+    assert any(line.startswith("in this order: ") for line in found.summary)
+    assert "failed" not in found.summary[0]
 
 
 def test_the_objective_that_is_missed_is_aimed_at() -> None:
@@ -54,36 +47,8 @@ def test_the_objective_that_is_missed_is_aimed_at() -> None:
     found = advice(pilot(sql_ms=6.0), slo="p50=60ms,p95=8ms")
     assert (found.percentile, found.limit_ms) == ("p95", 8.0)
     assert not any("nothing needs doing" in line for line in found.summary)
-    assert any(line.startswith("the SLO's p95 of 8 ms") for line in found.summary)
-
-
-def test_what_is_met_only_without_profiling_is_not_called_met() -> None:
-    """The report's verdict is on what was measured; advice takes out what profiling cost."""
-    recording = pilot(code_ms=6.0, sql_ms=0.5, rate=2.0)
-    cost = Overhead(rate=2.0, rounds=(), p50_share=0.5, p95_share=0.5)
-    recording = msgspec.structs.replace(recording, overhead=cost)
-    wall_ms = sorted((one.done_ns - one.intended_ns) / _MS for one in recording.requests)[int(0.95 * _COUNT)]
-    slo = f"p95={wall_ms - 1.0:.3f}ms"
-    found = advice(recording, slo=slo)
-    assert found.now.p95_ms < found.limit_ms  # or this test asks nothing
-    assert not any("is met:" in line for line in found.summary)
-
-
-def test_a_lever_is_enough_only_if_it_is_from_what_was_measured() -> None:
-    """Where the simulation is below the limit as things are, any lever seems to be enough."""
-    slow = pilot(sql_ms=6.0)
-    # A tenth waited for something that no queue explains.
-    late = [
-        msgspec.structs.replace(one, done_ns=one.done_ns + 30 * _MS) if one.number % 10 == 0 else one
-        for one in slow.requests
-    ]
-    found = advice(msgspec.structs.replace(slow, requests=tuple(late)), slo="p95=25ms", known=Known(cores=1))
-    assert found.now.p95_ms < 25.0 < found.calibration.measured_p95_ms  # or this test asks nothing
-    afters = [one.after_p95_ms or 0.0 for one in found.levers if one.order]
-    off = found.calibration.measured_p95_ms / found.now.p95_ms
-    promised = [line for line in found.summary if "should be met after" in line]
-    assert bool(promised) == any(after * off <= 25.0 for after in afters)
-    assert not promised or afters[0] * off <= 25.0 or repr(found.levers[0].lever) not in promised[0]
+    tight = advice(pilot(sql_ms=6.0), slo="p50=60ms,p95=0.1ms")
+    assert any(line.startswith("the SLO's p95 of 0.1 ms is not met") for line in tight.summary)
 
 
 def test_payloads_that_are_sent_again_and_again_are_no_repeats() -> None:
@@ -107,21 +72,6 @@ def test_caches_are_played_at_the_logs_own_times() -> None:
     assert set(known.feature_hits) == {one.number for one in recording.requests}
 
 
-def test_a_simulation_that_is_far_off_promises_nothing() -> None:
-    """What was measured is within the SLO; that much more is borne is not said by what cannot repeat it."""
-    slow = pilot(sql_ms=6.0)
-    late = [
-        msgspec.structs.replace(one, done_ns=one.done_ns + 30 * _MS) if one.number % 10 == 0 else one
-        for one in slow.requests
-    ]
-    found = advice(msgspec.structs.replace(slow, requests=tuple(late)), slo="p95=100ms")
-    simulated_ms = found.calibration.simulated_p95_ms
-    assert found.doubts[0].startswith(f"as it is, the simulation has a p95 of {simulated_ms:.3g} ms")
-    assert found.summary[0].startswith("the SLO is met as it was measured, ")
-    assert found.summary[0].endswith(" of 100 ms; how much more is borne cannot be told")
-    assert not any("nothing needs doing" in line for line in found.summary)
-
-
 def test_an_slo_is_judged_by_all_requests_not_by_those_that_were_traced() -> None:
     """More of these were late than of the others."""
     whole = pilot(sql_ms=6.0)
@@ -137,31 +87,13 @@ def test_an_slo_is_judged_by_all_requests_not_by_those_that_were_traced() -> Non
     assert found.summary[0].startswith(("the SLO is met", "nothing needs doing"))
 
 
-@pytest.mark.parametrize("rate", [None, pytest.param(40.0, marks=pytest.mark.whole)])
-def test_a_simulation_whose_tail_is_far_off_promises_nothing_of_the_tail(rate: float | None) -> None:
-    """One request in fifty is late: the p95 is as it was measured, the p99 that the SLO is about is not."""
-    recording = pilot(sql_ms=6.0)
-    late = [
-        msgspec.structs.replace(one, done_ns=one.done_ns + 30 * _MS) if one.number % 50 == 0 else one
-        for one in recording.requests
-    ]
-    recording = msgspec.structs.replace(recording, requests=tuple(late))
-    found = advise(recording, known=Known(), slo=parse_objectives("p99=100ms"), rate=rate)
-    assert found is not None
-    assert abs(found.calibration.p95_error) < 0.25  # or this test asks nothing
-    assert found.doubts[0].startswith("as it is, the simulation has a p99 of ")
-    assert not any("nothing needs doing" in line for line in found.summary)
-    plain = advise(recording, known=Known(), slo=parse_objectives("p95=100ms"), rate=rate)
-    assert plain is not None
-    assert not plain.doubts
-
-
 def test_what_is_met_is_not_said_to_be_reached_by_a_lever() -> None:
     """Met as measured, with too little to spare: that is said, and no lever is called enough for what is met."""
-    found = advice(pilot(code_ms=6.0, rate=100.0), slo="p95=25ms")
-    assert found.calibration.measured_p95_ms < 25.0  # or this test asks nothing
+    found = advice(pilot(code_ms=6.0, rate=130.0), slo="p95=25ms")
+    assert found.p95_ms < 25.0  # or this test asks nothing
     assert found.summary[0].startswith("the SLO is met as it was measured, ")
-    assert not any("should be met after" in line for line in found.summary)
+    assert "requests/s at most" in found.summary[0]
+    assert not any("not met" in line for line in found.summary)
 
 
 def test_failures_alone_are_judged_without_a_limit_on_latency() -> None:

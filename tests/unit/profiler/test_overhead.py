@@ -14,7 +14,7 @@ from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
 from tailcut.profiler import overhead
-from tailcut.profiler.forecast.comparison import NEAR_P50, NEAR_P95, Round, longer, undisturbed
+from tailcut.profiler.overhead_comparison import NEAR_P50, NEAR_P95, Round, longer, undisturbed
 from tailcut.profiler.overhead_records import Latencies, Overhead
 from tailcut.profiler.recording.trace_sampling import is_traced
 from tailcut.report.profile.words import overhead_words, signed

@@ -1,1 +1,0 @@
-"""Simulation of requests through a service, to predict latency and capacity. Pure."""

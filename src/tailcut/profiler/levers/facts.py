@@ -1,0 +1,150 @@
+"""What decides about levers beside the work: whether the SLO is met, and what requests ask for and change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailcut.common.slo import LatencyObjective, Objectives
+from tailcut.common.statistics import percentile
+from tailcut.profiler.attribution.background_calls import background_words
+from tailcut.profiler.attribution.blocking import blocking_code
+from tailcut.profiler.attribution.budget import judge_wall, near_percentile
+from tailcut.profiler.attribution.calls import is_write, most_fetches, shown_label
+from tailcut.profiler.attribution.own_code import own_code
+from tailcut.profiler.attribution.span_table import STAGE_AT, Ints, answered_ms
+from tailcut.profiler.attribution.stages import Attribution
+from tailcut.profiler.levers.work import Work
+from tailcut.profiler.payloads.diversity import Diversity, Stream
+from tailcut.profiler.payloads.fields import tables_of
+from tailcut.profiler.payloads.repeated_queries import repeated_fetches
+from tailcut.profiler.records import Recording, Stage
+
+_HEADROOM = 1.2
+"""Capacity over the rate from which on nothing needs doing."""
+_SOME = 0.01
+"""Of the requests: fewer that write are another kind than those that are to be answered from a cache."""
+_LONGEST = 60
+_FEW_KEYS = 10
+"""Requests' worth of keys: an object that has no more in all of a log holds columns, not rows."""
+_REPEATED = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What decides beside the work.
+
+    Attributes:
+        aim: what is to be met, in words; empty: there is no SLO.
+        share: of the requests that the percentile is about.
+        seen_ms: the percentile of all requests, as measured; infinite where it failed.
+        met: all of the SLO is met as it was measured, with capacity to spare; ``missed``: its percentile is not.
+        failed: requests that failed where that alone misses the SLO.
+        near: the requests near the percentile.
+        fetches, writes: most fetches of one request; a statement that changes a database, empty: hardly any does.
+        rows: that a request asks about, on average.
+        ran: by stage, what of it ran for no request in particular.
+        hints: what comes before any lever, in sentences.
+    """
+
+    aim: str
+    share: float
+    limit_ms: float | None
+    seen_ms: float
+    met: bool
+    missed: bool
+    failed: int
+    near: Ints
+    fetches: int
+    writes: str
+    rows: float
+    ran: Mapping[Stage, str]
+    hints: tuple[str, ...]
+
+
+def near_share(work: Work, facts: Facts, *stages: Stage) -> float:
+    """Share of the time of the requests near the percentile."""
+    near_ns = work.stage_ns[facts.near]
+    return float(near_ns[:, [STAGE_AT[stage] for stage in stages]].sum() / (near_ns.sum() or 1.0))
+
+
+def objective_of(recording: Recording, slo: Objectives | None) -> LatencyObjective | None:
+    """Choose the percentile's objective that is missed by most, or that with least to spare."""
+    if slo is None or not slo.latency:
+        return None
+    all_ms = answered_ms(recording)
+    findings = judge_wall(slo, all_ms, _failed(recording))
+    strictness = [float("inf") if one.seen is None else one.seen / one.limit for one in findings]
+    return slo.latency[int(np.argmax(strictness[: len(slo.latency)]))]
+
+
+def _failed(recording: Recording) -> int:
+    return len(recording.requests) + len(recording.untraced) - len(answered_ms(recording))
+
+
+def facts_of(
+    work: Work,
+    found: Attribution,
+    recording: Recording,
+    diversity: Diversity | None,
+    slo: Objectives | None,
+    objective: LatencyObjective | None,
+) -> Facts:
+    all_ms, failed = answered_ms(recording), _failed(recording)
+    findings = judge_wall(slo, all_ms, failed) if slo is not None else ()
+    unmended = any(not one.met and (one.unit == "%" or one.seen is None) for one in findings)
+    share = objective.share if objective else 0.95
+    near = near_percentile(found.flat.wall_ns / 1e6, share)
+    limit_ms = objective.limit_s * 1e3 if objective else None
+    missed = any(one.objective == objective.name and not one.met for one in findings) if objective else False
+    whole = objective is None or (len(findings) == 1 and not unmended)
+    aim = "the SLO" if whole or objective is None else f"the SLO's {objective.name} of {objective.limit_s * 1e3:g} ms"
+    blocking = blocking_code(recording, found.flat)
+    return Facts(
+        aim=aim if objective else "",
+        share=share,
+        limit_ms=limit_ms,
+        seen_ms=percentile(np.concatenate([all_ms, np.full(failed, np.inf)]), share),
+        met=bool(findings) and all(one.met for one in findings) and work.capacity >= _HEADROOM * recording.rate,
+        missed=missed,
+        failed=failed if unmended else 0,
+        near=near,
+        fetches=most_fetches(found),
+        writes=_writes(found),
+        rows=_rows(diversity),
+        ran=background_words(recording.background_calls, recording.duration_s),
+        hints=(*blocking, *repeated_fetches(found), *own_code(recording, found, near, blocking)),
+    )
+
+
+def _writes(found: Attribution) -> str:
+    """Name a statement that requests change a database with; empty where hardly any request does."""
+    flat = found.flat
+    spans = np.flatnonzero(np.array([is_write(name) for name in flat.names], dtype=bool)[flat.name])
+    if len(np.unique(flat.request[spans])) < max(_SOME * len(flat.requests), 1):
+        return ""
+    names = [flat.names[number] for number in flat.name[spans].tolist()]
+    text = Counter(shown_label(name.stage, name.label) for name in names).most_common(1)[0][0]
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _rows(diversity: Diversity | None) -> float:
+    """Things that a request asks about, on average."""
+    if diversity is None or not diversity.requests:
+        return 1.0
+    streams = {stream.name: stream for stream in diversity.streams[1:]}
+    telling = [one for one in streams.values() if not one.constant]
+    telling = [one for one in telling if not _in_columns(one, streams, diversity.requests)]
+    return max((one.lookups for one in telling), default=diversity.requests) / diversity.requests
+
+
+def _in_columns(stream: Stream, streams: Mapping[str, Stream], requests: int) -> bool:
+    """Tell whether what looks like a table on a look-up's way has the same few names in all requests."""
+    for path in tables_of(stream.name):
+        keys = streams.get(f"{path}{{}}")
+        if keys and keys.repeats >= _REPEATED and keys.distinct * requests <= _FEW_KEYS * keys.lookups:
+            return True
+    return False

@@ -1,0 +1,373 @@
+"""What requests take by stage, what a lever leaves of that, and how many requests a second there are cores for.
+
+A lever removes time from the stages that it is aimed at, request by request, so that percentiles stay those of whole
+requests. Waits for a core, a lock, a thread or the event loop are scaled as those of a queue with one server (M/M/1)
+by how busy the scarcest resource is; nobody knows how much of them a lever really removes, so they make the range. The
+capacity is that of the utilisation law: no resource is busy for more than all of the time (Denning and Buzen, "The
+Operational Analysis of Queueing Network Models", 1978).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.common.statistics import percentile
+from tailcut.profiler.attribution.awaiting import awaited_ns, ran_ns
+from tailcut.profiler.attribution.calls import is_around, is_fetch, is_write
+from tailcut.profiler.attribution.model_steps import outermost_steps
+from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES, Flat, Ints
+from tailcut.profiler.attribution.stages import Attribution, self_of
+from tailcut.profiler.levers import priors
+from tailcut.profiler.levers.known import Known
+from tailcut.profiler.levers.priors import Prior, measured
+from tailcut.profiler.records import FETCHING, TORCH_ON_GPU, Recording, Stage
+
+Floats = npt.NDArray[np.float64]
+LeverName = Literal[
+    "serving path", "feature cache", "concurrent I/O", "preprocessing", "runtime", "INT8", "batching",
+    "prediction cache", "more executors",
+]  # fmt: skip
+End = Literal["bound", "best", "worst"]
+"""Which end of the range: what the lever is aimed at takes no time at all; as the best figures have it; the worst."""
+
+PROCESSES = 4
+"""How many "more executors" stands for, where the machine has the cores."""
+_QUEUES = [STAGE_AT[one] for one in (Stage.WAIT, Stage.LOCK, Stage.LOOP, Stage.ACCEPT)]
+_FETCHES = [STAGE_AT[one] for one in FETCHING]
+_PATH = [STAGE_AT[one] for one in (Stage.RECEIVE, Stage.DECODE, Stage.FRAMEWORK, Stage.ENCODE)]
+_ANSWERING = [*_FETCHES, *(STAGE_AT[one] for one in (Stage.PREPROCESS, Stage.MODEL, Stage.CODE, Stage.GC))]
+"""What a request leaves out that a cache answers."""
+_COMPUTES = frozenset({Stage.DECODE, Stage.PREPROCESS, Stage.MODEL, Stage.CODE, Stage.FRAMEWORK, Stage.ENCODE})
+_MODEL, _CODE, _NETWORK, _FRAMEWORK, _REST = (
+    STAGE_AT[one] for one in (Stage.MODEL, Stage.CODE, Stage.NETWORK, Stage.FRAMEWORK, Stage.UNATTRIBUTED)
+)
+_BUSIEST = 0.95
+"""Beyond this utilisation a queue's length says how long it was measured, and nothing else."""
+_TOUCHED = 0.01
+_FEW_PRODUCTS = 0.2
+"""Of a model's operators: where INT8 addresses less of their time, it wins nothing."""
+
+
+class Steps(NamedTuple):
+    """A step of preprocessing by name, over all requests.
+
+    Attributes:
+        label, place: of its calls.
+        mean_ms, share: of a request; of its time. With all that it calls.
+        left_ms: of a request, once the parts that were timed in a graph are there.
+        known: of its time, the share that was.
+    """
+
+    label: str
+    place: str
+    mean_ms: float
+    share: float
+    left_ms: float
+    known: float
+
+    @property
+    def named(self) -> str:
+        """Label and place."""
+        return f"{self.label} at {self.place}" if self.place and self.place not in self.label else self.label
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What requests take; a row for each that was traced and answered, n of them.
+
+    Attributes:
+        numbers: of the requests, shape [n].
+        stage_ns: by stage, in the order of ``STAGES``; a row's sum is the request's latency, shape [n, stages].
+        cached_share: of a request's fetches, the time of those that a feature cache answers, shape [n].
+        at_once_share: of a request's fetches, the time that goes if they run at the same time, shape [n].
+        steps_ns, steps_left_ns: in steps of preprocessing by stage, and what a graph leaves of that where it is known,
+            all where it is not, shape [n, stages].
+        steps: of preprocessing, the longest first.
+        models_ns: of all requests together, by the label of the model's calls.
+        cpu_ns, loop_ns: mean of a request by stage, on any core and on the event loop's thread, shape [stages]. What no
+            span covers (the HTTP server, drivers, other threads of models) is ``UNATTRIBUTED``.
+        cores, processes: that compute.
+    """
+
+    numbers: Ints
+    stage_ns: Floats
+    cached_share: Floats
+    at_once_share: Floats
+    steps_ns: Floats
+    steps_left_ns: Floats
+    steps: tuple[Steps, ...]
+    models_ns: Mapping[str, float]
+    cpu_ns: Floats
+    loop_ns: Floats
+    cores: int
+    processes: int = 1
+
+    def percentile_ms(self, share: float) -> float:
+        """A percentile of the latency."""
+        return percentile(self.stage_ns.sum(axis=1), share) / 1e6
+
+    @property
+    def model_ms(self) -> float:
+        """A request's model time, the median of those that have any."""
+        took_ns = self.stage_ns[:, _MODEL]
+        return float(np.median(took_ns[took_ns > 0])) / 1e6 if took_ns.any() else 0.0
+
+    @property
+    def capacity(self) -> float:
+        """Requests per second that no resource allows more than; infinite where nothing is known to compute."""
+        demands = ((self.cpu_ns, self.cores), (self.loop_ns, self.processes))
+        return min(float(count / ns.sum()) * 1e9 if ns.sum() > 0 else float("inf") for ns, count in demands)
+
+    @property
+    def limit(self) -> str:
+        """What the capacity ends at."""
+        cores_first = self.cpu_ns.sum() * self.processes >= self.loop_ns.sum() * self.cores
+        return "the cores" if cores_first else "the event loop's thread"
+
+
+def read_work(recording: Recording, found: Attribution, known: Known) -> Work:
+    """Read what the answered requests take."""
+    flat, shape = found.flat, found.stage_ns.shape
+    fetching = flat.is_of(FETCHING)
+    own_ns = found.self_ns.astype(np.float64)
+    fetched_ns = _by_request(flat, np.where(fetching, own_ns, 0.0))
+    cached_ns = _by_request(flat, np.where(fetching, own_ns, 0.0) * _cached(flat, known))
+    longest_ns = np.zeros(shape[0])
+    np.maximum.at(longest_ns, flat.request[fetching], own_ns[fetching])
+    writes = np.array([is_write(name) for name in flat.names], dtype=bool)[flat.name]
+    at_once = _share(fetched_ns - longest_ns, fetched_ns)
+    at_once[np.unique(flat.request[writes])] = 0.0  # what is written goes by one connection, in its order
+    steps_ns, steps_left_ns, steps = _read_steps(found, known)
+    models_ns: defaultdict[str, float] = defaultdict(float)
+    for number in np.flatnonzero([name.stage == Stage.MODEL for name in flat.names]).tolist():
+        models_ns[flat.names[number].label] += float(own_ns[flat.name == number].sum())
+    cpu_ns, loop_ns = _read_demands(recording, found)
+    return Work(
+        numbers=np.array([one.number for one in flat.requests], dtype=np.int64),
+        stage_ns=found.stage_ns.astype(np.float64),
+        cached_share=_share(cached_ns, fetched_ns),
+        at_once_share=at_once,
+        steps_ns=steps_ns,
+        steps_left_ns=steps_left_ns,
+        steps=steps,
+        models_ns=models_ns,
+        cpu_ns=cpu_ns,
+        loop_ns=loop_ns,
+        cores=known.cores,
+    )
+
+
+def _cached(flat: Flat, known: Known) -> Floats:
+    """Return the share of each span that a feature cache answers, shape [spans]: nothing of what is no fetch.
+
+    What stands around fetches, such as COMMIT, goes as far as all of its request's fetches do, and stays with writes.
+    """
+    share, least = np.zeros(len(flat.name)), np.ones(len(flat.requests))
+    fetches, around, writes = (
+        np.flatnonzero(np.array([tell(name) for name in flat.names], dtype=bool)[flat.name])
+        for tell in (is_fetch, is_around, is_write)
+    )
+    for place in fetches.tolist():
+        number, name = flat.requests[flat.request[place]].number, flat.names[flat.name[place]]
+        hits = known.feature_hits.get(number, 0.0)
+        share[place] = known.asked.share(name.stage, name.label, number) if known.asked.requests else hits
+    np.minimum.at(least, flat.request[fetches], share[fetches])
+    least[np.setdiff1d(np.arange(len(least)), flat.request[fetches])] = 0.0
+    least[flat.request[writes]] = 0.0
+    share[around] = least[flat.request[around]]
+    return share
+
+
+def _read_steps(found: Attribution, known: Known) -> tuple[Floats, Floats, tuple[Steps, ...]]:
+    flat = found.flat
+    all_ns, left_ns = np.zeros(found.stage_ns.shape), np.zeros(found.stage_ns.shape)
+    outer = outermost_steps(found, frozenset({Stage.PREPROCESS}))
+    inside = (outer >= 0) & ~flat.is_of({Stage.MODEL})
+    labels = [known.as_onnx.get(name.label) for name in flat.names]
+    left = np.array([1.0 if one is None else 1.0 / one.mid for one in labels])[flat.name]
+    told = np.array([one is not None for one in labels])[flat.name]
+    stages = np.array([STAGE_AT[name.stage] for name in flat.names], dtype=np.int64)[flat.name]
+    own_ns = np.where(inside, found.self_ns, 0).astype(np.float64)
+    np.add.at(all_ns, (flat.request, stages), own_ns)
+    np.add.at(left_ns, (flat.request, stages), own_ns * left)
+    count, total_ns = max(len(flat.requests), 1), float(flat.wall_ns.sum()) or 1.0
+    steps = []
+    of_name = np.where(inside, flat.name[np.maximum(outer, 0)], -1) if len(outer) else outer
+    for number in np.unique(of_name[of_name >= 0]).tolist():
+        mine = of_name == number
+        took_ns, name = float(own_ns[mine].sum()), flat.names[number]
+        if took_ns > 0:
+            steps.append(Steps(
+                name.label, name.place, took_ns / count / 1e6, took_ns / total_ns,
+                float((own_ns * left)[mine].sum()) / count / 1e6, float(own_ns[mine & told].sum()) / took_ns,
+            ))  # fmt: skip
+    return all_ns, left_ns, tuple(sorted(steps, key=lambda one: -one.mean_ms))
+
+
+def _read_demands(recording: Recording, found: Attribution) -> tuple[Floats, Floats]:
+    """Return what a request computes by stage: on any core, and on the event loop's thread."""
+    flat, count = found.flat, max(len(found.flat.requests), 1)
+    stages = np.array([STAGE_AT[name.stage] for name in flat.names], dtype=np.int64)[flat.name]
+    told_ns = self_of(flat, flat.cpu_ns)
+    awaited = awaited_ns(found, recording)
+    busy_ns = np.where(flat.is_of(_COMPUTES), found.self_ns - awaited, 0.0)
+    held_ns = busy_ns
+    if recording.pilot.watched:  # drivers that block hold the loop, those that await do not
+        ran = np.minimum(ran_ns(found, recording), found.self_ns)
+        held_ns = np.where(flat.is_of(FETCHING), ran, busy_ns)
+    cpu_ns = np.where(told_ns >= 0, np.minimum(told_ns, found.self_ns), busy_ns)
+    cpu, loop = np.zeros(len(STAGES)), np.zeros(len(STAGES))
+    np.add.at(cpu, stages, cpu_ns / count)
+    if recording.pilot.loop:
+        np.add.at(loop, stages, np.where(flat.thread == 0, held_ns, 0.0) / count)
+    every = len(recording.requests) + len(recording.untraced)
+    whole = recording.pilot.cpu_s * 1e9 / every if every else 0.0
+    if whole and cpu.sum() > whole:
+        cpu *= whole / cpu.sum()  # some of it waited, and no span says so
+    cpu[_REST] += max(whole - cpu.sum(), 0.0)
+    if every and not recording.pilot.other_cores:  # a database on this machine computes on the application's cores
+        cpu[STAGE_AT[Stage.SQL]] += recording.pilot.database_s * 1e9 / every
+    return cpu, loop
+
+
+def pull(work: Work, lever: LeverName, known: Known, end: End) -> Work:
+    """Return what is left once a lever is pulled; waits are as they were, see ``shorten_queues``."""
+    new, rest_left = _left(work, lever, known, end)
+    old_ns, left_ns = work.stage_ns.mean(axis=0), new.mean(axis=0)
+    ratio = np.divide(left_ns, old_ns, out=np.ones(len(STAGES)), where=old_ns > 0)
+    cpu_ns, loop_ns = work.cpu_ns * ratio, work.loop_ns * ratio
+    cpu_ns[_REST] *= rest_left
+    if lever == "serving path":
+        path_ns = {"bound": 0.0, "best": priors.PATH.low, "worst": priors.PATH.high}[end] * 1e6
+        new[:, _FRAMEWORK] += path_ns
+        cpu_ns[_FRAMEWORK] += path_ns
+        loop_ns[_FRAMEWORK] += path_ns if work.loop_ns.any() else 0.0
+    elif lever == "batching":
+        shared = known.batch_share or priors.batch_prior(known.family)
+        left = 1.0 - (shared.low if end == "worst" else shared.high)
+        cpu_ns[_MODEL] *= left
+        loop_ns[_MODEL] *= left
+    processes = work.processes
+    if lever == "more executors":
+        processes = work.cores if end == "bound" else min(PROCESSES, work.cores)
+    return replace(work, stage_ns=new, cpu_ns=cpu_ns, loop_ns=loop_ns, processes=processes)
+
+
+def _left(work: Work, lever: LeverName, known: Known, end: End) -> tuple[Floats, float]:
+    """Return what is left of each request by stage, and the share of the CPU time that no span covers."""
+    new, rest_left = work.stage_ns.copy(), 1.0
+    if lever == "feature cache":
+        hit = np.array([known.feature_hits.get(number, 0.0) for number in work.numbers.tolist()])
+        new[:, _FETCHES] *= (1.0 - work.cached_share)[:, None]
+        if end != "worst":  # features that the user's own functions compute are kept too
+            new[:, _CODE] *= 1.0 - hit
+        rest_left = 1.0 - float(hit.mean())
+    elif lever == "concurrent I/O":
+        new[:, _FETCHES] *= (1.0 - work.at_once_share)[:, None]
+    elif lever == "preprocessing":
+        new = np.maximum(new - work.steps_ns + (0.0 if end == "bound" else work.steps_left_ns), 0.0)
+    elif lever in ("runtime", "INT8"):
+        factor = runtime_factor(work, known) if lever == "runtime" else int8_factor(work, known)
+        left = _left_of_model(lever, factor, end)
+        new[:, _MODEL] *= left
+        threads_ns = (1.0 - left) * work.cpu_ns[_MODEL] * (work.cores - 1)  # the model's, which no span covers
+        rest_left = max(1.0 - threads_ns / work.cpu_ns[_REST], 0.0) if work.cpu_ns[_REST] else 1.0
+    elif lever == "prediction cache":
+        hit = np.array([float(known.prediction_hits.get(number, False)) for number in work.numbers.tolist()])
+        new[:, _ANSWERING] *= (1.0 - hit)[:, None]
+        rest_left = 1.0 - float(hit.mean())
+    elif lever == "serving path":
+        new[:, _PATH], rest_left = 0.0, 0.0
+        if end != "worst":
+            shortest_ns = np.quantile(new[:, _NETWORK], 0.0 if end == "bound" else 0.1)
+            new[:, _NETWORK] = np.minimum(new[:, _NETWORK], shortest_ns)
+    # What no span covers may be something else's: only a bound takes it away.
+    return new, rest_left if end == "bound" else 1.0
+
+
+def shorten_queues(before: Work, after: Work, rate: float, end: End) -> Work:
+    """Shorten the waits for a core, a lock, a thread and the event loop, as far as a lever may do that.
+
+    Args:
+        rate: requests per second.
+        end: "worst": they stay. "best": as in a queue with one server. "bound": none are left of a lever that removes
+            anything of the time or of what is computed, or that adds processes.
+    """
+    if end == "worst":
+        return after
+    removed = 1.0 - float(after.stage_ns.sum()) / (float(before.stage_ns.sum()) or 1.0)
+    more = after.capacity / before.capacity - 1.0 if np.isfinite(before.capacity) else 0.0
+    if max(removed, more, after.processes - before.processes) < _TOUCHED:
+        return after
+    stage_ns = after.stage_ns.copy()
+    stage_ns[:, _QUEUES] *= 0.0 if end == "bound" else min(_queue(after, rate) / (_queue(before, rate) or 1.0), 1.0)
+    return replace(after, stage_ns=stage_ns)
+
+
+def _queue(work: Work, rate: float) -> float:
+    busy = min(rate / work.capacity, _BUSIEST)
+    return busy / (1.0 - busy)
+
+
+def runtime_factor(work: Work, known: Known) -> Prior | None:
+    """Return how many times quicker the models get on another runtime; None where nothing is known."""
+    if known.runtime is not None:
+        return known.runtime
+    found = {
+        label: known.as_onnx.get(label) or priors.runtime_prior(known.libraries.get(label, known.family), work.model_ms)
+        for label in work.models_ns
+    }
+    return _together(work, found)
+
+
+def int8_factor(work: Work, known: Known) -> Prior | None:
+    """Return how many times quicker the models get in INT8; None where that wins nothing."""
+    found: dict[str, Prior | None] = {}
+    for label in work.models_ns:
+        library, products = known.libraries.get(label, known.family), known.products.get(label, 1.0)
+        no = library == TORCH_ON_GPU or library in priors.NO_PRODUCTS or products < _FEW_PRODUCTS
+        found[label] = measured(1.0) if no else priors.int8_prior(work.model_ms)
+    whole = _together(work, found)
+    return whole if whole is not None and whole.high > 1.0 else None
+
+
+def _together(work: Work, found: Mapping[str, Prior | None]) -> Prior | None:
+    """Weigh the models' factors by the time that they take; unknown ones leave theirs as it is."""
+    known = {label: one for label, one in found.items() if one is not None}
+    if not known:
+        return None
+    if len(set(known.values())) == 1 and len(known) == len(found):
+        return next(iter(known.values()))
+    total, unchanged = sum(work.models_ns.values()) or 1.0, measured(1.0)
+    low, mid, high = (
+        total / sum(ns / getattr(found[label] or unchanged, end) for label, ns in work.models_ns.items())
+        for end in ("low", "mid", "high")
+    )
+    texts = "; ".join(f"{label} {one.mid:.3g} times ({one.source})" for label, one in sorted(known.items()))
+    all_measured = all(one.measured for one in known.values()) and len(known) == len(found)
+    return Prior(low=low, mid=mid, high=high, source=f"measured: {texts}" if all_measured else texts)
+
+
+def _left_of_model(lever: LeverName, factor: Prior | None, end: End) -> float:
+    """Return the share of the models' time that is left."""
+    if factor is None:
+        return 1.0
+    if end != "bound":
+        return 1.0 / max(factor.high if end == "best" else factor.low, 1.0)
+    if factor.measured:
+        return 1.0 / factor.mid
+    return 1.0 / priors.INT8_AT_BEST if lever == "INT8" else 0.0
+
+
+def _by_request(flat: Flat, values: Floats) -> Floats:
+    return np.bincount(flat.request, weights=values, minlength=len(flat.requests)).astype(np.float64)
+
+
+def _share(part: Floats, whole: Floats) -> Floats:
+    return np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
