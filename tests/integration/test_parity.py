@@ -27,6 +27,7 @@ from tailcut.parity.analysis.request_form import parse_form
 from tailcut.parity.analysis.tolerance import parse_tolerance
 from tailcut.parity.plan import ParityPlan
 from tailcut.parity.run import run
+from tailcut.report.parity.cells import verdict
 from tailcut.report.parity.file import ParityRecord, VariantParity
 
 pytestmark = pytest.mark.integration
@@ -62,6 +63,12 @@ ttl = "60s"
 """
 APP = "parity_pilot:app"
 BATCH, PLAIN, CHANCES = "/v1/score-batch", "/v1/scores", "/v1/chances"
+PAIRS = {
+    BATCH: ("result.items[].customer.risk_score=score", "result.items[].customer.label=label"),
+    PLAIN: ("[]=score",),
+    CHANCES: ("chances[][1]=score",),
+}
+"""What --map is given: the pilot has other names."""
 
 
 @pytest.fixture(scope="module")
@@ -135,13 +142,15 @@ def compared(folder: Path, plan: ParityPlan) -> tuple[ParityRecord, VariantParit
 
 def of_urls(folder: Path, pilot: str, deployment: str, path: str, plant: str = "", **more: object) -> ParityPlan:
     log = folder / ("batches.jsonl" if path == BATCH else "ids.jsonl")
-    given = {"requests": 40, "payloads": str(log), "headers": (("x-plant", plant),), **more}
+    pairs = tuple(map(parse_pair, PAIRS.get(path, ())))
+    given = {"requests": 40, "payloads": str(log), "headers": (("x-plant", plant),), "pairs": pairs, **more}
     return ParityPlan(pilot=f"{pilot}{path}", deployment=deployment, **given)  # type: ignore[arg-type]
 
 
 def of_app(folder: Path, path: str, plant: str = "", **more: object) -> ParityPlan:
     log = folder / ("batches.jsonl" if path == BATCH else "ids.jsonl")
-    given = {"requests": 40, "headers": (("x-plant", plant),), "directory": HERE, **more}
+    pairs = tuple(map(parse_pair, PAIRS[path]))
+    given = {"requests": 40, "headers": (("x-plant", plant),), "directory": HERE, "pairs": pairs, **more}
     return ParityPlan(pilot=APP, path=path, payloads=str(log), **given)  # type: ignore[arg-type]
 
 
@@ -166,22 +175,30 @@ def test_a_pilot_that_answers_a_plain_list_is_equal(folder: Path, pilot: str, de
     assert record.unmatched_outputs == ("label",)
 
 
-def test_the_class_that_a_score_belongs_to_is_found_among_probabilities(
-    folder: Path, pilot: str, deployment: str
-) -> None:
-    record, found = compared(folder, of_urls(folder, pilot, deployment, CHANCES))
+def test_fields_with_other_names_need_a_map(folder: Path, pilot: str, deployment: str) -> None:
+    """Given a reply without the deployment's names; then both sides' fields are listed, and the flag that pairs them;
+    where one name is equal, it is compared and the others are listed."""
+    with pytest.raises(StartError, match=r"the pilot \(chances\[\]\) .* the deployment \(score, label\)") as caught:
+        compared(folder, of_urls(folder, pilot, deployment, CHANCES, pairs=()))
+    assert "--map chances[]=score" in caught.value.hint
+    record, _ = compared(folder, of_urls(folder, pilot, deployment, CHANCES))
     assert record.equal
-    assert [one.pilot for one in found.fields] == ["chances[][1]"]
+    record, found = compared(folder, of_urls(folder, pilot, deployment, BATCH, pairs=()))
+    assert record.equal
+    assert [(one.pilot, one.matched) for one in found.fields] == [("result.items[].customer.label", "same name")]
+    assert record.unmatched_outputs == ("score",)
+    assert verdict(record).endswith("(pair them with --map): score")
 
 
 NAMED = {
-    "age off by one": ("age", "x + 1"),
-    "months in days": ("months", "x * 30"),
-    "age and months swapped": ("age and months", "swapped"),
-    "stale debt": ("debt", "always 40"),
-    "missing debt is 0": ("debt", "0 where x is missing"),
-    "notes in lower case": ("note", "x in lower case"),
+    "age off by one": {"x[0]": (("age",), "x + 0.025")},
+    "months in days": {"x[2]": (("months",), "x * 30")},
+    "age and months swapped": {"x[0]": (("age",), ""), "x[2]": (("months",), "")},
+    "stale debt": {"x[3]": (("debt",), "")},
+    "missing debt is 0": {"x[3]": (("debt",), "")},
+    "notes in lower case": {"x[5]": (("note",), "")},
 }
+"""Of each fault, the inputs of the model that differ, with the features that fill them and the explanation."""
 STARTED = {"age and months swapped", "missing debt is 0"}
 """Faults that ``make test`` plants in an application that is started, too, which takes longer than to ask a server."""
 
@@ -193,32 +210,31 @@ STARTED = {"age and months swapped", "missing debt is 0"}
 def test_a_fault_of_an_application_is_named_from_its_models_inputs(folder: Path, plant: str) -> None:
     record, found = compared(folder, of_app(folder, BATCH, plant))
     assert not record.equal
-    assert [(one.feature, one.change, one.seen_in) for one in found.causes] == [(*NAMED[plant], "inputs")]
-    assert all(one.explained == one.of for one in found.causes)
+    assert found.inputs is not None
+    assert {one.column: (one.features, one.change) for one in found.inputs.differing} == NAMED[plant]
 
 
 @pytest.mark.parametrize("plant", NAMED)
-def test_a_fault_of_a_url_is_named_from_its_answers(folder: Path, pilot: str, deployment: str, plant: str) -> None:
+def test_a_fault_of_a_url_is_seen_in_its_answers(folder: Path, pilot: str, deployment: str, plant: str) -> None:
     record, found = compared(folder, of_urls(folder, pilot, deployment, BATCH, plant))
     assert not record.equal
-    assert NAMED[plant] in [(one.feature, one.change) for one in found.causes]
-    assert len(found.causes) == 1
-    assert found.causes[0].seen_in == "answers"
+    assert found.fields[0].differing_rows > 0
+    assert found.inputs is None
 
 
 def test_a_fault_of_the_deployment_is_named_as_its_opposite(folder: Path) -> None:
-    """Given a feature function that is one too high; then the pilot has x - 1."""
+    """Given a feature function that is one too high; then the pilot's input is lower by a fortieth."""
     changed = folder / "aged.toml"
     changed.write_text(MANIFEST.replace("parity_deployment:features", "parity_deployment:aged_features"))
     found = run(find_subject([changed], keep_unset=True), of_app(folder, BATCH), tell=lambda _: None).variants[0]
-    assert [(one.feature, one.change) for one in found.causes] == [("age", "x - 1")]
     assert found.inputs is not None
-    assert [(one.column, one.features) for one in found.inputs.differing] == [("x[0]", ("age",))]
+    assert [(one.column, one.features, one.change) for one in found.inputs.differing] == [
+        ("x[0]", ("age",), "x - 0.025")
+    ]
 
 
 def test_a_preprocess_that_lowers_case_is_seen_in_the_column_that_it_fills(folder: Path) -> None:
-    """Given a hook of the deployment that loses information; then no change of a feature undoes it, but the column
-    and the feature that fills it are named."""
+    """Given a hook of the deployment that loses information; then the column and its feature are named."""
     changed = folder / "lowered.toml"
     changed.write_text(MANIFEST.replace("parity_deployment:preprocess", "parity_deployment:lowered_preprocess"))
     found = run(find_subject([changed], keep_unset=True), of_app(folder, BATCH), tell=lambda _: None).variants[0]
@@ -232,22 +248,20 @@ def test_swapped_labels_are_seen_in_the_replies(folder: Path) -> None:
     fields = {one.output: one for one in found.fields}
     assert not record.equal
     assert fields["score"].differing_rows == 0
-    assert fields["label"].relation == "other labels: 'high' is 'low', 'low' is 'high'"
+    assert fields["label"].differing_rows == fields["label"].rows
     assert found.inputs is not None
-    assert found.inputs.differing == ()
-    assert found.causes == ()
+    assert found.inputs.equal
 
 
-def test_swapped_classes_are_seen_as_the_complement(folder: Path, pilot: str, deployment: str) -> None:
-    plan = of_urls(folder, pilot, deployment, CHANCES, "classes swapped", pairs=(parse_pair("chances[][1]=score"),))
-    _, found = compared(folder, plan)
-    assert found.fields[0].relation == "1 - x"
+def test_swapped_classes_differ(folder: Path, pilot: str, deployment: str) -> None:
+    record, found = compared(folder, of_urls(folder, pilot, deployment, CHANCES, "classes swapped"))
+    assert not record.equal
+    assert found.fields[0].differing_rows > 0
 
 
 def test_what_rows_that_differ_have_in_common_is_named(folder: Path, pilot: str, deployment: str) -> None:
     _, found = compared(folder, of_urls(folder, pilot, deployment, BATCH, "Rome only off"))
     assert any(one.startswith("city = 'Rome': 100%") for one in found.common), found.common
-    assert found.causes == ()
 
 
 def test_rounding_is_named_and_a_tolerance_covers_it(folder: Path, pilot: str, deployment: str) -> None:
@@ -274,15 +288,14 @@ def test_refusals_agree_and_a_pilot_that_crashes_is_a_difference_of_its_own(
 
 
 def test_a_pilot_that_answers_at_random_is_said_to(folder: Path, pilot: str, deployment: str) -> None:
-    """Given answers that differ each time; then the report says so, and no feature is blamed."""
+    """Given answers that differ each time; then the report says so, and how often."""
     _, found = compared(folder, of_urls(folder, pilot, deployment, PLAIN, "unsteady"))
     assert found.unsteady == found.differing_requests > 30
     assert any("pin the clock and the seeds" in note for note in found.notes)
-    assert found.causes == ()
 
 
 def test_nothing_compared_is_an_error_and_not_equality(folder: Path, pilot: str, deployment: str) -> None:
-    with pytest.raises(StartError, match=r"the pilot answered none .* its reply is 404"):
+    with pytest.raises(StartError, match=r"no request was answered by both sides; for the first the pilot replied 404"):
         compared(folder, of_urls(folder, pilot, deployment, "/nowhere"))
 
 
@@ -296,7 +309,7 @@ def test_fields_that_no_reply_has_are_refused(folder: Path, pilot: str, deployme
         compared(folder, of_urls(folder, pilot, deployment, PLAIN, requests=5, tolerances=tolerances))
 
 
-def test_a_form_that_was_given_wins_over_the_guess(folder: Path, pilot: str, deployment: str) -> None:
+def test_a_form_that_was_given_wins_over_the_field_names(folder: Path, pilot: str, deployment: str) -> None:
     form = parse_form(["entities.customer_no=ids[]"])
     record, _ = compared(folder, of_urls(folder, pilot, deployment, PLAIN, form=form))
     assert record.equal
@@ -323,22 +336,23 @@ def inside(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
 def test_the_exit_code_and_the_files_are_for_ci(
     folder: Path, pilot: str, deployment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Given a fault, then 1, JSON and a page that both name it; without it 0; with a wrong flag 2."""
+    """Given a fault, then 1, JSON and a page that both show it; without it 0; with a wrong flag 2."""
     both = ["-m", str(folder), "--pilot", f"{pilot}{PLAIN}", "--payloads", str(folder / "ids.jsonl")]
-    both += ["--deployment", deployment, "--requests", "12"]
+    both += ["--deployment", deployment, "--requests", "12", "--map", "[]=score"]
     assert inside(capsys, *both)[0] == 0
     files = [folder / "parity.json", folder / "parity.html"]
     wrong = tailcut(*both, "--header", "x-plant: age off by one", "--json", str(files[0]), "--html", str(files[1]))
     assert wrong.returncode == 1, wrong.stderr
-    assert "explained by age: the pilot has x + 1" in wrong.stdout
     assert wrong.stdout.rstrip().endswith("differs: as served")
     kept = json.loads(files[0].read_text())
-    assert kept["variants"][0]["causes"][0]["feature"] == "age"
-    assert "explained by age: the pilot has x + 1" in files[1].read_text()
+    assert kept["variants"][0]["differing_requests"] == 12
+    assert "12 of 12 requests differ" in wrong.stdout
+    assert "12 of 12 requests differ" in files[1].read_text()
     again = tailcut("--from", str(files[0]))
     assert (again.returncode, again.stdout) == (1, wrong.stdout)
     assert inside(capsys, *both, "--tolerance", "score=-1")[0] == 2
     assert inside(capsys, *both, "--map", "nothing")[0] == 2
+    assert inside(capsys, *both[:-2])[0] == 3
     assert inside(capsys, "-m", str(folder), "--pilot", "http://127.0.0.1:9/x", "--payloads",
                   str(folder / "ids.jsonl"), "--deployment", deployment)[0] == 3  # fmt: skip
 
@@ -353,7 +367,7 @@ def test_a_deployment_with_tokens_is_asked_with_its_header(
     command = [sys.executable, "-m", "tailcut", "serve", "-m", str(folder), "--port", str(port), *flags]
     with _started(command, port, "/v2/health/ready", folder / "guarded.log") as url:
         both = ["-m", str(folder), "--pilot", f"{pilot}{PLAIN}?api_key=k3y", "--payloads", str(folder / "ids.jsonl")]
-        both += ["--deployment", url, "--requests", "5"]
+        both += ["--deployment", url, "--requests", "5", "--map", "[]=score"]
         code, out, errors = inside(capsys, *both)
         assert code == 3, out + errors
         assert "--deployment-header" in errors

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from tailcut.cli.console import ExitCode, note, usage, write
-from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject
+from tailcut.cli.options import FieldPairs, ManifestPaths, ModelName, Settings, examples, load_subject
 from tailcut.common.redaction import command_without_secrets
 from tailcut.common.slo import parse_duration_s
 from tailcut.errors import LoadTestError
@@ -51,6 +51,7 @@ def ladder(
     parity: Annotated[
         int, typer.Option(metavar="N", help="Answers per rung that are compared with the pilot's; 0: none.")
     ] = 50,
+    mapping: FieldPairs = None,
     seed: Annotated[int, typer.Option(help="Random seed of the traffic.")] = 0,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="For reports, logs and raw samples.")] = Path("ladder"),
     from_file: Annotated[
@@ -67,12 +68,14 @@ def ladder(
         _report(load_ladder(from_file), from_file.parent)
         return
     from tailcut.ladder import LadderOptions, climb
+    from tailcut.parity.analysis.mapping import parse_pair
 
     command = shlex.join(command_without_secrets(["tailcut", *sys.argv[1:]]))
     with usage():
         options = LadderOptions(
             out=out, rates=_rates(rates), only=_names(only_rungs), seed=seed, command=command,
             comfortable_rate=comfortable, capacity=capacity, parity=parity,
+            pairs=tuple(map(parse_pair, mapping or ())),
         )  # fmt: skip
     options = _with_lengths(options, short, rounds, duration)
     record = climb(load_subject(manifest, model, settings, keep_unset=True), options, tell=note)

@@ -55,6 +55,16 @@ ModelName = Annotated[
     ),
 ]
 
+FieldPairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="PILOT.PATH=OUTPUT",
+        help="Fields of the replies that belong together; repeatable. A prediction that is a bare value is called "
+        "prediction.",
+        show_default="fields with equal names",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

@@ -11,7 +11,7 @@ import typer
 
 from tailcut.cli._load_flags import read_header, seconds
 from tailcut.cli.console import ExitCode, note, usage, write
-from tailcut.cli.options import AppFolder, ManifestPaths, ModelName, Settings, examples, load_subject
+from tailcut.cli.options import AppFolder, FieldPairs, ManifestPaths, ModelName, Settings, examples, load_subject
 
 if TYPE_CHECKING:
     from tailcut.manifest.subject import Subject
@@ -86,18 +86,10 @@ def parity(
             metavar="FORM",
             help="Where the pilot's request holds the deployment's input: entities=PATH, rows=PATH, or rows.FIELD=PATH"
             " once per field.",
-            show_default="guessed",
+            show_default="by the payload's field names",
         ),
     ] = None,
-    mapping: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="PILOT.PATH=OUTPUT",
-            help="Fields of the replies that belong together; a prediction that is a bare value is called prediction.",
-            show_default="guessed",
-        ),
-    ] = None,
+    mapping: FieldPairs = None,
     tolerance: Annotated[
         list[str] | None,
         typer.Option(
@@ -123,9 +115,9 @@ def parity(
 ) -> None:
     """Send the same requests to the pilot and to the deployment, and compare their answers.
 
-    Each servable variant is compared in turn, with prediction and feature caches off unless --set turns one on. The
-    mapping of fields is guessed and printed. Where answers differ, tailcut looks for causes: for an application, in the
-    inputs of its model; for a URL, by changing features until the answers match.
+    Each servable variant is compared in turn, with prediction and feature caches off unless --set turns one on. Fields
+    of the replies are compared where their names are equal, or as --map says. Where answers differ, tailcut looks for
+    causes: in the inputs of the model, where the pilot is an application, and in what differing rows have in common.
     Exit code 0: equal; 1: answers differ; 2: wrong flag, or a wrong file named by a flag; 3: one side could not be
     reached, or no answers could be compared.
     """

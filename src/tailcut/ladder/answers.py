@@ -20,7 +20,11 @@ _TIMEOUT_S = 30.0
 
 
 def compare_rungs(
-    bench: Bench, rungs: Sequence[RungRun], payloads: Sequence[Payload], tell: Callable[[str], None]
+    bench: Bench,
+    rungs: Sequence[RungRun],
+    payloads: Sequence[Payload],
+    pairs: Sequence[Pair],
+    tell: Callable[[str], None],
 ) -> None:
     """Ask the pilot and each rung the same requests, and keep with the rung what differs.
 
@@ -31,6 +35,7 @@ def compare_rungs(
         bench: starts servers.
         rungs: those of the ladder, the pilot's own among them.
         payloads: of the traffic.
+        pairs: fields that belong together; empty: those with equal names.
         tell: hears what is being done.
     """
     asked = [rung for rung in rungs if not (rung.pilot or rung.refused)]
@@ -40,7 +45,7 @@ def compare_rungs(
             Asker(bench.url(server, pilot=True), timeout_s=_TIMEOUT_S) as pilot,
         ):
             for rung in asked:
-                rung.parity = _of_rung(bench, rung, pilot, payloads)
+                rung.parity = _of_rung(bench, rung, pilot, payloads, pairs)
                 tell(f"{rung.name}: {describe(rung.parity)}")
     except TailcutError as error:
         tell(f"answers were not compared: {error.message}")
@@ -61,17 +66,19 @@ def describe(found: RungParity) -> str:
     return "; ".join(parts)
 
 
-def _of_rung(bench: Bench, rung: RungRun, pilot: Asker, payloads: Sequence[Payload]) -> RungParity:
+def _of_rung(
+    bench: Bench, rung: RungRun, pilot: Asker, payloads: Sequence[Payload], given: Sequence[Pair]
+) -> RungParity:
     try:
         with bench.server(rung) as server, Asker(bench.url(server, pilot=False), timeout_s=_TIMEOUT_S) as ours:
             exchanges = [exchange(number, one, pilot, ours, AS_IT_IS) for number, one in enumerate(payloads, 1)]
-            pairs = choose_pairs(exchanges)
+            pairs = choose_pairs(exchanges, given)
             settled = [
                 exchange(one.number, payload, pilot, ours, AS_IT_IS) if _differs(one, pairs) else one
                 for one, payload in zip(exchanges, payloads, strict=True)
             ]
     except TailcutError as error:
-        return RungParity(failed=error.message)
+        return RungParity(failed=f"{error.message}; {error.hint}" if error.hint else error.message)
     return _figures(settled, pairs)
 
 

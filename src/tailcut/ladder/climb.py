@@ -107,7 +107,7 @@ class _Climber:
             return
         self._tell(f"comparing the answers of each rung with the pilot's, {self._options.parity} requests")
         payloads = read_payloads(self._manifest, "", self._options.parity, self._options.seed)
-        compare_rungs(self._bench, self._runs, payloads, self._tell)
+        compare_rungs(self._bench, self._runs, payloads, self._options.pairs, self._tell)
 
     def _measure_pilot(self) -> float:
         self._tell("pilot: finding its own capacity")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from tailcut.parity.analysis.mapping import Pair
+
 
 class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Lengths and limits of one climb.
@@ -28,6 +30,7 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
         comfortable_rate: instead of 70 % of the pilot's own capacity; None: measure it.
         capacity: whether capacities are searched.
         parity: requests whose answers are compared with the pilot's, per rung; 0: none.
+        pairs: fields of the pilot's and the deployment's replies that belong together; empty: those with equal names.
         seed: of the traffic.
         command: the command line, for the record.
     """
@@ -48,6 +51,7 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     comfortable_rate: float | None = None
     capacity: bool = True
     parity: int = 50
+    pairs: tuple[Pair, ...] = ()
     seed: int = 0
     command: str = "tailcut ladder"
 

@@ -1,4 +1,4 @@
-"""Why answers differ: the model's inputs on both sides, changes that explain the answers, and answers that move."""
+"""Why answers differ: the model's inputs on both sides, what differing rows have in common, and answers that move."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ import msgspec
 from tailcut.common.json_values import encode
 from tailcut.errors import TailcutError
 from tailcut.manifest.subject import Subject
-from tailcut.parity.analysis.comparing import Exchange, sides_of
+from tailcut.parity.analysis.comparing import Comparison, Exchange, sides_of
 from tailcut.parity.analysis.concentration import concentrations
-from tailcut.parity.analysis.explaining import Cause
 from tailcut.parity.analysis.tolerance import compare, tolerance_of
 from tailcut.parity.asking import Asker
-from tailcut.parity.causes import Case, Comparison, explain_answers, make_cases
-from tailcut.parity.inputs import explain_inputs, inputs_record, see_inputs
+from tailcut.parity.inputs import inputs_record, see_inputs
 from tailcut.parity.pilots import Pilot
-from tailcut.parity.replica import Replica, open_replica
+from tailcut.parity.replica import Replica, Row, open_replica
 from tailcut.parity.results import Sorted
-from tailcut.report.parity.file import CauseParity, InputsParity, VariantParity
+from tailcut.report.parity.file import InputsParity, VariantParity
 
 _DIFFERING, _EQUAL = 40, 20
 """Requests that causes are looked for in."""
-_LEAST_KEPT = 0.5
 _MOVING = (
     "answers change with time or at random: pin the clock and the seeds of both sides (see "
     "docs/how-to/parity.md), else random differences are reported"
@@ -55,45 +52,27 @@ def diagnose(
     if not record.judged or not (found.differing or pilot.inputs):
         return record
     differing = _distinct(found.differing, _DIFFERING)
+    sample = [*differing, *_distinct(found.equal, _EQUAL)]
     unsteady = _unsteady(differing, pilot, asker, comparison)
     notes = [f"{unsteady} of {len(differing)} requests that differ: {_MOVING}"] if unsteady else []
     tell("looking for causes")
+    inputs: InputsParity | None = None
+    common: list[str] = []
     try:
         with open_replica(subject, variant or subject.manifest.deployment.serve.variant) as replica:
-            causes, inputs, common, more = _causes(found, differing, comparison, pilot, replica)
+            if pilot.inputs is not None:
+                seen = see_inputs(pilot, replica, sample)
+                inputs = inputs_record(seen, replica, [one.number for one in differing])
+            common = _common(replica, sample, found) if differing else []
     except TailcutError as error:
-        causes, inputs, common, more = [], None, [], [f"causes were not looked for: {error.message}"]
+        notes.append(f"causes were not looked for: {error.message}")
     return msgspec.structs.replace(
         record,
         unsteady=unsteady,
         inputs=inputs,
-        causes=tuple(causes),
         common=tuple({one.partition(": ")[0]: one for one in (*common, *record.common)}.values()),
-        notes=(*record.notes, *notes, *more),
+        notes=(*record.notes, *notes),
     )
-
-
-def _causes(
-    found: Sorted, differing: Sequence[Exchange], comparison: Comparison, pilot: Pilot, replica: Replica
-) -> tuple[list[CauseParity], InputsParity | None, list[str], list[str]]:
-    """Look at the inputs first, where they can be seen, and at the answers where these say nothing."""
-    sample = [*differing, *_distinct(found.equal, _EQUAL)]
-    inputs: InputsParity | None = None
-    causes: list[CauseParity] = []
-    notes: list[str] = []
-    if pilot.inputs is not None:
-        seen = see_inputs(pilot, replica, sample)
-        inputs = inputs_record(seen, replica, [one.number for one in differing])
-        causes = [_cause(one, "inputs") for one in explain_inputs(seen, inputs, replica)]
-    if not differing:
-        return causes, inputs, [], notes
-    cases, left_out = make_cases(replica, sample, comparison)
-    if left_out > _LEAST_KEPT * (left_out + len(cases)):
-        notes.append(f"{left_out} rows get another answer when the request is repeated: {_MOVING}")
-    same_inputs = inputs is not None and inputs.equal
-    if not causes and not same_inputs and any(case.differs for case in cases):
-        causes = [_cause(one, "answers") for one in explain_answers(replica, cases, comparison)]
-    return causes, inputs, _common(cases), notes
 
 
 def _unsteady(exchanges: Sequence[Exchange], pilot: Pilot, asker: Asker, comparison: Comparison) -> int:
@@ -131,11 +110,16 @@ def _first_distinct(exchanges: Sequence[Exchange]) -> Iterator[Exchange]:
             yield one
 
 
-def _common(cases: Sequence[Case]) -> list[str]:
-    return [str(one) for one in concentrations([case.row for case in cases], [case.differs for case in cases])]
-
-
-def _cause(cause: Cause, seen_in: str) -> CauseParity:
-    return CauseParity(
-        feature=cause.feature, change=cause.change, explained=cause.explained, of=cause.of, seen_in=seen_in
-    )
+def _common(replica: Replica, exchanges: Sequence[Exchange], found: Sorted) -> list[str]:
+    """Say what the feature rows that differ have in common."""
+    wrong = {(one.number, one.row) for one in found.differences}
+    rows: list[Row] = []
+    differs: list[bool] = []
+    for one in exchanges:
+        try:
+            features = replica.feature_rows(one.asked)
+        except TailcutError:
+            continue
+        rows += features
+        differs += [(one.number, row) in wrong for row in range(len(features))]
+    return [str(one) for one in concentrations(rows, differs)]

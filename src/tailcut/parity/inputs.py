@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tailcut.common.json_values import encode
 from tailcut.errors import TailcutError
-from tailcut.parity.analysis.changes import EXACT, Change, learn_change
+from tailcut.parity.analysis.changes import EXACT
 from tailcut.parity.analysis.columns import ColumnDifference, Columns, ModelCallInputs, compare_columns, joined, matched
 from tailcut.parity.analysis.comparing import Exchange
-from tailcut.parity.analysis.explaining import Cause, Trial, changed, search, trials
 from tailcut.parity.analysis.tolerance import compare, is_missing
 from tailcut.parity.pilots import Pilot
 from tailcut.parity.replica import Replica, Row
@@ -115,39 +114,6 @@ def inputs_record(seen: SeenInputs, replica: Replica, differing: Collection[int]
         left_out_differing=len(set(seen.left_out) & set(differing)),
         problem=seen.problem,
     )
-
-
-def explain_inputs(seen: SeenInputs, found: InputsParity, replica: Replica) -> list[Cause]:
-    """Find the change of one feature that gives all of the pilot's inputs."""
-    names = [one.column for one in found.differing]
-    if not names:
-        return []
-    features = list(dict.fromkeys(name for one in found.differing for name in one.features))
-    unequal = [
-        any(not compare(seen.theirs[name][place], seen.ours[name][place], EXACT).equal for name in names)
-        for place in range(len(seen.rows))
-    ]
-
-    def judge(rows: Sequence[Row], places: Sequence[int]) -> list[bool] | None:
-        columns = _columns(replica, rows)
-        if columns is None:
-            return None
-        return [
-            all(compare(seen.theirs[name][place], values[at], EXACT).equal for name, values in columns.items())
-            for at, place in enumerate(places)
-        ]
-
-    tried = (*_learned(seen, features, names), *trials(seen.rows, features))
-    return search(seen.rows, unequal, iter(tried), judge)
-
-
-def _learned(seen: SeenInputs, features: Sequence[str], names: Sequence[str]) -> Iterator[Trial]:
-    """Changes that the columns themselves show, tried on the features that fill them."""
-    for name in names:
-        change: Change | None = learn_change(seen.theirs[name], seen.ours[name])
-        if change is not None:
-            for feature in features:
-                yield changed(feature, change)
 
 
 def _features_of(names: Sequence[str], seen: SeenInputs, replica: Replica) -> dict[str, tuple[str, ...]]:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tailcut.common.json_values import encode
-from tailcut.common.redaction import without_secrets
 from tailcut.errors import ManifestError, StartError
 from tailcut.manifest import Deployment
-from tailcut.parity.analysis.comparing import Exchange, Reply, sides_of
-from tailcut.parity.analysis.mapping import Answered, Pair, guess_pairs, unmatched
-from tailcut.parity.analysis.paths import MISSING
-from tailcut.parity.analysis.request_form import RequestForm, Takes, guess_forms
+from tailcut.parity.analysis.comparing import Exchange, sides_of
+from tailcut.parity.analysis.mapping import Pair, same_names, within
+from tailcut.parity.analysis.paths import MISSING, FieldPath, leaves, output_name, predictions_of
+from tailcut.parity.analysis.request_form import RequestForm, Takes, form_of
 from tailcut.parity.analysis.tolerance import Tolerance
-from tailcut.parity.asking import Asker
 from tailcut.parity.payloads import Payload
-
-_GUESSED_FROM = 50
-_FORMS_TRIED_ON = 10
 
 
 class NothingCompared(StartError):
@@ -35,61 +29,67 @@ def takes_of(deployment: Deployment) -> Takes:
     return Takes(tuple(deployment.features.entity) if deployment.features.groups else (), columns)
 
 
-def choose_form(payloads: Sequence[Payload], pilot: Asker, ours: Asker, takes: Takes) -> RequestForm:
-    """Take the first form of the pilot's requests that the deployment answers.
+def choose_form(payloads: Sequence[Payload], takes: Takes) -> RequestForm:
+    """Make the form of the deployment's requests from the field names of the first payload that has one.
 
     Raises:
-        NothingCompared: the pilot answered none of the first requests, or the deployment none of their forms.
+        NothingCompared: no payload has the fields that the deployment takes.
     """
-    refused = Reply(0, None, "")
-    understood: RequestForm | None = None
-    for payload in _answered(payloads[:_FORMS_TRIED_ON], pilot):
-        for form in guess_forms(payload.body, takes):
-            asked = form.apply(payload.body)
-            if asked is None:
-                continue
-            refused = ours.ask(encode(asked))
-            if refused.answered:
-                return form
-            if refused.status == 404:  # an entity that is not known: what it is was understood
-                understood = understood or form
-    if understood is not None:
-        return understood
+    for payload in payloads:
+        if (form := form_of(payload.body, takes)) is not None:
+            return form
+    theirs = [str(path) for path in leaves(payloads[0].body, 1)] if payloads else []
     raise NothingCompared(
-        f"the deployment accepts no form of the pilot's request; its reply is {refused.status}: {refused.text}",
-        hint=_token_hint(refused)
-        or "give the path of rows or entities: --request entities=PATH, rows=PATH or rows.FIELD=PATH",
+        f"the payload's fields ({', '.join(theirs)}) do not have the names of those that the deployment takes"
+        f" ({', '.join(takes.entity or takes.columns)})",
+        hint="give the path of rows or entities: --request entities=PATH, rows=PATH or rows.FIELD=PATH",
     )
 
 
 def choose_pairs(exchanges: Sequence[Exchange], given: Sequence[Pair] = ()) -> Sequence[Pair]:
-    """Guess which fields belong together, or check those that are given.
+    """Pair the fields with equal names, or check the pairs that are given.
 
     Raises:
-        NothingCompared: no request was answered by both, or no field looks like another.
+        NothingCompared: no request was answered by both, or no field of the pilot has the name of an output.
         ManifestError: a field that is given is in no reply.
     """
-    answered = answered_by_both(exchanges)
-    if not answered:
+    if not any(one.theirs.answered and one.ours.answered for one in exchanges):
         first = exchanges[0]
         raise NothingCompared(
             f"no request was answered by both sides; for the first the pilot replied {first.theirs.status}:"
             f" {first.theirs.text}, and the deployment {first.ours.status}: {first.ours.text}",
-            hint=_token_hint(first.ours)
-            or "check that both sides have the same data; set the form of the deployment's request with --request",
+            hint=_refusal_hint(first),
         )
     if given:
-        _check_given(given, exchanges, answered)
+        _check_given(given, exchanges)
         return given
-    pairs = guess_pairs(answered[:_GUESSED_FROM])
+    theirs, ours = fields_of(exchanges)
+    pairs = same_names(theirs, ours)
     if not pairs:
-        theirs, ours = unmatched([], answered)
+        shown = [str(path) for path in theirs]
+        outputs = [output_name(path) for path in ours]
         raise NothingCompared(
-            f"no field of the pilot ({', '.join(theirs)}) looks like one of the deployment ({', '.join(ours)})",
+            f"no field of the pilot ({', '.join(shown)}) has the name of one of the deployment ({', '.join(outputs)})",
             hint="name two fields that belong together, the pilot's on the left: --map "
-            f"{next(iter(theirs), 'PILOT.PATH')}={next(iter(ours), 'OUTPUT')}",
+            f"{next(iter(shown), 'PILOT.PATH')}={next(iter(outputs), 'OUTPUT')}",
         )
     return pairs
+
+
+def fields_of(exchanges: Sequence[Exchange]) -> tuple[list[FieldPath], list[FieldPath]]:
+    """List the paths of the pilot's fields and of the deployment's outputs, of the requests that both answered."""
+    both = [one for one in exchanges if one.theirs.answered and one.ours.answered]
+    theirs = dict.fromkeys(path for one in both for path in leaves(one.theirs.body, one.rows))
+    ours = dict.fromkeys(path for one in both for path in predictions_of(one.ours.body, one.rows))
+    return list(theirs), list(ours)
+
+
+def unmatched(pairs: Sequence[Pair], exchanges: Sequence[Exchange]) -> tuple[list[str], list[str]]:
+    """List the pilot's fields and the deployment's outputs that no pair has."""
+    theirs, ours = fields_of(exchanges)
+    left = [path for path in theirs if not any(within(pair.theirs, path) for pair in pairs)]
+    rest = [path for path in ours if not any(within(pair.ours, path) for pair in pairs)]
+    return [str(path) for path in left], [output_name(path) for path in rest]
 
 
 def check_tolerances(tolerances: Mapping[str, Tolerance], pairs: Sequence[Pair]) -> None:
@@ -107,15 +107,17 @@ def check_tolerances(tolerances: Mapping[str, Tolerance], pairs: Sequence[Pair])
             )
 
 
-def _token_hint(ours: Reply) -> str:
-    """Name the flag for a token where the deployment asks for one; empty where it does not."""
-    asked = ours.status in {401, 403}
-    return "--deployment-header 'Authorization: Bearer ...' goes to the server of --deployment" if asked else ""
+def _refusal_hint(first: Exchange) -> str:
+    if first.ours.status in {401, 403}:
+        return "--deployment-header 'Authorization: Bearer ...' goes to the server of --deployment"
+    if not first.theirs.answered:
+        return "set the pilot's route with --path and its headers with --header 'NAME: VALUE'"
+    return "check that both sides have the same data; set the form of the deployment's request with --request"
 
 
-def _check_given(given: Sequence[Pair], exchanges: Sequence[Exchange], answered: Sequence[Answered]) -> None:
+def _check_given(given: Sequence[Pair], exchanges: Sequence[Exchange]) -> None:
     both = [one for one in exchanges if one.theirs.answered and one.ours.answered]
-    names = unmatched([], answered)
+    names = unmatched([], both)
     for pair in given:
         sides = [sides_of(one, pair) for one in both]
         for who, text, which in (("pilot", str(pair.theirs), 0), ("deployment", pair.name, 1)):
@@ -124,21 +126,3 @@ def _check_given(given: Sequence[Pair], exchanges: Sequence[Exchange], answered:
                     f"--map {pair.theirs}={pair.name}: no reply of the {who} has {text!r}",
                     hint=f"its fields: {', '.join(names[which])}",
                 )
-
-
-def answered_by_both(exchanges: Sequence[Exchange]) -> list[Answered]:
-    """Return the exchanges that both sides answered."""
-    both = [one for one in exchanges if one.theirs.answered and one.ours.answered]
-    return [Answered(one.theirs.body, one.ours.body, one.rows) for one in both]
-
-
-def _answered(payloads: Sequence[Payload], pilot: Asker) -> list[Payload]:
-    replies = [pilot.ask(payload.raw, payload.path) for payload in payloads]
-    found = [payload for payload, reply in zip(payloads, replies, strict=True) if reply.answered]
-    if not found:
-        raise NothingCompared(
-            f"the pilot answered none of the first {len(payloads)} requests at {without_secrets(pilot.url)}; its reply "
-            f"is {replies[0].status}: {replies[0].text}",
-            hint="set its route with --path and its headers with --header 'NAME: VALUE'",
-        )
-    return found

@@ -1,4 +1,4 @@
-"""The deployment in this process: its feature rows, the model's inputs and its answers, one stage at a time."""
+"""The deployment in this process: its feature rows and the model's inputs, one stage at a time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.common.json_values import decode
-from tailcut.common.tensors import Array, Arrays
+from tailcut.common.tensors import Array
 from tailcut.common.texts import MISSING_TEXT, texts_of
 from tailcut.manifest.subject import Subject
-from tailcut.models.batch_item import run_rows
 from tailcut.parity.analysis.columns import Columns, split
 from tailcut.pipeline.pipeline import Pipeline
-from tailcut.pipeline.row_transform import encode_answer
 from tailcut.protocol.data_plane import DataPlane
 from tailcut.serving.deployment import Engine
 from tailcut.serving.host import Host
@@ -28,7 +25,6 @@ from tailcut.serving.host import Host
 Row = Mapping[str, Any]
 _STOP_S = 2.0
 _PATIENCE_S = 30.0
-_JSON: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 class Replica:
@@ -38,8 +34,6 @@ class Replica:
         self._engine = engine
         self._runner = runner
         self._pipeline: Pipeline = engine.opened.pipeline
-        self._runtime = engine.opened.pool.runtimes[0]
-        self._together = all(spec.fixed for spec in self._pipeline.specs) and not engine.opened.rows_alone
 
     def feature_rows(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the rows of a request: those that it holds, or those of its entities.
@@ -56,15 +50,6 @@ class Replica:
         deadline_s = time.monotonic() + _PATIENCE_S
         return self._runner.run(features.fetch(keys, "", deadline_s)).rows
 
-    def inputs(self, rows: Sequence[Row]) -> Arrays:
-        """Return the model's inputs of rows.
-
-        Raises:
-            TailcutError: the rows cannot be turned into inputs.
-        """
-        # Rows of feature groups hold the keys, too, which no input needs to read.
-        return self._pipeline.transform.inputs(rows, from_client=self._pipeline.features is None)
-
     def columns(self, rows: Sequence[Row]) -> dict[str, Columns]:
         """Return the model's inputs of rows, per tensor, column by column.
 
@@ -72,28 +57,13 @@ class Replica:
             TailcutError: the rows cannot be turned into inputs.
         """
         found = {}
-        arrays = self.inputs(rows)
+        # Rows of feature groups hold the keys, too, which no input needs to read.
+        arrays = self._pipeline.transform.inputs(rows, from_client=self._pipeline.features is None)
         for tensor in self._engine.deployment.model.inputs:
             array = arrays[tensor.name]
             fixed = array.ndim == 2 and -1 not in tensor.shape[1:]
             width = array.shape[1] if fixed else 0
             found[tensor.name] = split(tensor.name, _listed(array, tensor.allow_nan), width, tensor.columns)
-        return found
-
-    def answers(self, rows: Sequence[Row]) -> list[Any]:
-        """Return the predictions of rows, as a client reads them.
-
-        Raises:
-            TailcutError: the rows cannot be turned into inputs, or the model fails.
-        """
-        if self._together:
-            return self._answers(rows)
-        return [answer for row in rows for answer in self._answers([row])]
-
-    def _answers(self, rows: Sequence[Row]) -> list[Any]:
-        pipeline = self._pipeline
-        outputs = run_rows(self._runtime, self.inputs(rows), len(rows), pipeline.outputs)
-        found: list[Any] = decode(_JSON, encode_answer(pipeline.transform.answers(outputs, len(rows))))
         return found
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailcut.parity.analysis.changes import learn_change
+from tailcut.parity.analysis.changes import explain
 from tailcut.parity.analysis.comparing import (
+    Comparison,
     Difference,
     Exchange,
     differences_in,
@@ -16,7 +17,6 @@ from tailcut.parity.analysis.comparing import (
 from tailcut.parity.analysis.concentration import concentrations, flattened
 from tailcut.parity.analysis.mapping import Pair
 from tailcut.parity.analysis.tolerance import tolerance_of
-from tailcut.parity.causes import Comparison
 from tailcut.parity.deployments import Chosen
 from tailcut.report.parity.file import FieldParity, StatusDifference, ValueDifference, VariantParity
 
@@ -96,7 +96,6 @@ def common_in(found: Sorted, comparison: Comparison) -> list[str]:
 def _field(answered: Sequence[Exchange], pair: Pair, comparison: Comparison) -> FieldParity:
     tolerance = tolerance_of(pair.name, comparison.tolerances)
     figures = figures_of(answered, pair, tolerance)
-    change = learn_change(figures.theirs, figures.ours, tolerance) if figures.differing else None
     return FieldParity(
         output=pair.name,
         pilot=str(pair.theirs),
@@ -107,7 +106,7 @@ def _field(answered: Sequence[Exchange], pair: Pair, comparison: Comparison) -> 
         differing_requests=figures.requests,
         max_difference=figures.largest,
         mean_difference=figures.mean,
-        relation=change.text if change is not None else "",
+        relation=explain(figures.theirs, figures.ours, tolerance) if figures.differing else "",
     )
 
 

@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from tailcut.errors import ManifestError, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.manifest.subject import Subject
-from tailcut.parity.analysis.mapping import Answered, unmatched
+from tailcut.parity.analysis.comparing import Comparison, Exchange
 from tailcut.parity.analysis.request_form import RequestForm
 from tailcut.parity.asking import Asker, exchange_all
-from tailcut.parity.causes import Comparison
 from tailcut.parity.deployments import (
     Chosen,
     caches_of,
@@ -24,11 +23,11 @@ from tailcut.parity.deployments import (
 from tailcut.parity.diagnosing import diagnose
 from tailcut.parity.matching import (
     NothingCompared,
-    answered_by_both,
     check_tolerances,
     choose_form,
     choose_pairs,
     takes_of,
+    unmatched,
 )
 from tailcut.parity.payloads import Payload, read_payloads
 from tailcut.parity.pilots import Pilot, open_pilot
@@ -60,9 +59,10 @@ def run(subject: Subject, plan: ParityPlan, *, tell: Tell) -> ParityRecord:
         uncached = load_uncached(subject)
         manifest = uncached.manifest
         payloads = read_payloads(manifest, plan.payloads, plan.requests, plan.seed)
+        form = plan.form or choose_form(payloads, takes_of(manifest.deployment))
         chosen = [_RUNNING] if plan.deployment else choose_variants(manifest, plan.variants)
         with open_pilot(plan, manifest, environment, tell) as pilot:
-            runner = _Runner(uncached, plan, manifest, environment, payloads, pilot, tell)
+            runner = _Runner(uncached, plan, manifest, environment, payloads, pilot, tell, form)
             return runner.run(chosen)
 
 
@@ -78,17 +78,17 @@ class _Runner:
     payloads: Sequence[Payload]
     pilot: Pilot
     tell: Tell
-    form: RequestForm | None = None
+    form: RequestForm
     comparison: Comparison | None = None
-    answered: Sequence[Answered] = ()
+    first: Sequence[Exchange] = ()
 
     def run(self, chosen: Sequence[Chosen]) -> ParityRecord:
         variants = [self._variant(one) for one in chosen]
         if all(one.failed for one in variants):
             raise StartError(f"no variant could be compared: {variants[0].failed}", hint="run `tailcut check`")
-        if self.comparison is None or self.form is None:
+        if self.comparison is None:
             raise NothingCompared("no variant answered", hint="run `tailcut check`")
-        rest = unmatched(self.comparison.pairs, self.answered)
+        rest = unmatched(self.comparison.pairs, self.first)
         return ParityRecord(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             deployment=self.manifest.deployment.name,
@@ -131,9 +131,6 @@ class _Runner:
             )  # fmt: skip
 
     def _asked(self, chosen: Chosen, asker: Asker) -> VariantParity:
-        if self.form is None:
-            takes = takes_of(self.manifest.deployment)
-            self.form = self.plan.form or choose_form(self.payloads, self.pilot.asker, asker, takes)
         exchanges = exchange_all(
             self.payloads,
             self.pilot.asker,
@@ -142,7 +139,7 @@ class _Runner:
             concurrency=self.plan.concurrency,
         )
         if self.comparison is None:
-            self.answered = answered_by_both(exchanges)
+            self.first = exchanges
             pairs = choose_pairs(exchanges, self.plan.pairs)
             check_tolerances(self.plan.tolerances, pairs)
             self.comparison = Comparison(pairs, self.plan.tolerances)

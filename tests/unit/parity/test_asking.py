@@ -123,16 +123,16 @@ def test_a_deployment_with_tokens_is_asked_with_its_header_or_the_flag_is_named(
     deployment = load(folder).deployment
     payload = Payload("", b'{"rows": [{"x": 1}]}', {"rows": [{"x": 1}]})
     with Asker(f"{site}/pilot") as pilot:
+        form = choose_form([payload], takes_of(deployment))
+        assert form == AS_IT_IS
         with deployment_asker(site, deployment, 5.0, [("Authorization", "Bearer t0ken")]) as ours:
-            form = choose_form([payload], pilot, ours, takes_of(deployment))
-            assert form == AS_IT_IS
-        with deployment_asker(site, deployment, 5.0) as ours:
-            with pytest.raises(NothingCompared, match="its reply is 401") as guessed:
-                choose_form([payload], pilot, ours, takes_of(deployment))
-            with pytest.raises(NothingCompared, match="the deployment 401") as given:
-                choose_pairs([exchange(1, payload, pilot, ours, form)])
-    for caught in (guessed, given):
-        assert caught.value.hint.startswith("--deployment-header 'Authorization: Bearer ...'")
+            assert exchange(1, payload, pilot, ours, form).ours.answered
+        with (
+            deployment_asker(site, deployment, 5.0) as ours,
+            pytest.raises(NothingCompared, match="the deployment 401") as caught,
+        ):
+            choose_pairs([exchange(1, payload, pilot, ours, form)])
+    assert caught.value.hint.startswith("--deployment-header 'Authorization: Bearer ...'")
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tailcut.parity.analysis.columns import ModelCallInputs, compare_columns, joined, matched, split
-from tailcut.parity.analysis.explaining import search, trials
 
 NUMBERS = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.5]]
 OURS = {"x": split("x", NUMBERS, 2, ("a", "b"))}
@@ -64,17 +63,18 @@ def test_a_call_per_row_is_put_together() -> None:
     assert joined([], 1) is None
 
 
-def difference(theirs: list[Any], ours: list[Any], **more: list[Any]) -> tuple[str, int]:
-    found = compare_columns({"a": theirs, **more}, {"a": ours, **more}, range(len(ours)))
+def difference(theirs: list[Any], ours: list[Any]) -> tuple[str, int]:
+    found = compare_columns({"a": theirs}, {"a": ours}, range(len(ours)))
     return found[0].change, found[0].differing
 
 
 def test_differences_are_described() -> None:
     assert difference([2.0, 3.0, 4.0], [1.0, 2.0, 3.0]) == ("x + 1", 3)
-    assert difference([5.0, 5.0, 5.0], [1.0, 5.0, 3.0]) == ("always 5", 2)
+    assert difference([2.0, 6.0, 8.0], [1.0, 3.0, 4.0]) == ("x * 2", 3)
+    assert difference([1.23, 2.35, 4.0], [1.234, 2.346, 4.001]) == ("x rounded to 2 decimals", 3)
     assert difference([0.0, 2.0, 3.0], [math.nan, 2.0, 3.0]) == ("0 where x is missing", 1)
-    assert difference(["x", "y", "z"], ["X", "y", "Z"]) == ("x in lower case", 2)
-    assert difference([7.0, 8.0, 9.0], [1.0, 5.0, 2.0], b=[7.0, 8.0, 9.0]) == ("the deployment's b", 3)
+    assert difference([None, None, None], [1.0, 5.0, 3.0]) == ("always missing", 3)
+    assert difference(["x", "y", "z"], ["X", "y", "Z"]) == ("", 2)
     assert difference([1.0, 9.0, 2.0, 7.0], [4.0, 1.0, 8.0, 3.0]) == ("", 4)
 
 
@@ -82,33 +82,3 @@ def test_null_is_no_missing_value_to_an_estimator_of_texts() -> None:
     change, differing = difference([None, "y", "z"], [math.nan, "y", "z"])
     assert (change.startswith("None where x is NaN"), differing) == (True, 1)
     assert compare_columns({"a": [None, 2.0]}, {"a": [math.nan, 2.0]}, [1, 2]) == []
-
-
-def judge_of(target: list[float]) -> Any:
-    return lambda rows, places: [
-        (row["a"] or 0) + (row["b"] or 0) == target[place] for row, place in zip(rows, places, strict=True)
-    ]
-
-
-def test_a_change_that_spoils_rows_that_are_equal_explains_nothing() -> None:
-    """Given a fault in half of the rows only; then a change of all rows is no cause, though it mends those."""
-    rows = [{"a": float(place), "b": 10.0 * place} for place in range(10)]
-    target = [row["a"] + row["b"] + (1 if place % 2 else 0) for place, row in enumerate(rows)]
-    differs = [place % 2 == 1 for place in range(10)]
-    assert search(rows, differs, trials(rows, ["a"]), judge_of(target)) == []
-
-
-def test_features_that_explain_the_same_are_all_named() -> None:
-    rows = [{"a": float(place), "b": 10.0 * place} for place in range(10)]
-    target = [row["a"] + row["b"] + 1 for row in rows]
-    found = search(rows, [True] * 10, trials(rows, ["a", "b"]), judge_of(target))
-    assert [(one.feature, one.change, one.explained, one.of) for one in found] == [
-        ("a", "x + 1", 10, 10),
-        ("b", "x + 1", 10, 10),
-    ]
-
-
-def test_a_judge_that_fails_on_a_change_is_asked_the_next() -> None:
-    rows = [{"a": float(place)} for place in range(4)]
-    found = search(rows, [True] * 4, trials(rows, ["a"]), lambda rows, places: None)
-    assert found == []

@@ -7,57 +7,50 @@ from typing import Any
 import pytest
 
 from tailcut.errors import ManifestError
-from tailcut.parity.analysis.changes import EXACT, learn_change
+from tailcut.parity.analysis.changes import EXACT, explain
 from tailcut.parity.analysis.comparing import Exchange, Reply, differences_in, figures_of, outcome_of
 from tailcut.parity.analysis.concentration import concentrations
-from tailcut.parity.analysis.mapping import Answered, guess_pairs, parse_pair, unmatched
+from tailcut.parity.analysis.mapping import parse_pair
 from tailcut.parity.analysis.paths import MISSING, parse_path
-from tailcut.parity.analysis.request_form import Takes, guess_forms, parse_form
+from tailcut.parity.analysis.request_form import Takes, form_of, parse_form
 from tailcut.parity.analysis.tolerance import DEFAULT, Tolerance, compare, parse_tolerance, tolerance_of
+from tailcut.parity.matching import NothingCompared, choose_form, choose_pairs, unmatched
+from tailcut.parity.payloads import Payload
 
 
-def answered(theirs: list[Any], ours: list[Any]) -> list[Answered]:
-    return [Answered(one, {"predictions": [other]}, 1) for one, other in zip(theirs, ours, strict=True)]
-
-
-def test_the_only_number_of_both_sides_is_paired_whatever_its_name() -> None:
-    found = guess_pairs(answered([{"p": "0.25", "who": "x"}], [{"risk": 0.25}]))
-    assert [(str(one.theirs), one.name, one.why) for one in found] == [("p", "risk", "the only number on both sides")]
-
-
-def test_fields_with_other_names_are_paired_by_their_values() -> None:
-    numbers = [0.1, 0.4, 0.2, 0.9, 0.7]
-    theirs = [{"u": 1 - one, "v": one + 0.01, "w": 5.0} for one in numbers]
-    found = guess_pairs(answered(theirs, [{"risk": one} for one in numbers]))
-    assert [(str(one.theirs), one.name) for one in found] == [("v", "risk")]
-    assert found[0].why == "correlation 1.00"
-    assert unmatched(found, answered(theirs, [{"risk": one} for one in numbers]))[0] == ["u", "w"]
-
-
-def test_a_name_counts_more_than_values() -> None:
-    """Given a pilot whose two fields are swapped; then they stay paired by name, so that the swap shows."""
-    numbers = [0.1, 0.4, 0.2, 0.9, 0.7]
-    theirs = [{"low": one, "high": one + 1} for one in numbers]
-    ours = [{"low": one + 1, "high": one} for one in numbers]
-    found = guess_pairs(answered(theirs, ours))
-    assert [(str(one.theirs), one.name, one.why) for one in found] == [
-        ("low", "low", "same name"),
-        ("high", "high", "same name"),
+def answered(theirs: list[Any], ours: list[Any]) -> list[Exchange]:
+    return [
+        exchange(Reply(200, one, ""), reply(200, other))._replace(number=number)
+        for number, (one, other) in enumerate(zip(theirs, ours, strict=True))
     ]
 
 
-def test_a_class_of_an_object_of_probabilities_is_paired_with_the_score() -> None:
-    numbers = [0.1, 0.4, 0.2, 0.9, 0.7]
-    theirs = [{"probabilities": {"no": 1 - one, "yes": one}} for one in numbers]
-    found = guess_pairs(answered(theirs, [{"late": one} for one in numbers]))
-    assert [str(one.theirs) for one in found] == ["probabilities.yes"]
+def test_fields_without_an_equal_name_are_refused_with_both_sides_fields() -> None:
+    with pytest.raises(NothingCompared, match=r"no field of the pilot \(p, who\) .* deployment \(risk\)") as caught:
+        choose_pairs(answered([{"p": "0.25", "who": "x"}], [{"risk": 0.25}]))
+    assert caught.value.hint.endswith("--map p=risk")
+
+
+def test_a_name_that_is_there_twice_is_not_paired() -> None:
+    both = answered([{"a": {"risk": 1}, "b": {"risk": 2}, "late": 0}], [{"risk": 1, "late": 0}])
+    pairs = choose_pairs(both)
+    assert [(str(one.theirs), one.name, one.why) for one in pairs] == [("late", "late", "same name")]
+    assert unmatched(pairs, both) == (["a.risk", "b.risk"], ["risk"])
+
+
+def test_names_are_equal_whatever_their_case_and_punctuation() -> None:
+    found = choose_pairs(answered([{"out": [{"riskScore": 1.0}]}], [{"risk_score": 2.0}]))
+    assert [(str(one.theirs), one.name) for one in found] == [("out[].riskScore", "risk_score")]
 
 
 def test_a_bare_value_is_called_prediction() -> None:
-    found = guess_pairs(answered([{"embeddings": [[1.0, 2.0]]}], [[1.0, 2.0]]))
-    assert [(str(one.theirs), one.name) for one in found] == [("embeddings[]", "prediction")]
+    both = answered([{"embeddings": [[1.0, 2.0]]}], [[1.0, 2.0]])
+    with pytest.raises(NothingCompared) as caught:
+        choose_pairs(both)
+    assert caught.value.hint.endswith("--map embeddings[]=prediction")
     given = parse_pair("embeddings[]=prediction")
-    assert (given.theirs, given.ours) == (found[0].theirs, found[0].ours)
+    assert choose_pairs(both, [given]) == [given]
+    assert differences_in(both[0], [given], {}) == []
 
 
 @pytest.mark.parametrize(
@@ -73,9 +66,10 @@ def test_a_bare_value_is_called_prediction() -> None:
     ],
 )
 def test_rows_are_found_in_a_request(body: Any, columns: tuple[str, ...], wanted: str) -> None:
-    found = guess_forms(body, Takes((), columns))
-    assert str(found[0]) == wanted
-    made = found[0].apply(body)
+    found = form_of(body, Takes((), columns))
+    assert found is not None
+    assert str(found) == wanted
+    made = found.apply(body)
     assert made is not None
     assert set(made) == {"rows"}
     if wanted != "as it is":
@@ -94,7 +88,16 @@ def test_rows_are_found_in_a_request(body: Any, columns: tuple[str, ...], wanted
     ],
 )
 def test_entities_are_found_in_a_request(body: Any, wanted: Any) -> None:
-    assert guess_forms(body, Takes(("user_id",), ()))[0].apply(body) == wanted
+    found = form_of(body, Takes(("user_id",), ()))
+    assert found is not None
+    assert found.apply(body) == wanted
+
+
+def test_a_payload_without_the_deployments_fields_is_refused_with_both_sides_fields() -> None:
+    body = {"when": "now", "who": {"name": "x"}}
+    with pytest.raises(NothingCompared, match=r"fields \(when, who.name\) .* takes \(user_id\)") as caught:
+        choose_form([Payload("", b"", body)], Takes(("user_id",), ()))
+    assert "--request entities=PATH" in caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["", "x", "lines=a", "rows.a=", "rows=a=b[0", "rows=[][]"])
@@ -158,24 +161,20 @@ def test_only_the_tolerance_of_their_own_field_is_of_integers() -> None:
 
 
 def test_a_change_of_integers_beyond_the_range_of_float_is_looked_for_without_an_error() -> None:
-    assert learn_change([10**400, 2, 3], [10**400, 5, 9]) is None
-    change = learn_change([2, 3, 4], [1, 2, 3])
-    assert change is not None
-    assert change.apply(10**400) == float("inf")
+    assert explain([10**400, 2, 3], [10**400, 5, 9]) == ""
+    assert explain([10**400, 3, 4], [10**400, 2, 3]) == "x + 1"
     assert concentrations([{"id": 10**400 + place} for place in range(8)], [True, False] * 4) == []
 
 
 @pytest.mark.parametrize("filled", [MISSING, {"a": 1}, [{"a": 1}], [0.5]])
 def test_what_is_no_plain_value_is_no_change(filled: Any) -> None:
     """Given a pilot that omits a field, or gives an object, where the deployment says null."""
-    assert learn_change([filled, 0.2], [None, 0.2]) is None
+    assert explain([filled, 0.2], [None, 0.2]) == ""
 
 
 def test_a_missing_value_that_the_pilot_fills_is_named() -> None:
     for filled, text in ((-1.0, "-1"), ("none", "'none'"), (10**400, str(10**400)), (True, "True")):
-        change = learn_change([filled, 0.2], [None, 0.2])
-        assert change is not None
-        assert change.text == f"{text} where x is missing"
+        assert explain([filled, 0.2], [None, 0.2]) == f"{text} where x is missing"
 
 
 def exchange(theirs: Reply, ours: Reply, rows: int = 1) -> Exchange:
@@ -227,8 +226,7 @@ def test_a_field_that_some_replies_lack_is_paired_and_compared_where_it_is() -> 
         theirs = {"risk": place / 20} | ({"reason": "age"} if reason else {})
         ours = {"risk": place / 20} | ({"reason": "income"} if reason else {})
         exchanges.append(exchange(reply(200, theirs), reply(200, ours))._replace(number=place))
-    both = [Answered(one.theirs.body, one.ours.body, 1) for one in exchanges]
-    pairs = guess_pairs(both)
+    pairs = choose_pairs(exchanges)
     assert [(str(one.theirs), one.name) for one in pairs] == [
         ("predictions[].risk", "risk"),
         ("predictions[].reason", "reason"),
@@ -240,20 +238,8 @@ def test_a_field_that_some_replies_lack_is_paired_and_compared_where_it_is() -> 
 
 
 def test_a_field_that_some_replies_lack_and_the_other_side_never_has_is_listed() -> None:
-    both = answered([{"p": 0.5}, {"p": 0.25, "why": "age"}], [{"risk": 0.5}, {"risk": 0.25}])
-    assert unmatched(guess_pairs(both), both) == (["why"], [])
-
-
-def test_a_whole_field_is_preferred_to_one_that_some_replies_lack() -> None:
-    both = answered([{"p": 0.5}, {"p": 0.25, "retry": 3}], [{"risk": 0.5}, {"risk": 0.25}])
-    assert [str(one.theirs) for one in guess_pairs(both)] == ["p"]
-
-
-def test_elements_of_a_list_that_some_replies_lack_are_looked_into() -> None:
-    numbers = [0.1, 0.4, 0.2, 0.9, 0.7]
-    theirs = [{"both": [1 - one, one]} for one in numbers]
-    found = guess_pairs(answered([*theirs, {}], [*({"risk": one} for one in numbers), {"risk": 0.3}]))
-    assert [str(one.theirs) for one in found] == ["both[1]"]
+    both = answered([{"risk": 0.5}, {"risk": 0.25, "why": "age"}], [{"risk": 0.5}, {"risk": 0.25}])
+    assert unmatched(choose_pairs(both), both) == (["why"], [])
 
 
 def test_a_deployment_that_answers_another_number_of_rows_differs() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from tailcut.errors import ManifestError
 from tailcut.manifest import Manifest, load
-from tailcut.parity.analysis.request_form import Takes
-from tailcut.parity.matching import NothingCompared, choose_form
+from tailcut.parity.analysis.request_form import AS_IT_IS
+from tailcut.parity.asking import exchange
+from tailcut.parity.matching import NothingCompared, choose_pairs
 from tailcut.parity.payloads import Payload
 from tailcut.parity.pilots import open_pilot
 from tailcut.parity.plan import ParityPlan, check_plan
@@ -44,10 +45,11 @@ def test_a_pilot_that_does_not_answer_is_named_without_its_secrets(manifest: Man
     payload = Payload("", b"{}", {})
     with (
         open_pilot(ParityPlan(pilot=CLOSED), manifest, {}, lambda _: None) as pilot,
-        pytest.raises(NothingCompared, match="the pilot answered none") as caught,
+        pytest.raises(NothingCompared, match="for the first the pilot replied 0: no reply") as caught,
     ):
-        choose_form([payload], pilot.asker, pilot.asker, Takes((), ()))
+        choose_pairs([exchange(1, payload, pilot.asker, pilot.asker, AS_IT_IS)])
     assert "k3y" not in caught.value.message
+    assert "--path" in caught.value.hint
 
 
 @pytest.mark.parametrize(

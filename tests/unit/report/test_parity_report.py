@@ -9,7 +9,6 @@ import pytest
 
 from tailcut.errors import LoadTestError
 from tailcut.report.parity.file import (
-    CauseParity,
     ColumnParity,
     FieldParity,
     InputsParity,
@@ -59,7 +58,6 @@ WRONG = VariantParity(
             ),
         ),
     ),
-    causes=(CauseParity(feature="age", change="x + 1", explained=2, of=2, seen_in="inputs"),),
     common=("city = 'Rome': 100% of the rows that differ, 0% of the others",),
 )
 
@@ -75,7 +73,7 @@ def test_the_text_says_what_differs_and_why() -> None:
     text = render_parity(record(WRONG))
     for part in (
         "2 of 4 requests differ; 1 answered by one side only",
-        "explained by age: the pilot has x + 1 (x: the deployment's value), in 2 of 2 rows that differ",
+        "input x[1], filled by age, differs in 2 of 4 rows: the pilot has x + 1 (x: the deployment's value)",
         "x[1]   age",
         "in common: city = 'Rome'",
         "no reply",
@@ -89,7 +87,7 @@ def test_the_page_escapes_what_replies_hold() -> None:
     page = render_parity_html(record(WRONG))
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
-    assert "explained by age" in page
+    assert "input x[1], filled by age" in page
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tailcut.parity.analysis.changes import EXACT, learn_change
-from tailcut.parity.analysis.tolerance import Gap, compare
+from tailcut.parity.analysis.changes import EXACT, explain
+from tailcut.parity.analysis.tolerance import compare
 
 Columns = dict[str, list[Any]]
 """Name -> one value per row."""
@@ -38,7 +38,7 @@ class ColumnDifference(NamedTuple):
         name: as the deployment has it.
         rows, differing: compared, and those that differ.
         largest: absolute difference; None where the values are no numbers.
-        change: what the pilot has, where the deployment has x; empty where no known change explains it.
+        change: what the pilot has, where the deployment has x; empty where no explanation covers the rows.
         values: the first that differ: (request, pilot, deployment).
     """
 
@@ -125,14 +125,9 @@ def compare_columns(
             continue
         sizes = [size for gap in gaps if (size := gap.size) is not None]
         values = tuple((requests[place], theirs[name][place], mine[place]) for place in unequal[:_FIRST])
-        change = _NULL if not _any_gap(gaps) else ""
-        change = change or _other_column(theirs[name], name, ours) or _learned(theirs[name], mine)
+        change = _NULL if all(gap.equal for gap in gaps) else explain(theirs[name], mine)
         found.append(ColumnDifference(name, len(mine), len(unequal), max(sizes, default=None), change, values))
     return sorted(found, key=lambda one: -one.differing)
-
-
-def _any_gap(gaps: Sequence[Gap]) -> bool:
-    return any(not gap.equal for gap in gaps)
 
 
 def _nulls(theirs: Sequence[Any], ours: Sequence[Any]) -> list[int]:
@@ -141,21 +136,6 @@ def _nulls(theirs: Sequence[Any], ours: Sequence[Any]) -> list[int]:
         return []
     pairs = enumerate(zip(theirs, ours, strict=True))
     return [place for place, (one, other) in pairs if one is None and isinstance(other, float)]
-
-
-def _learned(theirs: list[Any], ours: list[Any]) -> str:
-    change = learn_change(theirs, ours)
-    return change.text if change is not None else ""
-
-
-def _other_column(theirs: list[Any], name: str, ours: Mapping[str, list[Any]]) -> str:
-    """Name another column whose values the pilot has here; a column that never varies is not looked for."""
-    if len({str(value) for value in theirs}) < 2:
-        return ""
-    for other, values in ours.items():
-        if other != name and all(compare(one, two, EXACT).equal for one, two in zip(theirs, values, strict=True)):
-            return f"the deployment's {other}"
-    return ""
 
 
 def _in_order(call: ModelCallInputs, ours: Mapping[str, Columns]) -> list[list[Any]]:

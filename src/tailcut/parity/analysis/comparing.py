@@ -54,6 +54,13 @@ class Exchange(NamedTuple):
     ours: Reply
 
 
+class Comparison(NamedTuple):
+    """The fields that are compared, and their tolerances by the name of the output."""
+
+    pairs: Sequence[Pair]
+    tolerances: Mapping[str, Tolerance]
+
+
 class Difference(NamedTuple):
     """One value that differs.
 

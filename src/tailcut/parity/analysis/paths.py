@@ -130,6 +130,11 @@ def predictions_of(document: Any, rows: int) -> dict[FieldPath, list[Any]]:
     return found
 
 
+def plain_name(name: str) -> str:
+    """Return a name without case and punctuation: ``riskScore`` and ``risk_score`` are one."""
+    return "".join(char for char in name.lower() if char.isalnum())
+
+
 def output_name(path: FieldPath) -> str:
     """Name a field of a prediction for people: its path, or ``prediction`` where the prediction is a bare value."""
     return str(path) if path.steps else BARE

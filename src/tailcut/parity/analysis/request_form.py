@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tailcut.errors import ManifestError
-from tailcut.parity.analysis.paths import MISSING, ROWS, FieldPath, parse_path, values_at
+from tailcut.parity.analysis.paths import MISSING, ROWS, FieldPath, parse_path, plain_name, values_at
 
 Kind = Literal["entities", "rows"]
 _DEEPEST = 4
@@ -98,25 +98,26 @@ def parse_form(texts: Sequence[str]) -> RequestForm:
     return RequestForm(kinds[0], tuple(sources))
 
 
-def guess_forms(body: Any, takes: Takes) -> list[RequestForm]:
-    """List ways to make the deployment's request of the pilot's, the likeliest first; the deployment decides.
+def form_of(body: Any, takes: Takes) -> RequestForm | None:
+    """Make the form of the deployment's request from the field names of one of the pilot's; None where none fits.
 
     Args:
-        body: the pilot's first request.
+        body: the pilot's request.
         takes: fields that the deployment knows.
     """
-    found: list[RequestForm] = []
     if rows_in(body) is not None:
-        found.append(AS_IT_IS)
+        return AS_IT_IS
     nodes = list(_nodes(body, FieldPath(), 0))
+    found: list[RequestForm] = []
     if takes.entity:
         found += _by_fields("entities", nodes, takes.entity)
         if len(takes.entity) == 1:
             found += _entity_lists(nodes, takes.entity[0])
     if takes.columns:
         found += _by_fields("rows", nodes, takes.columns)
-    found += _any_rows(nodes)
-    return list(dict.fromkeys(found))
+    if not (takes.entity or takes.columns):
+        found += _any_rows(nodes)
+    return next(iter(found), None)
 
 
 def _by_fields(kind: Kind, nodes: Sequence[tuple[FieldPath, Any]], fields: Sequence[str]) -> Iterator[RequestForm]:
@@ -149,14 +150,14 @@ def _entity_lists(nodes: Sequence[tuple[FieldPath, Any]], field: str) -> Iterato
 
 
 def _any_rows(nodes: Sequence[tuple[FieldPath, Any]]) -> Iterator[RequestForm]:
-    """Whatever may be a row where a hook reads the fields: objects, then lists of plain values under their name."""
+    """Rows where a hook reads the fields: a list of objects, else of plain values under its name, else the object."""
     for path, node in nodes:
         if isinstance(node, list) and node and all(isinstance(item, Mapping) for item in node):
             yield RequestForm("rows", (Source("", path.under(ROWS)),))
     for path, node in nodes:
         if _is_plain_list(node) and path.name:
-            for name in dict.fromkeys((_singular(path.name), path.name)):
-                yield RequestForm("rows", (Source(name, path.under(ROWS)),))
+            name = path.name[:-1] if path.name.endswith("s") and len(path.name) > 1 else path.name
+            yield RequestForm("rows", (Source(name, path.under(ROWS)),))
     for path, node in nodes:
         if isinstance(node, Mapping):
             yield RequestForm("rows", (Source("", path),))
@@ -184,18 +185,10 @@ def _listed(body: Any, path: FieldPath) -> list[Any] | None:
 
 def _named(field: str, names: Mapping[str, Any]) -> str | None:
     """Find a field by its name, whatever its case and punctuation, or by its plural."""
-    wanted = {_plain(field), f"{_plain(field)}s", f"{_plain(field)}es"}
+    wanted = {plain_name(field), f"{plain_name(field)}s", f"{plain_name(field)}es"}
     if field in names:
         return field
-    return next((name for name in names if _plain(name) in wanted), None)
-
-
-def _singular(name: str) -> str:
-    return name[:-1] if name.endswith("s") and len(name) > 1 else name
-
-
-def _plain(name: str) -> str:
-    return "".join(char for char in name.lower() if char.isalnum())
+    return next((name for name in names if plain_name(name) in wanted), None)
 
 
 def _is_plain(value: Any) -> bool:

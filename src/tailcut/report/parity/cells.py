@@ -16,7 +16,9 @@ Table = list[list[str]]
 def verdict(record: ParityRecord) -> str:
     """Say in a line whether the deployment gives the pilot's answers."""
     if record.equal:
-        return "equal: every judged variant gives the pilot's answers"
+        left = ", ".join(record.unmatched_outputs)
+        rest = f"; not compared, as the pilot has no field of the name (pair them with --map): {left}" if left else ""
+        return f"equal: every judged variant gives the pilot's answers{rest}"
     wrong = [one.variant for one in record.variants if not one.equal]
     return f"differs: {', '.join(wrong)}"
 
@@ -109,16 +111,15 @@ def statuses_table(variant: VariantParity) -> Table:
 
 
 def reasons(variant: VariantParity) -> list[str]:
-    """Say what explains the differences, and what was seen of the inputs."""
+    """Say which inputs differ and how, which could not be compared, and what differing rows have in common."""
     found = []
-    if len(variant.causes) > 1:
-        found.append("these requests cannot tell the following causes apart:")
-    for one in variant.causes:
-        seen = "in the model's inputs" if one.seen_in == "inputs" else "in the answers"
-        what = one.change if one.change == "swapped" else f"the pilot has {one.change} (x: the deployment's value)"
-        found.append(
-            f"explained by {one.feature}: {what}, in {one.explained} of {one.of} rows that differ, seen {seen}"
-        )
+    differing = variant.inputs.differing if variant.inputs is not None else ()
+    if len(differing) > 1 and (shared := set.intersection(*(set(one.features) for one in differing))):
+        found.append(f"every input that differs is filled by {', '.join(sorted(shared))}")
+    for one in differing:
+        filled = f", filled by {', '.join(one.features)}," if one.features else ""
+        what = f": the pilot has {one.change} (x: the deployment's value)" if one.change else ""
+        found.append(f"input {one.column}{filled} differs in {one.differing_rows} of {one.rows} rows{what}")
     if variant.inputs is not None:
         found += _inputs(variant.inputs, variant.differing_requests)
     found += [f"in common: {one}" for one in variant.common]

@@ -25,7 +25,7 @@ class FieldParity(msgspec.Struct, frozen=True, kw_only=True):
         rows, differing_rows: compared, and those that differ.
         differing_requests: with a row that differs.
         max_difference, mean_difference: absolute, over all rows; None where the values are no numbers.
-        relation: the pilot's value, where the deployment's is x; empty where no known change explains it.
+        relation: the pilot's value, where the deployment's is x; empty where no explanation covers the rows.
     """
 
     output: str
@@ -69,7 +69,7 @@ class ColumnParity(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         column: as the deployment has it.
         features: that fill it, where they could be found out.
-        change: the pilot's value, where the deployment's is x; empty where no known change explains it.
+        change: the pilot's value, where the deployment's is x; empty where no explanation covers the rows.
         first: the first values: request, pilot, deployment.
     """
 
@@ -80,23 +80,6 @@ class ColumnParity(msgspec.Struct, frozen=True, kw_only=True):
     max_difference: float | None
     change: str = ""
     first: tuple[tuple[int, Any, Any], ...] = ()
-
-
-class CauseParity(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of one feature that explains the differences.
-
-    Args:
-        feature: its name.
-        change: the pilot's value, where the deployment's is x.
-        explained, of: rows that it explains, of those that differ.
-        seen_in: "inputs" where the pilot's inputs show it, "answers" where only its answers do.
-    """
-
-    feature: str
-    change: str
-    explained: int
-    of: int
-    seen_in: str
 
 
 class InputsParity(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +125,6 @@ class VariantParity(msgspec.Struct, frozen=True, kw_only=True):
         fields, differences: all fields, and the first values that differ.
         common: what rows that differ have in common.
         inputs: of the model on both sides; None where they were not looked at.
-        causes: what explains the differences; more than one where the requests cannot tell them apart.
         failed: why the variant was not asked; empty where it was.
         notes: what else a reader must know.
     """
@@ -163,7 +145,6 @@ class VariantParity(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[ValueDifference, ...] = ()
     common: tuple[str, ...] = ()
     inputs: InputsParity | None = None
-    causes: tuple[CauseParity, ...] = ()
     failed: str = ""
     notes: tuple[str, ...] = ()
 
