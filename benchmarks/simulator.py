@@ -33,7 +33,8 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, median
@@ -48,8 +49,7 @@ from benchmarks.peers.bodies import JSON, body_of
 from tailcut.load import LoadPlan, measure, summarise_run
 from tailcut.load.arrivals import offsets_ns, steady
 from tailcut.scheduler.batching_delay import Gain
-from tailcut.scheduler.simulation.service_time import measured
-from tailcut.scheduler.simulation.simulator import Scenario, simulate
+from tailcut.scheduler.simulation import Scenario, simulate
 from tailcut.system.cpu_time import threads_ns
 
 RUNS = 40
@@ -230,6 +230,31 @@ class Bench:
         )
         shares = ((P50, 0.5), (P95, 0.95), (P99, 0.99))
         return {name: outcome.percentile_ms(share) + floor_ns / 1e6 for name, share in shares}
+
+
+def measured(samples: Mapping[int, Sequence[float]], seed: int) -> Callable[[int], float]:
+    """Draw from measured nanoseconds by rows; between two measured sizes, in proportion.
+
+    Args:
+        samples: rows -> what batches of so many rows took; at least one of each.
+    """
+    generator = np.random.default_rng(seed)
+    sizes = sorted(samples)
+    medians = {rows: float(np.median(samples[rows])) for rows in sizes}
+
+    def draw(rows: int) -> float:
+        place = min(bisect_left(sizes, rows), len(sizes) - 1)
+        above = sizes[place]
+        found = float(samples[above][int(generator.integers(len(samples[above])))])
+        if above == rows:
+            return found
+        if place == 0 or above < rows:
+            return found * rows / above
+        below = sizes[place - 1]
+        typical = np.interp(rows, [below, above], [medians[below], medians[above]])
+        return found * float(typical) / medians[above]
+
+    return draw
 
 
 def together(before: dict[int, list[float]], after: dict[int, list[float]]) -> dict[int, list[float]]:

@@ -95,7 +95,7 @@ def test_an_onnx_file_is_built_checked_and_served(
     capsys.readouterr()
     tailcut("check", tmp_path, "--json")
     assert json.loads(capsys.readouterr().out)["origin"] == "kept row"
-    tailcut("simulate", tmp_path, "--measure", "--rate", "5", "--duration", "1s")
+    tailcut("simulate", tmp_path, "--rate", "5", "--duration", "1s")
     with Served(tmp_path, prepared=True) as server:
         assert READY.search(server.log), server.log
         assert "invented" not in server.log

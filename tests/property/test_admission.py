@@ -11,7 +11,7 @@ from tailcut.scheduler.batching_delay import Fixed
 from tailcut.scheduler.latency_learner import LatencyLearner, kind_of
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
 from tailcut.scheduler.scheduler import Entry, Scheduler
-from tailcut.scheduler.simulation.simulator import Scenario, simulate
+from tailcut.scheduler.simulation import Scenario, simulate
 
 MS = 1_000_000
 BUSY = Executors(1, 0, 0.0)

@@ -11,8 +11,7 @@ import pytest
 from tailcut.load.arrivals import bursts_ns, offsets_ns, steady
 from tailcut.scheduler.batching_delay import Fixed, Gain
 from tailcut.scheduler.latency_model import Cost
-from tailcut.scheduler.simulation.service_time import noisy
-from tailcut.scheduler.simulation.simulator import Outcome, Scenario, simulate
+from tailcut.scheduler.simulation import Outcome, Scenario, noisy, simulate
 
 MS = 1_000_000
 COST = Cost(5.0 * MS, 2.0 * MS)

@@ -15,8 +15,7 @@ from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.latency_model import Cost
 from tailcut.scheduler.overload_detector import OverloadDetector, Target
 from tailcut.scheduler.scheduler import Entry, Scheduler
-from tailcut.scheduler.simulation.service_time import noisy
-from tailcut.scheduler.simulation.simulator import Outcome, Scenario, simulate
+from tailcut.scheduler.simulation import Outcome, Scenario, noisy, simulate
 
 MS = 1_000_000
 COST = Cost(0.1 * MS, 4.6 * MS)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from statistics import median
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.cli._deployment_figures import Deployed, batches_at, lines_of, requests_at
 from tailcut.cli.console import note
 from tailcut.common.slo import Objectives, judge
 from tailcut.common.statistics import percentile
@@ -20,19 +20,15 @@ from tailcut.errors import LoadTestError
 from tailcut.load.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
 from tailcut.load.plan import read_trace
 from tailcut.load.replay import Replay, is_replay, read_arrivals
-from tailcut.manifest import Batching, Manifest, Slo
+from tailcut.manifest import Batching, Deployment, Manifest, Slo
 from tailcut.models.runtimes.tuning import tuned_points, tuned_spread
 from tailcut.scheduler.batching_delay import Window
 from tailcut.scheduler.latency_learner import LatencyLearner
-from tailcut.scheduler.simulation.service_time import noisy
-from tailcut.scheduler.simulation.simulator import Outcome, Scenario, simulate
-
-if TYPE_CHECKING:
-    from tailcut.profiler.deployments.measure import Measured
+from tailcut.scheduler.simulation import Outcome, Scenario, noisy, simulate
 
 _KINDS = ("poisson", "constant", "burst")
 _DAY_NS = 86_400 * 10**9
-_WAY_OUT = 'give --cost "1=5ms,8=12ms" (rows=duration), or --measure to time the variant here'
+_WAY_OUT = 'give --cost "1=5ms,8=12ms" (rows=duration), or run `tailcut build` here, which times every variant'
 
 
 class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,9 +39,8 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
         cost_from: where that is known from.
         sigma: noise of a batch's time (of its logarithm).
         hiccups: share of the batches that take five times as long.
-        request_us: event loop's time per request; where the deployment was measured, that counts.
-        missing: parts of the deployment that are not included, and how to get them; empty where it was measured.
-        deployed: what was measured of the deployment.
+        request_us: event loop's time per request.
+        missing: parts of the deployment that are not included.
         timeout_ms: deadline of a request.
         slo: what the lines are judged by.
         rows_alone: whether each row runs alone, those of one request too.
@@ -58,7 +53,6 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     hiccups: float
     request_us: float
     missing: str
-    deployed: Deployed | None
     timeout_ms: float
     slo: Objectives
     max_rows: int
@@ -113,7 +107,6 @@ class Traffic(NamedTuple):
 
     Attributes:
         said: what it is, for people.
-        others: requests of other models, which were left out.
     """
 
     arrivals_ns: npt.NDArray[np.int64]
@@ -121,7 +114,6 @@ class Traffic(NamedTuple):
     priorities: list[int]
     tenants: list[str]
     said: str
-    others: int = 0
 
     @property
     def duration_s(self) -> float:
@@ -145,8 +137,7 @@ def read_traffic(log: str, arrivals: str, rows: int, model: str) -> Traffic:
     for flag, is_given in (("--arrivals", arrivals != "poisson"), ("--rows", rows > 1)):
         if is_given:
             raise LoadTestError(f"{flag} and --replay were both given", hint=f"leave {flag} out: the log says it")
-    everything = read_arrivals(log)
-    found = _of_model(log, everything, model)
+    found = _of_model(log, read_arrivals(log), model)
     arrivals_ns = trace_ns(found.times_s())
     _check_lasts(log, arrivals_ns)
     sampled = [line for line in found.differences() if "sample" in line]
@@ -160,7 +151,6 @@ def read_traffic(log: str, arrivals: str, rows: int, model: str) -> Traffic:
         priorities=[record.priority for record in found.records],
         tenants=[str(record.tenant) for record in found.records],
         said=f"replay of {log} ({len(counts)} requests of {many})",
-        others=len(everything.records) - len(found.records),
     )
 
 
@@ -199,8 +189,8 @@ def _long_gap(found: Replay) -> Iterator[str]:
         )
 
 
-def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: bool) -> Known:
-    """Find what batches take: as given, else measured here now, else from the registry's evidence.
+def known_cost(manifest: Manifest | None, given: Mapping[int, float]) -> Known:
+    """Find what batches take: as given, else as the build measured it, tuned or bare.
 
     Raises:
         TailcutError: nothing is known, or the evidence is of another machine.
@@ -213,21 +203,9 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
     from tailcut.serving.deployment_loader import find_variant
 
     variant = with_row_coupling(find_variant(manifest))
-    alone = rows_alone(variant)
-    if measure:
-        from tailcut.models.variant_loader import open_variant
-
-        warm = open_variant(manifest, variant)
-        warm.close()
-        timed = {rows: float(ns) for rows, ns in warm.warm_up_ns.items()}
-        if not timed:
-            raise LoadTestError(
-                f"variant {variant.name!r} cannot be timed: it refuses an invented row, and its version keeps no "
-                "holdout rows",
-                hint='give batch durations with --cost "1=5ms,8=12ms", or build with holdout.keep above 0',
-            )
-        return Known(timed, f"variant {variant.name}, timed here now", rows_alone=alone)
-    points = tuned_points(variant.evidence)
+    evidence = variant.evidence
+    bare = {int(rows): median(ms) * 1e6 for rows, ms in evidence.get("bare_ms", {}).items()}
+    points = tuned_points(evidence) or bare
     if not points:
         raise LoadTestError(f"variant {variant.name!r} has no timings in its evidence", hint=_WAY_OUT)
     if variant.trust.level != "trusted":
@@ -235,7 +213,19 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
             f"the timings of variant {variant.name!r} do not hold on this machine: {variant.trust.reason}",
             hint=_WAY_OUT,
         )
-    return Known(points, f"evidence of variant {variant.name}", tuned_spread(variant.evidence), alone)
+    return Known(points, f"evidence of variant {variant.name}", tuned_spread(evidence), rows_alone(variant))
+
+
+def missing(deployment: Deployment | None, request_us: float) -> str:
+    """Say what the simulation leaves out, and what it assumes instead."""
+    assumed = f"assumed: an executor without overhead, {request_us:g} us on the event loop per request"
+    if deployment is None:
+        return f"not included: features and hooks (there is no manifest); {assumed}"
+    groups = len(deployment.features.groups)
+    parts = [f"{groups} feature group{'s' * (groups > 1)}"] if groups else []
+    parts += [name for name in ("preprocess", "postprocess") if getattr(deployment.model, name)]
+    parts += [f"cache.{name}" for name in ("entity", "tensor") if getattr(deployment.cache, name).enabled]
+    return f"not included: {', '.join(parts)}; {assumed}" if parts else assumed
 
 
 def play(
@@ -244,24 +234,19 @@ def play(
     slo: Slo,
     rates: Sequence[float],
     executors: Sequence[int],
-    measured: Measured | None = None,
     traffic: Traffic | None = None,
 ) -> Iterator[Line]:
     """Simulate every rate with every number of executors.
 
     Args:
-        measured: the deployment, as it was measured; None: all that is known is in ``assumed``.
         traffic: of a request log, stretched to each rate that is not 0; None: arrivals and rows are as assumed.
     """
     limit_ns = _limit_ns(batching, slo)
+    known = {rows: ms * 1e6 for rows, ms in assumed.cost_ms.items()}
+    costs = LatencyLearner()
+    costs.seed(known)
     for rate in rates:
         arrivals = _arrivals(assumed, rate) if traffic is None else scaled(traffic.arrivals_ns, rate)
-        known = {rows: ms * 1e6 for rows, ms in assumed.cost_ms.items()}
-        at = rate or _own_rate(arrivals)
-        if measured is not None:
-            known = batches_at(measured, known, at)
-        costs = LatencyLearner()
-        costs.seed(known)
         for count in executors:
             scenario = Scenario(
                 arrivals_ns=arrivals,
@@ -275,10 +260,8 @@ def play(
                 merge=batching.mode != "off" and not assumed.rows_alone,
                 window=None if assumed.rows_alone else partial(_window, batching, slo),
                 loop_ns=assumed.request_us * 1e3,
-                requests=requests_at(measured, at, assumed.seed) if measured is not None else None,
                 inline=assumed.inline and count == 1,
                 cores=assumed.cores,
-                hook_wait=measured.hook_wait if measured is not None else 0.0,
                 rows=(assumed.rows,) if traffic is None else traffic.rows,
                 priorities=(0,) if traffic is None else traffic.priorities,
                 tenants=("",) if traffic is None else traffic.tenants,
@@ -380,15 +363,15 @@ def render(assumed: Assumptions, lines: Sequence[Line]) -> str:
         "on the event loop" if assumed.inline else f"on {assumed.cores:g} core(s) shared by all" * bool(assumed.cores)
     )
     came = assumed.arrivals if assumed.replayed else f"{assumed.arrivals} arrivals"
-    each = f"{assumed.rows} rows each, " if assumed.deployed is None and not assumed.replayed else ""
-    request = f"{assumed.request_us:g} us on the event loop per request" if assumed.deployed is None else ""
+    each = "" if assumed.replayed else f"{assumed.rows} rows each, "
+    request = f"{assumed.request_us:g} us on the event loop per request"
     head = [
-        *([assumed.missing] if assumed.deployed is None else lines_of(assumed.deployed)),
+        assumed.missing,
         f"batch duration by rows: {costs} ({assumed.cost_from}), noise {assumed.sigma:.0%}, "
         f"hiccups {assumed.hiccups:.2%}",
         *(["each row runs alone: other rows in its batch would change its answer"] if assumed.rows_alone else []),
         f"{came} for {assumed.duration_s:g} s, {each}deadline {assumed.timeout_ms:g} ms; "
-        f"{', '.join(filter(None, (request, f'batches {where}' if where else '')))}".rstrip("; "),
+        f"{request}{f', batches {where}' if where else ''}",
         "",
         "    rate/s  exec     p50 ms     p95 ms     p99 ms  goodput/s    shed   late  rows/batch  busy  loop  SLO",
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -16,13 +15,7 @@ from tailcut.common.slo import Objectives, parse_duration_s
 from tailcut.errors import LoadTestError
 
 if TYPE_CHECKING:
-    from tailcut.cli._deployment_figures import Deployed
-    from tailcut.cli._simulation import Assumptions, Known, Line
-    from tailcut.manifest import Batching, Slo
-    from tailcut.manifest.subject import Subject
-    from tailcut.profiler.deployments.measure import Measured
-
-_REQUEST_CPU = "60us"
+    from tailcut.manifest import Manifest
 
 _NOISE = 0.1
 """Where nothing is known of the spread."""
@@ -37,7 +30,6 @@ def register(app: typer.Typer) -> None:
                 "tailcut simulate --rate 100,200,400 --executors 1,2,4",
                 "the manifest's deployment, from the registry's evidence",
             ),
-            ("tailcut simulate --rate 200,400,800 --measure", "measure features, hooks and executor here first"),
             (
                 'tailcut simulate --cost "1=9ms,8=70ms" --rate 90,120 --json capacity.json',
                 "without a manifest",
@@ -62,8 +54,8 @@ def simulate(
     ] = "",
     executors: Annotated[
         str,
-        typer.Option(metavar="N,N,...", help="Executor counts.", show_default="1; with --measure the deployment's"),
-    ] = "",
+        typer.Option(metavar="N,N,...", help="Executor counts."),
+    ] = "1",
     arrivals: Annotated[
         str, typer.Option(metavar="KIND", help="poisson, constant, burst (0.25 s on, 0.25 s off), or a trace file.")
     ] = "poisson",
@@ -71,8 +63,8 @@ def simulate(
         str,
         typer.Option(
             metavar="LOG",
-            help="Take arrival times, rows, priorities and tenants from this request log (a folder or a file); with "
-            "--measure its bodies, too. The rate of a sample is raised to that of all requests.",
+            help="Take arrival times, rows, priorities and tenants from this request log (a folder or a file). The "
+            "rate of a sample is raised to that of all requests.",
         ),
     ] = "",
     duration: Annotated[str, typer.Option(help="Duration of the arrivals.")] = "30s",
@@ -85,28 +77,6 @@ def simulate(
             show_default="the registry's evidence",
         ),
     ] = "",
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Time the variant's batches here, then serve the deployment under its traffic at two rates and "
-            "measure the time in features, hooks, the executor and on the event loop.",
-        ),
-    ] = False,
-    payloads: Annotated[
-        str,
-        typer.Option(
-            metavar="SOURCE",
-            help="With --measure: request bodies, a .jsonl file, a request log or module:callable.",
-            show_default="ladder.traffic",
-        ),
-    ] = "",
-    path: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH", help="With --measure: path that receives the requests.", show_default="/predict/NAME"
-        ),
-    ] = "",
     noise: Annotated[
         float | None,
         typer.Option(
@@ -114,10 +84,7 @@ def simulate(
         ),
     ] = None,
     hiccups: Annotated[float, typer.Option(min=0, max=1, help="Share of batches that take five times as long.")] = 0.0,
-    request_cpu: Annotated[
-        str | None,
-        typer.Option(help="Event loop time per request.", show_default="60us; with --measure the measured time"),
-    ] = None,
+    request_cpu: Annotated[str, typer.Option(help="Event loop time per request.")] = "60us",
     inline: Annotated[bool, typer.Option("--inline", help="Run batches on the event loop.")] = False,
     shared_core: Annotated[
         bool, typer.Option("--shared-core", help="Let executors and event loop share one core.")
@@ -127,14 +94,13 @@ def simulate(
 ) -> None:
     """Simulate the deployment: latencies, goodput and sheds at each rate with each number of executors.
 
-    Uses the scheduler, admission and cost model of serving. Batch durations come from the build's evidence, --measure
-    or --cost. Features, hooks and the executor's overhead are included with --measure; otherwise the first line names
-    what is left out. Exit code 0: every line meets the SLO; 1: a line misses it; 2: wrong flag.
+    Uses the scheduler, admission and cost model of serving. Batch durations come from the build's evidence or --cost.
+    Features, hooks and the executor's overhead are not included; the first line names what is left out. Exit code 0:
+    every line meets the SLO; 1: a line misses it; 2: wrong flag.
     """
     import msgspec
 
     from tailcut.cli import _simulation
-    from tailcut.cli._deployment_figures import missing
     from tailcut.load.files import prepare
     from tailcut.manifest import Batching, Slo
     from tailcut.system.whole_files import write_file
@@ -142,49 +108,47 @@ def simulate(
     with usage():
         if json_path is not None:
             prepare(json_path)
-        subject = _subject(manifest, model, settings, needed=not cost)
-        loaded = subject.manifest if subject is not None else None
+        loaded = _manifest(manifest, model, settings, needed=not cost)
         traffic = None
         if replay:
             of = loaded.deployment.name if loaded is not None else model
             traffic = _simulation.read_traffic(replay, arrivals, rows, of)
-        arrivals, payloads = (replay, payloads or replay) if traffic is not None else (arrivals, payloads)
         rates = _numbers("--rate", rate or ("0" if traffic is not None else "100"))
-        counts = [int(one) for one in _numbers("--executors", executors, whole=True)] if executors else []
+        counts = [int(one) for one in _numbers("--executors", executors, whole=True)]
         given = _costs(cost)
         if traffic is None:
             _simulation.check_arrivals(arrivals, rates)
-        asked = measure and loaded is not None and bool(payloads or loaded.deployment.ladder.traffic)
-        _check_both({"--cost": measure and cost, "--request-cpu": asked and request_cpu, "--rows": asked and rows > 1})
-        _check_bodies(bool(asked and traffic and traffic.others and payloads == replay), replay)
         slo = loaded.deployment.slo if loaded is not None else Slo()
         batching = loaded.deployment.batching if loaded is not None else Batching()
-        known = _simulation.known_cost(loaded, given, measure)
+        known = _simulation.known_cost(loaded, given)
         if rows > batching.max_queue_rows:
             raise LoadTestError(
                 f"--rows {rows} exceeds batching.max_queue_rows = {batching.max_queue_rows}: "
                 "every request would be refused",
                 hint="lower --rows, or raise batching.max_queue_rows",
             )
-        request_us = parse_duration_s(request_cpu or _REQUEST_CPU) * 1e6
-        measured = _measured(subject, payloads, path) if asked else None
-        assumed = msgspec.structs.replace(
-            _assumptions(batching, slo, known),
-            sigma=next(one for one in (noise, measured and measured.spread, known.sigma, _NOISE) if one is not None),
+        request_us = parse_duration_s(request_cpu) * 1e6
+        assumed = _simulation.Assumptions(
+            cost_ms={size: ns / 1e6 for size, ns in known.points.items()},
+            cost_from=known.found_in,
+            sigma=next(one for one in (noise, known.sigma, _NOISE) if one is not None),
             hiccups=hiccups,
             request_us=request_us,
-            missing=missing(loaded.deployment if loaded is not None else None, measure=measure, request_us=request_us),
-            deployed=_deployed(measured),
-            inline=inline or (measured is not None and measured.executor == "inline"),
-            cores=1.0 if shared_core else measured.cores if measured is not None else 0.0,
+            missing=_simulation.missing(loaded.deployment if loaded is not None else None, request_us),
+            timeout_ms=float(slo.timeout_s) * 1e3,
+            slo=Objectives(latency=slo.latency, errors=float(slo.errors)),
+            max_rows=1 if known.rows_alone else batching.max_rows,
+            max_queue_rows=batching.max_queue_rows,
+            rows_alone=known.rows_alone,
+            inline=inline,
+            cores=1.0 if shared_core else 0.0,
             arrivals=arrivals if traffic is None else traffic.said,
             duration_s=parse_duration_s(duration) if traffic is None else traffic.duration_s,
             rows=rows,
             seed=seed,
             replayed=traffic is not None,
         )
-    counts = counts or [measured.executors if measured is not None else 1]
-    lines: list[Line] = list(_simulation.play(assumed, batching, slo, rates, counts, measured, traffic))
+    lines = list(_simulation.play(assumed, batching, slo, rates, counts, traffic))
     if json_path is not None:
         found = {"assumed": assumed, "lines": lines}
         write_file(json_path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
@@ -194,79 +158,13 @@ def simulate(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _check_both(found_out: Mapping[str, object]) -> None:
-    """Refuse flags that say what --measure finds out."""
-    for flag, given in found_out.items():
-        if given:
-            raise LoadTestError(
-                f"{flag} and --measure were both given", hint=f"leave {flag} out: --measure measures it"
-            )
-
-
-def _check_bodies(are_mixed: bool, replay: str) -> None:
-    if are_mixed:
-        raise LoadTestError(
-            f"{replay} has requests of other models, too, which --measure would send to this one",
-            hint="name a file of this model's log with --payloads",
-        )
-
-
-def _measured(subject: Subject | None, payloads: str, path: str) -> Measured:
-    """Measure the deployment under its traffic."""
-    from tailcut.cli._deployment_figures import measured_here
-
-    assert subject is not None
-    return measured_here(subject, payloads, path)
-
-
-def _deployed(measured: Measured | None) -> Deployed | None:
-    from tailcut.cli._deployment_figures import Deployed
-
-    if measured is None:
-        return None
-    return Deployed(
-        costs=measured.costs,
-        capacity=measured.capacity,
-        executor=measured.executor,
-        executors=measured.executors,
-        cores=measured.cores,
-        hook_wait=measured.hook_wait,
-        where=measured.where,
-    )
-
-
-def _subject(given: list[Path] | None, model: str, settings: list[str] | None, *, needed: bool) -> Subject | None:
+def _manifest(given: list[Path] | None, model: str, settings: list[str] | None, *, needed: bool) -> Manifest | None:
     """Load the manifest; None where there is none and the costs are given."""
     from tailcut.manifest.host import is_one_manifest
 
     paths = manifest_paths(given)
     there = not is_one_manifest(paths) or paths[0].is_file() or (paths[0] / "tailcut.toml").is_file()
-    return load_subject(given, model, settings) if needed or there else None
-
-
-def _assumptions(batching: Batching, slo: Slo, known: Known) -> Assumptions:
-    from tailcut.cli._simulation import Assumptions
-
-    return Assumptions(
-        cost_ms={rows: ns / 1e6 for rows, ns in known.points.items()},
-        cost_from=known.found_in,
-        sigma=0.0,
-        hiccups=0.0,
-        request_us=0.0,
-        missing="",
-        deployed=None,
-        timeout_ms=float(slo.timeout_s) * 1e3,
-        slo=Objectives(latency=slo.latency, errors=float(slo.errors)),
-        max_rows=1 if known.rows_alone else batching.max_rows,
-        max_queue_rows=batching.max_queue_rows,
-        rows_alone=known.rows_alone,
-        inline=False,
-        cores=0.0,
-        arrivals="poisson",
-        duration_s=1.0,
-        rows=1,
-        seed=0,
-    )
+    return load_subject(given, model, settings).manifest if needed or there else None
 
 
 def _numbers(flag: str, text: str, *, whole: bool = False) -> list[float]:

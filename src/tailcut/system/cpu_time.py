@@ -101,24 +101,16 @@ def workers_seconds(pid: int) -> float:
 def threads_ns(pid: int) -> dict[int, int]:
     """Read the CPU nanoseconds of every living thread of ``pid`` and of its living descendants, by thread.
 
-    Empty where the process has ended; threads that the kernel does not tell of are left out.
+    Empty where the process has ended; threads that the kernel does not tell of are left out. Source: the kernel's
+    Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
     """
-    return {thread: ran_ns for thread, (ran_ns, _) in schedules_ns(pid).items()}
-
-
-def schedules_ns(pid: int) -> dict[int, tuple[int, int]]:
-    """Read how long each such thread has run, and how long it was ready to and waited for a core, in nanoseconds.
-
-    Source: the kernel's Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
-    """
-    found: dict[int, tuple[int, int]] = {}
+    found: dict[int, int] = {}
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError, ValueError, IndexError):  # it has ended, or is not told
-                ran, waited = (task / "schedstat").read_text().split()[:2]
-                found[int(task.name)] = int(ran), int(waited)
+                found[int(task.name)] = int((task / "schedstat").read_text().split()[0])
                 for child in (task / "children").read_text().split():
-                    found |= schedules_ns(int(child))
+                    found |= threads_ns(int(child))
     return found
 
 

@@ -13,18 +13,18 @@ from tests.models import coupled
 
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
+from tailcut.manifest import load
+from tailcut.registry import NewVariant, Registry
 
 COST = ["--cost", "1=9ms,8=40ms", "--duration", "5s"]
 
 
 MANIFEST = """
-name = "rows"
+name = "NAME"
 [model]
 source = "NAME.onnx"
 inputs = [{ name = "x", shape = [-1, 8] }]
 outputs = [{ name = "y", shape = [-1] }]
-[serve]
-variant = "source"
 """
 
 
@@ -142,7 +142,6 @@ def test_a_trace_needs_two_times(times: str, capsys: pytest.CaptureFixture[str],
         (["--cost", "0=5ms"], "--cost has '0=5ms'"),
         (["--cost", "1=5ms,1=6ms"], "--cost has '1=6ms'"),
         (["--cost", "8=5ms,1=12ms"], "--cost has 8 rows in 5 ms, but 1 in 12 ms"),
-        (["--cost", "1=5ms", "--measure"], "--cost and --measure were both given"),
         (["--rows", "5000"], "--rows 5000 exceeds batching.max_queue_rows = 1024"),
         (["--arrivals", "foo"], "--arrivals is 'foo': neither poisson, constant, burst nor an existing file"),
     ],
@@ -171,12 +170,16 @@ def test_without_costs_there_is_nothing_to_simulate(capsys: pytest.CaptureFixtur
 
 def test_rows_that_run_alone_are_simulated_one_by_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Four rows a request: four runs one after the other, and no wait for company."""
-    coupled.quantised(tmp_path / "alone.onnx")
-    coupled.mlp(tmp_path / "together.onnx")
+    models = {"alone": coupled.quantised(tmp_path / "alone.onnx"), "together": coupled.mlp(tmp_path / "together.onnx")}
     lines, assumed = {}, {}
-    for name in ("alone", "together"):
+    for name, model in models.items():
         (tmp_path / "tailcut.toml").write_text(MANIFEST.replace("NAME", name))
-        run(["simulate", "--measure", "--rate", "20", "--rows", "4", "--duration", "2s", "--json", "out.json"])
+        manifest = load(tmp_path)
+        spec, registry = manifest.deployment.model, Registry.of(manifest)
+        variants = [NewVariant("onnx", "onnxruntime", model, base=True, evidence={"bare_ms": {"1": [1.0], "8": [2.0]}})]
+        version = registry.add(name, source="onnx", inputs=spec.inputs, outputs=spec.outputs, variants=variants)
+        registry.promote(name, version.id, "onnx")
+        run(["simulate", "--rate", "20", "--rows", "4", "--arrivals", "constant", "--json", "out.json"])
         out = capsys.readouterr().out
         assert ("each row runs alone" in out) is (name == "alone")
         found = json.loads((tmp_path / "out.json").read_text())
@@ -184,3 +187,23 @@ def test_rows_that_run_alone_are_simulated_one_by_one(capsys: pytest.CaptureFixt
     assert (lines["alone"]["batch_rows"], lines["together"]["batch_rows"]) == (1.0, 4.0)
     assert (assumed["alone"]["max_rows"], assumed["together"]["max_rows"]) == (1, 32)
     assert lines["alone"]["shed"] == 0
+
+
+def test_the_first_line_names_the_parts_of_the_deployment(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    more = '[features]\nentity = ["id"]\n[[features.groups]]\nname = "g"\nkey = ["id"]\ncolumns = ["x"]\n'
+    text = SLO.replace('source = "model.onnx"', 'source = "model.onnx"\npreprocess = "hooks:before"')
+    (tmp_path / "tailcut.toml").write_text(f"{text}{more}ttl = '1h'\nfunction = 'hooks:values'\n")
+    run(["simulate", *COST, "--rate", "20"])
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "not included: 1 feature group, preprocess; assumed: an executor without overhead, "
+        "60 us on the event loop per request"
+    )
+
+
+def test_a_source_that_no_build_timed_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    coupled.mlp(tmp_path / "model.onnx")
+    (tmp_path / "tailcut.toml").write_text(MANIFEST.replace("NAME", "model") + '[serve]\nvariant = "source"\n')
+    assert run(["simulate", "--rate", "20"]) not in {ExitCode.OK, ExitCode.BUG}
+    said = capsys.readouterr().err
+    assert "variant 'source' has no timings in its evidence" in said
+    assert "or run `tailcut build` here" in said

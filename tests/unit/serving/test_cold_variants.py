@@ -90,21 +90,6 @@ def test_check_of_a_row_of_ones_own_runs_the_model_that_was_not_warmed_up(
     assert 'answer        {"y":3.0}' in capsys.readouterr().out
 
 
-def test_simulate_times_kept_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    add(write(folder, YEARS), kept(YEARS))
-    assert run(["simulate", "--measure", "--rate", "10", "--duration", "1s"]) == ExitCode.OK
-    assert "timed here now" in capsys.readouterr().out
-
-
-def test_simulate_says_that_nothing_can_be_timed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(folder, YEARS)
-    more = ["--set", "serve.variant=source"]
-    assert run(["simulate", "--measure", "--rate", "10", *more]) != ExitCode.OK
-    err = capsys.readouterr().err
-    assert "variant 'source' cannot be timed: it refuses an invented row" in err
-    assert "--cost" in err
-
-
 # -- Executors and hooks -----------------------------------------------------------------------------------------------
 
 

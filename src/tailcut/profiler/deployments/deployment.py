@@ -66,13 +66,11 @@ class Served(NamedTuple):
     Attributes:
         process: its server.
         plan: of the load, with the server's URL and process id; one of its requests has been answered.
-        core: that the server is pinned to; None where it shares the cores with the load.
-        where: the same in words.
+        where: which cores server and load have, in words.
     """
 
     process: ServerProcess
     plan: LoadPlan
-    core: int | None
     where: str
 
 
@@ -112,7 +110,7 @@ def started(subject: Subject, plan: LoadPlan, *, environment: Mapping[str, str])
             server.wait_until_ready("/v2/health/ready", timeout_s=_READY_S, ok=(200,))
             plan = msgspec.structs.replace(plan, url=url, payloads=payloads, pid=server.pid)
             _try_one(server, plan)
-            yield Served(server, plan, core, where)
+            yield Served(server, plan, where)
 
 
 def _try_one(server: ServerProcess, plan: LoadPlan) -> None:
