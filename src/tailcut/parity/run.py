@@ -12,6 +12,7 @@ from tailcut.manifest.subject import Subject
 from tailcut.parity.analysis.comparing import Comparison, Exchange
 from tailcut.parity.analysis.request_form import RequestForm
 from tailcut.parity.asking import Asker, exchange_all
+from tailcut.parity.causes import diagnose
 from tailcut.parity.deployments import (
     Chosen,
     caches_of,
@@ -20,7 +21,6 @@ from tailcut.parity.deployments import (
     load_uncached,
     serve_variant,
 )
-from tailcut.parity.diagnosing import diagnose
 from tailcut.parity.matching import (
     NothingCompared,
     check_tolerances,
