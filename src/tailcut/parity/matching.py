@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tailcut.common.redaction import without_secrets
 from tailcut.errors import ManifestError, StartError
 from tailcut.manifest import Deployment
-from tailcut.parity.analysis.comparing import Exchange, sides_of
+from tailcut.parity.analysis.comparing import Exchange, Reply, sides_of
 from tailcut.parity.analysis.mapping import Pair, same_names, within
 from tailcut.parity.analysis.paths import MISSING, FieldPath, leaves, output_name, predictions_of
 from tailcut.parity.analysis.request_form import RequestForm, Takes, form_of
 from tailcut.parity.analysis.tolerance import Tolerance
+from tailcut.parity.asking import Asker
 from tailcut.parity.payloads import Payload
+
+_TRIED = 10
+"""Requests of which the pilot must answer one."""
 
 
 class NothingCompared(StartError):
@@ -43,6 +48,24 @@ def choose_form(payloads: Sequence[Payload], takes: Takes) -> RequestForm:
         f"the payload's fields ({', '.join(theirs)}) do not have the names of those that the deployment takes"
         f" ({', '.join(takes.entity or takes.columns)})",
         hint="give the path of rows or entities: --request entities=PATH, rows=PATH or rows.FIELD=PATH",
+    )
+
+
+def check_pilot(payloads: Sequence[Payload], pilot: Asker) -> None:
+    """Refuse a pilot that answers none of the first requests: the others would each wait for a time-out.
+
+    Raises:
+        NothingCompared: it answers none.
+    """
+    reply = Reply(0, None, "")
+    for payload in payloads[:_TRIED]:
+        reply = pilot.ask(payload.raw, payload.path)
+        if reply.answered:
+            return
+    raise NothingCompared(
+        f"the pilot answered none of the first {len(payloads[:_TRIED])} requests at {without_secrets(pilot.url)}; its "
+        f"last reply is {reply.status}: {reply.text}",
+        hint="set its route with --path and its headers with --header 'NAME: VALUE'",
     )
 
 
@@ -110,8 +133,6 @@ def check_tolerances(tolerances: Mapping[str, Tolerance], pairs: Sequence[Pair])
 def _refusal_hint(first: Exchange) -> str:
     if first.ours.status in {401, 403}:
         return "--deployment-header 'Authorization: Bearer ...' goes to the server of --deployment"
-    if not first.theirs.answered:
-        return "set the pilot's route with --path and its headers with --header 'NAME: VALUE'"
     return "check that both sides have the same data; set the form of the deployment's request with --request"
 
 

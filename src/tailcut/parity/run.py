@@ -23,6 +23,7 @@ from tailcut.parity.deployments import (
 )
 from tailcut.parity.matching import (
     NothingCompared,
+    check_pilot,
     check_tolerances,
     choose_form,
     choose_pairs,
@@ -62,6 +63,7 @@ def run(subject: Subject, plan: ParityPlan, *, tell: Tell) -> ParityRecord:
         form = plan.form or choose_form(payloads, takes_of(manifest.deployment))
         chosen = [_RUNNING] if plan.deployment else choose_variants(manifest, plan.variants)
         with open_pilot(plan, manifest, environment, tell) as pilot:
+            check_pilot(payloads, pilot.asker)
             runner = _Runner(uncached, plan, manifest, environment, payloads, pilot, tell, form)
             return runner.run(chosen)
 

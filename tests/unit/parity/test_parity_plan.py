@@ -9,9 +9,7 @@ import pytest
 
 from tailcut.errors import ManifestError
 from tailcut.manifest import Manifest, load
-from tailcut.parity.analysis.request_form import AS_IT_IS
-from tailcut.parity.asking import exchange
-from tailcut.parity.matching import NothingCompared, choose_pairs
+from tailcut.parity.matching import NothingCompared, check_pilot
 from tailcut.parity.payloads import Payload
 from tailcut.parity.pilots import open_pilot
 from tailcut.parity.plan import ParityPlan, check_plan
@@ -45,9 +43,9 @@ def test_a_pilot_that_does_not_answer_is_named_without_its_secrets(manifest: Man
     payload = Payload("", b"{}", {})
     with (
         open_pilot(ParityPlan(pilot=CLOSED), manifest, {}, lambda _: None) as pilot,
-        pytest.raises(NothingCompared, match="for the first the pilot replied 0: no reply") as caught,
+        pytest.raises(NothingCompared, match="the pilot answered none") as caught,
     ):
-        choose_pairs([exchange(1, payload, pilot.asker, pilot.asker, AS_IT_IS)])
+        check_pilot([payload], pilot.asker)
     assert "k3y" not in caught.value.message
     assert "--path" in caught.value.hint
 
