@@ -204,7 +204,9 @@ def test_a_hook_that_held_the_event_loop_once_stays_in_threads_and_the_log_has_t
             assert (await ask(client)).status == 200
         assert all(name.startswith("tailcut-hook-") for name in control.threads[asked:])
         (said,) = [record.message for record in caplog.records if "on the event loop" in record.message]
-        assert said.startswith(f"{hook} of 1 rows took 3")
+        took_ms = re.match(rf"{hook} of 1 rows took (\d+) ms on the event loop", said)
+        assert took_ms is not None
+        assert int(took_ms[1]) >= 30, "a busy machine takes longer"
         assert 'pool.hooks = "thread"' in said
 
     serve(test, tmp_path, **hooked(hook))
