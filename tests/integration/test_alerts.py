@@ -23,10 +23,11 @@ from tests.wait_kit import until
 from tailcut.common.timings import Stage, Timings
 from tailcut.errors import StartError, TailcutError
 from tailcut.manifest.schema.observe import Alerts as Settings
-from tailcut.observe.alerts.evaluator import Alerts, Sources
+from tailcut.observe.alerts.evaluator import Alerts
 from tailcut.observe.alerts.latency_growth import WEEK_S
 from tailcut.observe.alerts.probes import Probes
-from tailcut.observe.alerts.series import ALERTS, FEATURE_SOURCE_SECONDS, REQUESTS
+from tailcut.observe.alerts.rules import ALERTS
+from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.history import History
 from tailcut.observe.path_metrics import FEATURE_SOURCE_SECONDS as SOURCE_SECONDS
 from tailcut.transport.asgi import ASGIApplication
@@ -80,7 +81,7 @@ async def minute(app: ASGIApplication) -> None:
     await until(lambda: host.observed.alerts is not None and host.observed.alerts.state.evaluations > before)
 
 
-def test_a_source_that_fails_is_one_alarm_with_its_stage_and_is_sent_once(
+def test_a_source_that_fails_is_alarmed_with_its_stage_and_sent_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "failing_source.py").write_text(FAILING)
@@ -99,24 +100,25 @@ def test_a_source_that_fails_is_one_alarm_with_its_stage_and_is_sent_once(
                     assert reply.status >= 500
                 await minute(client.app)
             if fails:
-                await until(lambda: len(Receiver.got) == 1)
+                await until(lambda: len(Receiver.got) == 2)
             return (await client.get("/metrics")).body.decode()
 
     caplog.set_level(logging.INFO)
     with receiver() as url:
         text = asyncio.run(serve(url, fails=True))
-        (message,) = Receiver.got
-        assert (message["type"], message["data"]["likely_stage"]) == ("alarm.firing", "features/values")
-        assert {each["alert"] for each in message["data"]["conditions"]} == {"errors", "burn_rate"}
+        assert {(each["type"], each["data"]["likely_stage"]) for each in Receiver.got} == {
+            ("alarm.firing", "features/values")
+        }
+        assert {each["data"]["alert"] for each in Receiver.got} == {"errors", "burn_rate"}
         assert 'tailcut_alerts{alert="errors",model="m",severity="page"} 1.0' in text
         assert 'tailcut_alerts{alert="drift",model="m",severity="ticket"} 0.0' in text
-        (line,) = [each for each in caplog.records if each.message.startswith("alarm ")]
-        assert "likely stage: features/values" in line.message
+        lines = [each.message for each in caplog.records if each.message.startswith("alarm ")]
+        assert ["likely stage: features/values" in line for line in lines] == [True, True]
         again = asyncio.run(serve(url, fails=False))
-        assert len(Receiver.got) == 1, "it was sent before the restart"
+        assert len(Receiver.got) == 2, "they were sent before the restart"
     assert 'tailcut_alerts{alert="errors",model="m",severity="page"} 1.0' in again
     assert (tmp_path / "h.alerts-m-8700.json").is_file()
-    own = History(tmp_path / "h.sqlite").counts(0, 2**32, name=REQUESTS, server="m:8700")
+    own = History(tmp_path / "h.sqlite").counts(0, 2**32, name=REQUESTS.series[0], server="m:8700")
     assert sum(row.value for row in own) == 30, "of this server: what it reads after a restart"
 
 
@@ -125,10 +127,9 @@ def test_a_model_that_is_unloaded_is_gone_for_the_alerts(tmp_path: Path) -> None
         async with running(deployment(tmp_path, FEATURES, ['observe.history.path="h.sqlite"'])) as client:
             alerts = client.app.host.observed.alerts
             assert alerts is not None
-            assert alerts._sources.served is not None
-            assert alerts._sources.served() == {"m": {"values"}}
+            assert list(alerts._names()) == ["m"]
             client.app.host.unload("m")
-            assert alerts._sources.served() == {}
+            assert list(alerts._names()) == []
 
     asyncio.run(serve())
 
@@ -162,17 +163,12 @@ def test_a_slow_query_is_found_in_a_real_history_and_named(tmp_path: Path) -> No
     today = Run(path, now_s - 3660, process=False)
     traffic(today, 9.0)
     clock = {"now_s": float(now_s)}
-    alerts = Alerts(
-        Settings(),
-        Sources(Probes().read, today.history),
-        wall_s=lambda: clock["now_s"],
-        monotonic_s=lambda: clock["now_s"],
-    )
+    alerts = Alerts(Settings(), Probes().read, lambda: ["risk"], history=today.history, wall_s=lambda: clock["now_s"])
     alerts.restore()
-    assert [[event.kind for event in alerts.evaluate()] for _ in range(2)] == [[], ["firing"]]
+    assert [[alarm.state for alarm in alerts.evaluate()] for _ in range(2)] == [[], ["firing"]]
     (alarm,) = alerts.state.active
-    assert (alarm.headline.alert, alarm.model, alarm.place) == ("p95_growth", "risk", "features/weather")
-    assert SOURCE_SECONDS.series[0] == FEATURE_SOURCE_SECONDS
+    found = alarm.finding
+    assert (found.alert, found.model, found.place) == ("p95_growth", "risk", "features/weather")
 
 
 def test_after_a_restart_a_server_counts_its_own_requests_of_a_shared_history(tmp_path: Path) -> None:
@@ -188,8 +184,14 @@ def test_after_a_restart_a_server_counts_its_own_requests_of_a_shared_history(tm
     def fires(server: str | None) -> bool:
         """Twice evaluated without another request."""
         assert run.history is not None
-        sources = Sources(Probes().read, run.history, server)
-        alerts = Alerts(Settings(), sources, wall_s=lambda: now_s, monotonic_s=lambda: now_s)
+        alerts = Alerts(
+            Settings(),
+            Probes().read,
+            lambda: ["risk"],
+            history=run.history,
+            server=server,
+            wall_s=lambda: now_s,
+        )
         alerts.restore()
         return [len(alerts.evaluate()) for _ in range(2)] == [0, 1]
 

@@ -76,7 +76,6 @@ def _head(snapshot: Snapshot) -> Text:
 def _alert(alert: AlertFigures) -> Text:
     where = f"{alert.model}: " if alert.model else ""
     about = [f"likely stage: {alert.stage}"] if alert.stage else []
-    about += [f"also {', '.join(alert.also)}"] if alert.also else []
     about += [alert.hint] if alert.hint else []
     told = "".join(f"; {each}" for each in about)
     return Text.assemble((f"{alert.severity} {alert.name}", "bold red"), f"  {where}{alert.text}", (told, "dim"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from tailcut.manifest.host import HostManifest
-from tailcut.observe.alerts.evaluator import Alerts, Served
-from tailcut.observe.alerts.evidence import MovedColumns
+from tailcut.observe.alerts.evaluation import MovedColumns
+from tailcut.observe.alerts.evaluator import Alerts
 from tailcut.observe.exposition import Exposition, ModelSeries
 from tailcut.observe.history.recorder import HistoryRecorder
 from tailcut.observe.live.figures import ModelAbout
@@ -16,7 +16,7 @@ from tailcut.observe.live.live import Live
 from tailcut.observe.live.providers import alert_figures
 from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Source
-from tailcut.serving.alerts import check_webhook, moved_columns, open_alerts, slow_requests
+from tailcut.serving.alerts import check_webhook, moved_columns, open_alerts
 from tailcut.serving.deployment import Engine
 from tailcut.serving.history import history_path, server_key
 from tailcut.serving.host_state import HostState
@@ -148,14 +148,7 @@ class Observation:
         if self.history is None:
             self.history = HistoryRecorder(None, self._series, self.exposition.families, keep_s=0, size_bytes=0)
             self.exposition.add(self.history.samples)
-        alerts = self.alerts = open_alerts(
-            self._manifest,
-            self.history.history,
-            lambda: self._engines,
-            self._moved,
-            lambda: slow_requests(self.traces.sink),
-            self._served,
-        )
+        alerts = self.alerts = open_alerts(self._manifest, self.history.history, self._served, self._moved)
         self.history.listeners.append(alerts)
         if "drift" not in self._manifest.observe.alerts.off:
             self.drift.alarm_level = logging.INFO
@@ -166,14 +159,9 @@ class Observation:
         for name, engine in self._engines.items():
             yield ModelSeries(name, engine.recorder, engine.samples)
 
-    def _served(self) -> Served:
-        """Return the models that are not unloaded, with their feature groups."""
-        names = [name for name, each in self._about().items() if each.state != "unloaded"]
-        engines = {name: self._engines.get(name) for name in names}
-        return {
-            name: None if engine is None else {group.name for group in engine.deployment.features.groups}
-            for name, engine in engines.items()
-        }
+    def _served(self) -> Collection[str]:
+        """Return the names of the models that are not unloaded."""
+        return [name for name, each in self._about().items() if each.state != "unloaded"]
 
     def _moved(self) -> Sequence[MovedColumns]:
         """Return what has drifted; called in the thread of the alerts."""

@@ -31,7 +31,6 @@ ALARM = AlertFigures(
     since_s=0.0,
     hint="look at the slowest requests",
     stage="features/weather",
-    also=("p95_growth",),
 )
 
 
@@ -109,9 +108,9 @@ def test_a_wide_terminal_has_every_column() -> None:
         assert head in text
 
 
-def test_an_alarm_has_its_likely_stage_what_goes_with_it_and_the_way_out() -> None:
+def test_an_alarm_has_its_likely_stage_and_the_way_out() -> None:
     text = " ".join(shown(160).split())
     assert "page burn_rate risk: the error budget of p95" in text
-    assert "likely stage: features/weather; also p95_growth; look at the slowest requests" in text
+    assert "likely stage: features/weather; look at the slowest requests" in text
     bare = AlertFigures(name="shed", severity="page", model="", text="too much", since_s=0.0)
     assert "page shed too much\n" in shown(160, bare).replace("  ", " ")

@@ -11,7 +11,7 @@ from tests.wait_kit import block_until
 
 from tailcut.common.tensors import Array, Arrays, Keys
 from tailcut.manifest import Tensor
-from tailcut.observe.alerts.evidence import MovedColumns
+from tailcut.observe.alerts.evaluation import MovedColumns
 from tailcut.observe.drift.detector import Settings
 from tailcut.observe.drift.reference import sketches_of
 from tailcut.observe.drift_sink import DriftSink, Watch
@@ -96,7 +96,7 @@ def test_alerts_are_told_that_no_column_moved_only_once_a_whole_window_was_seen(
     bench.hours(24)
     assert moved_columns(bench.sink, {"m": 0.1}) == [], "there is no alarm yet, and nothing is known"
     bench.hours(1)
-    assert moved_columns(bench.sink, {"m": 0.1}) == [MovedColumns("m", [], 0.0, 0.0, 0.1)]
+    assert moved_columns(bench.sink, {"m": 0.1}) == [MovedColumns("m", [], 0.0, 0.1)]
     bench.hours(24, shift=2.0)
     assert [each.columns for each in moved_columns(bench.sink, {"m": 0.1})] == [["income"]]
 

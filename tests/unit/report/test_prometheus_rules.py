@@ -13,6 +13,7 @@ import yaml
 
 from tailcut.manifest.schema import Slo
 from tailcut.manifest.schema.observe import Alerts as Settings
+from tailcut.observe.alerts.rules import RULES
 from tailcut.observe.latency_figures import LatencyFigures
 from tailcut.report.monitoring.prometheus_rules import Subject, rules_text
 
@@ -108,6 +109,10 @@ THROTTLED = 'tailcut_cpu_throttled_periods_total{instance="i"}'
 PERIODS = 'tailcut_cpu_periods_total{instance="i"}'
 HOST_READY = 'tailcut_host_ready{instance="i"}'
 LEAK = 'tailcut_alerts{alert="memory_leak", model="", severity="ticket", instance="i"}'
+DESCRIPTORS, THREADS = 'process_open_fds{instance="i"}', 'tailcut_process_threads{instance="i"}'
+GPU_BYTES, GPU_CELSIUS = 'tailcut_gpu_bytes{instance="i"}', 'tailcut_gpu_celsius{instance="i"}'
+GPU_SLOWED = 'tailcut_gpu_slowed{instance="i"}'
+INSTANCE_TICKET = {"instance": "i", "severity": "ticket"}
 ERROR = 'tailcut_alerts{alert="errors", model="m", severity="page", instance="i"}'
 EVALUATED = 'tailcut_alert_evaluations_total{outcome="ok", instance="i"}'
 
@@ -149,6 +154,16 @@ CASES = [
     Case("TailcutCpuThrottled", {PERIODS: "0+600x60", THROTTLED: "0+90x60"}, 50, {"instance": "i"} | TICKET),
     Case("TailcutCpuThrottled", {PERIODS: "0+600x60", THROTTLED: "0+30x60"}, 50, None),
     Case("TailcutCpuThrottled", {PERIODS: "0x60", THROTTLED: "0x60"}, 50, None, says="no quota"),
+    Case("TailcutDescriptorLeak", {DESCRIPTORS: "100+10x600"}, 550, INSTANCE_TICKET, says="open files grew by more"),
+    Case("TailcutDescriptorLeak", {DESCRIPTORS: "100+20x100 2100x500"}, 550, None, says="it has stopped"),
+    Case("TailcutDescriptorLeak", {DESCRIPTORS: "100+0.2x600"}, 550, None, says="few"),
+    Case("TailcutThreadLeak", {THREADS: "20+1x600"}, 550, INSTANCE_TICKET, says="threads grew"),
+    Case("TailcutThreadLeak", {THREADS: "20x300 200x300"}, 550, None, says="one step"),
+    Case("TailcutGpuMemoryLeak", {GPU_BYTES: "1e9+2e6x600"}, 550, INSTANCE_TICKET),
+    Case("TailcutGpuMemoryLeak", {GPU_BYTES: "0x600"}, 550, None, says="no GPU"),
+    Case("TailcutGpuHot", {GPU_CELSIUS: "91x60", GPU_SLOWED: "0x60"}, 50, INSTANCE_TICKET),
+    Case("TailcutGpuHot", {GPU_CELSIUS: "60x60", GPU_SLOWED: "1x60"}, 50, INSTANCE_TICKET, says="a GPU is hot, or its"),
+    Case("TailcutGpuHot", {GPU_CELSIUS: "80x60", GPU_SLOWED: "0x60"}, 50, None),
     Case("TailcutAlarm", {LEAK: "1x60"}, 50, {"alert": "memory_leak", "severity": "ticket", "instance": "i"}),
     Case("TailcutAlarm", {LEAK: "0x60", ERROR: "1x60"}, 50, None, says="errors have a rule of their own"),
     Case("TailcutAlertsNotEvaluated", {EVALUATED: "7x60"}, 50, {"instance": "i", "outcome": "ok"} | TICKET),
@@ -228,5 +243,13 @@ def test_rules_follow_the_manifest() -> None:
     assert everything - names(Settings(off=("hit_rate", "errors"))) == {"TailcutFeatureHitRate", "TailcutErrors"}
     assert everything - names(Settings(), has_features=False) == {"TailcutFeatureHitRate", "TailcutFeaturesStale"}
     off = names(Settings(enabled=False))
-    assert everything - off == {"TailcutCpuThrottled", "TailcutAlarm", "TailcutAlertsNotEvaluated"}
+    assert everything - off == {
+        "TailcutCpuThrottled",
+        "TailcutGpuMemoryLeak",
+        "TailcutGpuHot",
+        "TailcutAlarm",
+        "TailcutAlertsNotEvaluated",
+    }
+    everything_off = names(Settings(off=tuple(rule.alert for rule in RULES)))
+    assert everything_off == {"TailcutNotReady", "TailcutAlertsNotEvaluated"}
     assert "0.85" in rules_text(Settings(hit_rate=0.85), subject())

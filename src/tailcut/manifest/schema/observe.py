@@ -24,7 +24,7 @@ AlertName = Literal[
     "cpu_throttled",
     "gpu_hot",
 ]
-"""Alerts that can be switched off, and that tailcut_alerts has as the label ``alert``."""
+"""Alerts that can be switched off; the table ``observe.alerts.rules`` says which of them the server evaluates."""
 
 
 class History(Section, frozen=True, kw_only=True):
@@ -62,12 +62,15 @@ class History(Section, frozen=True, kw_only=True):
 
 
 class Alerts(Section, frozen=True, kw_only=True):
-    """Alerts that the server evaluates once a minute: log line, metric and webhook."""
+    """Alerts that the server evaluates once a minute, and limits of the rules that are exported for Prometheus."""
 
-    enabled: Annotated[bool, Meta(description="whether alerts are evaluated")] = True
+    enabled: Annotated[bool, Meta(description="whether the server evaluates alerts")] = True
     off: Annotated[
         tuple[AlertName, ...],
-        Meta(description="alerts that are switched off", examples=[("hit_rate",)]),
+        Meta(
+            description="alerts that are switched off, in the server and among the exported rules",
+            examples=[("hit_rate",)],
+        ),
     ] = ()
     webhook: Annotated[
         str,
@@ -114,24 +117,29 @@ class Alerts(Section, frozen=True, kw_only=True):
         Meta(description="minimum bad requests in the long window of a burn rate: few of them do not page", ge=2),
     ] = 10
     errors: Annotated[Share, Meta(description="maximum share of failed requests")] = Share(0.01)
-    shed: Annotated[Share, Meta(description="maximum share of requests that were shed or timed out in the queue")] = (
-        Share(0.01)
-    )
+    shed: Annotated[
+        Share,
+        Meta(description="maximum share of requests that were shed or timed out in the queue; exported rule only"),
+    ] = Share(0.01)
     share_requests: Annotated[int, Meta(description="minimum requests in the window, for errors and shed", ge=1)] = 100
     stale: Annotated[Share, Meta(description="maximum share of stale values of a feature group")] = Share(0.05)
     leak_growth: Annotated[
         Share,
         Meta(
-            description="growth of memory, open files or threads since the warm-up, or within a day, that is steady "
-            "and alarmed; less if a limit would be reached within a day"
+            description="steady growth of memory within a day that is alarmed, less if its limit would be reached "
+            "within another; in the exported rules, of open files, threads and GPU memory within 6 hours"
         ),
     ] = Share(0.25)
     throttled: Annotated[
-        Share, Meta(description="maximum share of CPU periods in which the control group's quota was used up")
+        Share,
+        Meta(
+            description="maximum share of CPU periods in which the control group's quota was used up; exported rule "
+            "only"
+        ),
     ] = Share(0.1)
-    gpu_celsius: Annotated[float, Meta(description="maximum temperature of a GPU in degrees Celsius", gt=0, le=200)] = (
-        87.0
-    )
+    gpu_celsius: Annotated[
+        float, Meta(description="maximum temperature of a GPU in degrees Celsius; exported rule only", gt=0, le=200)
+    ] = 87.0
 
 
 class Traces(Section, frozen=True, kw_only=True):

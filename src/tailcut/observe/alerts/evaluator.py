@@ -9,69 +9,66 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from tailcut.errors import StoreError
+from tailcut.errors import StoreError, TailcutError
 from tailcut.manifest.schema.observe import Alerts as Settings
-from tailcut.observe.alerts.alarms import Alarm, Alarms, Condition, Event
-from tailcut.observe.alerts.evidence import BUDGET_MINUTES, SHORT_MINUTES, Evidence, MovedColumns, SlowRequest
-from tailcut.observe.alerts.findings import OF_GROUPS, OF_MODELS, OF_PROCESS, SEVERITIES, Finding
-from tailcut.observe.alerts.latency_growth import Growth
-from tailcut.observe.alerts.levels import DESCRIPTORS, GPU_MEMORY, MEMORY, SAMPLE_S, THREADS, Levels
-from tailcut.observe.alerts.likely_place import STAGE_NS, STAGE_REQUESTS
-from tailcut.observe.alerts.messages import log_line, message_of
+from tailcut.observe.alerts.alarms import Alarm, Alarms
+from tailcut.observe.alerts.evaluation import MovedColumns, find_burn_rates, find_moved, find_shares
+from tailcut.observe.alerts.findings import Finding
+from tailcut.observe.alerts.latency_growth import WEEK_S, find_growth, read_hour
+from tailcut.observe.alerts.likely_stage import ANSWERED, STAGE_NS
+from tailcut.observe.alerts.memory_growth import MemoryGrowth
 from tailcut.observe.alerts.minute_counts import Key, MinuteCounts
 from tailcut.observe.alerts.probes import Figures
-from tailcut.observe.alerts.rules import evaluate
-from tailcut.observe.alerts.series import (
+from tailcut.observe.alerts.rules import (
     ALERTS,
-    CACHE_BYTES,
+    BURN_WINDOWS,
     CPU_PERIODS,
-    CPU_PERIODS_METRIC,
     CPU_THROTTLED,
-    CPU_THROTTLED_METRIC,
     EVALUATIONS,
+    GPU_BYTES,
+    GPU_CELSIUS,
+    GPU_SLOWED,
+    MESSAGES,
+    PROCESS_BYTES,
+    RULE,
+    RULES,
+)
+from tailcut.observe.alerts.webhook import Message, Webhook
+from tailcut.observe.exposition import REQUESTS
+from tailcut.observe.failures import NewErrors
+from tailcut.observe.history import History
+from tailcut.observe.history.tables import Snapshot
+from tailcut.observe.latency_figures import REQUEST, SLO_GOOD, SLO_REQUESTS
+from tailcut.observe.path_metrics import (
     FEATURE_LOOKUPS,
     FEATURE_SOURCE_ERRORS,
     FEATURE_SOURCE_SECONDS,
     FEATURE_STALE,
-    MESSAGES,
-    PROCESS_BYTES,
-    REQUESTS,
-    SLO_GOOD,
-    SLO_REQUESTS,
+    PREDICTION_CACHE_BYTES,
 )
-from tailcut.observe.alerts.state_file import Kept, StateFile
-from tailcut.observe.alerts.webhook import Webhook, WebhookFigures
-from tailcut.observe.alerts.week_before import WeekBefore
-from tailcut.observe.failures import NewErrors
-from tailcut.observe.history import CountRow, History
-from tailcut.observe.history.tables import Snapshot
 from tailcut.observe.sample import Sample
+from tailcut.system.atomic_files import Staging
 
 log = logging.getLogger("tailcut.server")
 
-_LONG = {SLO_GOOD: BUDGET_MINUTES, SLO_REQUESTS: BUDGET_MINUTES}
-_SHORT = (
-    REQUESTS,
-    FEATURE_LOOKUPS,
-    FEATURE_STALE,
-    FEATURE_SOURCE_ERRORS,
-    FEATURE_SOURCE_SECONDS,
-    CPU_PERIODS,
-    CPU_THROTTLED,
-)
-_WANTED = frozenset((*_LONG, *_SHORT))
-_LEVELS = (MEMORY, DESCRIPTORS, THREADS, GPU_MEMORY)
+_SHORT_MINUTES = 125
+"""Minutes for which counters are kept that burn rates are not about."""
+_LONG = {each.series[0]: max(window.long for window in BURN_WINDOWS) for each in (SLO_GOOD, SLO_REQUESTS)}
+_WANTED = frozenset(_LONG) | {
+    each.series[0] for each in (REQUESTS, FEATURE_LOOKUPS, FEATURE_STALE, FEATURE_SOURCE_ERRORS, FEATURE_SOURCE_SECONDS)
+}
+_STEP_S = 300
+"""In which the history is read: counts from before the start, and p95 week over week."""
+_WRITTEN_S = 90
+"""After the end of a minute, by when its rows are in the history."""
 _MOST_SNAPSHOTS = 1_000
-_MOST_OUTBOX = 64
-_FINE_MINUTES, _COARSE_S = 6 * 60 + 5, 300
-"""Of the time before the start: what only windows of days are about is read in steps of 5 minutes."""
-_SLOWEST = 3
-_SLOWEST_WITHIN_S = 900.0
+_MOST_STATE_BYTES = 1 << 20
 
 
 class AlertsState(NamedTuple):
@@ -79,96 +76,68 @@ class AlertsState(NamedTuple):
 
     Attributes:
         active: alarms that fire, the oldest first.
-        resolved: recent ones, the newest last.
-        pending: conditions that were bad in the last evaluation only.
-        evaluated_s: Unix seconds of the last evaluation; 0 before the first.
         failure: of the last evaluation; empty where it did not fail.
     """
 
     active: tuple[Alarm, ...] = ()
-    resolved: tuple[Alarm, ...] = ()
-    pending: tuple[Condition, ...] = ()
-    evaluated_s: float = 0.0
     evaluations: int = 0
     failures: int = 0
     failure: str = ""
-    webhook: WebhookFigures | None = None
-
-
-Served = Mapping[str, Collection[str] | None]
-
-
-class Sources(NamedTuple):
-    """What the evaluator reads beside the snapshots; from its thread unless that is said.
-
-    Attributes:
-        probe: figures of the process.
-        history: across restarts, and of last week; None: not kept.
-        server: whose rows of the history are counted; None: of all servers that write it.
-        slow: requests of which traces are kept; called on the event loop.
-        moved: what the drift detectors say.
-        served: models that are served, or about to be, with their feature groups; None as groups: not known. Called on
-            the event loop. None: no model is taken to be gone.
-    """
-
-    probe: Callable[[], Figures]
-    history: History | None = None
-    server: str | None = None
-    slow: Callable[[], Sequence[SlowRequest]] = tuple
-    moved: Callable[[], Sequence[MovedColumns]] = tuple
-    served: Callable[[], Served] | None = None
 
 
 class Alerts:
     """The alerts of one server: receives snapshots on the event loop, and does all else in its thread.
 
     Args:
-        state_file: where alarms are kept over restarts; None: nowhere.
+        probe: returns figures of the process; called in the thread.
+        models: names of the models that are served, or about to be; called on the event loop.
+        moved: what the drift detectors say; called in the thread.
+        history: of the time before the start, and of last week; None: not kept.
+        server: whose rows of the history are counted; None: of all servers that write it.
+        state_file: where alarms that fire are kept over restarts; None: nowhere.
         webhook: None: alarms are logged and shown only.
         labels: of the server, in messages of the webhook.
-        models: names of the server's; called on the event loop.
         memory_bytes: that the process may have; 0: no limit is known.
     """
 
     def __init__(
         self,
         settings: Settings,
-        sources: Sources,
+        probe: Callable[[], Figures],
+        models: Callable[[], Collection[str]],
         *,
+        moved: Callable[[], Sequence[MovedColumns]] = tuple,
+        history: History | None = None,
+        server: str | None = None,
         state_file: Path | None = None,
         webhook: Webhook | None = None,
         labels: Mapping[str, str] | None = None,
-        models: Callable[[], Iterable[str]] = tuple,
         memory_bytes: int = 0,
-        most_descriptors: float = float("inf"),
         wall_s: Callable[[], float] = time.time,
-        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._sources = sources
-        self._webhook = webhook
+        self._probe, self._names, self._moved = probe, models, moved
+        self._history, self._server = history, server
+        self._state_file, self._webhook = state_file, webhook
         self._labels = labels or {}
-        self._names = models
-        self._wall_s, self._monotonic_s = wall_s, monotonic_s
-        self._started_s = monotonic_s()
-        self._file = StateFile(state_file)
-        self._counts = MinuteCounts(_LONG, SHORT_MINUTES)
-        self._week = WeekBefore(sources.history)
+        self._wall_s = wall_s
+        self._counts = MinuteCounts(_LONG, _SHORT_MINUTES)
         self._models: dict[str, None] = {}
         self._cache_bytes: dict[tuple[str, str], float] = {}
-        self._part = self._minute = -1
-        limits = (MEMORY, memory_bytes or float("inf")), (DESCRIPTORS, most_descriptors)
-        self._levels = {each.alert: Levels(each, dict(limits).get(each, float("inf"))) for each in _LEVELS}
-        self._figures: Figures | None = None
-        self._alarms = Alarms(self._slowest, "\0".join(self._labels.values()))
-        self._outbox: list[Event] = []
+        self._part = -1
+        self._minutes = 0
+        self._memory = MemoryGrowth(memory_bytes or float("inf"))
+        self._growth: tuple[int, Sequence[Finding]] = (0, ())
+        self._figures = Figures(0, 0, 0)
+        self._alarms = Alarms("\0".join(self._labels.values()))
+        self._kept = b""
+        self._has_warned = False
         self._state = AlertsState()
         self._new_errors = NewErrors()
-        self._changed = threading.Condition()
-        self._slow: Sequence[SlowRequest] = ()
-        self._served: Served | None = None
+        self._served: Collection[str] = ()
         self._snapshots: deque[Snapshot] = deque(maxlen=_MOST_SNAPSHOTS)
-        self._minute_is_over = self._closing = False
+        self._awake = threading.Event()
+        self._closing = False
         self._thread: threading.Thread | None = None
 
     # -- On the event loop -------------------------------------------------------------------------------------------
@@ -184,100 +153,84 @@ class Alerts:
 
     def end_minute(self) -> None:
         """Have the minute evaluated whose snapshots have been received; returns at once."""
-        self._slow = self._sources.slow()
-        self._served = self._sources.served() if self._sources.served is not None else None
-        with self._changed:
-            self._minute_is_over = True
-            self._changed.notify_all()
+        self._served = tuple(self._names())
+        self._awake.set()
 
     @property
     def state(self) -> AlertsState:
         """As of the last evaluation; from any thread."""
-        return self._state._replace(webhook=self._webhook.figures if self._webhook is not None else None)
+        return self._state
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows."""
-        firing = {(each.alert, each.model, each.severity) for alarm in self._state.active for each in alarm.findings}
+        firing = {(each.finding.alert, each.finding.model, each.finding.severity) for each in self._state.active}
         for model in (*self._names(), ""):
-            for alert in OF_MODELS if model else OF_PROCESS:
-                for severity in SEVERITIES[alert]:
-                    yield ALERTS(float((alert, model, severity) in firing), alert, model, severity)
+            for rule in RULES:
+                for severity in rule.severities if rule.in_server and rule.of_process != bool(model) else ():
+                    yield ALERTS(float((rule.alert, model, severity) in firing), rule.alert, model, severity)
         figures = self._figures
-        if figures is not None:
+        if figures.memory_bytes:  # else there is no /proc, or no sample yet
             yield PROCESS_BYTES(figures.memory_bytes)
-        yield CPU_PERIODS_METRIC(figures.periods if figures is not None else 0)
-        yield CPU_THROTTLED_METRIC(figures.throttled if figures is not None else 0)
+        yield CPU_PERIODS(figures.periods)
+        yield CPU_THROTTLED(figures.throttled)
+        yield GPU_BYTES(figures.gpu.used_bytes)
+        yield GPU_CELSIUS(figures.gpu.celsius)
+        yield GPU_SLOWED(figures.gpu.slowed)
         for outcome, count in (("ok", self._state.evaluations), ("failed", self._state.failures)):
             yield EVALUATIONS(count, outcome)
         if self._webhook is not None:
-            sent = self._webhook.figures
-            for outcome, count in (("delivered", sent.delivered), ("failed", sent.failed), ("dropped", sent.dropped)):
+            for outcome, count in self._webhook.figures._asdict().items():
                 yield MESSAGES(count, outcome)
 
     def close(self, timeout_s: float) -> None:
-        """End the threads; an alarm that the webhook has not got is sent after the next start."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        """End the threads."""
+        self._closing = True
+        self._awake.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
         if self._webhook is not None:
             self._webhook.close(timeout_s)
-            if self._thread is not None and not self._thread.is_alive():
-                self._keep()
-        self._file.close()
 
     # -- In the thread -----------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Read what was kept: alarms that fire, messages that wait, counts of the history."""
-        self._take_over()
-        self._show()
-        self._backfill()
+        """Read what was kept: alarms that fire, and counts of the history."""
+        self._read_state()
+        self._state = self._state._replace(active=tuple(self._alarms.active))
+        if self._history is None:
+            return
+        now_s = self._wall_s()
+        with suppress(StoreError):  # there is none yet, or it cannot be read: it begins now
+            for name in _WANTED:
+                since_s = now_s - 60 * _LONG.get(name, _SHORT_MINUTES) // _STEP_S * _STEP_S
+                for row in self._history.counts(since_s, now_s, name=name, server=self._server, bucket_s=_STEP_S):
+                    self._models.setdefault(row.model)
+                    key = Key.of(row.model, row.name, row.labels)
+                    self._counts.add(key, row.value, max(int(now_s - row.start_s) // 60 - 1, 0))
 
-    def sample(self) -> None:
-        """Read the figures of the process."""
-        figures = self._figures = self._sources.probe()
-        at_s = self._monotonic_s() - self._started_s
-        # Caches are bounded: their growth is no leak.
-        memory_bytes = max(figures.memory_bytes - sum(self._cache_bytes.values()), 0)
-        values = memory_bytes, figures.descriptors, figures.threads, figures.gpu_bytes
-        for quantity, value in zip(_LEVELS, values, strict=True):
-            if value >= 0:
-                self._levels[quantity.alert].add(at_s, value)
-
-    def evaluate(self) -> list[Event]:
-        """Take the snapshots that were received, evaluate, tell what changed; returns it."""
-        if not self._file.is_open:
-            self._take_over()
+    def evaluate(self) -> list[Alarm]:
+        """Take the snapshots that were received and evaluate; return the alarms that fire from now on or are over."""
         while self._snapshots:
             self._take(self._snapshots.popleft())
+        self._guarded(self._sample)
         now_s = self._wall_s()
-        events = self._alarms.update(evaluate(self._evidence(now_s)), now_s, self._is_gone)
-        for event in events:
-            self._tell(event)
-        self._keep()
-        self._show()
-        self._state = self._state._replace(evaluated_s=now_s, evaluations=self._state.evaluations + 1, failure="")
-        return events
+        changed = self._alarms.update(self._findings(now_s), now_s, self._is_gone)
+        for alarm in changed:
+            self._tell(alarm, now_s)
+        active = tuple(self._alarms.active)
+        self._keep(active)
+        self._state = self._state._replace(active=active, evaluations=self._state.evaluations + 1, failure="")
+        return changed
 
     def _run(self) -> None:
         self._guarded(self.restore)
-        due_s = self._monotonic_s()
+        self._guarded(self._sample)
         while True:
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: self._closing or self._minute_is_over, max(due_s - self._monotonic_s(), 0.0)
-                )
-                closing, is_over = self._closing, self._minute_is_over
-                self._minute_is_over = False
-            if closing:
+            self._awake.wait()
+            self._awake.clear()
+            if self._closing:
                 return
-            if self._monotonic_s() >= due_s:
-                due_s = self._monotonic_s() + SAMPLE_S
-                self._guarded(self.sample)
-            if is_over:
-                self._guarded(self.evaluate)
+            self._guarded(self.evaluate)
 
     def _guarded(self, work: Callable[[], object]) -> None:
         """Run a piece of work; what it raises is counted and logged once, and ends nothing."""
@@ -289,121 +242,121 @@ class Alerts:
             if self._new_errors.has(error):
                 log.error("the alerts could not be evaluated; it is tried every minute", exc_info=error)
 
+    def _sample(self) -> None:
+        """Read the figures of the process."""
+        self._figures = self._probe()
+        if self._minutes > 1:  # after the warm-up
+            # Caches are bounded: their growth is no leak.
+            self._memory.add(max(self._figures.memory_bytes - sum(self._cache_bytes.values()), 0))
+
     def _take(self, snapshot: Snapshot) -> None:
         if self._part != snapshot.part:
-            # What is new would be counted as old, and not be judged, until a clock that was set back has caught up.
-            self._part, self._minute = snapshot.part, max(snapshot.minute, self._counts.newest + 1)
-            self._counts.advance(self._minute)
+            self._part = snapshot.part
+            self._minutes += 1
+            self._counts.begin_minute()
             self._cache_bytes = {}  # a model that is gone has no cache any more
-        minute = self._minute
         for series, count, total_ns, _ in snapshot.latencies:
             self._models.setdefault(series.model)
-            stage = (("stage", series.name),)
-            self._counts.add(minute, Key(series.model, STAGE_NS, stage), total_ns)
-            self._counts.add(minute, Key(series.model, STAGE_REQUESTS, stage), count)
+            if series.name == REQUEST:
+                self._counts.add(Key(series.model, ANSWERED), count)
+            else:
+                self._counts.add(Key(series.model, STAGE_NS, (("stage", series.name),)), total_ns)
         for series, value in snapshot.numbers:
-            if series.kind == "counter" and series.name in _WANTED:
-                self._count(minute, series.model, series.name, json.loads(series.labels or "{}"), value)
-            elif series.name == CACHE_BYTES:
-                self._cache_bytes[series.model, series.labels] = value
-            if series.model and series.name != ALERTS.name:
+            if series.name in _WANTED:
                 self._models.setdefault(series.model)
+                self._counts.add(Key.of(series.model, series.name, json.loads(series.labels or "{}")), value)
+            elif series.name == PREDICTION_CACHE_BYTES.name:
+                self._cache_bytes[series.model, series.labels] = value
 
-    def _count(self, minute: int, model: str, name: str, labels: Mapping[str, str], value: float) -> None:
-        self._counts.add(minute, Key.of(model, name, labels), value)
+    def _findings(self, now_s: float) -> list[Finding]:
+        settings, counts, models = self._settings, self._counts, tuple(self._models)
+        memory = self._memory.find(settings.leak_growth)
+        found = [
+            *find_burn_rates(settings, counts, models),
+            *find_shares(settings, counts, models, self._minutes),
+            *self._find_growth(now_s),
+            *find_moved(self._moved()),
+            *(() if memory is None else (memory,)),
+        ]
+        return [finding for finding in found if finding.alert not in settings.off]
 
-    def _evidence(self, now_s: float) -> Evidence:
-        return Evidence(
-            settings=self._settings,
-            counts=self._counts,
-            models=tuple(self._models),
-            uptime_minutes=int((self._monotonic_s() - self._started_s) // 60),
-            growth=self._growth(now_s),
-            levels=tuple(self._levels.values()),
-            moved=self._sources.moved(),
-            gpus=self._figures.gpus if self._figures is not None else (),
-        )
+    def _find_growth(self, now_s: float) -> Iterable[Finding]:
+        """Compare p95 every few minutes; nothing is found while the history cannot be read, as its metrics say."""
+        history, settings = self._history, self._settings
+        until_s = int(now_s - _WRITTEN_S) // _STEP_S * _STEP_S
+        if history is None or "p95_growth" in settings.off or until_s == self._growth[0]:
+            return self._growth[1]
+        self._growth = (0, ())
+        with suppress(StoreError):
+            now, then = read_hour(history, until_s), read_hour(history, until_s - WEEK_S)
+            self._growth = until_s, find_growth(now, then, settings.p95_growth, settings.p95_requests)
+        return self._growth[1]
 
     def _is_gone(self, finding: Finding) -> bool:
-        """Whether this cannot be judged any more: the alert is off, or its model or feature group is not served."""
-        if finding.alert in self._settings.off:
-            return True
-        if self._served is None or not finding.model:
-            return False
-        groups = self._served.get(finding.model, ())
-        return finding.model not in self._served or (
-            finding.alert in OF_GROUPS and groups is not None and finding.subject not in groups
-        )
+        """Whether this cannot be judged any more: the alert is off, or its model is not served."""
+        return finding.alert in self._settings.off or (bool(finding.model) and finding.model not in self._served)
 
-    def _growth(self, now_s: float) -> Mapping[str, Growth]:
-        """Return the growth of p95; none while the history cannot be read, which its own metrics say."""
-        if "p95_growth" in self._settings.off:
-            return {}
-        with suppress(StoreError):
-            return self._week.compare(now_s, self._settings.p95_requests)
-        return {}
+    def _tell(self, alarm: Alarm, now_s: float) -> None:
+        finding, hint = alarm.finding, RULE[alarm.finding.alert].hint
+        if alarm.state == "resolved":
+            minutes = (alarm.resolved_s - alarm.since_s) / 60
+            level, text = logging.INFO, f"alarm {alarm.id} is resolved after {minutes:.0f} min: {finding.alert}"
+        else:
+            level = logging.ERROR if finding.severity == "page" else logging.WARNING
+            place = f"; likely stage: {finding.place}" if finding.place else ""
+            text = f"alarm {alarm.id} ({finding.severity}): {finding.alert}: {finding.text}{place}; hint: {hint}"
+        log.log(level, "%s", text, extra={"model": finding.model} if finding.model else {})
+        if self._webhook is not None:
+            data = {
+                "id": alarm.id,
+                "alert": finding.alert,
+                "model": finding.model,
+                "subject": finding.subject,
+                "severity": finding.severity,
+                "since": _time(alarm.since_s),
+                "resolved": _time(alarm.resolved_s) if alarm.resolved_s else None,
+                "likely_stage": finding.place,
+                "value": finding.value,
+                "limit": finding.limit,
+                "text": finding.text,
+                "hint": hint,
+                **self._labels,
+            }
+            body = {"type": f"alarm.{alarm.state}", "timestamp": _time(now_s), "data": data}
+            self._webhook.submit(Message(f"msg_{alarm.id}_{alarm.state}", msgspec.json.encode(body)))
 
-    def _backfill(self) -> None:
-        """Count what the history has of this server from before its start: others' errors are alarms of their own."""
-        history, server = self._sources.history, self._sources.server
-        if history is None:
+    def _read_state(self) -> None:
+        """Go on with the alarms that fired when the server ended."""
+        if self._state_file is None or not self._state_file.exists():
             return
-        now_s = self._wall_s()
-        self._counts.advance(int(now_s // 60) - 1)
-        with suppress(StoreError):  # there is none yet, or it cannot be read: it begins now
-            for name in (*_LONG, *_SHORT):
-                fine_s = now_s - 60 * (_FINE_MINUTES if name in _LONG else SHORT_MINUTES)
-                if name in _LONG:
-                    long_s = now_s - 60 * _LONG[name]
-                    self._add_rows(history.counts(long_s, fine_s, name=name, server=server, bucket_s=_COARSE_S))
-                self._add_rows(history.counts(fine_s, now_s, name=name, server=server))
-            for row in history.latency(now_s - 60 * SHORT_MINUTES, now_s, server=server):
-                stage, minute = (("stage", row.stage),), row.start_s // 60
-                self._models.setdefault(row.model)
-                self._counts.add(minute, Key(row.model, STAGE_NS, stage), row.total_ns)
-                self._counts.add(minute, Key(row.model, STAGE_REQUESTS, stage), row.requests)
-
-    def _add_rows(self, rows: Iterable[CountRow]) -> None:
-        for row in rows:
-            if row.model:
-                self._models.setdefault(row.model)
-            self._count(row.start_s // 60, row.model, row.name, row.labels, row.value)
-
-    def _take_over(self) -> None:
-        """Go on with the alarms that were kept, once the server that kept them has ended."""
-        kept = self._file.open()
-        if kept is None:
+        try:
+            with self._state_file.open("rb") as file:
+                kept = msgspec.json.decode(file.read(_MOST_STATE_BYTES), type=list[Alarm])
+        except (OSError, msgspec.MsgspecError) as error:
+            log.warning("the state of the alerts in %s cannot be read (%s); it begins anew", self._state_file, error)
             return
-        self._alarms.adopt(kept.memory)
-        self._outbox = [*kept.outbox, *self._outbox][-_MOST_OUTBOX:]
-        if self._webhook is not None:
-            for event in kept.outbox:
-                self._webhook.submit(message_of(event, self._labels))
+        self._alarms.alarms = {alarm.finding.key: alarm for alarm in kept}
 
-    def _slowest(self, alarm: Alarm) -> Sequence[tuple[str, float]]:
-        since_s = alarm.since_s - _SLOWEST_WITHIN_S
-        found = [each for each in self._slow if alarm.model in {"", each.model} and each.ended_s >= since_s]
-        found.sort(key=lambda each: -each.milliseconds)
-        return [(each.trace_id, each.milliseconds) for each in found[:_SLOWEST]]
+    def _keep(self, active: Sequence[Alarm]) -> None:
+        """Write the alarms that fire; that it fails is said once."""
+        content = msgspec.json.encode(active)
+        if self._state_file is None or content == self._kept:
+            return
+        try:
+            with Staging(self._state_file.parent, hint="free space, or give write permission") as staging:
+                staging.write(self._state_file, content)
+                staging.commit()
+        except (TailcutError, OSError) as error:
+            if not self._has_warned:
+                log.warning(
+                    "the state of the alerts is not kept: %s; after a restart alarms are sent again; the file is "
+                    "beside the history: set observe.history.path to a folder that can be written",
+                    error,
+                )
+            self._has_warned = True
+            return
+        self._kept = content
 
-    def _tell(self, event: Event) -> None:
-        level = {"resolved": logging.INFO, "firing": logging.WARNING, "raised": logging.WARNING}[event.kind]
-        if event.kind != "resolved" and event.alarm.severity == "page":
-            level = logging.ERROR
-        log.log(level, "%s", log_line(event), extra={"model": event.alarm.model} if event.alarm.model else {})
-        if self._webhook is not None:
-            self._outbox = [*self._outbox, event][-_MOST_OUTBOX:]
-            self._webhook.submit(message_of(event, self._labels))
 
-    def _keep(self) -> None:
-        if self._webhook is not None:
-            done = set(self._webhook.take_done())
-            self._outbox = [event for event in self._outbox if event.id not in done]
-        self._file.write(Kept(memory=self._alarms.memory, outbox=self._outbox))
-
-    def _show(self) -> None:
-        memory = self._alarms.memory
-        pending = tuple(msgspec.structs.replace(each) for each in self._alarms.pending)
-        self._state = self._state._replace(
-            active=tuple(self._alarms.active), resolved=tuple(memory.resolved), pending=pending
-        )
+def _time(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Figures of the process and its machine that leaks and throttling are judged by: files of /proc and /sys, and NVML.
+"""Figures of the process and its machine: memory, throttling and GPUs, from files of /proc and /sys, and NVML.
 
 Memory is what is not shared with others: resident less shared pages, over the server and its child processes. Pages of
 a model's file that the kernel maps in and out are not counted. Sources: proc(5) (statm), the kernel's
@@ -10,16 +10,29 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from tailcut.observe.alerts.evidence import Gpu
 from tailcut.system.machine import control_groups
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SLOWED = ("SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
+
+
+class GpuFigures(NamedTuple):
+    """GPUs as their driver reports them.
+
+    Attributes:
+        used_bytes: of the server's processes.
+        celsius: of the hottest one.
+        slowed: how many have their clocks held back by heat or by the power supply.
+    """
+
+    used_bytes: int = 0
+    celsius: float = 0.0
+    slowed: int = 0
 
 
 class Figures(NamedTuple):
@@ -27,30 +40,18 @@ class Figures(NamedTuple):
 
     Attributes:
         memory_bytes: unshared, of the server and its children.
-        descriptors, threads: of the server; -1 where they are not known.
         periods, throttled: of the CPU quota, since the control group began; 0 without one.
-        gpu_bytes: of the server's processes; -1 without a GPU.
+        gpu: zeros without a GPU.
     """
 
     memory_bytes: int
-    descriptors: int
-    threads: int
     periods: int
     throttled: int
-    gpus: Sequence[Gpu] = ()
-    gpu_bytes: int = -1
+    gpu: GpuFigures = GpuFigures()
 
 
-class GpuReader(Protocol):
-    """Asks the driver."""
-
-    def read(self, pids: set[int]) -> tuple[list[Gpu], int]:
-        """Return the GPUs, and the bytes that these processes hold on them."""
-        ...
-
-
-def _no_gpu() -> GpuReader | None:
-    return None
+def _load_nvml() -> Any:
+    return importlib.import_module("pynvml")  # of nvidia-ml-py
 
 
 class Probes:
@@ -58,69 +59,39 @@ class Probes:
 
     Args:
         root: where proc/ and sys/ are.
-        open_gpu: called by the first ``read``, as a driver may take its time; None where there is no GPU.
+        load_nvml: returns NVIDIA's management library; called by the first ``read``, as a driver may take its time.
     """
 
-    def __init__(
-        self, root: Path = Path("/"), open_gpu: Callable[[], GpuReader | None] = _no_gpu, pid: int | None = None
-    ) -> None:
+    def __init__(self, root: Path = Path("/"), load_nvml: Callable[[], Any] = _load_nvml) -> None:
         self._root = root
-        self._open_gpu: Callable[[], GpuReader | None] | None = open_gpu
-        self._gpu: GpuReader | None = None
-        self._pid = os.getpid() if pid is None else pid
+        self._load_nvml = load_nvml
+        self._nvml: Any = None
+        self._gpus: list[Any] | None = None
         self._cpu_stats = list(_cpu_stats(root))
 
     def read(self) -> Figures:
         """Return the figures as of now."""
-        if self._open_gpu is not None:
-            self._gpu, self._open_gpu = self._open_gpu(), None
-        own = self._root / f"proc/{self._pid}"
-        pids = {self._pid, *_children(own)}
+        pids = {os.getpid(), *_children(self._root / f"proc/{os.getpid()}")}
         throttled, periods = max(map(_throttling, self._cpu_stats), default=(0, 0))
-        gpus, gpu_bytes = self._gpu.read(pids) if self._gpu is not None else ([], -1)
-        return Figures(
-            sum(_unshared_bytes(self._root / f"proc/{pid}") for pid in pids),
-            _entries(own / "fd"),
-            _entries(own / "task"),
-            periods,
-            throttled,
-            gpus,
-            gpu_bytes,
-        )
+        memory_bytes = sum(_unshared_bytes(self._root / f"proc/{pid}") for pid in pids)
+        return Figures(memory_bytes, periods, throttled, self._read_gpus(pids))
 
-
-def _load() -> Any:
-    return importlib.import_module("pynvml")  # of nvidia-ml-py
-
-
-def open_gpu_reader(load: Callable[[], Any] = _load) -> GpuReader | None:
-    """Return a reader for NVIDIA's GPUs; None without the package nvidia-ml-py, its driver, or a GPU."""
-    try:
-        nvml = load()
-        nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(place) for place in range(nvml.nvmlDeviceGetCount())]
-    except Exception:  # whatever a driver or its binding says where there is none
-        return None
-    return _Nvml(nvml, handles) if handles else None
-
-
-class _Nvml:
-    """GPUs through NVIDIA's management library; figures that a device does not have are left out."""
-
-    def __init__(self, nvml: Any, handles: Sequence[Any]) -> None:
-        self._nvml = nvml
-        self._handles = handles
-        self._slowed = sum(getattr(nvml, f"nvmlClocksThrottleReason{name}", 0) for name in _SLOWED)
-
-    def read(self, pids: set[int]) -> tuple[list[Gpu], int]:
-        gpus, used = [], 0
-        for place, handle in enumerate(self._handles):
-            celsius = self._ask(float("nan"), "nvmlDeviceGetTemperature", handle, self._nvml.NVML_TEMPERATURE_GPU)
-            reasons = self._ask(0, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-            gpus.append(Gpu(f"GPU {place}", float(celsius), bool(reasons & self._slowed)))
-            processes = self._ask([], "nvmlDeviceGetComputeRunningProcesses", handle)
+    def _read_gpus(self, pids: set[int]) -> GpuFigures:
+        if self._gpus is None:
+            self._gpus = []
+            with suppress(Exception):  # whatever a driver or its binding says where there is no GPU
+                self._nvml = self._load_nvml()
+                self._nvml.nvmlInit()
+                number = self._nvml.nvmlDeviceGetCount()
+                self._gpus = [self._nvml.nvmlDeviceGetHandleByIndex(place) for place in range(number)]
+        used, slowed, celsius = 0, 0, 0.0
+        reasons = sum(getattr(self._nvml, f"nvmlClocksThrottleReason{name}", 0) for name in _SLOWED)
+        for gpu in self._gpus:
+            celsius = max(celsius, self._ask(0, "nvmlDeviceGetTemperature", gpu, self._nvml.NVML_TEMPERATURE_GPU))
+            slowed += bool(self._ask(0, "nvmlDeviceGetCurrentClocksThrottleReasons", gpu) & reasons)
+            processes = self._ask([], "nvmlDeviceGetComputeRunningProcesses", gpu)
             used += sum(each.usedGpuMemory or 0 for each in processes if each.pid in pids)
-        return gpus, used
+        return GpuFigures(used, celsius, slowed)
 
     def _ask(self, default: Any, name: str, *arguments: Any) -> Any:
         try:
@@ -144,13 +115,6 @@ def _children(process: Path) -> Iterator[int]:
                 for pid in (task / "children").read_text().split():
                     yield int(pid)
                     yield from _children(process.parent / pid)
-
-
-def _entries(folder: Path) -> int:
-    try:
-        return len(os.listdir(folder))
-    except OSError:
-        return -1
 
 
 def _cpu_stats(root: Path) -> Iterator[Path]:

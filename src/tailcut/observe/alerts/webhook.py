@@ -1,32 +1,36 @@
-"""Sends alarms to a webhook: one thread, a bounded queue, deadlines, and retries with back-off."""
+"""Sends alarms to a webhook: one thread, a bounded queue, three tries, signatures after Standard Webhooks."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import hmac
 import http.client
 import logging
-import random
+import queue
 import socket
 import ssl
+import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from threading import Condition, Thread, Timer
-from typing import NamedTuple, Protocol
-from urllib.parse import SplitResult, urlsplit
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
-from tailcut.observe.alerts.standard_webhooks import signed_headers
+from tailcut.errors import ManifestError
 from tailcut.system.public_address import AddressRefusedError, checked_addresses
 from tailcut.version import version
 
 log = logging.getLogger("tailcut.server")
 
 _MOST_PENDING = 64
-_ATTEMPTS = 18
-"""With the waits between them, more than an hour and less than three."""
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 2.0, 900.0
+_WAITS_S = (0.0, 5.0, 60.0)
+"""Before each try."""
 _TIMEOUT_S = 10.0
-_MOST_REPLY_BYTES = 4096
+"""To connect, and for each wait for the receiver."""
+_PREFIX = "whsec_"
+_MAKE = "write whsec_ and base64 of 32 random bytes: echo whsec_$(head -c 32 /dev/urandom | base64 -w 0)"
 
 
 class Message(NamedTuple):
@@ -40,7 +44,7 @@ class Target(NamedTuple):
     """Where messages go.
 
     Attributes:
-        key: of signatures; empty: they are not signed.
+        key: of signatures.
     """
 
     url: str
@@ -48,206 +52,150 @@ class Target(NamedTuple):
     allow_private: bool = False
 
 
-class Attempt(NamedTuple):
-    """How one attempt ended: the HTTP status, 0 where there was none, and what went wrong otherwise."""
-
-    status: int
-    failure: str = ""
-
-
-class Post(Protocol):
-    """Sends one request."""
-
-    def __call__(self, target: Target, message: Message, timestamp_s: int) -> Attempt:
-        """Send; raises nothing for what can go wrong on a network."""
-        ...
+Post = Callable[[Target, Message, int], str]
+"""Sends one request at a time in Unix seconds; returns why it failed, or nothing."""
 
 
 class WebhookFigures(NamedTuple):
-    """Messages so far: delivered, given up after the last attempt, and dropped because too many waited."""
+    """Messages so far: delivered, given up after the last try, and dropped because too many waited."""
 
     delivered: int = 0
     failed: int = 0
     dropped: int = 0
-    attempts: int = 0
 
 
 class Webhook:
-    """Delivers messages in order, at least once.
-
-    A message that cannot be delivered holds up those behind it until it is given up: their order says which alarm is
-    resolved. Messages that were not delivered before ``close`` are in ``undelivered``.
+    """Delivers messages in order, each with up to three tries. Its thread begins with the first message.
 
     Args:
         post: sends one request.
-        wall_s: Unix seconds, for signatures.
-        jitter: from 0 to 1; of several servers not all try again at once.
+        waits_s: before each try.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        post: Post | None = None,
-        *,
-        wall_s: Callable[[], float] = time.time,
-        monotonic_s: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = random.random,
-        most_pending: int = _MOST_PENDING,
-    ) -> None:
+    def __init__(self, target: Target, post: Post | None = None, *, waits_s: Sequence[float] = _WAITS_S) -> None:
         self._target = target
         self._post = post or post_once
-        self._wall_s = wall_s
-        self._monotonic_s = monotonic_s
-        self._jitter = jitter
-        self._most_pending = most_pending
-        self._changed = Condition()
-        self._pending: deque[Message] = deque()
-        self._tries = 0
-        self._due_s = 0.0
-        self._done: list[str] = []
-        self._closing = False
-        self._thread: Thread | None = None
+        self._waits_s = waits_s
+        self._pending: queue.Queue[Message | None] = queue.Queue(_MOST_PENDING)
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
         self.figures = WebhookFigures()
 
     def submit(self, message: Message) -> None:
-        """Have a message sent soon; returns at once. Of too many the oldest one that is not being sent is dropped."""
-        with self._changed:
-            if self._closing or any(message.id == each.id for each in self._pending):
-                return
-            self._pending.append(message)
-            if len(self._pending) > self._most_pending:
-                self._done.append(self._pending[1].id)
-                del self._pending[1]
-                self.figures = self.figures._replace(dropped=self.figures.dropped + 1)
-            self._changed.notify_all()
-            if self._thread is None:
-                self._thread = Thread(target=self._run, name="tailcut-webhook", daemon=True)
-                self._thread.start()
-
-    def take_done(self) -> list[str]:
-        """Return the ids of messages that need not be sent any more, since the last call."""
-        with self._changed:
-            done, self._done = self._done, []
-            return done
+        """Have a message sent soon; returns at once. One for which there is no room is dropped and counted."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="tailcut-webhook", daemon=True)
+            self._thread.start()
+        try:
+            self._pending.put_nowait(message)
+        except queue.Full:
+            self.figures = self.figures._replace(dropped=self.figures.dropped + 1)
+            log.error("the alarm %s is not sent: %d messages wait for the webhook already", message.id, _MOST_PENDING)
 
     def close(self, timeout_s: float) -> None:
-        """End the thread, waiting for an attempt under way at most ``timeout_s``."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        """Send what waits, trying each once, for at most ``timeout_s``."""
+        self._closing.set()
         if self._thread is not None:
+            with suppress(queue.Full):  # the thread looks at ``_closing``, too
+                self._pending.put_nowait(None)
             self._thread.join(timeout_s)
 
-    def step(self) -> float:
-        """Make an attempt if one is due; return the seconds until the next one, infinity where nothing waits."""
-        with self._changed:
-            wait_s = self._due_s - self._monotonic_s()
-            if not self._pending:
-                return float("inf")
-            if wait_s > 0:
-                return wait_s
-            message = self._pending[0]
-        attempt = self._post(self._target, message, int(self._wall_s()))
-        with self._changed:
-            return self._after(message, attempt)
-
-    def _after(self, message: Message, attempt: Attempt) -> float:
-        self._tries += 1
-        figures = self.figures = self.figures._replace(attempts=self.figures.attempts + 1)
-        if 200 <= attempt.status < 300:
-            self.figures = figures._replace(delivered=figures.delivered + 1)
-        elif self._tries >= _ATTEMPTS or attempt.status == 410:  # Standard Webhooks: 410 Gone ends it
-            self.figures = figures._replace(failed=figures.failed + 1)
-            log.error("the alarm %s was not delivered: %s; it is given up", message.id, _why(attempt))
-        else:
-            wait_s = min(_FIRST_WAIT_S * 2.0 ** (self._tries - 1), _LONGEST_WAIT_S) * (0.5 + 0.5 * self._jitter())
-            self._due_s = self._monotonic_s() + wait_s
-            if self._tries == 1:
-                log.warning("the alarm %s was not delivered: %s; it is tried again", message.id, _why(attempt))
-            return wait_s
-        self._tries, self._due_s = 0, 0.0
-        self._pending.popleft()
-        self._done.append(message.id)
-        return 0.0
-
     def _run(self) -> None:
-        while True:
-            wait_s = self.step()
-            with self._changed:
-                if not self._closing and wait_s > 0 and not (wait_s == float("inf") and self._pending):
-                    self._changed.wait(min(wait_s, 3600.0))
-                if self._closing:
-                    return
+        while not (self._closing.is_set() and self._pending.empty()):
+            message = self._pending.get()
+            if message is not None:
+                self._deliver(message)
+
+    def _deliver(self, message: Message) -> None:
+        why = ""
+        for wait_s in self._waits_s:
+            if self._closing.wait(wait_s) and why:
+                break
+            why = self._post(self._target, message, int(time.time()))
+            if not why:
+                self.figures = self.figures._replace(delivered=self.figures.delivered + 1)
+                return
+        self.figures = self.figures._replace(failed=self.figures.failed + 1)
+        log.error("the alarm %s was not delivered: %s; it is given up", message.id, why)
 
 
-def _why(attempt: Attempt) -> str:
-    if attempt.failure:
-        return attempt.failure
-    redirect = ", a redirect, which is not followed" if 300 <= attempt.status < 400 else ""
-    return f"the webhook answered {attempt.status}{redirect}"
+def read_secret(text: str, where: str) -> bytes:
+    """Return the key of a secret.
+
+    Args:
+        text: "whsec_" and base64 of 24 to 64 bytes.
+        where: it stands, for messages; the secret itself is in none.
+
+    Raises:
+        ManifestError: it is none.
+    """
+    text = text.strip()
+    if not text.startswith(_PREFIX):
+        raise ManifestError(f"{where}: the secret does not begin with {_PREFIX}", hint=_MAKE)
+    try:
+        key = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
+    except binascii.Error:
+        raise ManifestError(f"{where}: what follows {_PREFIX} is not base64", hint=_MAKE) from None
+    if not 24 <= len(key) <= 64:
+        raise ManifestError(f"{where}: the secret has {len(key)} bytes, expected 24 to 64", hint=_MAKE)
+    return key
 
 
-def post_once(target: Target, message: Message, timestamp_s: int) -> Attempt:
-    """Send one request over a connection of its own, within ``_TIMEOUT_S`` once the host's name is resolved."""
+def signed_headers(key: bytes, message_id: str, timestamp_s: int, body: bytes) -> dict[str, str]:
+    """Return the headers that a message is sent with; see https://www.standardwebhooks.com, symmetric, version v1.
+
+    Args:
+        message_id: the same whenever the message is sent again; without a dot.
+        timestamp_s: Unix seconds of this attempt.
+    """
+    signed = b".".join((message_id.encode(), str(timestamp_s).encode(), body))
+    signature = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp_s),
+        "webhook-signature": f"v1,{signature}",
+    }
+
+
+def post_once(target: Target, message: Message, timestamp_s: int) -> str:
+    """Send one request to one of the host's addresses that were checked, and to nothing else.
+
+    A certificate must be that of the host's name.
+
+    Returns:
+        why it failed; empty if the receiver answered with a status from 200 to 299.
+    """
     url = urlsplit(target.url)
+    host, is_tls = url.hostname or "", url.scheme == "https"
     headers = {
         "content-type": "application/json",
         "user-agent": f"tailcut/{version()}",
-        **(signed_headers(target.key, message.id, timestamp_s, message.body) if target.key else {}),
+        **signed_headers(target.key, message.id, timestamp_s, message.body),
     }
-    begun_s = time.monotonic()
+    default_port = 443 if is_tls else 80
+    port = url.port or default_port
     try:
-        port = url.port or (443 if url.scheme == "https" else 80)
-        addresses = checked_addresses(url.hostname or "", port, allow_private=target.allow_private)
-        begun_s = time.monotonic()
-        with _connected(url, addresses, port) as connection:
-            connection.request(
-                "POST", (url.path or "/") + (f"?{url.query}" if url.query else ""), message.body, headers
-            )
-            response = connection.getresponse()
-            response.read(_MOST_REPLY_BYTES)
-            return Attempt(response.status)
+        addresses = checked_addresses(host, port, allow_private=target.allow_private)
+        with closing(http.client.HTTPConnection(host, port)) as connection:
+            connection.default_port = default_port  # which the header "host" leaves out
+            connection.auto_open = 0  # it would look the name up again
+            connection.sock = _first_open(addresses, port)
+            if is_tls:
+                context = ssl.create_default_context()
+                connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
+            path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+            connection.request("POST", path, message.body, headers)
+            status = connection.getresponse().status
     except AddressRefusedError as error:
-        return Attempt(0, str(error))
+        return str(error)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        if time.monotonic() - begun_s >= _TIMEOUT_S:
-            return Attempt(0, f"no answer within {_TIMEOUT_S:g} s")
-        return Attempt(0, f"{type(error).__name__}: {error}")
-
-
-@contextmanager
-def _connected(url: SplitResult, addresses: Sequence[str], port: int) -> Iterator[http.client.HTTPConnection]:
-    """Connect to one of these addresses, and to nothing else; a certificate must be that of the host's name.
-
-    A time-out of a socket is one of each read: a peer that sends a byte every second would never meet it. So the socket
-    is shut down when its time is over.
-    """
-    host = url.hostname or ""
-    with ExitStack() as stack:
-        plain = stack.enter_context(_first_open(addresses, port))
-        # Of the same connection: wrapping it in TLS takes the descriptor from the first object.
-        watchdog = Timer(_TIMEOUT_S, _shut_down, [stack.enter_context(plain.dup())])
-        watchdog.daemon = True
-        watchdog.start()
-        stack.callback(watchdog.cancel)
-        connection: http.client.HTTPConnection
-        if url.scheme == "https":
-            connection = http.client.HTTPSConnection(host, port)
-            connection.sock = stack.enter_context(ssl.create_default_context().wrap_socket(plain, server_hostname=host))
-        else:
-            connection = http.client.HTTPConnection(host, port)
-            connection.sock = plain
-        connection.auto_open = 0  # it would look the name up again
-        yield connection
+        return f"{type(error).__name__}: {error}"
+    redirect = ", a redirect, which is not followed" if 300 <= status < 400 else ""
+    return "" if 200 <= status < 300 else f"the webhook answered {status}{redirect}"
 
 
 def _first_open(addresses: Sequence[str], port: int) -> socket.socket:
     for address in addresses[:-1]:
         with suppress(OSError):
             return socket.create_connection((address, port), _TIMEOUT_S / len(addresses))
-    return socket.create_connection((addresses[-1], port), _TIMEOUT_S / len(addresses))
-
-
-def _shut_down(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+    return socket.create_connection((addresses[-1], port), _TIMEOUT_S)

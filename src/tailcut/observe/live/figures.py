@@ -169,8 +169,6 @@ class AlertFigures(Record, frozen=True, kw_only=True):
     Attributes:
         model: empty for one of the process.
         stage: where it probably comes from; empty where that is not known.
-        also: what else fires because of the same cause.
-        traces: ids of kept requests that show it.
     """
 
     name: str
@@ -180,8 +178,6 @@ class AlertFigures(Record, frozen=True, kw_only=True):
     since_s: float
     hint: str = ""
     stage: str = ""
-    also: Sequence[str] = NOTHING
-    traces: Sequence[str] = NOTHING
 
 
 class KeptRequest(Record, frozen=True, kw_only=True):

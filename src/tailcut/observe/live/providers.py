@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 
 from tailcut.observe.alerts.alarms import Alarm
+from tailcut.observe.alerts.rules import RULE
 from tailcut.observe.drift.state import ColumnState, State
 from tailcut.observe.live.figures import (
     AlertFigures,
@@ -158,15 +159,13 @@ def alert_figures(active: Iterable[Alarm]) -> list[AlertFigures]:
     """Return ``alerts.alarms.Alarm``s, those that page first."""
     found = [
         AlertFigures(
-            name=each.headline.alert,
-            severity=each.severity,
-            model=each.model,
-            text=each.headline.text,
-            hint=each.headline.hint,
+            name=each.finding.alert,
+            severity=each.finding.severity,
+            model=each.finding.model,
+            text=each.finding.text,
+            hint=RULE[each.finding.alert].hint,
             since_s=each.since_s,
-            stage=each.place,
-            also=[other.text for other in each.conditions],
-            traces=[trace for trace, _ in each.slowest],
+            stage=each.finding.place,
         )
         for each in active
     ]

@@ -1,7 +1,7 @@
-"""The alerts as rules for Prometheus: recording rules, and one alert per rule of the server's own.
+"""The alerts as rules for Prometheus: recording rules, and one alert per row of the table ``observe.alerts.rules``.
 
-Series and labels are taken from the definitions of the metrics. What Prometheus cannot compute, drift and leaks with
-their intervals, it takes from ``tailcut_alerts``. Pure.
+Series and labels are taken from the definitions of the metrics. What Prometheus cannot compute, drift and the growth of
+memory less the caches, it takes from ``tailcut_alerts``. Pure.
 """
 
 from __future__ import annotations
@@ -12,25 +12,50 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
 from typing import NamedTuple
 
+from tailcut.manifest.schema.observe import AlertName
 from tailcut.manifest.schema.observe import Alerts as Settings
-from tailcut.observe.alerts.burn_rates import BURN_WINDOWS, BurnWindow, windows_for
-from tailcut.observe.alerts.series import ALERTS, CPU_PERIODS_METRIC, CPU_THROTTLED_METRIC, EVALUATIONS
+from tailcut.observe.alerts.rules import (
+    ALERTS,
+    BURN_WINDOWS,
+    EVALUATIONS,
+    GPU_BYTES,
+    GPU_CELSIUS,
+    GPU_SLOWED,
+    RULE,
+    RULES,
+    BurnWindow,
+    Selection,
+    Share,
+    windows_for,
+)
+from tailcut.observe.alerts.rules import Rule as Row
 from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.fine_histogram import RATIO
 from tailcut.observe.latency_figures import ERRORS, LATENCY, REQUEST, SLO_GOOD, SLO_REQUESTS, Objective, objective_label
-from tailcut.observe.outcomes import SHED_CODES
-from tailcut.observe.path_metrics import FEATURE_LOOKUPS, FEATURE_STALE, HOST_READY
+from tailcut.observe.path_metrics import HOST_READY
+from tailcut.observe.process import THREADS
 from tailcut.observe.sample import Metric
 from tailcut.report.monitoring.promql import check_label
 
-_FORWARDED = ("drift", "memory_leak", "descriptor_leak", "thread_leak", "gpu_memory_leak", "gpu_hot")
 _P95 = "tailcut:latency_p95_seconds:avg1h"
 _ANSWERED = "tailcut:answered:increase1h"
-_ENDED = "tailcut:requests:rate"
 _SLO = ("model", "slo", "objective")
-_GROUP = ("model", "group", "entity_type")
 _MODEL = ("model",)
 _INDENT = " " * 10
+
+_OPEN_FILES = "process_open_fds"
+"""Of Prometheus' own client."""
+
+_FORWARD = "TailcutAlarm"
+"""Of alerts that are taken from ``tailcut_alerts``."""
+
+_MIB = 1 << 20
+_LEVELS: tuple[tuple[AlertName, str, str, int], ...] = (
+    ("descriptor_leak", _OPEN_FILES, "open files", 128),
+    ("thread_leak", THREADS.series[0], "threads", 64),
+    ("gpu_memory_leak", GPU_BYTES.series[0], "bytes of GPU memory", 64 * _MIB),
+)
+"""Gauges that may leak, with the growth below which there is no alarm."""
 
 
 class Rule(NamedTuple):
@@ -70,11 +95,10 @@ def rules_text(settings: Settings, subject: Subject) -> str:
     alerts = [
         *_burn_rates(settings, objectives),
         *_growth(settings),
-        *(_features(settings) if subject.has_features else ()),
-        *_shares(settings),
+        *_shares(settings, subject.has_features),
         *_of_server(settings),
     ]
-    recorded = [*_recorded(settings, bool(objectives))]
+    recorded = [*_recorded(bool(objectives))]
     head = "# Written by `tailcut export prometheus-rules`: change the manifest, then run it again.\n"
     return head + "groups:\n" + _group("tailcut-recorded", recorded) + _group("tailcut", alerts)
 
@@ -99,16 +123,12 @@ def _sum(function: str, metric: Metric, window: str, by: Sequence[str], *conditi
 # -- Recording rules -------------------------------------------------------------------------------------------------
 
 
-def _recorded(settings: Settings, has_objectives: bool) -> Iterator[Rule]:
+def _recorded(has_objectives: bool) -> Iterator[Rule]:
     if has_objectives:
         for minutes in sorted({minutes for each in BURN_WINDOWS for minutes in (each.long, each.short)}):
             window = _window(minutes)
             good, total = (_sum("rate", metric, window, _SLO) for metric in (SLO_GOOD, SLO_REQUESTS))
             yield Rule(f"tailcut:slo_bad:ratio_rate{window}", f"1 - {good}\n  / {total}")
-    window = _window(round(settings.window_s / 60))
-    answered = _sum("rate", REQUESTS, window, _MODEL, 'outcome=~"ok|5xx"')
-    shed = _sum("rate", REQUESTS, window, _MODEL, 'code="shed"')
-    yield Rule(f"{_ENDED}{window}", f"{answered}\n  + {shed}")
     p95 = _series(LATENCY, 'quantile="0.95"')
     yield Rule(_P95, f"avg by (model, stage) (avg_over_time({p95}[1h]))")
     yield Rule(_ANSWERED, _sum("increase", REQUESTS, "1h", _MODEL, 'code="ok"'))
@@ -141,9 +161,9 @@ def _burn_rate(settings: Settings, objective: Objective, window: BurnWindow) -> 
         f"{{{{ $labels.model }}}}: {{{{ $value | humanizePercentage }}}} of the requests of the last {long} {what}; "
         f"the error budget burns more than {window.factor:g}x as fast as the SLO allows"
     )
-    hint = "the server's own alarm names the likely stage and the slowest requests"
+    hint = "the server's own alarm names the likely stage"
     labels = ("slo", objective.name), ("window", long)
-    return Rule("TailcutBurnRate", expr, "1m", window.severity, summary, hint, labels)
+    return Rule(RULE["burn_rate"].exported, expr, "1m", window.severity, summary, hint, labels)
 
 
 def _growth(settings: Settings) -> Iterator[Rule]:
@@ -164,72 +184,86 @@ def _growth(settings: Settings) -> Iterator[Rule]:
         f"{settings.p95_growth * 100:g} % above the same hour a week ago; "
         f"stage {{{{ range {stage} }}}}{{{{ .Labels.stage }}}}{{{{ end }}}} grew most"
     )
-    yield Rule("TailcutP95Growth", expr, "5m", "ticket", summary, "tailcut compare --since 1h --against 1w")
+    yield Rule(RULE["p95_growth"].exported, expr, "5m", "ticket", summary, RULE["p95_growth"].hint)
 
 
-def _features(settings: Settings) -> Iterator[Rule]:
-    window = _window(round(settings.window_s / 60))
-    lookups = _sum("rate", FEATURE_LOOKUPS, window, _GROUP)
-    enough = f"and {_sum('increase', FEATURE_LOOKUPS, window, _GROUP)} >= {settings.hit_rate_lookups}"
-    of = (
-        "{{ $labels.model }}: {{ $value | humanizePercentage }} of the look-ups of group {{ $labels.group }} "
-        "(entity type {{ $labels.entity_type }}) "
-    )
-    if "hit_rate" not in settings.off:
-        hits = _sum("rate", FEATURE_LOOKUPS, window, _GROUP, 'result="hit"')
-        expr = f"{hits}\n  / {lookups}\n  < {settings.hit_rate:g}\n{enough}"
-        summary = f"{of}hit, limit {settings.hit_rate * 100:g} %"
-        hint = "are there new values of the entity type? raise the group's ttl, or the cache's size"
-        yield Rule("TailcutFeatureHitRate", expr, window, "ticket", summary, hint)
-    if "stale" not in settings.off:
-        stale = _sum("rate", FEATURE_STALE, window, _GROUP)
-        expr = f"{stale}\n  / {lookups}\n  > {settings.stale:g}\n{enough}"
-        summary = f"{of}were answered stale, limit {settings.stale * 100:g} %"
-        yield Rule("TailcutFeaturesStale", expr, "1m", "ticket", summary, "the source of the group fails")
+def _shares(settings: Settings, has_features: bool) -> Iterator[Rule]:
+    for row in RULES:
+        share = row.share
+        is_counted = settings.enabled or not row.of_process  # the server samples its process for its alerts
+        if share is None or row.alert in settings.off or not is_counted or (share.by and not has_features):
+            continue
+        minutes = round(settings.window_s / 60)
+        # While caches fill, less is a hit.
+        wait = _window(minutes) if share.below else "1m"
+        yield _share(row, share, settings, _window(minutes), wait)
 
 
-def _shares(settings: Settings) -> Iterator[Rule]:
-    window = _window(round(settings.window_s / 60))
-    seconds = settings.window_s
-    shed = "|".join(SHED_CODES)
-    failed = 'outcome="5xx"', f'code!~"{shed}"'
-    for alert, name, limit, conditions, what, hint in (
-        ("errors", "TailcutErrors", settings.errors, failed, "failed", "the log has the code"),
-        ("shed", "TailcutShed", settings.shed, (f'code=~"{shed}"',), "were shed", "there is too little capacity"),
-    ):
-        if alert not in settings.off:
-            expr = (
-                f"{_sum('rate', REQUESTS, window, _MODEL, *conditions)}\n  / {_ENDED}{window}\n  > {limit:g}\n"
-                f"and {_ENDED}{window} * {seconds:g} >= {settings.share_requests}"
-            )
-            summary = f"{{{{ $labels.model }}}}: {{{{ $value | humanizePercentage }}}} of the requests {what}"
-            yield Rule(name, expr, "1m", "page", summary, hint)
+def _share(row: Row, share: Share, settings: Settings, window: str, wait: str) -> Rule:
+    by = () if row.of_process else (*_MODEL, *share.by)
+    part, whole = (_selected("rate", each, window, by) for each in (share.part, share.whole))
+    limit = getattr(settings, share.limit)
+    expr = f"{part}\n  / {whole}\n  {'<' if share.below else '>'} {limit:g}"
+    if share.least:
+        expr += f"\nand {_selected('increase', share.whole, window, by)} >= {getattr(settings, share.least)}"
+    subject = "{{ $labels.instance }}" if row.of_process else "{{ $labels.model }}"
+    group = " of group {{ $labels.group }} (entity type {{ $labels.entity_type }})" if share.by else ""
+    value = "{{ $value | humanizePercentage }}"
+    summary = f"{subject}: {value} of the {share.of}{group} {share.what}, limit {100 * limit:g} %"
+    return Rule(row.exported, expr, wait, row.severities[0], summary, row.hint)
+
+
+def _selected(function: str, selections: Sequence[Selection], window: str, by: Sequence[str]) -> str:
+    """Return the rate or increase of selected series, summed ``by`` labels; as they are without labels."""
+    found = [
+        f"{function}({_series(metric, *(f'{label}{how}{json.dumps(value)}' for label, how, value in matches))}"
+        f"[{window}])"
+        for metric, matches in selections
+    ]
+    for metric, _ in selections:
+        for label in by:
+            check_label(metric, label)
+    return f"sum by ({', '.join(by)}) ({' or '.join(found)})" if by else found[0]
 
 
 def _of_server(settings: Settings) -> Iterator[Rule]:
-    window = _window(round(settings.window_s / 60))
     # Of the models that the server must have: others are unloaded on purpose, too.
     summary = "{{ $labels.instance }}: a required model has not been ready for 5 minutes"
     not_ready = f"{_series(HOST_READY)} == 0"
     yield Rule("TailcutNotReady", not_ready, "5m", "page", summary, "GET /v2/health/ready says which one, and why")
+    for alert, gauge, what, least in _LEVELS:
+        if alert not in settings.off and (settings.enabled or gauge != GPU_BYTES.series[0]):
+            yield _leak(RULE[alert], settings.leak_growth, gauge, what, least)
     if not settings.enabled:
         return
-    if "cpu_throttled" not in settings.off:
-        throttled, periods = (f"rate({_series(each)}[{window}])" for each in (CPU_THROTTLED_METRIC, CPU_PERIODS_METRIC))
-        expr = f"{throttled} / {periods} > {settings.throttled:g}"
-        summary = (
-            "{{ $labels.instance }}: the CPU quota was used up in {{ $value | humanizePercentage }} of its periods"
-        )
-        yield Rule("TailcutCpuThrottled", expr, "1m", "ticket", summary, "raise the CPU limit of the container")
-    names = "|".join(alert for alert in _FORWARDED if alert not in settings.off)
-    if names:
+    if "gpu_hot" not in settings.off:
+        expr = f"{_series(GPU_CELSIUS)} > {settings.gpu_celsius:g}\nor {_series(GPU_SLOWED)} > 0"
+        summary = "{{ $labels.instance }}: a GPU is hot, or its clocks are held back"
+        yield Rule(RULE["gpu_hot"].exported, expr, "1m", "ticket", summary, RULE["gpu_hot"].hint)
+    forwarded = [row.alert for row in RULES if row.exported == _FORWARD and row.alert not in settings.off]
+    if forwarded:
         summary = "{{ $labels.instance }} {{ $labels.model }}: {{ $labels.alert }}; its log says more"
-        alerts = _series(ALERTS, f'alert=~"{names}"')
-        yield Rule("TailcutAlarm", f"{alerts} == 1", "0m", "", summary, "see /ui")
+        alerts = _series(ALERTS, f'alert=~"{"|".join(forwarded)}"')
+        yield Rule(_FORWARD, f"{alerts} == 1", "0m", "", summary, "see /ui")
     evaluations = _series(EVALUATIONS, 'outcome="ok"')
     expr = f"increase({evaluations}[10m]) == 0"
     summary = "{{ $labels.instance }} does not evaluate its alerts"
     yield Rule("TailcutAlertsNotEvaluated", expr, "5m", "ticket", summary, "its log says why")
+
+
+def _leak(row: Row, growth: float, gauge: str, what: str, least: int) -> Rule:
+    """Return a rule on a gauge whose lowest value of the last hour is above the highest of 3 and of 6 hours before."""
+    lowest, before = f"min_over_time({gauge}[1h])", f"max_over_time({gauge}[1h] offset 6h)"
+    expr = (
+        f"{lowest}\n  > {1 + growth:g} * {before}\nand {lowest} - {before} > {least}\n"
+        f"and {lowest} > max_over_time({gauge}[1h] offset 3h)\n"
+        f"and max_over_time({gauge}[1h] offset 3h) > {before}"
+    )
+    summary = (
+        f"{{{{ $labels.instance }}}}: {what} grew by more than {growth * 100:g} % in 6 hours, to "
+        "{{ $value | humanize }}, and go on"
+    )
+    return Rule(row.exported, expr, "10m", row.severities[0], summary, row.hint)
 
 
 # -- YAML ------------------------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from tests.wait_kit import block_until
 
 from tailcut.errors import ManifestError
 from tailcut.observe.alerts import webhook as module
-from tailcut.observe.alerts.standard_webhooks import read_secret, signed_headers
-from tailcut.observe.alerts.webhook import Attempt, Message, Target, Webhook, post_once
+from tailcut.observe.alerts.webhook import Message, Target, Webhook, post_once, read_secret, signed_headers
 from tailcut.system.public_address import AddressRefusedError, checked_addresses, is_public
 
 KEY = bytes(range(32))
@@ -102,9 +101,9 @@ def receiver() -> Iterator[str]:
 
 def test_a_message_arrives_signed_and_redirects_are_not_followed() -> None:
     with receiver() as url:
-        assert post_once(Target(f"{url}/204", KEY, allow_private=True), MESSAGE, 1_700_000_000) == Attempt(204)
-        assert post_once(Target(f"{url}/302", KEY, allow_private=True), MESSAGE, 1_700_000_000) == Attempt(302)
-        assert post_once(Target(f"{url}/500", KEY, allow_private=True), MESSAGE, 1_700_000_000) == Attempt(500)
+        assert post_once(Target(f"{url}/204", KEY, allow_private=True), MESSAGE, 1_700_000_000) == ""
+        assert post_once(Target(f"{url}/302", KEY, allow_private=True), MESSAGE, 0).endswith("is not followed")
+        assert post_once(Target(f"{url}/500", KEY, allow_private=True), MESSAGE, 0).endswith("answered 500")
     assert [path for path, _, _ in Receiver.got] == ["/204", "/302", "/500"]
     _, headers, body = Receiver.got[0]
     signed = f"msg_1.{headers['webhook-timestamp']}.".encode() + body
@@ -115,101 +114,71 @@ def test_a_message_arrives_signed_and_redirects_are_not_followed() -> None:
 
 def test_a_private_address_is_refused_before_it_is_connected_to() -> None:
     with receiver() as url:
-        attempt = post_once(Target(f"{url}/204", KEY), MESSAGE, 0)
-    assert (attempt.status, Receiver.got) == (0, [])
-    assert "127.0.0.1" in attempt.failure
+        failure = post_once(Target(f"{url}/204", KEY), MESSAGE, 0)
+    assert Receiver.got == []
+    assert "127.0.0.1" in failure
 
 
-@pytest.mark.parametrize("trickles", [False, True])
-def test_a_receiver_that_hangs_or_trickles_is_given_up(trickles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receiver_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TIMEOUT_S", 0.3)
-    over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                while trickles and not over.wait(0.05):
-                    try:
-                        connection.sendall(b"H")
-                    except OSError:
-                        return
-                over.wait(10)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
         target = Target(f"http://127.0.0.1:{server.getsockname()[1]}/", KEY, allow_private=True)
-        attempt = post_once(target, MESSAGE, 0)
-        over.set()
-        thread.join()
-    assert attempt == Attempt(0, "no answer within 0.3 s")
+        assert post_once(target, MESSAGE, 0) == "TimeoutError: timed out"
 
 
 # -- The queue -------------------------------------------------------------------------------------------------------
 
 
-class Clock:
-    """A monotonic clock that tests set."""
-
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def stepped(*attempts: Attempt, most: int = 64) -> tuple[Webhook, list[str], Clock]:
-    """A webhook without a thread, whose attempts end like this, then succeed."""
+def posted(*failures: str, waits_s: tuple[float, ...] = (0.0, 0.0, 0.0)) -> tuple[Webhook, list[str]]:
+    """A webhook whose attempts end like this, then succeed."""
     sent: list[str] = []
-    planned = list(attempts)
+    planned = list(failures)
 
-    def post(target: Target, message: Message, timestamp_s: int) -> Attempt:
+    def post(target: Target, message: Message, timestamp_s: int) -> str:
         sent.append(message.id)
-        return planned.pop(0) if planned else Attempt(200)
+        return planned.pop(0) if planned else ""
 
-    clock = Clock()
-    made = Webhook(
-        Target("https://hooks.example/", KEY),
-        post,
-        monotonic_s=clock,
-        wall_s=clock,
-        jitter=lambda: 1.0,
-        most_pending=most,
-    )
-    made._thread = threading.current_thread()
-    return made, sent, clock
+    return Webhook(Target("https://hooks.example/", KEY), post, waits_s=waits_s), sent
 
 
-def test_failures_are_tried_again_with_back_off_and_in_order() -> None:
-    hook, sent, clock = stepped(Attempt(500), Attempt(0, "refused"), Attempt(302))
-    hook.submit(MESSAGE)
-    hook.submit(Message("msg_2", b""))
-    waits = []
-    while (wait_s := hook.step()) != float("inf"):
-        waits.append(wait_s)
-        clock.now_s += wait_s
-    assert waits == [2.0, 4.0, 8.0, 0.0, 0.0]
-    assert sent == ["msg_1"] * 4 + ["msg_2"]
-    assert hook.take_done() == ["msg_1", "msg_2"]
-    assert (hook.figures.delivered, hook.figures.attempts) == (2, 5)
-
-
-def test_a_message_is_given_up_in_the_end_and_at_once_where_the_receiver_is_gone() -> None:
-    hook, sent, clock = stepped(*[Attempt(500)] * 18, Attempt(410))
+def test_a_message_has_three_tries_and_messages_stay_in_order(caplog: pytest.LogCaptureFixture) -> None:
+    hook, sent = posted("refused", "the webhook answered 500", "", *["gone"] * 3)
     for number in (1, 2, 3):
         hook.submit(Message(f"msg_{number}", b""))
-    while (wait_s := hook.step()) != float("inf"):
-        clock.now_s += wait_s
-    assert (hook.figures.failed, hook.figures.delivered) == (2, 1)
-    assert 3600 < clock.now_s < 3 * 3600, "an outage of an hour loses nothing"
-    assert sent[-2:] == ["msg_2", "msg_3"]
+    block_until(lambda: len(sent) == 7)
+    hook.close(5.0)
+    assert sent == ["msg_1"] * 3 + ["msg_2"] * 3 + ["msg_3"]
+    assert hook.figures == (2, 1, 0)
+    assert "the alarm msg_2 was not delivered: gone; it is given up" in caplog.text
 
 
-def test_the_queue_is_bounded_and_a_message_is_queued_once() -> None:
-    hook, _, _ = stepped(*[Attempt(500)] * 3, most=3)
-    for number in (1, 1, 2, 3, 4, 5):
+def test_a_stop_tries_what_waits_once_and_does_not_wait_for_another_try() -> None:
+    hook, sent = posted("refused", waits_s=(0.0, 3600.0, 3600.0))
+    for number in (1, 2):
+        hook.submit(Message(f"msg_{number}", b""))
+    block_until(lambda: len(sent) == 1)
+    hook.close(5.0)
+    assert sent == ["msg_1", "msg_2"]
+    assert hook.figures == (1, 1, 0)
+
+
+def test_the_queue_is_bounded() -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def post(target: Target, message: Message, timestamp_s: int) -> str:
+        entered.set()
+        go_on.wait(10)
+        return ""
+
+    hook = Webhook(Target("https://hooks.example/", KEY), post)
+    hook.submit(MESSAGE)
+    entered.wait(10)
+    for number in range(66):
         hook.submit(Message(f"msg_{number}", b""))
     assert hook.figures.dropped == 2
-    assert hook.take_done() == ["msg_2", "msg_3"]
+    go_on.set()
+    hook.close(10.0)
+    assert hook.figures == (65, 0, 2)
 
 
 def test_its_thread_delivers_and_ends() -> None:

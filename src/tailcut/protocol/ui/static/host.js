@@ -20,7 +20,7 @@ export function hostPage(main, root) {
     ["open files", "process.open_files", count, (now) => now.process.open_files],
     ["up", "process.started_s", span, (now) => (now.process.started_s === null ? undefined : now.at_s - now.process.started_s)],
   ]);
-  const firing = alerts(root), kept = keptRequests(root, true), models = table(root, sparks);
+  const firing = alerts(), kept = keptRequests(root, true), models = table(root, sparks);
   const empty = h("p", { class: "empty" }, "This server has no models yet: add a folder with a tailcut.toml, and load it.");
   main.append(h("h1", { class: "hidden" }, "Models of this server"), head.element, firing.element, h("section", { class: "card flush", "aria-label": "Models" }, h("div", { class: "scroll" }, models.element), empty), kept.element);
   for (const each of [...main.children].slice(1)) each.hidden = true;

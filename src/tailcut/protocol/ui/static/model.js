@@ -27,7 +27,7 @@ export function modelPage(main, root, name) {
   ]);
   const plots = makePlots();
   const parts = [sections.stages(path), sections.slo(path), sections.lookups(path), sections.batches(path), sections.variants(path), sections.errors(path)];
-  const kept = sections.keptRequests(root, false), firing = sections.alerts(root), drift = sections.drift(path);
+  const kept = sections.keptRequests(root, false), firing = sections.alerts(), drift = sections.drift(path);
   const shown = [
     h("div", { class: "title" }, h("h1", null, name), state.element, about),
     why,

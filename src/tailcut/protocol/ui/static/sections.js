@@ -46,11 +46,11 @@ export function pill() {
   };
 }
 
-export function alerts(root) {
+export function alerts() {
   const list = h("ul", { class: "alerts" });
   const items = new List(list, () => {
-    const title = h("b"), told = h("span"), since = h("span", { class: "note" }), more = h("span", { class: "note more" }), traces = h("span");
-    const element = h("li", null, title, told, since, traces, more);
+    const title = h("b"), told = h("span"), since = h("span", { class: "note" }), more = h("span", { class: "note more" });
+    const element = h("li", null, title, told, since, more);
     return {
       element,
       update([alert, now]) {
@@ -58,9 +58,7 @@ export function alerts(root) {
         text(title, words(alert.name));
         text(told, `${alert.model ? `${alert.model}: ` : ""}${alert.text}`);
         text(since, `for ${past(alert.since_s, now)}${alert.stage ? `, probably ${alert.stage}` : ""}`);
-        text(more, [...alert.also, alert.hint].filter(Boolean).join(". "));
-        const links = alert.traces.slice(0, 3).map((each) => h("a", { href: `${root}requests/${each}` }, `request ${each.slice(0, 8)}`));
-        if (traces.textContent !== links.map((each) => each.textContent).join("")) traces.replaceChildren(...links);
+        text(more, alert.hint);
       },
     };
   });
@@ -71,7 +69,7 @@ export function alerts(root) {
     update(snapshot) {
       element.hidden = !snapshot.alerts;
       quiet.hidden = Boolean(snapshot.alerts?.length);
-      items.update((snapshot.alerts ?? []).map((each) => [each, snapshot.at_s]), ([each]) => `${each.name} ${each.model} ${each.stage}`);
+      items.update((snapshot.alerts ?? []).map((each) => [each, snapshot.at_s]), ([each]) => `${each.name} ${each.model} ${each.severity} ${each.since_s}`);
     },
   };
 }
