@@ -55,8 +55,8 @@ def compare(
 ) -> None:
     """Say which stage of which model grew, by how much, and what is within noise, from the history of `tailcut serve`.
 
-    The recent span is compared with the same span earlier, so that both are of the same hours. Intervals are of 95 %;
-    a stage is named where its growth is certain among all that were tested (Holm, 5 %) and at least --min-change.
+    The recent span is compared with the same span earlier, so that both are of the same hours. Intervals are of 99.5 %;
+    a stage is named where the interval of its growth is above 0 and the growth at least --min-change.
     Exit code 0: no stage grew; 1: one did; 2: wrong flag; 3: no history, or too little in it.
     """
     from tailcut.load.files import prepare

@@ -18,7 +18,7 @@ from tailcut.report.comparison.text import render_comparison
 
 
 def rendered(change: float, low: float, high: float) -> str:
-    moved = Change(before=1.0, after=1.0 + change, change=change, low=low, high=high, p=0.0)
+    moved = Change(before=1.0, after=1.0 + change, change=change, low=low, high=high)
     stage = StageChange(
         stage="request", verdict="grew", mean=moved, p95=moved, met_before=1.0, met_after=1.0,
         growth_ms=change, growth_low_ms=low, growth_high_ms=high, growth_share=-1e-9,

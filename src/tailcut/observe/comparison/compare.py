@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tailcut.observe.comparison.figures import compare_figures, notes_on, nothing_to_say
+from tailcut.observe.comparison.figures import compare_figures, notes_on
 from tailcut.observe.comparison.records import Comparison, ModelComparison, VariantComparison
 from tailcut.observe.comparison.spans import ModelSpan, Span, read_span
 from tailcut.observe.comparison.stages import Terms, compare_variant
@@ -51,7 +51,7 @@ def bucket_of(span_s: int) -> int:
 
 
 def _model(before: Span, after: Span, name: str, terms: Terms) -> ModelComparison:
-    figures = nothing_to_say(compare_figures(before, after, name, terms))
+    figures = compare_figures(before, after, name, terms)
     spans = before.models.get(name, ModelSpan()), after.models.get(name, ModelSpan())
     return ModelComparison(
         model=name,

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-import msgspec
-import numpy as np
-
-from tailcut.gate.holm import adjust
-from tailcut.observe.comparison.block_bootstrap import Interval, Values, choose_blocks, draw_weights, interval
-from tailcut.observe.comparison.records import Change, FigureChange, Verdict
+from tailcut.observe.comparison.block_bootstrap import Values, draw_weights, ratio_change
+from tailcut.observe.comparison.records import FigureChange, Verdict
 from tailcut.observe.comparison.spans import (
     BATCH_ROWS,
     BATCHES,
@@ -20,7 +16,7 @@ from tailcut.observe.comparison.spans import (
     ModelSpan,
     Span,
 )
-from tailcut.observe.comparison.stages import ALPHA, FEWEST_BUCKETS, Terms
+from tailcut.observe.comparison.stages import FEWEST_BUCKETS, Terms
 from tailcut.observe.outcomes import SHED_CODES
 
 _SHARE_CHANGE = 0.01
@@ -56,15 +52,16 @@ def compare_figures(before: Span, after: Span, model: str, terms: Terms) -> tupl
     """Compare the figures of a model; those that neither span has are left out."""
     spans = before.models.get(model, ModelSpan()), after.models.get(model, ModelSpan())
     minutes = before.minutes, after.minutes
-    tested = [
-        (ratio, *_compared(ratio, terms.seed))
+    weights = draw_weights(before.buckets, terms.seed)
+    return tuple(
+        _compare(ratio, weights)
         for ratio in _ratios(spans, minutes, before.buckets, terms)
         if all((below > 0).sum() >= FEWEST_BUCKETS for below in ratio.below)
         # By which factor nothing grew cannot be told: see the notes.
         and (ratio.unit == "share" or all(above.any() for above in ratio.above))
-    ]
-    ps = adjust([found.p for _, _, found in tested])
-    return tuple(_judged(*each, p) for each, p in zip(tested, ps, strict=True))
+        # Nor is there anything to say of what was 0 in both.
+        and any(above.any() for above in ratio.above)
+    )
 
 
 def _ratios(
@@ -96,27 +93,11 @@ def _is_shed(labels: Labels) -> bool:
     return labels.get("code") in SHED_CODES
 
 
-def _compared(ratio: Ratio, seed: int) -> tuple[tuple[float, float], Interval]:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        series = [above / below for above, below in zip(ratio.above, ratio.below, strict=True)]
-        blocks = choose_blocks(series[1] - series[0])
-    weights = draw_weights(series[0].size, blocks.length, seed)
-    pairs = list(zip(ratio.above, ratio.below, strict=True))
-    values = [float(above.sum() / below.sum()) for above, below in pairs]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = [(weights @ above) / (weights @ below) for above, below in pairs]
-        if ratio.unit == "share":
-            return (values[0], values[1]), interval(values[1] - values[0], drawn[1] - drawn[0], blocks)
-        found = interval(float(np.log(values[1] / values[0])), np.log(drawn[1] / drawn[0]), blocks)
-    relative = [float(np.expm1(each)) for each in found[:3]]
-    return (values[0], values[1]), Interval(relative[0], relative[1], relative[2], found.p)
-
-
-def _judged(ratio: Ratio, values: tuple[float, float], found: Interval, p: float) -> FigureChange:
-    change = Change(before=values[0], after=values[1], change=found.value, low=found.low, high=found.high, p=float(p))
+def _compare(ratio: Ratio, weights: Values) -> FigureChange:
+    change = ratio_change(ratio.above, ratio.below, weights, is_relative=ratio.unit != "share")
     verdict: Verdict = "noise"
-    if p <= ALPHA:
-        verdict = "small" if abs(found.value) < ratio.least else "grew" if found.value > 0 else "shrank"
+    if change.is_certain:
+        verdict = "small" if abs(change.change) < ratio.least else "grew" if change.change > 0 else "shrank"
     return FigureChange(name=ratio.name, unit=ratio.unit, verdict=verdict, change=change)
 
 
@@ -170,8 +151,3 @@ def _any(labels: Labels) -> bool:
 def _with(label: str, value: str, **others: str) -> Callable[[Labels], bool]:
     wanted = {label: value, **others}.items()
     return lambda labels: wanted <= labels.items()
-
-
-def nothing_to_say(figures: tuple[FigureChange, ...]) -> tuple[FigureChange, ...]:
-    """Return the figures that are 0 in both spans left out."""
-    return tuple(each for each in figures if msgspec.structs.astuple(each.change)[:2] != (0.0, 0.0))

@@ -1,4 +1,4 @@
-"""What a comparison of two spans of the history found: for people, programs and alerts."""
+"""What a comparison of two spans of the history found: for people and programs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         before, after: in the figure's own unit.
         change: relative to before; of shares the difference.
-        low, high: its 95 % interval.
-        p: how likely a change as large is by chance, adjusted for all that were tested together (Holm).
+        low, high: its 99.5 % interval; NaN, as ``change``, where one of both values is 0.
     """
 
     before: float
@@ -25,7 +24,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     change: float
     low: float
     high: float
-    p: float
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low > 0 or self.high < 0
 
 
 class StageChange(msgspec.Struct, frozen=True, kw_only=True):

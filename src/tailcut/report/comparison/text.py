@@ -25,7 +25,7 @@ def render_comparison(comparison: Comparison) -> str:
     """Lay a comparison out for a terminal, readable without colour."""
     head = [
         f"{_time(comparison.since_s)} to {_time(comparison.until_s)} UTC against {_ago(comparison.against_s)} earlier",
-        f"history {comparison.history}; 95 % intervals from blocks of {_ago(comparison.bucket_s)} buckets; "
+        f"history {comparison.history}; 99.5 % intervals from blocks of {_ago(comparison.bucket_s)} buckets; "
         f"changes under {comparison.min_change:.0%} do not count",
     ]
     parts = ["\n".join(head), *("\n".join(_model(model)) for model in comparison.models)]

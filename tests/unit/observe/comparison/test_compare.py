@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.history_kit import DAY_S, START_S, Run, drive
 
-from tailcut.observe.comparison.block_bootstrap import choose_blocks, draw_weights, interval
+from tailcut.observe.comparison.block_bootstrap import change_of, draw_weights
 from tailcut.observe.comparison.compare import bucket_of, compare
 from tailcut.observe.comparison.records import Comparison
 from tailcut.observe.comparison.stages import Terms
@@ -208,19 +208,19 @@ def test_intervals_hold_where_neighbours_resemble_one_another() -> None:
         for place in range(1, 220):
             series[place] = 0.8 * series[place - 1] + noise[place]
         series = series[20:]
-        blocks = choose_blocks(series)
-        found = interval(series.mean(), draw_weights(200, blocks.length, seed) @ series / 200, blocks)
+        drawn = draw_weights(200, seed) @ series / 200
+        found = change_of((0.0, series.mean()), (np.zeros_like(drawn), drawn), 200, is_relative=False)
         held += found.low <= 0 <= found.high
-        drawn_one_by_one += abs(series.mean()) <= 1.96 * series.std() / np.sqrt(200)
-    assert held >= 0.9 * 150
+        drawn_one_by_one += abs(series.mean()) <= 2.58 * series.std() / np.sqrt(200)
+    assert held >= 0.95 * 150
     assert drawn_one_by_one < 0.75 * 150  # what blocks are for
 
 
 def test_weights_are_blocks_that_go_around_the_end() -> None:
-    weights = draw_weights(50, 7, 1, resamples=40)
+    weights = draw_weights(50, 1, resamples=40)
     assert weights.shape == (40, 50)
     assert (weights.sum(1) == 50).all()
-    assert (draw_weights(50, 7, 1, resamples=40) == weights).all()
+    assert (draw_weights(50, 1, resamples=40) == weights).all()
     assert weights.mean(0) == pytest.approx(np.ones(50), abs=0.8)
 
 
