@@ -34,12 +34,10 @@ class Run:
         keep_s: float = 35 * DAY_S,
         size_bytes: int = 1 << 28,
         process: bool = True,
-        server: str = "",
     ):
         """Begin a run.
 
         Args:
-            server: of whose runs it is one.
             process: whether the figures of the process are kept, too; the kernel takes long to tell them.
         """
         self.wall_s = at_s
@@ -56,7 +54,6 @@ class Run:
             lambda model: self.exposition.families(model) if model is not None or process else (),
             keep_s=keep_s,
             size_bytes=size_bytes,
-            server=server,
             wall_s=lambda: self.wall_s,
             monotonic_s=lambda: self.monotonic_s,
         )

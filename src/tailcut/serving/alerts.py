@@ -15,7 +15,6 @@ from tailcut.observe.alerts.webhook import Target, Webhook, read_secret
 from tailcut.observe.drift.state import ColumnState
 from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.history import History
-from tailcut.serving.history import server_key
 from tailcut.system.machine import memory_bytes
 
 
@@ -36,22 +35,21 @@ def open_alerts(
         StartError: the webhook's secret cannot be read.
         ManifestError: it is none.
     """
-    settings, server = manifest.observe.alerts, server_key(manifest)
+    settings, port = manifest.observe.alerts, manifest.server.port
     return Alerts(
         settings,
         Probes().read,
         models,
         moved=moved,
         history=history,
-        server=server,
         state_file=None
         if history is None
-        else history.path.with_name(f"{history.path.stem}.alerts-{server.replace(':', '-')}.json"),
+        else history.path.with_name(f"{history.path.stem}.alerts-{manifest.name}-{port}.json"),
         webhook=Webhook(_target(manifest)) if settings.webhook else None,
         labels={
-            "server": manifest.observe.history.server or manifest.name,
+            "server": manifest.name,
             "host": socket.gethostname(),
-            "port": str(manifest.server.port),
+            "port": str(port),
         },
         memory_bytes=memory_bytes(),
     )

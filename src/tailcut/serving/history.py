@@ -1,4 +1,4 @@
-"""Whether a host keeps a history, where, and which rows are its own."""
+"""Whether a host keeps a history, and where."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ from pathlib import Path
 from tailcut.manifest.host import HostManifest
 
 OFF = "off"
-
-
-def server_key(manifest: HostManifest) -> str:
-    """Return what tells a host's rows from those of others in the same file, before a restart and after it."""
-    return manifest.observe.history.server or f"{manifest.name}:{manifest.server.port}"
 
 
 def history_path(manifest: HostManifest, *, by_default: bool) -> Path | None:

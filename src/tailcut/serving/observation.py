@@ -18,7 +18,7 @@ from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Source
 from tailcut.serving.alerts import check_webhook, moved_columns, open_alerts
 from tailcut.serving.deployment import Engine
-from tailcut.serving.history import history_path, server_key
+from tailcut.serving.history import history_path
 from tailcut.serving.host_state import HostState
 from tailcut.serving.live_parts import show_parts
 from tailcut.serving.tracing import HostTraces, check_export
@@ -137,7 +137,6 @@ class Observation:
                 self.exposition.families,
                 keep_s=kept.keep_s,
                 size_bytes=kept.size_bytes,
-                server=server_key(self._manifest),
             )
             self.exposition.add(self.history.samples)
         settings = self._manifest.observe.alerts

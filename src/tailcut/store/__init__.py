@@ -1,4 +1,4 @@
-"""Durable rows in an embedded SQLite file: one writer thread, any number of processes, bounded size."""
+"""Durable rows in an embedded SQLite file: one writer thread of one process, bounded size."""
 
 from tailcut.store.sqlite_file import Schema, SqliteFile
 from tailcut.store.writer import StoreWriter, WriterFigures

@@ -1,7 +1,7 @@
-"""One SQLite file of tailcut's own: opened and checked, written in transactions, read beside its writers.
+"""One SQLite file of tailcut's own: opened and checked, written in transactions by one process, read by others.
 
 Rollback journal, not WAL: SQLite before 3.51.3 has a race that can corrupt a database in WAL mode when several
-processes use it (https://www.sqlite.org/wal.html, "The WAL-reset bug"), and Python brings older ones. Writers and
+processes use it (https://www.sqlite.org/wal.html, "The WAL-reset bug"), and Python brings older ones. The writer and
 readers then wait for one another, for milliseconds where a transaction is that short. ``synchronous = NORMAL``: a
 killed process loses the transaction that it was in, and nothing else; nothing here is acknowledged to anyone.
 """
@@ -12,9 +12,8 @@ import fcntl
 import logging
 import os
 import sqlite3
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
@@ -27,9 +26,6 @@ _Found = TypeVar("_Found")
 
 _BUSY_S = 5.0
 """For which a transaction waits for those of other connections."""
-
-_KEPT_ASIDE = 3
-"""Damaged files that are kept; a disk that damages one after the other must not fill up with them."""
 
 PAGE_BYTES = 4096
 DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -45,21 +41,16 @@ class Schema(NamedTuple):
     Attributes:
         what: the file is called in messages, such as "history".
         application_id: of SQLite's header; tells the file from others.
-        statements: make version 1 of the tables.
-        upgrades: statements per version that they lead to: 2, 3, ...
+        version: of the tables.
+        statements: make the tables.
         setting: key of the manifest that names the file.
     """
 
     what: str
     application_id: int
+    version: int
     statements: Sequence[str]
-    upgrades: Mapping[int, Sequence[str]] = {}
     setting: str = ""
-
-    @property
-    def version(self) -> int:
-        """The newest."""
-        return max(self.upgrades, default=1)
 
 
 def primary_code(error: sqlite3.Error) -> int:
@@ -68,53 +59,39 @@ def primary_code(error: sqlite3.Error) -> int:
 
 
 class SqliteFile:
-    """A file that several processes may write. An object is for one thread.
+    """A file that one process writes, and any number read. An object is for one thread.
 
     Args:
         path: absolute; its folder is made.
         size_bytes: that the file does not exceed; writing then fails with ``sqlite3.SQLITE_FULL``. 0: no limit.
-        busy_s: for which a transaction waits for others.
-
-    Attributes:
-        generation: changes whenever the file is opened anew; ids that were read of an older one are of no use.
-        moved_aside: how often a damaged file was replaced by an empty one.
+        busy_s: for which a transaction waits for readers.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        schema: Schema,
-        *,
-        size_bytes: int = 0,
-        busy_s: float = _BUSY_S,
-        wall_s: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, path: Path, schema: Schema, *, size_bytes: int = 0, busy_s: float = _BUSY_S) -> None:
         self.path = path
         self.schema = schema
-        self.generation = 0
-        self.moved_aside = 0
         self._size_bytes = size_bytes
         self._busy_s = busy_s
-        self._wall_s = wall_s
         self._connection: sqlite3.Connection | None = None
-        self._inode = 0
+        self._lock = -1
 
     def write(self, work: Callable[[sqlite3.Connection], _Found]) -> _Found:
         """Run ``work`` in one transaction, which is as if it had never been where it raises.
 
-        A damaged file is moved aside, said in the log, and replaced by an empty one.
+        A file that is damaged or of another version is renamed, said in the log, and replaced by an empty one. The
+        first call takes the file; it is left with ``close``.
 
         Raises:
             sqlite3.Error: full, read-only, locked for too long.
-            StoreError: the file is of a newer version, or of another program.
-            OSError: its folder cannot be made.
+            StoreError: another process writes the file, or it is of another program.
+            OSError: its folder or its lock cannot be made.
         """
         try:
             return self._transaction(work)
         except sqlite3.DatabaseError as error:
             if primary_code(error) not in DAMAGED:
                 raise
-            self._move_aside(error)
+            self._begin_anew(f"is damaged ({error})")
             return self._transaction(work)
 
     def read(self, work: Callable[[sqlite3.Connection], _Found]) -> _Found:
@@ -123,10 +100,9 @@ class SqliteFile:
         Raises:
             StoreError: there is no file, or it cannot be read.
         """
+        what = self.schema.what
         if not self.path.is_file():
-            raise StoreError(
-                f"there is no {self.schema.what} at {self.path}", hint="name the file, or serve for a while first"
-            )
+            raise StoreError(f"there is no {what} at {self.path}", hint="name the file, or serve for a while first")
         try:
             try:
                 return self._read_in("ro", work)
@@ -136,12 +112,19 @@ class SqliteFile:
                 return self._read_in("rw", work)  # a killed writer's transaction is rolled back first
         except (sqlite3.Error, ValueError) as error:
             raise StoreError(
-                f"the {self.schema.what} at {self.path} cannot be read: {error}",
-                hint="a running server moves a damaged file aside and begins anew; else check its permissions",
+                f"the {what} at {self.path} cannot be read: {error}",
+                hint="`tailcut serve` renames a damaged file and begins a new one; else check its permissions",
             ) from error
 
     def close(self) -> None:
-        """Close the writing connection; the next transaction opens the file again."""
+        """Leave the file to another process; the next transaction takes it again."""
+        self._disconnect()
+        if self._lock >= 0:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that was forked has the descriptor, too
+            os.close(self._lock)
+            self._lock = -1
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 self._connection.close()
@@ -151,11 +134,11 @@ class SqliteFile:
         uri = f"file:{quote(str(self.path))}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, timeout=self._busy_s, isolation_level=None)
         try:
-            version = self._refuse_others(connection)
-            if version < self.schema.version:
+            version = self._version(connection)
+            if version != self.schema.version:
                 raise StoreError(
                     f"the {self.schema.what} at {self.path} has version {version}, not {self.schema.version}",
-                    hint="a server that writes it brings it up to date: start one first",
+                    hint="read it with the tailcut that wrote it; `tailcut serve` renames it and begins a new one",
                 )
             connection.execute("BEGIN")  # all of it from one state
             return work(connection)
@@ -163,35 +146,39 @@ class SqliteFile:
             connection.close()
 
     def _transaction(self, work: Callable[[sqlite3.Connection], _Found]) -> _Found:
+        if not self.path.exists():
+            self._disconnect()  # it was removed: what is written to it would be seen by no reader
         try:
-            connection = self._opened()
-            connection.execute("BEGIN IMMEDIATE")
-            found = work(connection)
-            connection.execute("COMMIT")
+            if self._connection is None:
+                self._connection = self._open()
+            self._connection.execute("BEGIN IMMEDIATE")
+            found = work(self._connection)
+            self._connection.execute("COMMIT")
         except BaseException:
             # Closing rolls back; what the disk refused is then rolled back by whoever opens the file next.
-            self.close()
+            self._disconnect()
             raise
         return found
 
-    def _opened(self) -> sqlite3.Connection:
-        if self._connection is not None and not self._is_in_place():
-            self.close()  # it was removed or replaced: what is written to it would be seen by no reader
-        if self._connection is None:
-            self._connection = self._open()
-            self.generation += 1
-        return self._connection
-
     def _open(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._take()
         connection = sqlite3.connect(self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False)
         try:
-            self._inode = _inode(self.path)
+            version = self._version(connection)
+            if version not in {0, self.schema.version}:
+                connection.close()
+                self._begin_anew(f"has version {version}; this tailcut writes {self.schema.version}")
+                return self._open()
             # Of a new file: removed rows give their pages back to the disk where they are asked to.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             connection.execute("PRAGMA synchronous = NORMAL")
-            self._migrate(connection)
+            if not version:
+                ids = (("application_id", self.schema.application_id), ("user_version", self.schema.version))
+                connection.execute("BEGIN IMMEDIATE")
+                for statement in (*self.schema.statements, *(f"PRAGMA {name} = {value}" for name, value in ids)):
+                    connection.execute(statement)
+                connection.execute("COMMIT")
             if self._size_bytes:
                 connection.execute(f"PRAGMA max_page_count = {max(self._size_bytes // PAGE_BYTES, 1)}")
         except BaseException:
@@ -199,85 +186,43 @@ class SqliteFile:
             raise
         return connection
 
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        """Make the tables where there are none, and those of an older version into today's."""
-        connection.execute("BEGIN IMMEDIATE")
-        version = self._refuse_others(connection)
-        if version < self.schema.version:
-            steps = [*self.schema.statements] if version == 0 else []
-            for number in range(max(version, 1) + 1, self.schema.version + 1):
-                steps += self.schema.upgrades[number]
-            for statement in (*steps, f"PRAGMA application_id = {self.schema.application_id}"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {self.schema.version}")
-        connection.execute("COMMIT")
+    def _take(self) -> None:
+        """Lock the file against other writers; a lock beside it, which the kernel frees however its holder ends."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self._lock >= 0:
+            return
+        handle = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException as error:
+            os.close(handle)
+            if not isinstance(error, BlockingIOError):
+                raise
+            setting = f" with {self.schema.setting}" if self.schema.setting else ""
+            raise StoreError(
+                "another server that runs writes it", hint=f"name a file for each server{setting}"
+            ) from None
+        self._lock = handle
 
-    def _refuse_others(self, connection: sqlite3.Connection) -> int:
+    def _version(self, connection: sqlite3.Connection) -> int:
         """Return the version of the tables, 0 where there are none.
 
         Raises:
-            StoreError: it is another program's, or of a newer version of tailcut.
+            StoreError: it is another program's.
         """
-        application_id, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _IDS)
+        found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
         tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-        what = self.schema.what
-        if application_id != self.schema.application_id and tables:
-            raise StoreError(f"{self.path} is no {what} of tailcut but another database", hint="name another file")
-        if version > self.schema.version:
+        if found[0] != self.schema.application_id and tables:
             raise StoreError(
-                f"the {what} at {self.path} has version {version}; this tailcut reads up to {self.schema.version}",
-                hint="use the tailcut that wrote it, or name another file",
+                f"{self.path} is no {self.schema.what} of tailcut but another database", hint="name another file"
             )
-        return int(version)
+        return int(found[1]) if tables else 0
 
-    def _is_in_place(self) -> bool:
-        try:
-            return _inode(self.path) == self._inode
-        except OSError:
-            return False
-
-    def _move_aside(self, error: sqlite3.Error) -> None:
-        """Rename a damaged file, with its journal, unless another process has done so already."""
-        self.close()
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._wall_s()))
-        with _folder_locked(self.path.parent):
-            if not self._is_in_place():
-                return
-            target = self.path.with_name(f"{self.path.name}.damaged-{stamp}")
-            self.path.replace(target)
-            with suppress(OSError):
-                self._journal(self.path).replace(self._journal(target))
-            old = sorted(self.path.parent.glob(f"{self.path.name}.damaged-*Z"))[:-_KEPT_ASIDE]
-            for each in old:
-                each.unlink(missing_ok=True)
-                self._journal(each).unlink(missing_ok=True)
-        self.moved_aside += 1
-        log.error(
-            "the %s at %s is damaged (%s); it was moved to %s, and an empty one begins",
-            self.schema.what,
-            self.path,
-            error,
-            target.name,
-        )
-
-    @staticmethod
-    def _journal(path: Path) -> Path:
-        return path.with_name(f"{path.name}-journal")
-
-
-_IDS = ("application_id", "user_version")
-
-
-def _inode(path: Path) -> int:
-    return os.stat(path).st_ino
-
-
-@contextmanager
-def _folder_locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time rename files of a folder."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+    def _begin_anew(self, why: str) -> None:
+        """Rename a file that cannot be gone on with; one that was renamed before is replaced."""
+        self._disconnect()
+        old = self.path.with_name(f"{self.path.name}.old")
+        self.path.replace(old)
+        self.path.with_name(f"{self.path.name}-journal").unlink(missing_ok=True)  # it would be played into the new one
+        what = self.schema.what
+        log.warning("the %s at %s %s; it was renamed to %s, and an empty one begins", what, self.path, why, old.name)

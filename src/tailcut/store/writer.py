@@ -18,8 +18,6 @@ Work = Callable[[sqlite3.Connection], int]
 """Writes in the transaction that is open; returns how many rows it left out."""
 
 _MOST_PENDING = 50_000
-_PATIENCE = 3
-"""Attempts that find the file locked before that is logged: another process may just be writing."""
 
 
 class WriterFigures(NamedTuple):
@@ -27,7 +25,6 @@ class WriterFigures(NamedTuple):
 
     Attributes:
         pending: that wait, because the last attempt failed.
-        moved_aside: damaged files that were replaced by empty ones.
         size_bytes: of the file after the last attempt that did not fail.
         failure: of the last attempt; empty where it did not fail.
     """
@@ -35,7 +32,6 @@ class WriterFigures(NamedTuple):
     written: int = 0
     dropped: int = 0
     pending: int = 0
-    moved_aside: int = 0
     size_bytes: int = 0
     failure: str = ""
 
@@ -44,12 +40,12 @@ class StoreWriter:
     """Writes what it is given in one thread, in order; what the disk refuses is tried again with the next.
 
     Args:
-        make_file: opens the store, in the thread.
+        file: for this thread alone, from the first ``submit`` on.
         most_pending: rows that wait at most; of more, the oldest are dropped.
     """
 
-    def __init__(self, make_file: Callable[[], SqliteFile], *, most_pending: int = _MOST_PENDING) -> None:
-        self._make_file = make_file
+    def __init__(self, file: SqliteFile, *, most_pending: int = _MOST_PENDING) -> None:
+        self._file = file
         self._most_pending = most_pending
         self._changed = Condition()
         self._pending: deque[tuple[Work, int]] = deque()
@@ -58,9 +54,7 @@ class StoreWriter:
         self._writing = False
         self._closing = False
         self._figures = WriterFigures()
-        self._failures = 0
         self._thread: Thread | None = None
-        self._file: SqliteFile | None = None
 
     @property
     def figures(self) -> WriterFigures:
@@ -95,9 +89,9 @@ class StoreWriter:
             lost = self._pending_rows
             while self._pending:
                 self._count(dropped=self._popped())
-        if lost and self._file is not None:
-            file = self._file
-            log.warning("the %s at %s: %d rows were not written before the stop", file.schema.what, file.path, lost)
+        if lost:
+            what, path = self._file.schema.what, self._file.path
+            log.warning("the %s at %s: %d rows were not written before the stop", what, path, lost)
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until what was submitted has been tried; whether it has within ``timeout_s``. For tests."""
@@ -105,38 +99,37 @@ class StoreWriter:
             return self._changed.wait_for(lambda: not (self._fresh or self._writing), timeout_s)
 
     def _run(self) -> None:
-        file = self._file = self._make_file()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._fresh)
                 pending, closing = list(self._pending), self._closing
                 self._fresh, self._writing = False, True
             if pending:
-                self._write(file, pending)
+                self._write(pending)
             with self._changed:
                 self._writing = False
                 self._changed.notify_all()
             if closing:
                 break
-        file.close()
+        self._file.close()
 
-    def _write(self, file: SqliteFile, pending: list[tuple[Work, int]]) -> None:
+    def _write(self, pending: list[tuple[Work, int]]) -> None:
         """Write in one transaction; where a piece of work itself is wrong, it is dropped and the others are written."""
 
         def work(connection: sqlite3.Connection) -> int:
             return sum(each(connection) for each, _ in pending)
 
         try:
-            left_out = file.write(work)
-            size_bytes = file.path.stat().st_size
+            left_out = self._file.write(work)
+            size_bytes = self._file.path.stat().st_size
         except Exception as error:  # a thread that ended would write nothing any more
             if _may_pass(error):
-                self._failed(file, error)
+                self._failed(error)
             elif len(pending) > 1:
                 for each in pending:
-                    self._write(file, [each])
+                    self._write([each])
             else:
-                self._drop(file, pending[0], error)
+                self._drop(pending[0], error)
             return
         with self._changed:
             rows = 0
@@ -144,33 +137,23 @@ class StoreWriter:
                 if self._pending and self._pending[0] is each:  # else it counts as dropped by now
                     rows += self._popped()
             if self._figures.failure:
-                log.info("the %s at %s is written again", file.schema.what, file.path)
-            self._failures = 0
-            self._figures = self._figures._replace(failure="", moved_aside=file.moved_aside, size_bytes=size_bytes)
+                log.info("the %s at %s is written again", self._file.schema.what, self._file.path)
+            self._figures = self._figures._replace(failure="", size_bytes=size_bytes)
             self._count(written=max(rows - left_out, 0), dropped=left_out)
 
-    def _failed(self, file: SqliteFile, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         said = error.message if isinstance(error, StoreError) else str(error)
-        is_locked = isinstance(error, sqlite3.Error) and primary_code(error) == sqlite3.SQLITE_BUSY
         with self._changed:
-            self._failures += 1
-            if is_locked and self._failures < _PATIENCE:
-                return
             before, self._figures = self._figures.failure, self._figures._replace(failure=said)
         if said != before:
-            setting = file.schema.setting
-            hint = f"; free space, or set {setting} to a path that can be written" if setting else ""
-            log.warning(
-                "the %s at %s cannot be written: %s; up to %d rows wait in memory, then the oldest are dropped%s",
-                file.schema.what,
-                file.path,
-                said,
-                self._most_pending,
-                hint,
-            )
+            schema, path, rows = self._file.schema, self._file.path, self._most_pending
+            hint = f"; free space, or set {schema.setting} to a path that can be written" if schema.setting else ""
+            hint = f"; {error.hint}" if isinstance(error, StoreError) and error.hint else hint
+            text = "the %s at %s cannot be written: %s; up to %d rows wait in memory, then the oldest are dropped%s"
+            log.warning(text, schema.what, path, said, rows, hint)
 
-    def _drop(self, file: SqliteFile, wrong: tuple[Work, int], error: Exception) -> None:
-        log.error("rows of the %s cannot be written and are dropped", file.schema.what, exc_info=error)
+    def _drop(self, wrong: tuple[Work, int], error: Exception) -> None:
+        log.error("rows of the %s cannot be written and are dropped", self._file.schema.what, exc_info=error)
         with self._changed:
             if self._pending and self._pending[0] is wrong:
                 self._count(dropped=self._popped())

@@ -25,11 +25,9 @@ MAY_READ = {
     "features/key_forms.py": "no clock: keys that are dates are read from text",
     "features/sources/postgres_types.py": "no clock: columns that are dates have these types",
     "observe/alerts/evaluator.py": "which minutes of the history to look at, and since when an alarm stands",
-    "observe/alerts/messages.py": "no clock: times are written for people",
-    "observe/alerts/rules.py": "no clock: times are written for people",
     "observe/alerts/webhook.py": "the signed time of a message",
     "observe/drift_sink.py": "since when a column has been different",
-    "observe/history/recorder.py": "the minute that rows belong to, and the name of a run",
+    "observe/history/recorder.py": "the minute that rows belong to",
     "pipeline/shared_cache.py": "the age of what other servers wrote to Redis",
     "observe/request_log/files.py": "no clock: the name of a file; its time comes in",
     "observe/request_log/record.py": "no clock: times are written for people",
@@ -40,7 +38,6 @@ MAY_READ = {
     "serving/live_parts.py": "which kept requests are of the last minutes",
     "protocol/access_log.py": "the time of a line",
     "serving/statistics.py": "when the last request was, as Triton shows it",
-    "store/sqlite_file.py": "the name of a damaged file",
     "transport/http1/site.py": "the Date of a reply",
 }
 JUMP_S = 86_400 * 365

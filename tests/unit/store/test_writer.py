@@ -20,7 +20,7 @@ def adding(text: str) -> Callable[[sqlite3.Connection], int]:
 
 def test_rows_are_written_by_a_thread_and_none_is_lost_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
-    writer = StoreWriter(lambda: SqliteFile(path, SCHEMA))
+    writer = StoreWriter(SqliteFile(path, SCHEMA))
     for number in range(500):
         writer.submit(adding(str(number)), 1)
     writer.close(30.0)
@@ -35,7 +35,7 @@ def test_what_cannot_be_written_waits_and_is_written_later(tmp_path: Path, caplo
     caplog.set_level("INFO")
     folder = tmp_path / "state"
     folder.write_text("a file where the folder should be")
-    writer = StoreWriter(lambda: SqliteFile(folder / "history.sqlite", SCHEMA), most_pending=3)
+    writer = StoreWriter(SqliteFile(folder / "history.sqlite", SCHEMA), most_pending=3)
     for number in range(5):
         writer.submit(adding(str(number)), 1)
         assert writer.wait_idle(10.0)
@@ -54,7 +54,7 @@ def test_what_cannot_be_written_waits_and_is_written_later(tmp_path: Path, caplo
 def test_rows_that_are_lost_at_the_stop_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "state"
     folder.write_text("a file where the folder should be")
-    writer = StoreWriter(lambda: SqliteFile(folder / "history.sqlite", SCHEMA))
+    writer = StoreWriter(SqliteFile(folder / "history.sqlite", SCHEMA))
     writer.submit(adding("one"), 7)
     writer.close(10.0)
     assert f"{folder / 'history.sqlite'}: 7 rows were not written before the stop" in caplog.text
@@ -62,18 +62,15 @@ def test_rows_that_are_lost_at_the_stop_are_told(tmp_path: Path, caplog: pytest.
 
 def test_a_file_that_is_locked_for_long_makes_nobody_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "history.sqlite"
-    writer = StoreWriter(lambda: SqliteFile(path, SCHEMA, busy_s=0.01))
+    writer = StoreWriter(SqliteFile(path, SCHEMA, busy_s=0.01))
     writer.submit(adding("one"), 1)
     assert writer.wait_idle(10.0)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    for _ in range(2):
+    for _ in range(3):
         writer.submit(adding("more"), 1)
         assert writer.wait_idle(10.0)
-    assert writer.figures[:3] == (1, 0, 2)
-    assert not caplog.text  # another process may just be writing
-    writer.submit(adding("more"), 1)
-    assert writer.wait_idle(10.0)
+    assert writer.figures[:3] == (1, 0, 3)
     assert "database is locked" in caplog.text
     holder.execute("COMMIT")
     holder.close()
@@ -85,7 +82,7 @@ def test_rows_that_are_wrong_keep_no_others_from_being_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "history.sqlite"
-    writer = StoreWriter(lambda: SqliteFile(path, SCHEMA))
+    writer = StoreWriter(SqliteFile(path, SCHEMA))
     for text in ("one", "\udcff", "two"):  # a lone surrogate is no text for SQLite
         writer.submit(adding(text), 1)
     writer.close(10.0)

@@ -63,7 +63,7 @@ def server_problems(deployment: Deployment) -> Iterator[ManifestError]:
 
 def _history_problems(history: History) -> Iterator[ManifestError]:
     if history.path not in {"", "off"} and not history.path.endswith(".sqlite"):
-        # A damaged history is moved aside: no other file may be taken for one.
+        # A damaged history is renamed: no other file may be taken for one.
         yield ManifestError(
             f'observe.history.path is "{history.path}", which does not end in .sqlite',
             hint='name a file such as "history.sqlite", or write "off"',

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from tailcut.common.units import Duration, Share, Size
-from tailcut.manifest.section import NAME_PATTERN, Section
+from tailcut.manifest.section import Section
 
 AlertName = Literal[
     "p95_growth",
@@ -33,7 +33,8 @@ class History(Section, frozen=True, kw_only=True):
     path: Annotated[
         str,
         Meta(
-            description="SQLite file, relative to the manifest, that ends in .sqlite, on a local disk; empty: "
+            description="SQLite file, relative to the manifest, that ends in .sqlite, on a local disk, for this server "
+            "alone; empty: "
             ".tailcut/history.sqlite with `tailcut serve`, none where tailcut is mounted or called in the process; "
             "off: none",
             examples=["/var/lib/tailcut/history.sqlite"],
@@ -46,19 +47,9 @@ class History(Section, frozen=True, kw_only=True):
         Size,
         Meta(
             description="maximum size of the file; the oldest rows are removed before it is reached. A model under "
-            "steady traffic takes some 4 MiB a day; comparing with last week needs 8 days of all models"
+            "steady traffic takes some 8 MiB a day; comparing with last week needs 8 days of all models"
         ),
     ] = field(default=Size(1 << 30), name="size")
-    server: Annotated[
-        str,
-        Meta(
-            description="name that tells this server's rows and alarms from those of others that write the same file, "
-            "the same after a restart; empty: the name of the model or host, and server.port",
-            pattern=f"{NAME_PATTERN}|^\\Z",
-            max_length=100,
-            examples=["risk-eu-1"],
-        ),
-    ] = ""
 
 
 class Alerts(Section, frozen=True, kw_only=True):

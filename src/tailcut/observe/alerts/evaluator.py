@@ -93,7 +93,6 @@ class Alerts:
         models: names of the models that are served, or about to be; called on the event loop.
         moved: what the drift detectors say; called in the thread.
         history: of the time before the start, and of last week; None: not kept.
-        server: whose rows of the history are counted; None: of all servers that write it.
         state_file: where alarms that fire are kept over restarts; None: nowhere.
         webhook: None: alarms are logged and shown only.
         labels: of the server, in messages of the webhook.
@@ -108,7 +107,6 @@ class Alerts:
         *,
         moved: Callable[[], Sequence[MovedColumns]] = tuple,
         history: History | None = None,
-        server: str | None = None,
         state_file: Path | None = None,
         webhook: Webhook | None = None,
         labels: Mapping[str, str] | None = None,
@@ -117,7 +115,7 @@ class Alerts:
     ) -> None:
         self._settings = settings
         self._probe, self._names, self._moved = probe, models, moved
-        self._history, self._server = history, server
+        self._history = history
         self._state_file, self._webhook = state_file, webhook
         self._labels = labels or {}
         self._wall_s = wall_s
@@ -203,7 +201,7 @@ class Alerts:
         with suppress(StoreError):  # there is none yet, or it cannot be read: it begins now
             for name in _WANTED:
                 since_s = now_s - 60 * _LONG.get(name, _SHORT_MINUTES) // _STEP_S * _STEP_S
-                for row in self._history.counts(since_s, now_s, name=name, server=self._server, bucket_s=_STEP_S):
+                for row in self._history.counts(since_s, now_s, name=name, bucket_s=_STEP_S):
                     self._models.setdefault(row.model)
                     key = Key.of(row.model, row.name, row.labels)
                     self._counts.add(key, row.value, max(int(now_s - row.start_s) // 60 - 1, 0))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from tailcut.observe.history.blobs import add_up
-from tailcut.observe.history.rows import BY, MINUTE_S, CountRow, Kind, LatencyRow
+from tailcut.observe.history.rows import MINUTE_S, CountRow, Kind, LatencyRow
 from tailcut.observe.history.tables import SCHEMA
 from tailcut.store import SqliteFile, WriterFigures
 
@@ -32,7 +32,6 @@ class Description(NamedTuple):
     size_bytes: int
     oldest_s: int | None
     newest_s: int | None
-    instances: int
     writer: WriterFigures
 
 
@@ -40,7 +39,7 @@ class History:
     """The rows of a history's file; any thread may ask, and none that serves should: it reads a disk.
 
     Args:
-        path: of the file, which servers may be writing.
+        path: of the file, which a server may be writing.
         figures: of this process's writer.
     """
 
@@ -57,7 +56,6 @@ class History:
         model: str | None = None,
         stage: str | None = None,
         variant: str | None = None,
-        server: str | None = None,
         bucket_s: int = MINUTE_S,
     ) -> list[LatencyRow]:
         """Return latencies by bucket, model, variant and stage, in this order; those with requests only.
@@ -65,14 +63,13 @@ class History:
         Args:
             since_s, until_s: of minutes that begin in it, the end excluded; Unix seconds, rounded down to a minute.
             model, stage, variant: None for all of them.
-            server: which of the servers that share the file; None for all of them. See ``HistoryRecorder``.
             bucket_s: seconds that are added up, whole minutes; the first bucket begins at ``since_s``.
 
         Raises:
             StoreError: there is no file, or it cannot be read.
         """
         span = _Span.of(since_s, until_s, bucket_s)
-        wanted = {"kind": "latency", "model": model, "name": stage, "labels": variant, _SERVER: server}
+        wanted = {"kind": "latency", "model": model, "name": stage, "labels": variant}
 
         def work(connection: sqlite3.Connection) -> list[LatencyRow]:
             return list(_latencies(connection, span, wanted))
@@ -86,13 +83,12 @@ class History:
         *,
         model: str | None = None,
         name: str | None = None,
-        server: str | None = None,
         bucket_s: int = MINUTE_S,
     ) -> list[CountRow]:
-        """Return growth of counters and means of gauges by bucket, model, name, labels and (gauges) instance.
+        """Return growth of counters and means of gauges by bucket, model, name and labels.
 
         Args:
-            since_s, until_s, bucket_s, server: see ``latency``.
+            since_s, until_s, bucket_s: see ``latency``.
             model: None for all, "" for the process.
             name: as on /metrics; None for all.
 
@@ -102,7 +98,7 @@ class History:
         span = _Span.of(since_s, until_s, bucket_s)
 
         def work(connection: sqlite3.Connection) -> list[CountRow]:
-            return _counts(connection, span, {"model": model, "name": name, _SERVER: server})
+            return _counts(connection, span, {"model": model, "name": name})
 
         return self._file.read(work)
 
@@ -139,7 +135,7 @@ class History:
             StoreError: there is no file, or it cannot be read.
         """
 
-        def work(connection: sqlite3.Connection) -> tuple[int | None, int | None, int]:
+        def work(connection: sqlite3.Connection) -> tuple[int | None, int | None]:
             # One table and one end at a time: SQLite then looks the row up, and reads no other.
             oldest, newest = (
                 [
@@ -150,16 +146,14 @@ class History:
                 ]
                 for which in ("min", "max")
             )
-            instances = connection.execute("SELECT count(*) FROM instance").fetchone()[0]
-            return min(oldest, default=None), max(newest, default=None), instances
+            return min(oldest, default=None), max(newest, default=None)
 
-        oldest, newest, instances = self._file.read(work)
+        oldest, newest = self._file.read(work)
         return Description(
             self.path,
             self.path.stat().st_size,
             None if oldest is None else oldest * MINUTE_S,
             None if newest is None else newest * MINUTE_S,
-            instances,
             self._figures(),
         )
 
@@ -182,16 +176,13 @@ class _Span(NamedTuple):
         return (self.first + number * self.bucket) * MINUTE_S
 
 
-_SERVER = "server"
 _Wanted = dict[str, str | None]
 
 
 def _which(span: _Span, wanted: _Wanted) -> tuple[str, list[Any]]:
-    """Return the condition on minutes, series and server, with its parameters."""
+    """Return the condition on minutes and series, with its parameters."""
     named = {column: value for column, value in wanted.items() if value is not None}
-    server = f"substr(instance.name, instr(instance.name, '{BY}') + 1) = ?"
-    terms = [server if column == _SERVER else f"series.{column} = ?" for column in named]
-    terms = ["minute >= ?", "minute < ?", *terms]
+    terms = ["minute >= ?", "minute < ?", *(f"series.{column} = ?" for column in named)]
     return " AND ".join(terms), [span.first, span.until, *named.values()]
 
 
@@ -199,8 +190,7 @@ def _latencies(connection: sqlite3.Connection, span: _Span, wanted: _Wanted) -> 
     condition, parameters = _which(span, wanted)
     cursor = connection.execute(
         "SELECT (minute - ?) / ?, series.model, series.labels, series.name, count, total_ns, histogram "
-        "FROM latency JOIN series ON series.id = latency.series JOIN instance ON instance.id = latency.instance "
-        f"WHERE {condition}",
+        f"FROM latency JOIN series ON series.id = latency.series WHERE {condition}",
         [span.first, span.bucket, *parameters],
     )
     groups: dict[tuple[int, str, str, str], int] = {}
@@ -226,18 +216,14 @@ def _latencies(connection: sqlite3.Connection, span: _Span, wanted: _Wanted) -> 
 
 def _counts(connection: sqlite3.Connection, span: _Span, wanted: _Wanted) -> list[CountRow]:
     condition, parameters = _which(span, wanted)
-    name = "CASE series.kind WHEN 'gauge' THEN instance.name ELSE '' END"
     cursor = connection.execute(
-        f"SELECT (minute - ?) / ? AS bucket, series.model, series.name, series.labels, {name} AS run, series.kind, "
+        "SELECT (minute - ?) / ? AS bucket, series.model, series.name, series.labels, series.kind, "
         "CASE series.kind WHEN 'gauge' THEN avg(value) ELSE sum(value) END FROM number "
-        "JOIN series ON series.id = number.series JOIN instance ON instance.id = number.instance "
-        f"WHERE {condition} GROUP BY bucket, number.series, run "
-        "ORDER BY bucket, series.model, series.name, series.labels, run",
+        f"JOIN series ON series.id = number.series WHERE {condition} GROUP BY bucket, number.series "
+        "ORDER BY bucket, series.model, series.name, series.labels",
         [span.first, span.bucket, *parameters],
     )
     return [
-        CountRow(
-            span.start_s(bucket), model, name, json.loads(labels or "{}"), cast("Kind", kind), float(value), instance
-        )
-        for bucket, model, name, labels, instance, kind, value in cursor
+        CountRow(span.start_s(bucket), model, name, json.loads(labels or "{}"), cast("Kind", kind), float(value))
+        for bucket, model, name, labels, kind, value in cursor
     ]

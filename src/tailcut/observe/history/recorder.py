@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from secrets import token_hex
 from typing import Protocol
 
 from prometheus_client import Metric as Family
 
 from tailcut.observe.exposition import ModelSeries
 from tailcut.observe.history.history import History
-from tailcut.observe.history.rows import BY, MINUTE_S
+from tailcut.observe.history.rows import MINUTE_S
 from tailcut.observe.history.snapshots import Differences
 from tailcut.observe.history.tables import SCHEMA, Snapshot, Tables
 from tailcut.observe.sample import Sample, counter, gauge
@@ -72,7 +70,6 @@ class HistoryRecorder:
         families: the rest of it; see ``Exposition.families``.
         keep_s: for which rows are kept.
         size_bytes: that the file does not exceed; the oldest rows give way.
-        server: stays the same over restarts, and tells servers that share a file apart; see ``History.counts``.
 
     Attributes:
         history: reads what was written; None without a file.
@@ -87,7 +84,6 @@ class HistoryRecorder:
         *,
         keep_s: float,
         size_bytes: int,
-        server: str = "",
         wall_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -96,15 +92,12 @@ class HistoryRecorder:
         self._wall_s = wall_s
         self._monotonic_s = monotonic_s
         self._differences = Differences()
-        instance = f"{int(wall_s())}-{os.getpid()}-{token_hex(4)}{BY}{server}"
-        self._tables = Tables(instance, int(wall_s()), size_bytes, keep_s)
+        self._tables = Tables(size_bytes, keep_s)
         self._keep_minutes = int(keep_s // MINUTE_S)
-        self._file: SqliteFile | None = None
         self._writer: StoreWriter | None = None
         self.history: History | None = None
         if path is not None:
-            self._file = file = SqliteFile(path, SCHEMA, size_bytes=size_bytes, wall_s=wall_s)
-            self._writer = writer = StoreWriter(lambda: file)
+            self._writer = writer = StoreWriter(SqliteFile(path, SCHEMA, size_bytes=size_bytes))
             self.history = History(path, lambda: writer.figures)
         self._last_s = monotonic_s()
         self._last_wall_s = wall_s()
@@ -172,9 +165,8 @@ class HistoryRecorder:
                 )
 
     def _write(self, snapshot: Snapshot) -> None:
-        writer, file = self._writer, self._file
-        if writer is not None and file is not None:
-            writer.submit(lambda connection: self._tables.write(connection, snapshot, file.generation), snapshot.rows)
+        if self._writer is not None:
+            self._writer.submit(lambda connection: self._tables.write(connection, snapshot), snapshot.rows)
         for listener in self.listeners:
             listener.receive(snapshot)
 

@@ -11,9 +11,6 @@ Kind = Literal["counter", "gauge"]
 
 MINUTE_S = 60
 
-BY = "@"
-"""In the name of an instance: between the run, which has none, and the server that it is one of."""
-
 
 class LatencyRow(NamedTuple):
     """Latencies of one model, variant and stage in one bucket of time.
@@ -47,8 +44,7 @@ class CountRow(NamedTuple):
         model: empty for the process.
         name: as on /metrics, such as "tailcut_requests_total"; of a histogram its "_sum" and "_count".
         labels: as on /metrics, without the model.
-        value: a counter's growth, over all processes; a gauge's mean, of one process.
-        instance: which run of a server a gauge is of; empty for counters.
+        value: a counter's growth; a gauge's mean.
     """
 
     start_s: int
@@ -57,4 +53,3 @@ class CountRow(NamedTuple):
     labels: Mapping[str, str]
     kind: Kind
     value: float
-    instance: str

@@ -173,7 +173,7 @@ def test_a_restart_sends_no_alarm_again_and_goes_on_with_the_counts(tmp_path: Pa
         minute(alerts, clock, 100, 0)
     alerts.close(1.0)
     rows = [
-        CountRow(int(NOW_S) + 60 * n, "m", metric.series[0], P95, "counter", value, "")
+        CountRow(int(NOW_S) + 60 * n, "m", metric.series[0], P95, "counter", value)
         for n in range(3)
         for metric, value in ((SLO_REQUESTS, 100.0), (SLO_GOOD, 0.0))
     ]
@@ -234,7 +234,7 @@ def slow_week(clock: Clock, factor: float, week_s: int = WEEK_S) -> Past:
             for group, seconds in (("weather", 1.6 * times), ("routes", 0.4)):
                 labels = {"group": group, "entity_type": "origin"}
                 name = FEATURE_SOURCE_SECONDS.series[0]
-                counts.append(CountRow(start_s, "m", name, labels, "counter", seconds, ""))
+                counts.append(CountRow(start_s, "m", name, labels, "counter", seconds))
     return Past(latency, counts)
 
 
