@@ -12,7 +12,7 @@ from tests.observe_kit import Ended, batch
 from tailcut.common.histogram import Histogram
 from tailcut.common.timings import STAGE_NAMES, Timings
 from tailcut.observe.exposition import Exposition, ModelSeries
-from tailcut.observe.history.recorder import PENDING, HistoryRecorder
+from tailcut.observe.history.recorder import DROPPED, PENDING, HistoryRecorder
 from tailcut.observe.recorder import Recorder
 from tailcut.observe.sample import Sample
 
@@ -82,6 +82,11 @@ class Run:
         while self._pending() > _MOST_PENDING:
             assert time.monotonic() < until_s, "the disk is too slow for this test"
             time.sleep(0.01)
+
+    @property
+    def dropped(self) -> float:
+        """Rows that are missing in the history."""
+        return next(each.value for each in self.writing.samples() if each.name == DROPPED.name)
 
     def _pending(self) -> float:
         return next((each.value for each in self.writing.samples() if each.name == PENDING.name), 0.0)

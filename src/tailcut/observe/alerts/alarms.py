@@ -18,8 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from tailcut.observe.alerts.findings import Finding
-from tailcut.observe.alerts.rules import Severity
+from tailcut.observe.alerts.rules import Finding, Severity
 
 PENDING = 2
 QUIET = 10

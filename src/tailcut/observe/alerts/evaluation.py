@@ -8,10 +8,9 @@ from math import sqrt
 from typing import NamedTuple
 
 from tailcut.manifest.schema.observe import Alerts as Settings
-from tailcut.observe.alerts.findings import Finding, Level
 from tailcut.observe.alerts.likely_stage import failures, likely_stage
 from tailcut.observe.alerts.minute_counts import Key, MinuteCounts
-from tailcut.observe.alerts.rules import RULES, BurnWindow, Rule, Selection, Share, windows_for
+from tailcut.observe.alerts.rules import RULES, BurnWindow, Finding, Level, Rule, Selection, Share, windows_for
 from tailcut.observe.latency_figures import SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.outcomes import SHED_CODES
 

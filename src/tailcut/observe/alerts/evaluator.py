@@ -19,7 +19,6 @@ from tailcut.errors import StoreError, TailcutError
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.alarms import Alarm, Alarms
 from tailcut.observe.alerts.evaluation import MovedColumns, find_burn_rates, find_moved, find_shares
-from tailcut.observe.alerts.findings import Finding
 from tailcut.observe.alerts.latency_growth import WEEK_S, find_growth, read_hour
 from tailcut.observe.alerts.likely_stage import ANSWERED, STAGE_NS
 from tailcut.observe.alerts.memory_growth import MemoryGrowth
@@ -38,6 +37,7 @@ from tailcut.observe.alerts.rules import (
     PROCESS_BYTES,
     RULE,
     RULES,
+    Finding,
 )
 from tailcut.observe.alerts.webhook import Message, Webhook
 from tailcut.observe.exposition import REQUESTS
@@ -76,13 +76,11 @@ class AlertsState(NamedTuple):
 
     Attributes:
         active: alarms that fire, the oldest first.
-        failure: of the last evaluation; empty where it did not fail.
     """
 
     active: tuple[Alarm, ...] = ()
     evaluations: int = 0
     failures: int = 0
-    failure: str = ""
 
 
 class Alerts:
@@ -217,7 +215,7 @@ class Alerts:
             self._tell(alarm, now_s)
         active = tuple(self._alarms.active)
         self._keep(active)
-        self._state = self._state._replace(active=active, evaluations=self._state.evaluations + 1, failure="")
+        self._state = self._state._replace(active=active, evaluations=self._state.evaluations + 1)
         return changed
 
     def _run(self) -> None:
@@ -235,8 +233,7 @@ class Alerts:
         try:
             work()
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            self._state = self._state._replace(failures=self._state.failures + 1, failure=said)
+            self._state = self._state._replace(failures=self._state.failures + 1)
             if self._new_errors.has(error):
                 log.error("the alerts could not be evaluated; it is tried every minute", exc_info=error)
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tailcut.observe.alerts.findings import Finding, Level
 from tailcut.observe.alerts.likely_stage import most_grown
+from tailcut.observe.alerts.rules import Finding, Level
 from tailcut.observe.fine_histogram import PLACES, RATIO, Counts, percentile_ns
 from tailcut.observe.history import History
 from tailcut.observe.latency_figures import REQUEST

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tailcut.observe.alerts.findings import Finding, Level
+from tailcut.observe.alerts.rules import Finding, Level
 
 _MIB = 1024.0**2
 _LEAST_BYTES = 32 * _MIB

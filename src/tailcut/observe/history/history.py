@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -13,7 +13,7 @@ import numpy as np
 from tailcut.observe.history.blobs import add_up
 from tailcut.observe.history.rows import MINUTE_S, CountRow, Kind, LatencyRow
 from tailcut.observe.history.tables import SCHEMA
-from tailcut.store import SqliteFile, WriterFigures
+from tailcut.store import SqliteFile
 
 _AT_ONCE = 20_000
 """Rows whose histograms are decoded together."""
@@ -25,14 +25,12 @@ class Description(NamedTuple):
     Attributes:
         size_bytes: of the file.
         oldest_s, newest_s: when the first and the last minute begin, in Unix seconds; None where there are none.
-        writer: what this process has written; zeros where it only reads.
     """
 
     path: Path
     size_bytes: int
     oldest_s: int | None
     newest_s: int | None
-    writer: WriterFigures
 
 
 class History:
@@ -40,13 +38,11 @@ class History:
 
     Args:
         path: of the file, which a server may be writing.
-        figures: of this process's writer.
     """
 
-    def __init__(self, path: Path, figures: Callable[[], WriterFigures] = WriterFigures) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self._file = SqliteFile(path, SCHEMA)
-        self._figures = figures
 
     def latency(
         self,
@@ -154,7 +150,6 @@ class History:
             self.path.stat().st_size,
             None if oldest is None else oldest * MINUTE_S,
             None if newest is None else newest * MINUTE_S,
-            self._figures(),
         )
 
 

@@ -97,8 +97,8 @@ class HistoryRecorder:
         self._writer: StoreWriter | None = None
         self.history: History | None = None
         if path is not None:
-            self._writer = writer = StoreWriter(SqliteFile(path, SCHEMA, size_bytes=size_bytes))
-            self.history = History(path, lambda: writer.figures)
+            self._writer = StoreWriter(SqliteFile(path, SCHEMA, size_bytes=size_bytes))
+            self.history = History(path)
         self._last_s = monotonic_s()
         self._last_wall_s = wall_s()
         self._trusted_s = self._last_s + _TRUSTED_AT_START_S

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.observe.alerts.alarms import QUIET, Alarm, Alarms
-from tailcut.observe.alerts.findings import Finding
-from tailcut.observe.alerts.rules import Severity
+from tailcut.observe.alerts.rules import Finding, Severity
 
 
 def finding(alert: str = "errors", level: str = "bad", **changes: Any) -> Finding:

@@ -10,11 +10,10 @@ from tests.alerts_kit import P95, Traffic, bad, histogram
 
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.evaluation import MovedColumns, find_burn_rates, find_moved, find_shares
-from tailcut.observe.alerts.findings import Finding
 from tailcut.observe.alerts.latency_growth import Hour, find_growth
 from tailcut.observe.alerts.memory_growth import MemoryGrowth
 from tailcut.observe.alerts.minute_counts import Key
-from tailcut.observe.alerts.rules import RULES, windows_for
+from tailcut.observe.alerts.rules import RULES, Finding, windows_for
 from tailcut.observe.latency_figures import SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import FEATURE_SOURCE_ERRORS
 

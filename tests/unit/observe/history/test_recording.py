@@ -54,7 +54,7 @@ def test_a_minute_has_latencies_by_variant_and_stage_and_counts_by_label(tmp_pat
     assert run.history.coverage(START_S, TO_S, bucket_s=3600) == [(START_S, 2)]
     described = run.history.describe()
     assert (described.oldest_s, described.newest_s) == (START_S, START_S + 60)
-    assert described.writer.dropped == 0
+    assert run.dropped == 0
     assert described.size_bytes == path_of(tmp_path).stat().st_size
 
 
@@ -166,7 +166,7 @@ def test_the_file_stays_within_its_size_and_the_oldest_rows_give_way(tmp_path: P
     run.end()
     described = run.history.describe()
     assert described.size_bytes <= limit
-    assert described.writer.dropped == 0
+    assert run.dropped == 0
     assert described.newest_s == START_S + 399 * 60
     assert described.oldest_s is not None
     assert START_S < described.oldest_s < START_S + 300 * 60
@@ -212,7 +212,7 @@ def test_names_in_a_file_are_bounded_too(tmp_path: Path, monkeypatch: pytest.Mon
     run.pass_s()
     run.end()
     assert len({row.name for row in run.history.counts(START_S, TO_S)}) <= 5
-    assert run.history.describe().writer.dropped > 0
+    assert run.dropped > 0
 
 
 def numbers(*names: str, minute: int = 1, part: int = 1, keep_from: int = 0) -> Snapshot:
