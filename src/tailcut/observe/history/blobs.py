@@ -5,10 +5,7 @@ Bytes of several histograms in a row are those of their sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.observe.fine_histogram import PLACES, Counts
 
@@ -27,22 +24,15 @@ def to_bytes(counts: Counts) -> bytes:
     return pairs.tobytes()
 
 
-def add_up(blobs: Sequence[bytes], groups: npt.NDArray[np.int64], count: int) -> Counts:
-    """Return the sums of histograms by group, (count, ``PLACES``).
-
-    Args:
-        blobs: made by ``to_bytes``.
-        groups: of each blob, from 0 to ``count`` - 1.
+def from_bytes(data: bytes | bytearray) -> Counts:
+    """Return the histogram, or the sum of the histograms, of some bytes, (``PLACES``,).
 
     Raises:
         ValueError: bytes that ``to_bytes`` does not make.
     """
-    lengths = np.array([len(blob) for blob in blobs], np.int64)
-    if (lengths % _PAIR.itemsize).any():
+    if len(data) % _PAIR.itemsize:
         raise ValueError("a histogram's bytes are cut off")
-    pairs = np.frombuffer(b"".join(blobs), _PAIR)
+    pairs = np.frombuffer(data, _PAIR)
     if pairs["place"].max(initial=0) >= PLACES:
         raise ValueError(f"a histogram has place {pairs['place'].max()}; there are {PLACES}")
-    sums = np.zeros((count, PLACES), np.int64)
-    np.add.at(sums, (np.repeat(groups, lengths // _PAIR.itemsize), pairs["place"]), pairs["count"])
-    return sums
+    return np.bincount(pairs["place"], pairs["count"], PLACES).astype(np.int64)

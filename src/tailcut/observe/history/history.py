@@ -8,15 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import numpy as np
-
-from tailcut.observe.history.blobs import add_up
+from tailcut.observe.history.blobs import from_bytes
 from tailcut.observe.history.rows import MINUTE_S, CountRow, Kind, LatencyRow
 from tailcut.observe.history.tables import SCHEMA
 from tailcut.store import SqliteFile
-
-_AT_ONCE = 20_000
-"""Rows whose histograms are decoded together."""
 
 
 class Description(NamedTuple):
@@ -188,25 +183,14 @@ def _latencies(connection: sqlite3.Connection, span: _Span, wanted: _Wanted) -> 
         f"FROM latency JOIN series ON series.id = latency.series WHERE {condition}",
         [span.first, span.bucket, *parameters],
     )
-    groups: dict[tuple[int, str, str, str], int] = {}
-    sums: list[list[int]] = []
-    counts = np.zeros((0, 0), np.int64)
-    while rows := cursor.fetchmany(_AT_ONCE):
-        places = []
-        for bucket, model, variant, stage, count, total_ns, _ in rows:
-            place = groups.setdefault((bucket, model, variant, stage), len(groups))
-            places.append(place)
-            if place == len(sums):
-                sums.append([0, 0])
-            sums[place][0] += count
-            sums[place][1] += total_ns
-        found = add_up([row[6] for row in rows], np.array(places), len(groups))
-        found[: len(counts)] += counts if counts.size else 0
-        counts = found
-    for key, place in sorted(groups.items()):
-        bucket, model, variant, stage = key
-        requests, total_ns = sums[place]
-        yield LatencyRow(span.start_s(bucket), model, variant, stage, requests, total_ns, counts[place])
+    found: dict[tuple[int, str, str, str], tuple[list[int], bytearray]] = {}
+    for *key, count, total_ns, histogram in cursor:
+        sums, data = found.setdefault(tuple(key), ([0, 0], bytearray()))
+        sums[0] += count
+        sums[1] += total_ns
+        data += histogram
+    for (bucket, model, variant, stage), (sums, data) in sorted(found.items()):
+        yield LatencyRow(span.start_s(bucket), model, variant, stage, sums[0], sums[1], from_bytes(data))
 
 
 def _counts(connection: sqlite3.Connection, span: _Span, wanted: _Wanted) -> list[CountRow]:

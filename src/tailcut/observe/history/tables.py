@@ -10,7 +10,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tailcut.common.units import format_duration, format_size
 from tailcut.observe.history.rows import MINUTE_S
@@ -121,14 +121,14 @@ class Tables:
         if connection is not self._connection:  # the numbers are of a file that may be gone, or were rolled back
             self._connection, self._known = connection, {}
         self._remove_old(connection, snapshot)
-        minute = snapshot.minute
         left_out = 0
-        numbers = [(series, _short(value)) for series, value in snapshot.numbers]
-        for series, *values in (*snapshot.latencies, *numbers):
+        rows: list[tuple[Series, list[Any]]] = [(series, values) for series, *values in snapshot.latencies]
+        rows += [(series, [_short(value)]) for series, value in snapshot.numbers]
+        for series, values in rows:
             number = self._id(connection, series)
             left_out += not number
             if number:
-                connection.execute(_INSERT[series.kind], (minute, number, *values))
+                connection.execute(_INSERT[series.kind], (snapshot.minute, number, *values))
         return left_out
 
     def _id(self, connection: sqlite3.Connection, series: Series) -> int:
