@@ -1,4 +1,4 @@
-"""Whether a host evaluates alerts, with what, and where they are sent."""
+"""Makes the alerts of a host from its manifest."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class SqliteFile:
     def write(self, work: Callable[[sqlite3.Connection], _Found]) -> _Found:
         """Run ``work`` in one transaction, which is as if it had never been where it raises.
 
-        A file that is damaged or of another version is renamed, said in the log, and replaced by an empty one. The
+        A file that is damaged or of another version is renamed, which is logged, and replaced by an empty one. The
         first call takes the file; it is left with ``close``.
 
         Raises:

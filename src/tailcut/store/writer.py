@@ -24,7 +24,7 @@ _MOST_ARRIVING = 1_000
 
 
 class WriterFigures(NamedTuple):
-    """What a writer has done so far, in rows.
+    """Rows that a writer has handled so far.
 
     Attributes:
         pending: that wait, because the last attempt failed.
@@ -149,7 +149,7 @@ class StoreWriter:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether the cause is the disk, the file or another process, and not the rows."""
+    """Return whether the cause is the disk, the file or another process, and not the rows."""
     if isinstance(error, (sqlite3.OperationalError, StoreError, OSError)):
         return True
     return isinstance(error, sqlite3.DatabaseError) and primary_code(error) in DAMAGED

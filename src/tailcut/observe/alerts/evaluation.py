@@ -26,7 +26,7 @@ _MOST_COLUMNS = 5
 
 
 class MovedColumns(NamedTuple):
-    """What a model's drift detector says of its inputs and outputs, once it can judge them.
+    """Verdict of a model's drift detector on its inputs and outputs, once it can judge them.
 
     Attributes:
         columns: that moved, the one that moved most first; empty if none did.
@@ -61,7 +61,7 @@ def find_shares(settings: Settings, counts: MinuteCounts, models: Iterable[str],
 
 
 def find_burn_rates(settings: Settings, counts: MinuteCounts, models: Iterable[str]) -> Iterator[Finding]:
-    """Yield the worst finding per model and severity; a ticket says nothing that a page does not say."""
+    """Yield the worst finding per model and severity; while a page is bad, a ticket is not."""
     for model in models:
         found: dict[str, list[tuple[Finding, int]]] = {}
         for key in counts.keys(SLO_REQUESTS.series[0], model):
@@ -109,7 +109,7 @@ def _sums(
 
 
 def _matches(text: str, how: str, value: str) -> bool:
-    """Whether a label's text matches, as in PromQL."""
+    """Return whether a label's text matches, as in PromQL."""
     is_same = re.fullmatch(value, text) is not None if how.endswith("~") else text == value
     return is_same != how.startswith("!")
 

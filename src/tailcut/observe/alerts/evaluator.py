@@ -1,4 +1,4 @@
-"""Evaluates the alerts of a server once a minute, in a thread of its own, and tells what fires."""
+"""Evaluates the alerts of a server once a minute, in a thread of its own; logs and sends what fires."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _MOST_STATE_BYTES = 1 << 20
 
 
 class AlertsState(NamedTuple):
-    """What the page and ``tailcut top`` show; nothing of it changes any more.
+    """An immutable view of the alerts for the page and ``tailcut top``.
 
     Attributes:
         active: alarms that fire, the oldest first.
@@ -288,7 +288,7 @@ class Alerts:
         return self._growth[1]
 
     def _is_gone(self, finding: Finding) -> bool:
-        """Whether this cannot be judged any more: the alert is off, or its model is not served."""
+        """Return whether a finding cannot be judged any more: the alert is off, or its model is not served."""
         return finding.alert in self._settings.off or (bool(finding.model) and finding.model not in self._served)
 
     def _tell(self, alarm: Alarm, now_s: float) -> None:
@@ -333,7 +333,7 @@ class Alerts:
         self._alarms.alarms = {alarm.finding.key: alarm for alarm in kept}
 
     def _keep(self, active: Sequence[Alarm]) -> None:
-        """Write the alarms that fire; that it fails is said once."""
+        """Write the alarms that fire; the first failure is logged."""
         content = msgspec.json.encode(active)
         if self._state_file is None or content == self._kept:
             return

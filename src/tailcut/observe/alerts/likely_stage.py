@@ -43,7 +43,7 @@ def failures(counts: MinuteCounts, model: str, minutes: int) -> dict[str, float]
 
 
 def likely_stage(counts: MinuteCounts, model: str, code: str = "") -> str:
-    """Return the likely stage, of features with the group; empty if nothing tells.
+    """Return the likely stage, of features with the group; empty if it is not known.
 
     Args:
         code: of most of the requests that failed, where it is about failures and not about time.

@@ -20,7 +20,7 @@ Severity = Literal["page", "ticket"]
 Level = Literal["good", "between", "bad"]
 """between: neither beyond the limit nor clear of it; an alarm that fires goes on, none begins.
 
-A rule that has too little to judge by finds nothing; one that judged says so, also where all is good.
+A rule that has too little to judge by yields no finding; otherwise it yields one, also where all is good.
 """
 
 

@@ -59,7 +59,7 @@ def change_of(values: tuple[float, float], drawn: Pair, count: int, *, is_relati
     Args:
         drawn: the estimate in each resample.
         count: elements of the series.
-        is_relative: whether it is relative to the earlier value, and not the difference. Nothing is said where a value
+        is_relative: whether it is relative to the earlier value, and not the difference. There is none where a value
             is 0: all is NaN.
     """
     with np.errstate(divide="ignore", invalid="ignore"):

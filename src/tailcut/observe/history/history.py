@@ -15,7 +15,7 @@ from tailcut.store import SqliteFile
 
 
 class Description(NamedTuple):
-    """What there is of a history.
+    """Size and extent of a history.
 
     Attributes:
         size_bytes: of the file.

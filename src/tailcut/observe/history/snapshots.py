@@ -39,7 +39,7 @@ class _Counter(NamedTuple):
 
 
 class Differences:
-    """What has been counted since the last time; of the event loop that owns the counts.
+    """Growth of counters and histograms since the last snapshot; of the event loop that owns the counts.
 
     Attributes:
         left_out: series of which there were too many, added up over all minutes.

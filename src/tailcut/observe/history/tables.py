@@ -56,7 +56,7 @@ _WEEK_OVER_WEEK_MINUTES = 8 * _DAY_MINUTES
 
 
 class Series(NamedTuple):
-    """What a row is of.
+    """Subject of a row.
 
     Attributes:
         kind: "latency", "counter" or "gauge".
@@ -72,7 +72,7 @@ class Series(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What one minute, or a part of it, adds to the history.
+    """Rows that one minute, or a part of it, adds to the history.
 
     Attributes:
         minute: since 1970, on the wall clock.
