@@ -73,8 +73,7 @@ def compare(
     path = history if history is not None else _history_file(manifest, settings)
     found = run(History(path), since_s, until_s, against_s, model=model or None, terms=terms)
     if not found.models:
-        described = History(path).describe()
-        raise StoreError(_nothing(found, described.oldest_s, described.newest_s, model), hint=_HINT)
+        raise StoreError(_nothing(found, History(path).extent(), model), hint=_HINT)
     _show(found, json_path)
     if not found.said:
         raise typer.Exit(ExitCode.NOT_STARTED)
@@ -163,9 +162,9 @@ def _share(text: str) -> float:
         raise LoadTestError(f"--min-change: {error}", hint='write for example "5%"') from None
 
 
-def _nothing(found: Comparison, oldest_s: int | None, newest_s: int | None, model: str) -> str:
+def _nothing(found: Comparison, extent: tuple[int, int] | None, model: str) -> str:
     what = f"model {model!r}" if model else "any model"
-    if oldest_s is None or newest_s is None:
+    if extent is None:
         return f"the history at {found.history} is empty"
-    begin, end = (datetime.fromtimestamp(each, UTC).strftime("%Y-%m-%dT%H:%M") for each in (oldest_s, newest_s))
+    begin, end = (datetime.fromtimestamp(each, UTC).strftime("%Y-%m-%dT%H:%M") for each in extent)
     return f"the history at {found.history} has nothing of {what} in either span; it has {begin} to {end} UTC"

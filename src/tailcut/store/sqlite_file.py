@@ -28,6 +28,7 @@ _BUSY_S = 5.0
 """For which a transaction waits for those of other connections."""
 
 PAGE_BYTES = 4096
+"""SQLite's own default."""
 DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 """Primary result codes of a file that is no (whole) database."""
 
@@ -171,7 +172,6 @@ class SqliteFile:
                 return self._open()
             # Of a new file: removed rows give their pages back to the disk where they are asked to.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             connection.execute("PRAGMA synchronous = NORMAL")
             if not version:
                 ids = (("application_id", self.schema.application_id), ("user_version", self.schema.version))

@@ -14,20 +14,6 @@ from tailcut.observe.history.tables import SCHEMA
 from tailcut.store import SqliteFile
 
 
-class Description(NamedTuple):
-    """Size and extent of a history.
-
-    Attributes:
-        size_bytes: of the file.
-        oldest_s, newest_s: when the first and the last minute begin, in Unix seconds; None where there are none.
-    """
-
-    path: Path
-    size_bytes: int
-    oldest_s: int | None
-    newest_s: int | None
-
-
 class History:
     """The rows of a history's file; any thread may ask, and none that serves should: it reads a disk.
 
@@ -107,45 +93,28 @@ class History:
         span = _Span.of(since_s, until_s, bucket_s)
 
         def work(connection: sqlite3.Connection) -> list[tuple[int, int]]:
-            both = " UNION ".join(
-                f"SELECT minute FROM {table} WHERE minute >= ? AND minute < ?" for table in ("latency", "number")
-            )
-            limits = [span.first, span.until]
             cursor = connection.execute(
-                f"SELECT (minute - ?) / ? AS bucket, count(*) FROM ({both}) GROUP BY bucket ORDER BY bucket",
-                [span.first, span.bucket, *limits, *limits],
+                "SELECT (minute - ?) / ? AS bucket, count(DISTINCT minute) FROM number "
+                "WHERE minute >= ? AND minute < ? GROUP BY bucket ORDER BY bucket",
+                [span.first, span.bucket, span.first, span.until],
             )
             return [(span.start_s(bucket), minutes) for bucket, minutes in cursor]
 
         return self._file.read(work)
 
-    def describe(self) -> Description:
-        """Return how much there is, from when to when.
+    def extent(self) -> tuple[int, int] | None:
+        """Return when the first and the last minute begin, in Unix seconds; None of an empty history.
 
         Raises:
             StoreError: there is no file, or it cannot be read.
         """
 
-        def work(connection: sqlite3.Connection) -> tuple[int | None, int | None]:
-            # One table and one end at a time: SQLite then looks the row up, and reads no other.
-            oldest, newest = (
-                [
-                    row[0]
-                    for table in ("latency", "number")
-                    for row in connection.execute(f"SELECT {which}(minute) FROM {table}")
-                    if row[0] is not None
-                ]
-                for which in ("min", "max")
-            )
-            return min(oldest, default=None), max(newest, default=None)
+        def work(connection: sqlite3.Connection) -> list[int | None]:
+            # One end at a time: SQLite then looks the row up, and reads no other.
+            return [connection.execute(f"SELECT {end}(minute) FROM number").fetchone()[0] for end in ("min", "max")]
 
-        oldest, newest = self._file.read(work)
-        return Description(
-            self.path,
-            self.path.stat().st_size,
-            None if oldest is None else oldest * MINUTE_S,
-            None if newest is None else newest * MINUTE_S,
-        )
+        first, last = self._file.read(work)
+        return None if first is None or last is None else (first * MINUTE_S, last * MINUTE_S)
 
 
 class _Span(NamedTuple):

@@ -113,11 +113,17 @@ def _series(metric: Metric, *conditions: str) -> str:
     return metric.series[0] + (f"{{{', '.join(conditions)}}}" if conditions else "")
 
 
-def _sum(function: str, metric: Metric, window: str, by: Sequence[str], *conditions: str) -> str:
-    """Return the sum of a counter's rate or increase."""
-    for label in by:
-        check_label(metric, label)
-    return f"sum by ({', '.join(by)}) ({function}({_series(metric, *conditions)}[{window}]))"
+def _selected(function: str, selections: Sequence[Selection], window: str, by: Sequence[str]) -> str:
+    """Return the rate or increase of selected counters, summed ``by`` labels; as they are without labels."""
+    found = [
+        f"{function}({_series(metric, *(f'{label}{how}{json.dumps(value)}' for label, how, value in matches))}"
+        f"[{window}])"
+        for metric, matches in selections
+    ]
+    for metric, _ in selections:
+        for label in by:
+            check_label(metric, label)
+    return f"sum by ({', '.join(by)}) ({' or '.join(found)})" if by else found[0]
 
 
 # -- Recording rules -------------------------------------------------------------------------------------------------
@@ -127,11 +133,11 @@ def _recorded(has_objectives: bool) -> Iterator[Rule]:
     if has_objectives:
         for minutes in sorted({minutes for each in BURN_WINDOWS for minutes in (each.long, each.short)}):
             window = _window(minutes)
-            good, total = (_sum("rate", metric, window, _SLO) for metric in (SLO_GOOD, SLO_REQUESTS))
+            good, total = (_selected("rate", [Selection(metric)], window, _SLO) for metric in (SLO_GOOD, SLO_REQUESTS))
             yield Rule(f"tailcut:slo_bad:ratio_rate{window}", f"1 - {good}\n  / {total}")
     p95 = _series(LATENCY, 'quantile="0.95"')
     yield Rule(_P95, f"avg by (model, stage) (avg_over_time({p95}[1h]))")
-    yield Rule(_ANSWERED, _sum("increase", REQUESTS, "1h", _MODEL, 'code="ok"'))
+    yield Rule(_ANSWERED, _selected("increase", [Selection(REQUESTS, (("code", "=", "ok"),))], "1h", _MODEL))
 
 
 # -- Alerts ----------------------------------------------------------------------------------------------------------
@@ -146,11 +152,13 @@ def _burn_rates(settings: Settings, objectives: Sequence[Objective]) -> Iterator
 
 
 def _burn_rate(settings: Settings, objective: Objective, window: BurnWindow) -> Rule:
-    conditions = f'slo="{objective.name}"', f'objective="{objective_label(objective.share)}"'
-    selector = f"{{{', '.join(conditions)}}}"
+    matches = ("slo", "=", objective.name), ("objective", "=", objective_label(objective.share))
+    selector = f"{{{', '.join(f'{label}{how}{json.dumps(value)}' for label, how, value in matches)}}}"
     limit = f"{window.factor * (1 - objective.share):.6g}"
     long, short = _window(window.long), _window(window.short)
-    total, good = (_sum("increase", metric, long, _SLO, *conditions) for metric in (SLO_REQUESTS, SLO_GOOD))
+    total, good = (
+        _selected("increase", [Selection(metric, matches)], long, _SLO) for metric in (SLO_REQUESTS, SLO_GOOD)
+    )
     expr = (
         f"tailcut:slo_bad:ratio_rate{long}{selector} > {limit}\n"
         f"and tailcut:slo_bad:ratio_rate{short}{selector} > {limit}\n"
@@ -211,19 +219,6 @@ def _share(row: Row, share: Share, settings: Settings, window: str, wait: str) -
     value = "{{ $value | humanizePercentage }}"
     summary = f"{subject}: {value} of the {share.of}{group} {share.what}, limit {100 * limit:g} %"
     return Rule(row.exported, expr, wait, row.severities[0], summary, row.hint)
-
-
-def _selected(function: str, selections: Sequence[Selection], window: str, by: Sequence[str]) -> str:
-    """Return the rate or increase of selected series, summed ``by`` labels; as they are without labels."""
-    found = [
-        f"{function}({_series(metric, *(f'{label}{how}{json.dumps(value)}' for label, how, value in matches))}"
-        f"[{window}])"
-        for metric, matches in selections
-    ]
-    for metric, _ in selections:
-        for label in by:
-            check_label(metric, label)
-    return f"sum by ({', '.join(by)}) ({' or '.join(found)})" if by else found[0]
 
 
 def _of_server(settings: Settings) -> Iterator[Rule]:

@@ -52,10 +52,8 @@ def test_a_minute_has_latencies_by_variant_and_stage_and_counts_by_label(tmp_pat
     host = {row.name for row in run.history.counts(START_S, TO_S, model="")}
     assert host >= {"process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds_total"}
     assert run.history.coverage(START_S, TO_S, bucket_s=3600) == [(START_S, 2)]
-    described = run.history.describe()
-    assert (described.oldest_s, described.newest_s) == (START_S, START_S + 60)
+    assert run.history.extent() == (START_S, START_S + 60)
     assert run.dropped == 0
-    assert described.size_bytes == path_of(tmp_path).stat().st_size
 
 
 def test_the_history_and_the_metrics_page_say_the_same(tmp_path: Path) -> None:
@@ -122,7 +120,7 @@ def test_a_history_of_version_1_is_renamed_and_a_new_one_begins(
         connection.execute("PRAGMA user_version = 1")
         connection.commit()
     with pytest.raises(StoreError, match="has version 1, not 2") as refused:
-        History(path).describe()
+        History(path).extent()
     assert "`tailcut serve` renames it" in str(refused.value)
     run = Run(path)
     run.ask(1.0)
@@ -139,7 +137,7 @@ def test_rows_older_than_what_is_kept_are_removed(tmp_path: Path) -> None:
         run.ask(1.0)
         run.pass_s()
     run.end()
-    assert run.history.describe().oldest_s == START_S + 29 * 60  # 60 minutes before the newest
+    assert run.history.extent() == (START_S + 29 * 60, START_S + 89 * 60)  # 60 minutes before the newest
 
 
 def test_a_clock_that_is_a_year_ahead_removes_nothing(tmp_path: Path) -> None:
@@ -164,18 +162,18 @@ def test_the_file_stays_within_its_size_and_the_oldest_rows_give_way(tmp_path: P
         run.ask(1.0)
         run.pass_s()
     run.end()
-    described = run.history.describe()
-    assert described.size_bytes <= limit
+    assert path_of(tmp_path).stat().st_size <= limit
     assert run.dropped == 0
-    assert described.newest_s == START_S + 399 * 60
-    assert described.oldest_s is not None
-    assert START_S < described.oldest_s < START_S + 300 * 60
+    extent = run.history.extent()
+    assert extent is not None
+    assert START_S < extent[0] < START_S + 300 * 60
+    assert extent[1] == START_S + 399 * 60
     lower = Run(path_of(tmp_path), START_S + DAY_S, size_bytes=limit // 2)
     for _ in range(3):
         lower.pass_s()
     lower.end()
-    assert lower.history.describe().size_bytes <= limit // 2
-    assert lower.history.describe().newest_s == START_S + DAY_S + 120
+    assert path_of(tmp_path).stat().st_size <= limit // 2
+    assert (lower.history.extent() or (0, 0))[1] == START_S + DAY_S + 120
 
 
 def test_series_beyond_the_limit_are_left_out_and_counted(
@@ -402,7 +400,7 @@ def test_a_history_that_was_never_started_makes_no_file(tmp_path: Path) -> None:
     run.writing.stop()
     run.end()
     with pytest.raises(StoreError, match="there is no history"):
-        run.history.describe()
+        run.history.extent()
     assert isinstance(run.writing, HistoryRecorder)
 
 
