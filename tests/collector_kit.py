@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +20,7 @@ class TestCollector(ThreadingHTTPServer):
     """Collects spans.
 
     Attributes:
-        status: that it answers with.
+        status: that it answers with, unless ``status_of`` has another for the number of the request.
         answer_headers: that it answers with, too.
         asked: requests so far.
         hold: while it is not set, requests are not answered.
@@ -32,6 +33,7 @@ class TestCollector(ThreadingHTTPServer):
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.status = 200
+        self.status_of: dict[int, int] = {}
         self.answer_headers: dict[str, str] = {}
         self.answer = ExportTraceServiceResponse()
         self.asked = 0
@@ -64,15 +66,17 @@ class _Handler(BaseHTTPRequestHandler):
         assert self.path == "/v1/traces"
         assert self.headers["content-type"] == "application/x-protobuf"
         collector.hold.wait(30)
-        if collector.status == 200:
-            request = ExportTraceServiceRequest.FromString(gzip.decompress(raw))
+        status = collector.status_of.get(collector.asked, collector.status)
+        if status == 200:
+            unpack = {"gzip": gzip.decompress, "deflate": zlib.decompress}.get(self.headers["content-encoding"], bytes)
+            request = ExportTraceServiceRequest.FromString(unpack(raw))
             collector.headers = {name.lower(): value for name, value in self.headers.items()}
             for resource in request.resource_spans:
                 collector.resources.append(resource)
                 for scope in resource.scope_spans:
                     collector.spans.extend(scope.spans)
-        body = collector.answer.SerializeToString() if collector.status == 200 else b"no"
-        self.send_response(collector.status)
+        body = collector.answer.SerializeToString() if status == 200 else b"no"
+        self.send_response(status)
         for name, value in collector.answer_headers.items():
             self.send_header(name, value)
         self.send_header("content-length", str(len(body)))

@@ -19,7 +19,7 @@ from tests.integration.serving import HOST, Served
 from tests.integration.test_serve_secure import make_certificate
 from tests.trace_kit import parent
 
-from tailcut.observe.traces.otlp import Collector
+from tailcut.observe.traces.exporter import Collector
 from tailcut.observe.traces.settings import ExportSettings
 
 pytestmark = pytest.mark.integration
@@ -106,6 +106,7 @@ def test_a_collector_that_fails_holds_nothing_up(tmp_path: Path, fault: str) -> 
             assert len(re.findall("traces cannot be exported", served.log)) == 1
             if fault == "500":
                 collector.status = 200
+                assert served.request("POST", INFER, GOOD, {"traceparent": parent(0xF)})[0] == 200
                 served.wait_until(lambda: "traces are exported" in served.log)
                 assert collector.spans
             began_s = time.monotonic()
@@ -119,17 +120,26 @@ def total(served: Served, name: str) -> float:
     return sum(map(float, re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", served.metrics(), re.MULTILINE)))
 
 
-def test_a_collector_behind_tls_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_behind_tls_is_verified_and_verifies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cert, key = make_certificate(tmp_path)
     with collecting() as collector:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(cert, key)
+        context.load_verify_locations(cert)
+        context.verify_mode = ssl.CERT_REQUIRED
         collector.socket = context.wrap_socket(collector.socket, server_side=True)
         url = collector.url.replace("http://", "https://")
-        settings = ExportSettings(f"{url}/v1/traces", {}, 5.0, is_asked_for=True)
-        unknown = Collector(settings, {})
-        assert "CERTIFICATE_VERIFY_FAILED" in unknown.send(unknown.encoded([]), 5.0).why
-        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
-        known = Collector(settings, {})
-        assert known.send(known.encoded([]), 5.0).outcome == "sent"
-        known.close()
+
+        def sent() -> str:
+            sender = Collector(ExportSettings(f"{url}/v1/traces", {}, is_asked_for=True), "m")
+            found = sender.send([])
+            sender.close()
+            return found
+
+        assert "CERTIFICATE_VERIFY_FAILED" in sent()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(cert))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
+        assert "Error: " in sent(), "the collector asks for a certificate"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", str(cert))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", str(key))
+        assert sent() == ""

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from tailcut.common.extras import install
 from tailcut.errors import MissingExtra
 from tailcut.manifest.host import HostManifest
 from tailcut.observe.sample import Sample, counter
-from tailcut.observe.traces.exporter import DROPS, Destination, Exporter
 from tailcut.observe.traces.found import FoundTrace
-from tailcut.observe.traces.sdk import SdkDestination, sdk_provider
-from tailcut.observe.traces.settings import ExportSettings, export_settings, resource_attributes
+from tailcut.observe.traces.settings import ExportSettings, export_settings
 from tailcut.observe.traces.sink import NEVER_SLOW_NS, TraceSink
+from tailcut.observe.traces.trace_context import format_traceparent
 from tailcut.serving.deployment import Engine
 from tailcut.serving.host_state import HostState
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from tailcut.observe.traces.exporter import Exporter, SpanTarget
 
 log = logging.getLogger("tailcut.server")
 
@@ -29,11 +35,11 @@ EXPORTED = counter(
 DROPPED = counter(
     "tailcut_traces_dropped",
     "Traces dropped: more of a kind than are kept in a second (rate), the queue was full (queue), the collector failed "
-    "for too long (collector) or refused them (refused), or the server stopped (stop).",
+    "or refused them (collector), or the server stopped (stop).",
     "reason",
     of_host=True,
 )
-EXPORT_ERRORS = counter("tailcut_trace_export_errors", "Attempts to export traces that failed.", of_host=True)
+EXPORT_ERRORS = counter("tailcut_trace_export_errors", "Batches of traces that could not be exported.", of_host=True)
 
 _SERVICE = "tailcut"
 """Name of the service where there are several models."""
@@ -47,9 +53,38 @@ def check_export(manifest: HostManifest) -> None:
         StartError: the manifest's collector cannot be used; MissingExtra where what it needs is not installed.
     """
     traces = manifest.observe.traces
-    settings = export_settings(traces, float(manifest.server.drain_s)) if traces.enabled else None
+    settings = export_settings(traces) if traces.enabled else None
     if settings is not None:
-        _collector(manifest, settings)
+        _has_exporter(settings)
+
+
+def sdk_provider() -> TracerProvider | None:
+    """Return the tracer provider of OpenTelemetry's SDK that the application has set; None where it has set none."""
+    if "opentelemetry.sdk.trace" not in sys.modules:
+        return None
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    found = trace.get_tracer_provider()
+    return found if isinstance(found, TracerProvider) else None
+
+
+def with_current_span(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return headers with the application's current span as ``traceparent``; as they are where there is none.
+
+    Args:
+        headers: names in lower case, and values.
+    """
+    from opentelemetry import trace
+
+    current = trace.get_current_span().get_span_context()
+    if not current.is_valid:
+        return headers
+    found = [pair for pair in headers if pair[0] not in {"traceparent", "tracestate"}]
+    found.append(("traceparent", format_traceparent(current.trace_id, current.span_id, int(current.trace_flags))))
+    if current.trace_state:
+        found.append(("tracestate", current.trace_state.to_header()))
+    return found
 
 
 class HostTraces:
@@ -84,13 +119,16 @@ class HostTraces:
         provider = sdk_provider() if self.in_application else None
         self.has_provider = provider is not None
         if provider is not None:
-            self._export_to(self.sink, SdkDestination(provider))
-        settings = export_settings(self._manifest.observe.traces, float(self._manifest.server.drain_s))
+            from tailcut.observe.traces.exporter import ApplicationProvider
+
+            self._export_to(self.sink, ApplicationProvider(provider))
+        settings = export_settings(self._manifest.observe.traces)
         # What the environment says is said to the application's provider, too: not twice.
-        if settings is not None and (settings.is_asked_for or provider is None):
-            collector = _collector(self._manifest, settings)
-            if collector is not None:
-                self._export_to(self.sink, collector)
+        if settings is not None and (settings.is_asked_for or provider is None) and _has_exporter(settings):
+            from tailcut.observe.traces.exporter import Collector
+
+            name = self._manifest.name if self._manifest.is_single else _SERVICE
+            self._export_to(self.sink, Collector(settings, name))
 
     async def close(self) -> None:
         """Export what waits, for a bounded time."""
@@ -100,12 +138,13 @@ class HostTraces:
         if self.sink is not None:
             self.sink.exporters.clear()
 
-    def _export_to(self, sink: TraceSink, destination: Destination) -> None:
+    def _export_to(self, sink: TraceSink, target: SpanTarget) -> None:
+        from tailcut.observe.traces.exporter import Exporter
+
         most = self._manifest.observe.traces.queue
-        exporter = Exporter(destination, sink.ids, sink.in_batch, most=most)
+        exporter = Exporter(target, sink.ids, sink.in_batch, most=most)
         self._exporters.append(exporter)
         sink.exporters.append(exporter)
-        exporter.start()
 
     def find(self, key: str) -> FoundTrace | None:
         """Return the last kept request with a trace id or a request id; None where none is held."""
@@ -133,7 +172,7 @@ class HostTraces:
         for exporter in exporters:
             dropped.update(exporter.dropped)
         yield EXPORTED(sum(exporter.exported for exporter in exporters))
-        for reason in ("rate", *DROPS):
+        for reason in ("rate", "queue", "collector", "stop"):
             yield DROPPED(dropped[reason], reason)
         yield EXPORT_ERRORS(sum(exporter.errors for exporter in exporters))
 
@@ -144,15 +183,15 @@ class HostTraces:
         return max(limits, default=NEVER_SLOW_NS)
 
 
-def _collector(manifest: HostManifest, settings: ExportSettings) -> Destination | None:
-    """Return what sends to a collector; None where the environment names it and it cannot be used."""
-    name = manifest.name if manifest.is_single else _SERVICE
+def _has_exporter(settings: ExportSettings) -> bool:
+    """Import what sends to a collector; False where the environment names it and the package is absent."""
     try:
-        from tailcut.observe.traces.otlp import Collector
+        import opentelemetry.exporter.otlp.proto.http.trace_exporter  # noqa: F401
     except ImportError:
-        hint = install("opentelemetry.proto")
+        hint = install("opentelemetry.exporter")
         if settings.is_asked_for:
-            raise MissingExtra("observe.traces.endpoint needs opentelemetry-proto", hint=hint) from None
+            message = "observe.traces.endpoint needs opentelemetry-exporter-otlp-proto-http"
+            raise MissingExtra(message, hint=hint) from None
         log.warning("OTEL_EXPORTER_OTLP_ENDPOINT is set, but traces are not exported without %s", hint)
-        return None
-    return Collector(settings, resource_attributes(name))
+        return False
+    return True

@@ -16,7 +16,6 @@ from tailcut.errors import ClientGone
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import HostManifest, load_host
 from tailcut.manifest.loading import FILE_NAME
-from tailcut.observe.traces.sdk import with_current_span
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.data_plane import DataPlane
@@ -25,6 +24,7 @@ from tailcut.protocol.middleware import Middleware
 from tailcut.protocol.repeated_headers import by_name
 from tailcut.serving.deployment import Engine
 from tailcut.serving.host import Host
+from tailcut.serving.tracing import with_current_span
 
 log = logging.getLogger("tailcut.server")
 

@@ -21,7 +21,6 @@ from tailcut.manifest import Manifest
 from tailcut.manifest.host import HostManifest
 from tailcut.manifest.loading import FILE_NAME
 from tailcut.manifest.subject import find_subject
-from tailcut.observe.traces.sdk import with_current_span
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.protocol.data_plane import DataPlane
@@ -30,6 +29,7 @@ from tailcut.protocol.local_model import LOCAL_DOOR, NO_HEADERS
 from tailcut.protocol.open_inference.codec import InferenceCodec
 from tailcut.protocol.routing import Codecs
 from tailcut.serving.host import Host
+from tailcut.serving.tracing import with_current_span
 
 ROUTES = ("local_predict", "local_infer")
 """Names of the requests in metrics."""

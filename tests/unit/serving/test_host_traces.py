@@ -165,7 +165,7 @@ def test_a_collector_without_the_extra_ends_the_start_only_where_the_manifest_na
         async with running(deployment(tmp_path, "", overrides)):
             pass
 
-    monkeypatch.setitem(sys.modules, "tailcut.observe.traces.otlp", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(MissingExtra) as raised:
         asyncio.run(start('observe.traces.endpoint="http://127.0.0.1:1"'))
     assert "tailcut[otel]" in raised.value.hint

@@ -1,213 +1,326 @@
-"""Exports kept requests from a thread of its own: one bounded queue, and what it cannot take is dropped and counted."""
+"""Exports kept requests with OpenTelemetry's SDK, off the event loop: its batch processor has the queue and the thread.
+
+Imported only where traces are exported: the SDK is of the extra ``otel``.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
-from random import Random
-from typing import Any, Literal, NamedTuple, Protocol
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
 
+from opentelemetry import trace
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan, Tracer, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from tailcut.observe.traces import attributes as names
 from tailcut.observe.traces.kept import Kept
+from tailcut.observe.traces.settings import ExportSettings
 from tailcut.observe.traces.spans import BatchIds, Span, batch_span, spans_of
+from tailcut.observe.traces.trace_context import SAMPLED
+from tailcut.version import version
+
+if TYPE_CHECKING:
+    from requests import Response
 
 log = logging.getLogger("tailcut.server")
 
-DROPS = ("queue", "collector", "refused", "stop")
-"""Why a trace was dropped: the queue was full, the collector failed for long or refused it, or the server stopped."""
-
-_INTERVAL_S = 0.5
+_INTERVAL_MS = 500
 """Between two looks at the queue: waking a thread for each trace would cost the event loop more than the trace."""
 _AT_ONCE = 128
-_MOST_BATCHES = 4096
+_MAX_BATCHES = 4096
 """Batches whose spans were exported that are remembered, so that each is exported once."""
-_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.5, 60.0
-_GIVE_UP_S = 300.0
-"""After so long one batch of traces is dropped: it may be what the collector fails of."""
+_SAMPLED = trace.SpanContext(1, 1, False, trace.TraceFlags(SAMPLED))
+_SCOPE = InstrumentationScope(names.SCOPE, version(), names.SCHEMA_URL)
+_KINDS = {"internal": trace.SpanKind.INTERNAL, "server": trace.SpanKind.SERVER}
 
 
-class Sent(NamedTuple):
-    """What became of one attempt to send.
-
-    Attributes:
-        outcome: "sent", "retry" where it may work later, or "refused".
-        why: the error; of what was sent, what was not taken of it.
-        after_s: seconds after which the collector asks to be tried again; 0 where it does not say.
-    """
-
-    outcome: Literal["sent", "retry", "refused"]
-    why: str = ""
-    after_s: float = 0.0
-
-
-class Destination(Protocol):
-    """Takes spans. Used by one thread at a time; it does not raise for what goes wrong outside of this process.
+class SpanTarget:
+    """A destination of spans. Used by one thread at a time.
 
     Attributes:
         where: its name, in the log.
     """
 
-    where: str
+    where = "the application's OpenTelemetry provider"
 
-    def encoded(self, traces: Sequence[Sequence[Span]]) -> Any:
-        """Return what ``send`` takes for some traces."""
-        ...
-
-    def send(self, body: Any, timeout_s: float) -> Sent:
-        """Send it, once, with waits of at most ``timeout_s``."""
-        ...
+    def send(self, traces: Sequence[Sequence[Span]]) -> str:
+        """Send the spans of traces; return why they were not taken, empty where they were."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Free what it holds."""
-        ...
 
 
-class Exporter:
-    """Hands kept requests to a destination. ``offer`` is the event loop's; all else happens in its thread.
+class Collector(SpanTarget):
+    """A collector that takes OTLP over HTTP, with the environment's certificates, time-out, compression and headers.
 
     Args:
-        most: traces that wait; further ones are dropped.
+        service: name of this process, unless the environment gives it another.
+    """
+
+    def __init__(self, settings: ExportSettings, service: str) -> None:
+        from opentelemetry.exporter.otlp.proto.http import Compression, trace_exporter
+        from requests import Session
+
+        is_chosen = any(os.environ.get(f"OTEL_EXPORTER_OTLP_{part}COMPRESSION") for part in ("TRACES_", ""))
+        compression = None if is_chosen else Compression.Gzip
+        self._session = session = Session()
+        self._send, session.request = session.request, self._request  # type: ignore[method-assign]
+        self._otlp = trace_exporter.OTLPSpanExporter(
+            settings.url, headers=dict(settings.headers), compression=compression, session=session
+        )
+        self._resource = Resource.create(
+            {
+                names.SERVICE_NAME: service,
+                names.SERVICE_INSTANCE: str(uuid4()),
+                names.HOST_NAME: socket.gethostname(),
+                names.PROCESS_ID: os.getpid(),
+                **OTELResourceDetector().detect().attributes,
+            },
+            names.SCHEMA_URL,
+        )
+        self._log = logging.getLogger(trace_exporter.__name__)
+        self._log.addFilter(self._is_of_others)
+        self._thread = 0
+        self._why = ""
+        self.where = settings.url.partition("?")[0]
+
+    def send(self, traces: Sequence[Sequence[Span]]) -> str:
+        """Send the spans, again while that may help and time is left."""
+        self._thread, self._why = threading.get_ident(), "it was not sent"
+        spans = _Spans(_readable(span, self._resource) for found in traces for span in found)
+        is_sent = self._otlp.export(spans) is SpanExportResult.SUCCESS
+        self._thread = 0
+        return "" if is_sent else self._why
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._log.removeFilter(self._is_of_others)
+        self._otlp.shutdown()  # type: ignore[no-untyped-call]
+
+    def _request(self, *args: Any, **kwargs: Any) -> Response:
+        """Make a request, and keep why it failed: the exporter returns only that it did."""
+        try:
+            # Given here, because requests prefers REQUESTS_CA_BUNDLE to what the session has.
+            response = self._send(*args, **{"verify": self._session.verify} | kwargs)
+        except Exception as error:
+            self._why = f"{type(error).__name__}: {error}"
+            raise
+        self._why = f"HTTP {response.status_code}"
+        if 300 <= response.status_code < 400:  # the exporter takes it for a success
+            response.status_code = 400
+        return response
+
+    def _is_of_others(self, record: logging.LogRecord) -> bool:
+        """Drop what the exporter logs of each try here: ``Exporter`` logs when it begins to fail, and when it ends."""
+        return record.thread != self._thread
+
+
+class _Spans(list[ReadableSpan]):
+    """Spans that are encoded one by one: before each the interpreter lock is given up, so that requests go first."""
+
+    def __iter__(self) -> Iterator[ReadableSpan]:
+        for span in super().__iter__():
+            time.sleep(0)
+            yield span
+
+
+class ApplicationProvider(SpanTarget):
+    """Makes spans of an application's provider, with their ids and times; its sampler and processors see them."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._ids = _GivenIds()
+        self._tracer = cast(Tracer, provider.get_tracer(names.SCOPE, version(), names.SCHEMA_URL))
+        self._tracer.id_generator = self._ids
+
+    def send(self, traces: Sequence[Sequence[Span]]) -> str:
+        """Start and end each span."""
+        for spans in traces:
+            dropped: set[str] = set()
+            for span in spans:
+                # Of a trace that its sampler drops nothing is made.
+                if span.parent_id in dropped or not self._make(span):
+                    dropped.add(span.span_id)
+        return ""
+
+    def _make(self, span: Span) -> bool:
+        """Make a span; return whether it is recorded."""
+        self._ids.trace_id, self._ids.span_id = int(span.trace_id, 16), int(span.span_id, 16)
+        above = trace.INVALID_SPAN if (parent := _parent(span)) is None else trace.NonRecordingSpan(parent)
+        made = self._tracer.start_span(
+            span.name,
+            trace.set_span_in_context(above),
+            _KINDS[span.kind],
+            span.attributes,
+            _links(span),
+            span.start_ns,
+        )
+        if span.error:
+            made.set_status(trace.StatusCode.ERROR, span.error)
+        made.end(span.end_ns)
+        return made.is_recording() or made.get_span_context().trace_flags.sampled
+
+
+class _GivenIds(IdGenerator):
+    """Gives the ids that it was given."""
+
+    trace_id = 0
+    span_id = 0
+
+    def generate_trace_id(self) -> int:
+        return self.trace_id
+
+    def generate_span_id(self) -> int:
+        return self.span_id
+
+    def is_trace_id_random(self) -> bool:
+        return True
+
+
+class _Queued(ReadableSpan):
+    """A kept request in the queue of the batch processor, which takes spans: they are made off the event loop."""
+
+    def __init__(self, kept: Kept) -> None:
+        super().__init__(kept.model, _SAMPLED, resource=Resource.get_empty())
+        self.kept = kept
+
+
+class Exporter(SpanExporter):
+    """Hands kept requests to a target. ``offer`` is the event loop's; all else happens in the processor's thread.
+
+    Args:
         in_batch: returns the kept requests of a batch; called from the thread.
-        clock_s: monotonic.
-        wait: waits for so many seconds, or until the exporter stops; says whether it does. None for the real thing.
+        most: traces that wait; further ones are dropped.
 
     Attributes:
         exported: traces that were sent.
-        dropped: traces that were not, by ``DROPS``.
-        errors: attempts that failed.
+        dropped: traces that were not: the queue was full, the collector failed, or the server stopped.
+        errors: batches of traces that could not be sent.
     """
 
     def __init__(
-        self,
-        destination: Destination,
-        ids: BatchIds,
-        in_batch: Callable[[int], Sequence[Kept]],
-        *,
-        most: int,
-        clock_s: Callable[[], float] = time.monotonic,
-        wait: Callable[[float], bool] | None = None,
-        random: Random | None = None,
+        self, target: SpanTarget, ids: BatchIds, in_batch: Callable[[int], Sequence[Kept]], *, most: int
     ) -> None:
-        self.exported = 0
-        self.errors = 0
+        self.exported = self.errors = 0
         # With all keys from the start: another thread iterates it while this one counts.
-        self.dropped: Counter[str] = Counter(dict.fromkeys(DROPS, 0))
-        self._destination = destination
+        self.dropped: Counter[str] = Counter(queue=0, collector=0, stop=0)
+        self._target = target
         self._ids = ids
         self._in_batch = in_batch
         self._most = most
-        self._clock_s = clock_s
-        self._stopping = threading.Event()
-        self._wait = wait or self._stopping.wait
-        self._random = random or Random()
-        self._queue: deque[Kept] = deque()
-        self._told: OrderedDict[int, None] = OrderedDict()
-        self._is_failing = False
+        self._offered = self._taken = 0
+        self._batches: OrderedDict[int, None] = OrderedDict()
+        self._is_failing = self._is_stopped = False
         self._dropped_before = 0
-        self._end_s = float("inf")
-        self._thread: threading.Thread | None = None
-
-    def offer(self, kept: Kept) -> None:
-        """Take a kept request, or drop and count it."""
-        if len(self._queue) >= self._most:
-            self.dropped["queue"] += 1
-        else:
-            self._queue.append(kept)
-
-    def start(self) -> None:
-        """Begin to export."""
-        self._thread = threading.Thread(target=self._run, name="tailcut-traces", daemon=True)
-        self._thread.start()
-
-    def close(self, timeout_s: float) -> None:
-        """Export what waits, for at most ``timeout_s``, which blocks; what is left is dropped and counted."""
-        self._end_s = self._clock_s() + timeout_s
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s + 0.1)
-        else:
-            self._destination.close()
-        self.dropped["stop"] += len(self._queue)
-        self._queue.clear()
+        self._processor = BatchSpanProcessor(self, most, _INTERVAL_MS, min(_AT_ONCE, most), 1000)
 
     @property
     def waiting(self) -> int:
         """Traces that wait."""
-        return len(self._queue)
+        return self._offered - self._taken
 
-    def export_waiting(self) -> None:
-        """Export what waits; blocks while the destination fails, until it is back or the exporter stops."""
-        while self._queue and self._clock_s() < self._end_s:
-            taken: list[Kept] = []
-            while self._queue and len(taken) < _AT_ONCE:
-                taken.append(self._queue.popleft())
-            try:
-                self._deliver(self._destination.encoded([self._spans(kept) for kept in taken]), len(taken))
-            except Exception:  # what it was about must not end the thread
-                self.dropped["refused"] += len(taken)
-                self.errors += 1
-                log.exception("traces could not be exported")
+    def offer(self, kept: Kept) -> None:
+        """Take a kept request, or drop and count it."""
+        if self.waiting >= self._most:
+            self.dropped["queue"] += 1
+        else:
+            self._offered += 1
+            self._processor.on_end(_Queued(kept))
 
-    def _run(self) -> None:
-        while not self._wait(_INTERVAL_S):
-            self.export_waiting()
-        self.export_waiting()
-        self._destination.close()
+    def flush(self) -> None:
+        """Export what waits; blocks."""
+        self._processor.force_flush()
+
+    def close(self, timeout_s: float) -> None:
+        """Export what waits, for at most ``timeout_s``, which blocks; what is left is dropped and counted."""
+        # The processor's own bound is 30 s, and neither it nor a request in flight can be interrupted.
+        stopping = threading.Thread(target=self._processor.shutdown, name="tailcut-traces", daemon=True)
+        stopping.start()
+        stopping.join(timeout_s)
+        self._is_stopped = True
+        self.dropped["stop"] = self._offered - self.exported - self.dropped["collector"]
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send what the processor took from the queue."""
+        self._taken += len(spans)
+        if self._is_stopped:
+            return SpanExportResult.FAILURE
+        try:
+            why = self._target.send([self._spans(cast(_Queued, span).kept) for span in spans])
+        except Exception as error:  # what it was about must not end the export
+            log.exception("traces could not be exported")
+            why = f"{type(error).__name__}: {error}"
+        if not self._is_stopped:
+            self._count(len(spans), why)
+        return SpanExportResult.FAILURE if why else SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        """Free what the target holds."""
+        self._target.close()
+
+    def _count(self, traces: int, why: str) -> None:
+        if why:
+            self.dropped["collector"] += traces
+            self.errors += 1
+        else:
+            self.exported += traces
+        if why and not self._is_failing:
+            self._dropped_before = self.dropped.total()
+            text = "traces cannot be exported to %s: %s; %d were dropped, further ones are counted"
+            log.warning(text, self._target.where, why, traces)
+        elif self._is_failing and not why:
+            dropped = self.dropped.total() - self._dropped_before
+            log.warning("traces are exported to %s again; %d were dropped meanwhile", self._target.where, dropped)
+        self._is_failing = bool(why)
 
     def _spans(self, kept: Kept) -> list[Span]:
         found = spans_of(kept, self._ids, self._in_batch)
         for number, requests, *_ in filter(None, kept.batches):
-            if requests > 1 and number not in self._told:
-                self._told[number] = None
-                if len(self._told) > _MOST_BATCHES:
-                    self._told.popitem(last=False)
+            if requests > 1 and number not in self._batches:
+                self._batches[number] = None
+                if len(self._batches) > _MAX_BATCHES:
+                    self._batches.popitem(last=False)
                 members = self._in_batch(number) or (kept,)
                 if (of_batch := batch_span(number, members, self._ids)) is not None:
                     found.append(of_batch)
         return found
 
-    def _deliver(self, body: Any, traces: int) -> None:
-        """Send a body, again and again while that may help."""
-        began_s, delay_s = self._clock_s(), _FIRST_DELAY_S
-        while True:
-            left_s = self._end_s - self._clock_s()
-            sent = self._destination.send(body, left_s) if left_s > 0 else Sent("retry", "the server stops")
-            if sent.outcome == "sent":
-                self._sent(traces, sent.why)
-                return
-            self.errors += 1
-            self._failed(sent.why)
-            if sent.outcome == "refused":
-                self.dropped["refused"] += traces
-                return
-            if self._stopping.is_set():
-                self.dropped["stop"] += traces
-                return
-            if self._clock_s() - began_s >= _GIVE_UP_S:
-                self.dropped["collector"] += traces
-                return
-            # A random part, so that servers that were refused together do not come back together.
-            self._wait(max(sent.after_s, delay_s * (0.5 + 0.5 * self._random.random())))
-            delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
 
-    def _sent(self, traces: int, why: str) -> None:
-        self.exported += traces
-        if why:
-            self.errors += 1
-            self._failed(why)
-        elif self._is_failing:
-            self._is_failing = False
-            dropped = self.dropped.total() - self._dropped_before
-            log.warning("traces are exported to %s again; %d were dropped meanwhile", self._destination.where, dropped)
+def _readable(span: Span, resource: Resource) -> ReadableSpan:
+    return ReadableSpan(
+        span.name,
+        _context(span, span.span_id),
+        parent=_parent(span),
+        resource=resource,
+        attributes=span.attributes,
+        links=_links(span),
+        kind=_KINDS[span.kind],
+        status=trace.Status(trace.StatusCode.ERROR, span.error) if span.error else trace.Status(),
+        start_time=span.start_ns,
+        end_time=span.end_ns,
+        instrumentation_scope=_SCOPE,
+    )
 
-    def _failed(self, why: str) -> None:
-        if not self._is_failing:
-            self._is_failing, self._dropped_before = True, self.dropped.total()
-            log.warning(
-                "traces cannot be exported to %s: %s; up to %d wait, further ones are dropped and counted",
-                self._destination.where,
-                why,
-                self._most,
-            )
+
+def _parent(span: Span) -> trace.SpanContext | None:
+    return _context(span, span.parent_id, span.is_remote) if span.parent_id else None
+
+
+def _links(span: Span) -> list[trace.Link]:
+    return [trace.Link(_context(link, link.span_id), {names.LINK: link.what}) for link in span.links]
+
+
+def _context(of: Any, span_id: str, is_remote: bool = False) -> trace.SpanContext:
+    """Return the SDK's form of a span's identity: sampled, because it was decided to keep it."""
+    state = trace.TraceState.from_header([of.state]) if getattr(of, "state", "") else None
+    return trace.SpanContext(int(of.trace_id, 16), int(span_id, 16), is_remote, trace.TraceFlags(SAMPLED), state)
