@@ -16,8 +16,7 @@ from tests.integration.sql_kit import Postgres, ask, postgres_database, serve
 
 from tailcut.errors import FeatureTimeout, FeatureUnavailable, StartError
 from tailcut.features.sources import postgres_connections
-from tailcut.features.sources.postgres_connections import PostgresDatabase
-from tailcut.features.sources.postgres_statements import Selection
+from tailcut.features.sources.postgres_connections import PostgresDatabase, Selection
 
 USERS = (
     "CREATE TABLE users(id bigint PRIMARY KEY, age int, name varchar(9))",
@@ -218,17 +217,18 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_caller_who_gives_up_as_its_connection_is_ready_leaves_none_behind(database) -> None:
+def test_a_connection_whose_caller_gives_up_is_the_next_ones_and_none_is_left_behind(database) -> None:
     async def main() -> None:
         wanted = Selection("SELECT 1 AS a", ("a",))
         async with one_connection(database) as (opened, sessions):
-            slot = opened._slots[0]
             for _ in range(3):
-                slot.session.inner.terminate()
+                database.run(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'counted'"
+                )
+                await until(lambda: sessions() == 0)
                 task = asyncio.create_task(opened.fetch(wanted, []))
-                while slot.opening is None:
-                    await asyncio.sleep(0)
-                slot.opening.add_done_callback(lambda _, task=task: task.cancel())
+                await asyncio.sleep(0)  # it has begun to connect
+                task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
                 assert [row["a"] for row in await opened.fetch(wanted, [])] == [1]
             await until(lambda: sessions() == 1)
@@ -250,6 +250,16 @@ def test_a_query_that_waits_for_a_connection_opens_none_after_the_end(database) 
         await until(lambda: sessions() == 0)
 
     asyncio.run(main())
+
+
+def test_what_only_libpq_knows_in_a_url_of_a_hosting_provider_is_left_out_and_said(database, caplog) -> None:
+    async def test(service) -> None:
+        await all_right(service, rounds=1)
+
+    url = f"{database.direct}?sslmode=prefer&channel_binding=require&application_name=a%26b&connect_timeout=10"
+    with caplog.at_level("WARNING"):
+        serve(url, test, AGE)
+    assert "channel_binding, connect_timeout is ignored" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -327,18 +337,3 @@ def test_a_table_that_is_dropped_and_made_anew_is_found_again(database) -> None:
         database.run("DROP TABLE users, gone", *USERS)
         with pgbouncer(database.direct, "transaction") as url:
             serve(url, test, AGE, NAME)
-
-
-def test_a_type_that_has_no_plain_form_is_refused_behind_a_pooler_with_the_way_out(database) -> None:
-    sql = "SELECT id, {} AS value FROM keys JOIN users USING (id)"
-
-    async def test(service) -> None:
-        with pytest.raises(FeatureUnavailable, match=r"has the type money, which .*pooler: cast it"):
-            await ask(service, 5)
-
-    async def cast(service) -> None:
-        assert (await ask(service, 5))[0]["value"] == "$5.00"
-
-    with pgbouncer(database.direct, "transaction") as url:
-        serve(url, test, group(sql=sql.format("age::money")))
-        serve(url, cast, group(sql=sql.format("age::money::text")))

@@ -126,7 +126,3 @@ def test_columns_are_selected_by_name_whatever_the_query_ends_with() -> None:
     assert selected(inner, ["id", 'a"b']) == (
         'SELECT tailcut."id", tailcut."a""b" FROM (\nSELECT * FROM t -- all\n) AS tailcut'
     )
-    assert (
-        selected(inner, ["id"], as_row=True)
-        == 'SELECT ROW(coalesce(tailcut."id", NULL)) FROM (\nSELECT * FROM t -- all\n) AS tailcut'
-    )

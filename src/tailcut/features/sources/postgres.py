@@ -17,8 +17,7 @@ from tailcut.features.sources.base import (
     SourceError,
     SourceUnreachable,
 )
-from tailcut.features.sources.postgres_connections import PostgresDatabase, text_of
-from tailcut.features.sources.postgres_statements import Column, Selection
+from tailcut.features.sources.postgres_connections import Column, PostgresDatabase, Selection, text_of
 from tailcut.features.sources.postgres_types import (
     TYPE_STATES,
     check_equality,

@@ -31,8 +31,7 @@ from tailcut.features.key_types import (
     KeyType,
 )
 from tailcut.features.sources.base import ColumnProblem
-from tailcut.features.sources.postgres_connections import PostgresDatabase
-from tailcut.features.sources.postgres_statements import Column, Selection
+from tailcut.features.sources.postgres_connections import Column, PostgresDatabase, Selection
 from tailcut.features.sources.queried import GroupQueries
 from tailcut.features.sources.sql import postgres_keys, quoted
 

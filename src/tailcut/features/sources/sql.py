@@ -121,15 +121,9 @@ def columns_problem(found: Sequence[str], wanted: Sequence[str]) -> str:
     return ""
 
 
-def selected(inner: str, columns: Sequence[str], *, as_row: bool = False) -> str:
-    """A query for these columns of another, found by name whenever it is parsed.
-
-    Args:
-        as_row: as one value of type record, in which every column carries its type.
-    """
-    names = [f"tailcut.{quoted([column])}" for column in columns]
-    # With NULL beside it a value of a domain is one of the type under it, which clients know.
-    wanted = f"ROW({', '.join(f'coalesce({name}, NULL)' for name in names)})" if as_row else ", ".join(names)
+def selected(inner: str, columns: Sequence[str]) -> str:
+    """A query for these columns of another, found by name whenever it is parsed."""
+    wanted = ", ".join(f"tailcut.{quoted([column])}" for column in columns)
     return f"SELECT {wanted} FROM (\n{inner}\n) AS tailcut"
 
 
