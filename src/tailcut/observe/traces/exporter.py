@@ -39,7 +39,6 @@ _INTERVAL_MS = 500
 _AT_ONCE = 128
 _MAX_BATCHES = 4096
 """Batches whose spans were exported that are remembered, so that each is exported once."""
-_SAMPLED = trace.SpanContext(1, 1, False, trace.TraceFlags(SAMPLED))
 _SCOPE = InstrumentationScope(names.SCOPE, version(), names.SCHEMA_URL)
 _KINDS = {"internal": trace.SpanKind.INTERNAL, "server": trace.SpanKind.SERVER}
 
@@ -190,8 +189,10 @@ class _GivenIds(IdGenerator):
 class _Queued(ReadableSpan):
     """A kept request in the queue of the batch processor, which takes spans: they are made off the event loop."""
 
+    context = trace.SpanContext(1, 1, False, trace.TraceFlags(SAMPLED))
+    """All that the processor looks at."""
+
     def __init__(self, kept: Kept) -> None:
-        super().__init__(kept.model, _SAMPLED, resource=Resource.get_empty())
         self.kept = kept
 
 
