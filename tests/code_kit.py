@@ -77,7 +77,7 @@ class Project:
     def code(self, *, source: bool = False) -> LoadedCode:
         """Import the code as a new process would."""
         with imported():
-            return import_code(self.manifest, source).files
+            return import_code(self.manifest, [self.manifest.deployment.model.source] * source).files
 
     def version(self, *, live: bool = False) -> bytes:
         """The part of the deployment version that the code is."""

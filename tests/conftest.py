@@ -15,8 +15,8 @@ import pytest
 from tests.scale import ALL
 
 from tailcut.builder.children import StepRunner
-from tailcut.manifest.module_finder import DeploymentFinder
-from tailcut.manifest.modules import deployments, loaded_file
+from tailcut.code import loaded
+from tailcut.manifest import modules
 
 REQUIRE_SERVERS = "REQUIRE_SERVERS"  # not TAILCUT_...: those are settings of the manifest, and unknown ones are errors
 _TESTS = Path(__file__).parent
@@ -80,13 +80,22 @@ def _objects_of_other_modules() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def _modules_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not count the tests' own modules as the code of a deployment: no other process has them."""
+    own = loaded._own_modules
+    monkeypatch.setattr(
+        loaded, "_own_modules", lambda: (each for each in own() if not each[2].startswith(f"{_TESTS.parent}/"))
+    )
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _deployments_of_other_modules() -> Iterator[None]:
     """Forget a module's deployments: one of examples/, which stays on the path, would clash with a copy of its own."""
-    before = dict(deployments._known)
+    before = dict(modules._known)
     yield
-    deployments._known.clear()
-    deployments._known.update(before)
+    modules._known.clear()
+    modules._known.update(before)
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +113,8 @@ def _modules_of_deployments(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     # By where files are, and not by the deployments: some may be collected by now.
     base = f"{tmp_path_factory.getbasetemp()}{os.sep}"
     sys.path[:] = [folder for folder in sys.path if folder in before or not folder.startswith(base)]
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, DeploymentFinder)]
     for name in set(sys.modules) - _LIBRARIES:
-        if (loaded_file(name) or "").startswith(base):
+        if (modules.loaded_file(name) or "").startswith(base):
             del sys.modules[name]
         else:
             _LIBRARIES.add(name)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from tailcut.code import archive, on_disk
+from tailcut.code import archive, files
 from tailcut.code.digest import Code, few
-from tailcut.code.loaded import Loading
-from tailcut.code.roots import serving_references
+from tailcut.code.loaded import LoadedCode, begin
 from tailcut.errors import ArtifactError, ManifestError
 from tailcut.manifest import Manifest, resolve
+from tailcut.manifest.references import source_path
 from tailcut.registry.code import ARCHIVE
 
 _FILE = "code.tar.gz"
@@ -42,26 +40,22 @@ def write_down(manifest: Manifest, folder: Path, *, source: bool) -> WrittenCode
     Raises:
         ManifestError: hooks or ``model.source`` cannot be imported, or a file of ``model.files`` is missing.
     """
-    loading = Loading(manifest)
-    loaded = loading.end({reference: _imported(reference, manifest) for reference in serving_references(manifest)})
-    if source:
-        loaded.import_source()
-    code = loaded.listing(live=True)
+    before, began_s = begin()
+    for reference in files.serving_references(manifest):
+        try:
+            resolve(reference, manifest)
+        except ManifestError:
+            # A function of a feature group may need what only servers have, and the build does not call it.
+            if reference in (manifest.deployment.model.preprocess, manifest.deployment.model.postprocess):
+                raise
+    loaded = LoadedCode(manifest, before, began_s)
+    if source and source_path(manifest) is None:
+        loaded.import_also([manifest.deployment.model.source])
+    code = loaded.code
     if not manifest.deployment.registry.keep_code or not (code.modules or code.data):
         return WrittenCode(code=code)
     packed = archive.pack(code, manifest, folder / _FILE)
     return WrittenCode(code=code, kept=packed.written, left_out=packed.left_out)
-
-
-def _imported(reference: str, manifest: Manifest) -> Callable[..., Any] | None:
-    """Import a function; one of a feature group may need what only servers have, and the build does not call it."""
-    model = manifest.deployment.model
-    if reference in (model.preprocess, model.postprocess):
-        return resolve(reference, manifest)
-    try:
-        return resolve(reference, manifest)
-    except ManifestError:
-        return None
 
 
 def files_of(found: WrittenCode, folder: Path) -> dict[str, Path]:
@@ -75,7 +69,7 @@ def check_unchanged(found: WrittenCode, manifest: Manifest) -> None:
     Raises:
         ArtifactError: a file changed during the build, so that its steps may have run with different code.
     """
-    if changed := on_disk.changed(manifest, found.code):
+    if changed := files.changed(manifest, found.code):
         raise ArtifactError(
             f"{few(changed)} changed during the build",
             hint="the registry is unchanged; run `tailcut build` again and do not change the files meanwhile",

@@ -120,10 +120,10 @@ def write_out(registry: Registry, version: Version, folder: Path, *, force: bool
 
 
 def _lacks(manifest: Manifest, version: Version, variants: list[str]) -> tuple[str, ...]:
-    from tailcut.code import on_disk
+    from tailcut.code.files import lacks
 
     code = code_of(version)
     if code is None:
         return ()
     live = any(version.variants[name].runtime in LIVE for name in variants)
-    return on_disk.lacks(manifest, code, live=live)
+    return lacks(manifest, code, live=live)

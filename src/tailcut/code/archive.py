@@ -5,22 +5,19 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
-from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from tailcut.code.data_files import data_files
 from tailcut.code.digest import SOURCE_FILES, Code
-from tailcut.code.locating import Locator
 from tailcut.errors import ArtifactError, ManifestError
 from tailcut.manifest import Manifest
-from tailcut.manifest.references import folders_of
 
 MOST_BYTES = 16 * 1024 * 1024
 """Larger code is not kept: a registry is no place for it. Data files are left out first."""
 
-_OUTSIDE = "outside"
-"""Folder of an archive for files that did not lie in the manifest's folder."""
+_OUTSIDE = ".outside"
+"""Folder of an archive for files that did not lie in the manifest's folder; hidden, so that no module lies in it."""
 
 
 class Packed(NamedTuple):
@@ -36,13 +33,25 @@ def pack(code: Code, manifest: Manifest, archive: Path) -> Packed:
     Raises:
         OSError: a file cannot be read any more.
     """
-    modules, data = _modules(code, manifest), _data(code, manifest)
-    if sum(map(len, modules.values())) > MOST_BYTES:
+    modules = {_inside(each.file): manifest.directory / each.file for each in code.modules.values()}
+    paths = data_files(manifest)
+    data = {_inside(name): paths[name] for name in code.data if not name.startswith(SOURCE_FILES)}
+    size_bytes = sum(path.stat().st_size for path in modules.values())
+    if size_bytes > MOST_BYTES:
         return Packed(False, f"your modules, which are larger than {MOST_BYTES >> 20} MiB")
     left_out = ""
-    if sum(path.stat().st_size for path in data.values()) + sum(map(len, modules.values())) > MOST_BYTES:
+    if size_bytes + sum(path.stat().st_size for path in data.values()) > MOST_BYTES:
         data, left_out = {}, f"the data files, which are larger than {MOST_BYTES >> 20} MiB together with the modules"
-    _write(archive, modules | {name: path.read_bytes() for name, path in data.items()})
+    with (
+        archive.open("wb") as raw,
+        gzip.GzipFile("", "wb", 1, raw, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name, path in sorted((modules | data).items()):
+            content = path.read_bytes()
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
     return Packed(True, left_out)
 
 
@@ -96,48 +105,14 @@ def _refuse_place(path: Path, folder: Path) -> None:
         raise ManifestError(f"{path} lies outside of {folder}: a link leads to {path.resolve()}", hint=hint)
 
 
-def _modules(code: Code, manifest: Manifest) -> dict[str, bytes]:
-    locator = Locator(folders_of(manifest))
-    found: dict[str, bytes] = {}
-    for name, each in code.modules.items():
-        place = locator.loaded_or_found(name)
-        file = each.file if _is_inside(each.file) else _file_of(name, place.origin, package=place.search is not None)
-        found[file] = place.read()
-    return found
-
-
-def _data(code: Code, manifest: Manifest) -> dict[str, Path]:
-    paths = data_files(manifest)
-    declared = [name for name in code.data if not name.startswith(SOURCE_FILES)]
-    return {name if _is_inside(name) else _from_above(name): paths[name] for name in declared}
-
-
-def _from_above(name: str) -> str:
-    """Name a data file from above the manifest's folder: "../../a.csv" -> "outside/up2/a.csv"."""
-    inside = name.replace("../", "")
-    return f"{_OUTSIDE}/up{name.count('../')}/{inside}"
-
-
-def _file_of(name: str, origin: str, *, package: bool) -> str:
-    inside = name.replace(".", "/")
-    return f"{_OUTSIDE}/{inside}/{Path(origin).name}" if package else f"{_OUTSIDE}/{inside}{Path(origin).suffix}"
+def _inside(name: str) -> str:
+    """Name a file from above the manifest's folder: "../../a.csv" -> ".outside/up2/a.csv"."""
+    return name if _is_inside(name) else f"{_OUTSIDE}/up{name.count('../')}/{name.replace('../', '')}"
 
 
 def _is_inside(file: str) -> bool:
     path = PurePosixPath(file)
     return bool(file) and not path.is_absolute() and ".." not in path.parts
-
-
-def _write(archive: Path, files: Mapping[str, bytes]) -> None:
-    with (
-        archive.open("wb") as raw,
-        gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
-    ):
-        for name, content in sorted(files.items()):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
 
 
 def _read(archive: Path) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from tailcut.code.digest import SOURCE_FILES
@@ -44,6 +45,12 @@ def hashed(manifest: Manifest, *, strict: bool = True) -> dict[str, str]:
         ManifestError: see ``data_files``; or one cannot be read.
     """
     return {name: _sha256(name, path) for name, path in data_files(manifest, strict=strict).items()}
+
+
+def changed_data(manifest: Manifest, hashes: Mapping[str, str]) -> tuple[str, ...]:
+    """Name the data files that do not have these hashes, or are new or gone."""
+    here = hashed(manifest, strict=False)
+    return tuple(sorted(name for name in {*hashes, *here} if hashes.get(name) != here.get(name)))
 
 
 def _sha256(name: str, path: Path) -> str:

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
-
-Role = Literal["serving", "source"]
-"""serving: reached from hooks and feature functions, so that every variant runs it; source: reached from
-``model.source`` only, so that only a variant that runs the user's own object does."""
+from msgspec.structs import replace
 
 SOURCE_FILES = "model.source/"
 """How names of data files begin that lie in the folder that ``model.source`` names."""
 
 
 class CodeFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One module of the user's code.
+    """One Python file of the user's.
 
     Attributes:
         sha256: of the file.
-        role: what runs it.
         file: where it lies, from the manifest's folder: for people, and no part of any hash.
     """
 
     sha256: str
-    role: Role = "serving"
     file: str = ""
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An installed distribution that the user's code imports."""
+    """An installed distribution."""
 
     version: str
-    role: Role = "serving"
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,27 +37,11 @@ class Code(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         data: SHA-256 of each file of ``model.files``, by its path from the manifest's folder, and of the small files
             of a folder that ``model.source`` names.
         distributions: by name.
-        cut: whether there was more code than is looked through.
     """
 
     modules: dict[str, CodeFile] = {}
     data: dict[str, str] = {}
     distributions: dict[str, Distribution] = {}
-    cut: bool = False
-
-    def part(self, *, live: bool) -> Code:
-        """What a variant runs.
-
-        Args:
-            live: whether it runs the user's own object; otherwise the code of ``model.source`` is left out.
-        """
-        if live:
-            return self
-        return msgspec.structs.replace(
-            self,
-            modules={name: each for name, each in self.modules.items() if each.role == "serving"},
-            distributions={name: each for name, each in self.distributions.items() if each.role == "serving"},
-        )
 
 
 def digest(code: Code) -> bytes:
@@ -84,15 +60,22 @@ def identity(code: Code) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(content)).hexdigest()
 
 
+def without_modules(code: Code) -> Code:
+    """Return what a variant depends on that runs no Python code of the user's: data files."""
+    return replace(code, modules={}, distributions={})
+
+
 def differing(wanted: Code, there: Code) -> tuple[str, ...]:
     """Name the modules and data files that differ, as files where they are known to be; distributions do not count.
 
-    Another version of a distribution cannot be had by a restart, and does not make a record unfit to be served.
+    Another version of a distribution cannot be had by a restart, and does not make a record unfit to be served. A
+    module that only one has does not count: a server needs no training code, and a record of an older tailcut lists
+    imported modules only. Code that imports what is not there fails.
     """
-    ours = {name: each.sha256 for name, each in wanted.modules.items()}
-    theirs = {name: each.sha256 for name, each in there.modules.items()}
-    modules = _unlike(ours, theirs)
-    return tuple([*(shown(name, wanted, there) for name in modules), *_unlike(wanted.data, there.data)])
+    both = sorted(wanted.modules.keys() & there.modules.keys())
+    modules = [name for name in both if wanted.modules[name].sha256 != there.modules[name].sha256]
+    data = [name for name in sorted({*wanted.data, *there.data}) if wanted.data.get(name) != there.data.get(name)]
+    return tuple([*(shown(name, wanted, there) for name in modules), *data])
 
 
 def shown(name: str, *codes: Code) -> str:
@@ -105,7 +88,3 @@ def few(names: tuple[str, ...], most: int = 3) -> str:
     """Name the first few, and count the others."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def _unlike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    return sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))

@@ -3,51 +3,39 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import sys
+import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
-from hashlib import blake2b
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import cache
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from tailcut.code import data_files, on_disk
-from tailcut.code.digest import SOURCE_FILES, Code, differing, digest, few, shown
-from tailcut.code.graph import MOST_MODULES, Graph
-from tailcut.code.imported import IMPORTED
-from tailcut.code.listing import completed, listing, sha256_of
-from tailcut.code.locating import Locator, loaded_user_modules
-from tailcut.code.roots import module_of, root_of, source_reference
+from tailcut.code import files
+from tailcut.code.digest import SOURCE_FILES, Code, CodeFile, differing, digest, few
 from tailcut.manifest import Manifest, resolve
+from tailcut.manifest.modules import is_anothers, within
 from tailcut.manifest.references import folders_of
 
 log = logging.getLogger("tailcut.server")
 
 IMPORTS = threading.RLock()
-"""Held while a deployment's modules are imported: what is new in ``sys.modules`` is then that deployment's."""
+"""Held while a deployment's modules are imported, so that what is known of their files is of the same moment."""
 
+_RUNS = "tailcut_sha256"
+"""Attribute of a module's spec: hash of the text that it was imported from. A reloaded module has a new spec."""
 
-class Loading:
-    """Notes what the import of the user's functions loads: begin it, import them, and end it."""
+_PROGRAMS = ("__main__", "__mp_main__")
+"""Names of the program started; multiprocessing uses the second for the one that its workers run."""
 
-    def __init__(self, manifest: Manifest) -> None:
-        self._manifest = manifest
-        self._before = frozenset(sys.modules)
-        self._began_s = time.time()
-
-    def end(self, functions: Mapping[str, Callable[..., Any] | None]) -> LoadedCode:
-        """Read the files of what was imported.
-
-        Args:
-            functions: that every variant's answers depend on, by the references that name them; None for one that
-                was not imported.
-
-        Raises:
-            ManifestError: a data file is missing.
-        """
-        return LoadedCode(self._manifest, functions, self._before, self._began_s)
+_data: dict[str, str] = {}
+"""Hashes of data files at the import of the modules that may hold them, by path."""
 
 
 class Snapshot(NamedTuple):
@@ -55,7 +43,7 @@ class Snapshot(NamedTuple):
 
     Attributes:
         digest: 16 bytes that change with whatever of the user's code a variant's answers depend on.
-        imports: SHA-256 of the modules that opening the variant imports, by name.
+        imports: SHA-256 of the Python files that opening the variant may import, by path from the manifest's folder.
         data: SHA-256 of the data files at the start, by name.
     """
 
@@ -64,219 +52,159 @@ class Snapshot(NamedTuple):
     data: Mapping[str, str] = {}
 
 
+def begin() -> tuple[frozenset[str], float]:
+    """Return what ``LoadedCode`` needs to know of the moment before a deployment's functions are imported."""
+    return frozenset(sys.modules), time.time()
+
+
 class LoadedCode:
-    """The user's code that this process has loaded for one deployment. Use ``Loading``. Threads may share it.
+    """The user's code that this process has loaded for one deployment. Threads may share it.
+
+    Args:
+        before: names of the modules that the process had loaded before it imported this deployment's functions.
+        began_s: when it began to import them, in seconds since the epoch.
 
     Attributes:
+        code: every Python file of ``python_path``, and of the modules that are loaded from elsewhere; not those of
+            installed packages, nor those that another deployment alone can import.
         stale: files that have another text by now than what this process has imported, and goes on running.
+
+    Raises:
+        ManifestError: a data file is missing, or there are too many Python files.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        functions: Mapping[str, Callable[..., Any] | None],
-        before: frozenset[str],
-        began_s: float,
-    ) -> None:
+    def __init__(self, manifest: Manifest, before: Set[str], began_s: float) -> None:
         self._manifest = manifest
-        self._locator = Locator(folders_of(manifest))
-        self._graph = Graph(self._locator, began_s, before)
-        imported = {reference: function for reference, function in functions.items() if function is not None}
-        self._roots = {reference: root_of(function, self._locator) for reference, function in imported.items()}
-        self._serving = self._modules([*functions, *manifest.deployment.model.trusted])
-        self._source: Set[str] = set()
-        self._lock = threading.RLock()  # around the graph; a fallback's source is imported while others ask for hashes
-        self._guessed: Set[str] = set()
-        self._graph.add(self._serving)
-        self._beside = self._unnamed(self._serving, before)
-        self._graph.add(self._beside)
-        self._data = data_files.hashed(manifest)
-        self._old_data = self._data_of_old_imports(before)
-        # Whether modules hold what they read at their import, or read it again, is unknown.
-        self._run_data = self._data | {name: f"unknown-{secrets.token_hex(8)}" for name in self._old_data}
+        self._also: frozenset[str] = frozenset()
         self.stale: tuple[str, ...] = ()
-        self._listed: dict[bool, Code] = {False: self._listing(self._graph, set())}
-        self._warn()
-        self._warn_of_later_imports()
+        self._on_disk = files.code_on_disk(manifest, strict=True)
+        self.code = self._read(self._on_disk, before, began_s)
 
-    def import_source(self) -> None:
-        """Import what ``model.source`` names, where it is a callable, and read the files of what that loads.
+    def import_also(self, references: Iterable[str]) -> None:
+        """Import what opening a variant imports, and read the files of what that loads.
 
         Raises:
             ManifestError: it cannot be imported.
         """
-        reference = source_reference(self._manifest)
-        if not reference or self._source:
-            return
-        with IMPORTS:
-            before, began_s = frozenset(sys.modules), time.time()
-            function = resolve(reference, self._manifest)
-            with self._lock:
-                if not self._source:
-                    self._graph.began_s, self._graph.before = began_s, before
-                    self._add_source(reference, function, before)
+        new = frozenset(references) - self._also
+        if new:
+            with IMPORTS:
+                before, began_s = begin()
+                for reference in sorted(new):
+                    resolve(reference, self._manifest)
+                self._also |= new
+                self.code = self._read(files.code_on_disk(self._manifest), before, began_s)
 
-    def _add_source(self, reference: str, function: Callable[..., Any], before: frozenset[str]) -> None:
-        self._roots[reference] = root_of(function, self._locator)
-        source = self._modules([reference])
-        self._graph.add(source)
-        beside = self._unnamed(source, before)
-        self._graph.add(beside)
-        self._source = source | beside
-        self._listed[True] = self._listing(self._graph, self._source)
-        self._warn()
-
-    def listing(self, *, live: bool) -> Code:
+    def snapshot(self, *, live: bool) -> Snapshot:
         """Return what a variant runs.
 
         Args:
-            live: whether it runs the user's own object. What of that is not imported yet is read from the disk now.
+            live: whether it runs the user's own object.
         """
-        with self._lock:
-            return self._read(live=live)[1]
-
-    def snapshot(self, *, live: bool) -> Snapshot:
-        """Return what a variant runs, as ``listing`` reads it now."""
-        named = {module_of(name) for name in self._manifest.deployment.model.trusted}
-        with self._lock:
-            graph, listed = self._read(live=live)
-            reference = source_reference(self._manifest) if live else ""
-            named |= {module_of(reference)} if reference else set()
-            modules = {name: graph.modules[name].sha256 for name in graph.reached(named)}
-            found = [digest(listed)]
-            for name, root in sorted(self._roots.items()):
-                if live or not self._is_source(name):
-                    found += [name.encode(), root.bound]
-        imports = {name: sha for name, sha in modules.items() if sha}
-        return Snapshot(_hashed(*found), imports, self._data)
+        code = self.code
+        imports = {each.file: each.sha256 for each in code.modules.values()}
+        return Snapshot(digest(files.part_of(code, self._manifest, live=live)), imports, self._on_disk.data)
 
     def digest_of(self, references: Iterable[str]) -> bytes:
-        """Return 16 bytes that change with the code of these functions, the declared data and what both use."""
-        named = sorted(set(references))
-        if not named:
-            return b""
-        data = {name: sha for name, sha in self._run_data.items() if not name.startswith(SOURCE_FILES)}
-        with self._lock:
-            modules = self._graph.reached(self._modules(named) | self._beside) | self._modules(named)
-            found = listing(self._graph, modules, (), data, self._manifest.directory)
-            return _hashed(digest(found), *(self._roots[name].bound for name in named if name in self._roots))
+        """Return 16 bytes that change with the code of functions; empty where there are none."""
+        return digest(self.code) if [*references] else b""
 
     def lacks(self, recorded: Code, *, live: bool) -> tuple[str, ...]:
         """Name the files of a version's code that this process runs in another form, or not at all."""
-        wanted = recorded.part(live=live)
-        here = completed(self.listing(live=live), wanted, self._locator, self._manifest.directory)
-        guessed = self._guessed - set(wanted.modules)
-        kept = {name: each for name, each in here.modules.items() if name not in guessed}
-        return differing(wanted, replace(here, modules=kept))
-
-    def changed(self) -> tuple[str, ...]:
-        """Name the files that every variant runs and that have changed on the disk since they were imported."""
-        here = self._listed[False]
-        modules = {
-            name: replace(each, sha256=sha256_of(self._graph.modules[name].place))
-            for name, each in here.modules.items()
-        }
-        return differing(here, replace(here, modules=modules, data=data_files.hashed(self._manifest, strict=False)))
-
-    def changed_data(self) -> tuple[str, ...]:
-        """Name the data files that are not what they were at the start."""
-        return on_disk.changed_data(self._manifest, self._data)
+        wanted, here = (files.part_of(code, self._manifest, live=live) for code in (recorded, self.code))
+        return differing(wanted, here)
 
     def disk_lacks(self, recorded: Code, *, live: bool) -> tuple[str, ...]:
         """Name the files of a version's code that lie in the manifest's folder in another form, or not at all."""
-        return on_disk.lacks(self._manifest, recorded, live=live)
+        return files.lacks(self._manifest, recorded, live=live)
 
-    # -- Inside ------------------------------------------------------------------------------------------------------
+    def changed(self) -> tuple[str, ...]:
+        """Name the files that have changed on the disk since they were imported, or since the start."""
+        return files.changed(self._manifest, self.code)
 
-    def _read(self, *, live: bool) -> tuple[Graph, Code]:
-        reference = source_reference(self._manifest)
-        if not live or not reference:
-            return self._graph, self._listed[False]
-        if self._source:
-            return self._graph, self._listed[True]
-        source = {module_of(reference)}
-        graph = self._graph.copy()
-        graph.add(source)
-        return graph, self._listing(graph, source)
+    def _read(self, on_disk: Code, before: Set[str], began_s: float) -> Code:
+        """Put the texts that this process runs in the place of those on the disk."""
+        modules, data = dict(on_disk.modules), dict(on_disk.data)
+        folders = folders_of(self._manifest)
+        inside = tuple(map(within, folders))
+        names = {_inode(self._manifest.directory / each.file): name for name, each in modules.items()}
+        unknown: list[str] = []
+        stale: list[str] = []
+        holds_data = False
+        for name, spec, path in _own_modules():
+            place = _inode(path)
+            key = names.get(place, name) if place is not None else name
+            outside = key not in on_disk.modules and not path.startswith(inside)
+            if outside and is_anothers(name, path, folders):
+                continue
+            file = files.file_of(path, self._manifest)
+            sha = on_disk.modules[key].sha256 if key in on_disk.modules else files.sha256_of(path)
+            runs = vars(spec).get(_RUNS)
+            if runs is None:
+                # A file that changed after its import may have begun, or is gone, may be another one than was imported.
+                imported_s = _started_s() if name in before else began_s
+                is_known = place is not None and os.stat(path).st_ctime <= imported_s
+                runs = vars(spec)[_RUNS] = sha if is_known else f"unknown-{secrets.token_hex(8)}"
+                unknown += [file] * (not is_known)
+            elif runs != sha:
+                stale.append(file)
+            modules[key] = CodeFile(sha256=runs, file=file)
+            holds_data = holds_data or (not outside and name in before)
+        for name, sha in on_disk.data.items():
+            path = str(self._manifest.directory / name)
+            if holds_data and not name.startswith(SOURCE_FILES) and _data.setdefault(path, sha) != sha:
+                # Whether modules hold what they read at their import, or read it again, is unknown.
+                data[name] = f"unknown-{secrets.token_hex(8)}"
+                stale.append(name)
+            else:
+                _data[path] = sha
+        self._warn(tuple(unknown), tuple(stale))
+        return replace(on_disk, modules=modules, data=data)
 
-    def _data_of_old_imports(self, before: frozenset[str]) -> tuple[str, ...]:
-        """Name the files of ``model.files`` that have changed since the modules were imported that may hold them."""
-        own = {name: sha for name, sha in self._data.items() if not name.startswith(SOURCE_FILES)}
-        paths = {name: str(self._manifest.directory / name) for name in own}
-        imported_before = any(name in before for name in self._graph.modules)
-        old = tuple(name for name in own if imported_before and IMPORTED.data_at(paths[name]) not in {None, own[name]})
-        IMPORTED.note_data((paths[name], sha) for name, sha in own.items() if name not in old)
-        return old
-
-    def _is_source(self, reference: str) -> bool:
-        return bool(self._source) and reference == source_reference(self._manifest)
-
-    def _modules(self, references: Iterable[str]) -> set[str]:
-        """Modules that define functions: those that the references name, and those of what the functions wrap."""
-        found: set[str] = set()
-        for reference in references:
-            found |= {module_of(reference)} if ":" in reference else set()
-            found |= set(self._roots[reference].modules) if reference in self._roots else set()
-        return found
-
-    def _unnamed(self, roots: Set[str], before: frozenset[str]) -> set[str]:
-        """Find what these modules loaded beyond what their texts name: plugins, say.
-
-        Where such a module had been imported before, by the application that tailcut is mounted in, it cannot be known
-        what it loaded: then it may be anything of the user's that is loaded now.
-        """
-        named = self._graph.reached(roots)
-        guesses = any(name in before and self._graph.modules[name].dynamic for name in named)
-        candidates = list(sys.modules) if guesses else [name for name in list(sys.modules) if name not in before]
-        found = set(loaded_user_modules(candidates, self._locator)) - named
-        if guesses:
-            self._guessed = self._guessed | found
-        return found
-
-    def _listing(self, graph: Graph, source: Set[str]) -> Code:
-        serving = graph.reached(self._serving | self._beside) | self._serving
-        only = (graph.reached(source) | source) - serving
-        return listing(graph, serving, only, self._run_data, self._manifest.directory)
-
-    def _warn(self) -> None:
-        graph = self._graph
-        if graph.uncertain:
-            names = few(tuple(shown(name, self._listed[False]) for name in graph.uncertain))
+    def _warn(self, unknown: tuple[str, ...], stale: tuple[str, ...]) -> None:
+        if unknown:
             log.warning(
                 "%s changed during its import or before tailcut read it, so the text that runs is unknown and this "
                 "server shares no cached answers; restart it",
-                names,
+                few(unknown),
             )
-            graph.uncertain.clear()
-        modules = [shown(name, self._listed[False]) for name in dict.fromkeys(graph.stale)]
-        before, self.stale = self.stale, (*modules, *self._old_data)
-        if self.stale != before:
+        if stale and stale != self.stale:
             log.warning(
                 "%s changed on the disk after this process had imported the code: the server runs the code as it was "
                 "imported, under the version of that code; restart it to run the new code",
-                few(self.stale),
+                few(stale),
             )
-        if graph.cut:
-            log.warning(
-                "the hooks import more than %d of your modules; changes to the others give no new version; install "
-                "modules outside the deployment as a package",
-                MOST_MODULES,
-            )
-
-    def _warn_of_later_imports(self) -> None:
-        """Name the modules that may import more by computed names, where none of that was loaded at the start."""
-        names = sorted(name for name in self._graph.reached(self._serving) if self._graph.modules[name].dynamic)
-        if names and not self._beside and not any(name.endswith(".py") for name in self._data):
-            log.warning(
-                "%s may import modules by computed names after the start, and changes to these give no new version: "
-                "import them at module level, or list their files in model.files",
-                few(tuple(shown(name, self._listed[False]) for name in names)),
-            )
+        self.stale = stale
 
 
-def _hashed(*parts: bytes) -> bytes:
-    found = blake2b(digest_size=16)
-    for part in parts:
-        found.update(len(part).to_bytes(8, "big"))
-        found.update(part)
-    return found.digest()
+def _own_modules() -> Iterator[tuple[str, ModuleSpec, str]]:
+    """Yield the loaded modules, with their files, but those of Python, installed packages and tailcut."""
+    others = tuple(map(within, [*map(sysconfig.get_path, ("stdlib", "platstdlib")), str(Path(__file__).parents[1])]))
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        if isinstance(spec, ModuleSpec) and spec.has_location and spec.origin and name not in _PROGRAMS:
+            path = str(getattr(spec.loader, "archive", spec.origin))
+            if not path.startswith(others) and not {"site-packages", "dist-packages"} & {*path.split(os.sep)}:
+                yield name, spec, path
+
+
+def _inode(path: str | Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+@cache
+def _started_s() -> float:
+    """Return when this process started, in seconds since the epoch; where the system does not tell, when it was asked.
+
+    That of a process that was forked is the time of the fork.
+    """
+    try:
+        with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return time.time()
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")

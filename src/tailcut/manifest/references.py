@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any
 
 from tailcut.common.user_frames import place
 from tailcut.errors import ManifestError
-from tailcut.manifest import module_finder
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.loading import Manifest, absolute
-from tailcut.manifest.modules import check_loaded, claim, deployments
+from tailcut.manifest.modules import check_loaded, claim
 
 
 def resolve(reference: str, manifest: Manifest) -> Callable[..., Any]:
@@ -71,10 +69,7 @@ def source_path(manifest: Manifest) -> Path | None:
 def _module(name: str, reference: str, manifest: Manifest) -> ModuleType:
     folders = folders_of(manifest)
     importlib.invalidate_caches()
-    mine = claim(manifest.deployment.name, folders, name, reference)
-    if len(deployments.present) > 1:
-        module_finder.install()
-    before = set(sys.modules)
+    files = claim(manifest.deployment.name, folders, reference)
     try:
         found = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -86,8 +81,7 @@ def _module(name: str, reference: str, manifest: Manifest) -> ModuleType:
         raise _failed(reference, name, error, manifest) from error
     except Exception as error:
         raise _failed(reference, name, error, manifest) from error
-    mine.loaded |= set(sys.modules) - before
-    check_loaded(mine, name, reference)
+    check_loaded(manifest.deployment.name, files, reference)
     return found
 
 

@@ -7,13 +7,15 @@ old entry.
 from __future__ import annotations
 
 import hashlib
+from functools import cache
+from importlib import metadata
 
 import msgspec
 
-from tailcut.code.distributions import version_of as installed
 from tailcut.common.fingerprint import packages_of
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain
+from tailcut.manifest.references import source_path
 from tailcut.models.row_coupling import rows_alone
 from tailcut.models.runtimes.live import LIVE
 from tailcut.registry import Variant
@@ -62,16 +64,22 @@ def is_live(variant: Variant) -> bool:
     return variant.runtime in LIVE
 
 
-def has_own_types(deployment: Deployment, variant: Variant) -> bool:
-    """Whether a variant is a stored estimator that may hold types of ``model.trusted``."""
-    return variant.runtime == "skops" and bool(deployment.model.trusted)
+def opening_references(manifest: Manifest, variant: Variant) -> tuple[str, ...]:
+    """Return the references to the user's code that opening a variant imports; empty where its artifact is enough."""
+    if is_live(variant):
+        return (manifest.deployment.model.source,) if source_path(manifest) is None else ()
+    return manifest.deployment.model.trusted if variant.runtime == "skops" else ()
 
 
-def opens_with_code(deployment: Deployment, variant: Variant) -> bool:
-    """Whether opening a variant imports or calls the user's code."""
-    return is_live(variant) or has_own_types(deployment, variant)
+def opens_with_code(manifest: Manifest, variant: Variant) -> bool:
+    """Whether opening a variant imports or calls the user's code, or reads what belongs to it."""
+    return is_live(variant) or bool(opening_references(manifest, variant))
 
 
-def runs_source(manifest: Manifest, variant: Variant) -> bool:
-    """Whether this process, and not one of its executors, runs the code of ``model.source`` for a variant."""
-    return is_live(variant) and manifest.deployment.pool.executor != "process"
+@cache
+def installed(distribution: str) -> str:
+    """Return the version of a distribution; "unknown" where it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -9,9 +9,9 @@ from functools import partial
 from time import perf_counter, perf_counter_ns, thread_time_ns
 from typing import NamedTuple
 
+from tailcut.code.data_files import changed_data
 from tailcut.code.digest import few
 from tailcut.code.loaded import Snapshot
-from tailcut.code.on_disk import changed_data
 from tailcut.common.fingerprint import Machine, uses_gpu
 from tailcut.common.runtime_spec import spec_of
 from tailcut.errors import ArtifactError, StartError, TailcutError
@@ -121,7 +121,7 @@ class _Opener:
         self._variant = variant
         self._outputs = tuple(tensor.name for tensor in manifest.deployment.model.outputs)
         self._max_rows = scheduler_factory.most_rows(manifest.deployment.batching, variant)
-        self._imports = opens_with_code(manifest.deployment, variant)
+        self._imports = opens_with_code(manifest, variant)
         self._code = code
         self._in_one_thread = _runs_in_one_thread(manifest, variant)
         self._must_answer = must_answer

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tailcut import text
-from tailcut.code.loaded import IMPORTS, LoadedCode, Loading
-from tailcut.code.roots import serving_references
+from tailcut.code.files import serving_references
+from tailcut.code.loaded import IMPORTS, LoadedCode, begin
 from tailcut.common.tensors import Arrays
 from tailcut.errors import StartError
 from tailcut.manifest import Deployment, Manifest, resolve
@@ -40,23 +40,23 @@ class HookCode(NamedTuple):
     fields: tuple[str, ...] = ()
 
 
-def import_code(manifest: Manifest, source: bool = False) -> HookCode:
+def import_code(manifest: Manifest, also: Sequence[str] = ()) -> HookCode:
     """Import every function of the user that touches an answer, in the manifest's order.
 
     Args:
-        source: import ``model.source``, too: this process will run the user's own object.
+        also: references of what opening the variant imports; see ``deployment_version.opening_references``.
 
     Raises:
         ManifestError: one cannot be imported, or a file of ``model.files`` is missing.
         StartError: a hook is async, or a tokenizer cannot be read.
     """
     with IMPORTS:
-        return _import_code(manifest, source)
+        return _import_code(manifest, also)
 
 
-def _import_code(manifest: Manifest, source: bool) -> HookCode:
+def _import_code(manifest: Manifest, also: Sequence[str]) -> HookCode:
     model = manifest.deployment.model
-    loading = Loading(manifest)
+    before, began_s = begin()
     found: dict[str, Callable[..., Any]] = {
         reference: resolve(reference, manifest) for reference in serving_references(manifest)
     }
@@ -64,12 +64,8 @@ def _import_code(manifest: Manifest, source: bool) -> HookCode:
         _refuse_async(key, reference, found.get(reference))
     preprocess = found.get(model.preprocess) or text.preprocess_of(manifest)
     postprocess = found.get(model.postprocess) or text.postprocess_of(manifest)
-    implied = {"preprocess of model.source": preprocess, "postprocess of model.source": postprocess}
-    known = list(found.values())
-    functions = found | {name: each for name, each in implied.items() if each is not None and each not in known}
-    files = loading.end(functions)
-    if source:
-        files.import_source()
+    files = LoadedCode(manifest, before, began_s)
+    files.import_also(also)
     return HookCode(preprocess, postprocess, files, text.fields_of(preprocess))
 
 

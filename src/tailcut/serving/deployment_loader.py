@@ -15,7 +15,7 @@ from tailcut.features import FeatureService
 from tailcut.features.source_opener import Models
 from tailcut.manifest import Deployment, Manifest
 from tailcut.models.background_loading import abandon, close_later, in_background, in_thread
-from tailcut.models.deployment_version import is_live, runs_source, version_of
+from tailcut.models.deployment_version import is_live, opening_references, version_of
 from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.dispatch.scheduler_factory import make_dispatcher
 from tailcut.models.pool import Pool
@@ -226,7 +226,7 @@ async def _open(
 ) -> Opened:
     deployment = manifest.deployment
     # The user's modules are imported here, off the event loop: what resolves them later finds them imported.
-    code = await asyncio.to_thread(import_code, manifest, runs_source(manifest, variant))
+    code = await asyncio.to_thread(import_code, manifest, opening_references(manifest, variant))
     transform = RowTransform(deployment.model, code.preprocess, code.postprocess, fields=code.fields)
     warm, loading = await _first_warm(manifest, variant, code.files, stand_in, host)
     stores = await _connect(manifest, code, transform, warm, loading, host.models if host is not None else None)

@@ -10,7 +10,7 @@ from functools import partial
 from tailcut.code.loaded import LoadedCode
 from tailcut.errors import ArtifactError, TailcutError
 from tailcut.models.background_loading import abandon, close_later, foreseen, in_background
-from tailcut.models.deployment_version import is_live, runs_source
+from tailcut.models.deployment_version import is_live, opening_references
 from tailcut.models.variant_loader import Warm, close_warm, open_variant
 from tailcut.models.warm_up import BRIEF
 from tailcut.observe.sample import Sample, gauge
@@ -180,13 +180,12 @@ class Fallbacks:
     def _tell_other_code(self, variant: Variant, files: LoadedCode) -> None:
         """Check a fallback at the start: other tensors are refused, other code is logged as a warning."""
         refuse_other_tensors(self._engine.deployment, variant)
-        if runs_source(self._engine.manifest, variant):
-            files.import_source()
+        files.import_also(opening_references(self._engine.manifest, variant))
         tell_code(self._engine.deployment, variant, files)
 
     def _refuse(self, variant: Variant, files: LoadedCode) -> None:
         """Check the fallback of a switch: other code than this process has loaded is refused."""
-        refuse_other_model(self._engine.deployment, files, variant)
+        refuse_other_model(self._engine.manifest, files, variant)
 
 
 def _let_go(opening: asyncio.Task[Warm | None] | None) -> None:

@@ -227,7 +227,7 @@ class Follower:
         if promotion is not None and (promotion.version, promotion.variant) == (served.version, served.name):
             return None
         variant = self._registry.variant(self._name)
-        refuse_other_model(self._manifest.deployment, running.code.files, variant)
+        refuse_other_model(self._manifest, running.code.files, variant)
         refuse_unjudged(self._manifest.deployment, variant, running.versions)
         self._refuse_too_large(variant)
         for runtime in (variant.runtime, *variant.part_runtimes):

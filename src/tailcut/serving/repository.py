@@ -186,7 +186,7 @@ class Repository:
             # It may have been judged again, with other features. One assignment: the event loop sees it or does not.
             running.variant = replace(served, feature_models=variant.feature_models)
             return None
-        refuse_other_model(engine.deployment, running.code.files, variant)
+        refuse_other_model(engine.manifest, running.code.files, variant)
         refuse_unjudged(engine.deployment, variant, running.versions)
         engine.host.refuse_too_large(variant)
         code = running.code.files.snapshot(live=is_live(variant))

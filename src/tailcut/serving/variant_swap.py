@@ -5,48 +5,44 @@ from __future__ import annotations
 from tailcut.code.digest import few
 from tailcut.code.loaded import LoadedCode
 from tailcut.errors import ArtifactError
-from tailcut.manifest import Deployment
+from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.answer_settings import other_settings, other_tensors
-from tailcut.models.deployment_version import has_own_types, is_live
+from tailcut.models.deployment_version import is_live, opening_references, opens_with_code
 from tailcut.registry import Variant
 
 
-def refuse_other_model(deployment: Deployment, files: LoadedCode, variant: Variant) -> None:
+def refuse_other_model(manifest: Manifest, files: LoadedCode, variant: Variant) -> None:
     """Refuse what this process cannot serve, because its manifest or the user's code is of another build.
 
-    Code is compared as this process has imported it, whatever its files are by now. Of a variant that runs the user's
-    own object, that code is imported where it is not yet.
+    Code is compared as this process has imported it, whatever its files are by now. What opening the variant imports
+    is imported here, where no file has changed since the start.
 
     Raises:
         ArtifactError: the tensors, settings that answers depend on, or the code differ.
     """
+    deployment, live = manifest.deployment, is_live(variant)
     refuse_other_tensors(deployment, variant)
-    if differ := other_settings(deployment, variant.manifest, live=is_live(variant)):
+    if differ := other_settings(deployment, variant.manifest, live=live):
         raise ArtifactError(
             f"{_what(variant)} it was built with another manifest than this server was started with: {few(differ)}",
             hint=_RESTART,
         )
-    if variant.code is None:  # built by a tailcut that did not write the code down
-        if changed := files.changed():
-            raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
-        return
-    if has_own_types(deployment, variant) and (changed := files.changed()):
-        # Its types may be imported only now, as they are by now.
+    _refuse_other_code(files, variant)
+    if (variant.code is None or opens_with_code(manifest, variant)) and (changed := files.changed()):
         raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
+    files.import_also(opening_references(manifest, variant))
+    _refuse_other_code(files, variant)
+
+
+def _refuse_other_code(files: LoadedCode, variant: Variant) -> None:
     live = is_live(variant)
-    lacks = files.lacks(variant.code, live=live)
-    if not lacks and live and deployment.pool.executor != "process":
-        files.import_source()
-        lacks = files.lacks(variant.code, live=live)
-    if lacks:
+    if variant.code is not None and (lacks := files.lacks(variant.code, live=live)):
         there = not files.disk_lacks(variant.code, live=live)
         put_back = f"restore its code with `tailcut registry code {variant.version} FOLDER`, then restart to serve it"
         raise ArtifactError(
             f"{_what(variant)} it was built with other code than this server has loaded: {few(lacks)}",
             hint=_RESTART if there else f"{put_back}; until then this server keeps the old variant",
         )
-    if live and (changed := files.changed_data()):  # its source is called now, and reads them as they are
-        raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
 
 
 def refuse_other_tensors(deployment: Deployment, variant: Variant) -> None:

@@ -32,19 +32,17 @@ def settings(project: Project, text: str) -> None:
         {"added": "x = 1\n" * 100, "from_archive_y": "M = 1"},
     ],
 )
-def test_modules_in_an_archive_count_as_those_in_files(tmp_path: Path, change: dict[str, str]) -> None:
+def test_an_archive_counts_as_a_file(tmp_path: Path, change: dict[str, str]) -> None:
     hooks = "import from_archive_x\ndef preprocess(rows):\n    import from_archive_y\n"
     project = Project(tmp_path, {"hooks.py": hooks})
     settings(project, 'python_path = [".", "lib.zip"]\n')
     zipped(tmp_path / "lib.zip", from_archive_x="N = 1", from_archive_y="M = 1")
     with imported():
         found = write_down(project.manifest, tmp_path, source=True)
-        assert {"lib.zip/from_archive_x.py", "lib.zip/from_archive_y.py"} <= {
-            each.file for each in found.code.modules.values()
-        }
+        assert "lib.zip" in {each.file for each in found.code.modules.values()}
         check_unchanged(found, project.manifest)
         zipped(tmp_path / "lib.zip", **change)
-        with pytest.raises(ArtifactError, match=r"lib\.zip/from_archive_.*changed during the build"):
+        with pytest.raises(ArtifactError, match=r"lib\.zip changed during the build"):
             check_unchanged(found, project.manifest)
 
 

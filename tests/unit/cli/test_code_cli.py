@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.code_kit import SITE_FILES, Site, imported
+from tests.promotion_kit import save_model
 
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
 from tailcut.code import archive
 from tailcut.errors import ArtifactError
-from tailcut.registry import Version
+from tailcut.registry import NewVariant, Version
 from tailcut.registry.checking import refuse
 from tailcut.registry.code import nothing
 
@@ -123,7 +124,9 @@ def test_a_version_of_another_manifest_is_refused_unless_it_is_forced(site: Site
     assert first.id in tailcut(site, capsys, "rollback", "--force")
 
 
-def test_the_source_counts_for_the_variant_that_runs_it(site: Site, capsys: Capture) -> None:
+def test_without_functions_code_counts_for_the_variant_that_runs_the_source_alone(site: Site, capsys: Capture) -> None:
+    manifest = SITE_FILES["tailcut.toml"].replace('preprocess = "hooks:preprocess"\n', "")
+    site.write("tailcut.toml", manifest)
     version = site.build(1.0)
     site.write("train.py", SITE_FILES["train.py"] + "# edited\n")
     tailcut(site, capsys, "promote", "onnx")
@@ -202,3 +205,24 @@ def test_a_damaged_copy_is_refused(site: Site, capsys: Capture, tmp_path: Path) 
     kept.chmod(0o644)
     kept.write_bytes(kept.read_bytes()[:-5])
     assert "bytes" in tailcut(site, capsys, "code", version.id, str(tmp_path / "old"), code=ExitCode.NOT_STARTED)
+
+
+def test_a_list_of_before_is_compared_by_the_modules_that_it_names(site: Site, capsys: Capture) -> None:
+    """Older records list what hooks and model.source import, each with what runs it."""
+    site.write("notes.py", "")
+    now = site.build(1.0)
+    code = dict(now.evidence["code"])
+    code["modules"] = {name: each | {"role": "serving"} for name, each in code["modules"].items() if name != "notes"}
+    older = site.registry.add(
+        "m",
+        source="own",
+        inputs=now.inputs,
+        outputs=now.outputs,
+        variants=[NewVariant("onnx", "onnxruntime", save_model(site.folder / "other.onnx", 3.0), base=True)],
+        evidence={"code": code},
+        manifest=now.manifest,
+    )
+    site.write("notes.py", "edited = 1")
+    tailcut(site, capsys, "promote", "onnx", "--version", older.id)
+    site.write("scaling.py", "F = 10\n")
+    assert f"m {older.id} needs other code than {site.folder} has: scaling.py" in tailcut(site, capsys, "verify")

@@ -70,4 +70,4 @@ def test_files_of_one_name_above_the_folder_are_all_kept(tmp_path: Path) -> None
     (tmp_path / "t.csv").write_text("2")
     written = archive.extract(made(tmp_path, ("../t.csv", "../../t.csv")), tmp_path / "out")
     found = {path.relative_to(tmp_path / "out").as_posix(): path.read_text() for path in written}
-    assert (found["outside/up1/t.csv"], found["outside/up2/t.csv"]) == ("1", "2")
+    assert (found[".outside/up1/t.csv"], found[".outside/up2/t.csv"]) == ("1", "2")

@@ -1,19 +1,18 @@
-"""Deployments of one process never share modules of one name: refused when they load, or each finds its own."""
+"""Deployments of one process never have different modules of one name: the second one is refused when it loads."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tailcut.errors import ManifestError
-from tailcut.manifest import Manifest, load, resolve
-from tailcut.manifest.modules import UserModules, deployments
+from tailcut.manifest import Manifest, load, modules, resolve
 
 MANIFEST = """
 name = {name!r}
@@ -54,7 +53,7 @@ def test_two_modules_of_one_name_are_refused_with_both_files(tmp_path: Path) -> 
     b = write(tmp_path / "b", {"nm_model.py": PLAIN.format(number=100)})
     assert number(a) == 1
     assert refused(b).message == (
-        f"nm_model:number: deployment 'b' imports nm_model from {tmp_path}/b/nm_model.py, and this process has "
+        f"nm_model:number: deployment 'b' has nm_model in {tmp_path}/b/nm_model.py, and this process has "
         f"imported {tmp_path}/a/nm_model.py under that name"
     )
     assert str(tmp_path / "b") not in sys.path
@@ -76,23 +75,8 @@ def test_helpers_of_one_name_are_refused(tmp_path: Path, importing: str, indent:
     b = write(tmp_path / "b", {"nm_b.py": text, "nm_help.py": PLAIN.format(number=100)})
     number(a, "nm_a:number")
     message = refused(b, "nm_b:number").message
-    assert "deployment 'b' imports nm_help (in nm_b) from " in message
-    assert f"{tmp_path}/b/nm_help.py" in message
+    assert f"deployment 'b' has nm_help in {tmp_path}/b/nm_help.py" in message
     assert f"{tmp_path}/a/nm_help.py" in message
-
-
-def test_a_helper_of_a_helper_is_found_through_relative_imports(tmp_path: Path) -> None:
-    package = {"__init__.py": "", "model.py": "from . import between\ndef number():\n    return between.deep()\n"}
-    package |= {"between.py": "def deep():\n    import nm_deep\n    return nm_deep.number()\n"}
-    a, b = (
-        write(
-            tmp_path / name,
-            {**{f"nm_{name}/{file}": text for file, text in package.items()}, "nm_deep.py": PLAIN.format(number=1)},
-        )
-        for name in ("a", "b")
-    )
-    assert number(a, "nm_a.model:number") == 1
-    assert "imports nm_deep (in nm_b.between) from" in refused(b, "nm_b.model:number").message
 
 
 def test_a_package_and_a_module_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -106,7 +90,7 @@ def test_a_module_and_a_folder_of_one_name_are_refused(tmp_path: Path) -> None:
     a = write(tmp_path / "a", {"nm_model.py": PLAIN.format(number=1)})
     b = write(tmp_path / "b", {"nm_model/inner.py": PLAIN.format(number=100)})
     number(a)
-    assert "a folder without __init__.py" in refused(b, "nm_model.inner:number").message
+    assert "has nm_model in a folder without __init__.py" in refused(b, "nm_model.inner:number").message
 
 
 def test_a_module_that_the_application_has_imported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,30 +102,26 @@ def test_a_module_that_the_application_has_imported_is_refused(tmp_path: Path, m
     assert f"this process has imported {tmp_path}/app/nm_model.py under that name" in refused(a).message
 
 
-@pytest.mark.parametrize("taken", ["statistics", "pytest", "time"])
+@pytest.mark.parametrize("taken", ["statistics", "pytest"])
 def test_a_module_named_like_one_of_python_or_of_a_package_is_refused(tmp_path: Path, taken: str) -> None:
     importlib.import_module(taken)
     a = write(tmp_path / "a", {f"{taken}.py": PLAIN.format(number=1)})
-    assert f"imports {taken} from {tmp_path}/a/{taken}.py" in refused(a, f"{taken}:number").message
-    b = write(tmp_path / "b", {"nm_b.py": PLAIN.format(number=2), f"{taken}.py": "raise SystemExit\n"})
-    assert number(b, "nm_b:number") == 2, "a file that nothing imports is no clash"
+    assert f"has {taken} in {tmp_path}/a/{taken}.py" in refused(a, f"{taken}:number").message
 
 
-def test_a_helper_named_like_a_module_of_python_is_refused(tmp_path: Path) -> None:
-    importlib.import_module("statistics")
-    a = write(
-        tmp_path / "a",
-        {"nm_model.py": "import statistics\n" + PLAIN.format(number="statistics.own"), "statistics.py": "own = 3\n"},
-    )
-    assert "imports statistics (in nm_model) from" in refused(a).message
-
-
-def test_a_deployment_that_means_an_installed_package_does_not_get_the_others_module(tmp_path: Path) -> None:
-    a = write(tmp_path / "a", {"nm_a.py": "import nm_installed\n" + PLAIN.format(number=1), "nm_installed.py": ""})
-    b = write(tmp_path / "b", {"nm_b.py": PLAIN.format(number=2) + "    import nm_installed\n"})
+def test_a_module_named_like_an_installed_package_is_refused_beside_another_deployment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one may mean the package, and would get the module."""
+    (tmp_path / "lib" / "nm_installed").mkdir(parents=True)
+    (tmp_path / "lib" / "nm_installed" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    a = write(tmp_path / "a", {"nm_a.py": PLAIN.format(number=1), "nm_installed.py": ""})
+    b = write(tmp_path / "b", {"nm_b.py": PLAIN.format(number=2)})
     number(a, "nm_a:number")
-    assert f"and deployment 'a' in the same process imports {tmp_path}/a/nm_installed.py" in (
-        refused(b, "nm_b:number").message
+    assert (
+        f"deployment 'a' has nm_installed in {tmp_path}/a/nm_installed.py, and an installed package in the same "
+        f"process has it in {tmp_path}/lib/nm_installed/__init__.py" in refused(b, "nm_b:number").message
     )
 
 
@@ -169,11 +149,11 @@ def test_a_package_in_two_folders_is_shared_and_its_modules_are_not(tmp_path: Pa
         {"x/nm_space/one.py": PLAIN.format(number=1), "y/nm_space/two.py": PLAIN.format(number=2)},
         '["x", "y"]',
     )
-    b = write(tmp_path / "b", {"nm_space/three.py": PLAIN.format(number=3), "nm_space/unused.py": ""})
+    b = write(tmp_path / "b", {"nm_space/three.py": PLAIN.format(number=3), "nm_space/four.py": ""})
     c = write(tmp_path / "c", {"nm_space/two.py": PLAIN.format(number=4)})
     assert [number(a, f"nm_space.{module}:number") for module in ("one", "two")] == [1, 2]
     assert number(b, "nm_space.three:number") == 3
-    assert "imports nm_space.two from" in refused(c, "nm_space.two:number").message
+    assert "has nm_space.two in" in refused(c, "nm_space.two:number").message
 
 
 def test_folders_in_another_order_are_another_module(tmp_path: Path) -> None:
@@ -185,64 +165,42 @@ def test_folders_in_another_order_are_another_module(tmp_path: Path) -> None:
     assert f"{tmp_path}/a/y/nm_model.py" in refused(b).message
 
 
-def test_files_that_nothing_imports_are_no_clash_and_never_imported(tmp_path: Path) -> None:
-    """a imports its helper at request time, when b's folder stands in front of a's."""
-    lazy = "def number():\n    import nm_help\n    return nm_help.one\n"
-    a = write(tmp_path / "a", {"nm_a.py": lazy, "nm_help.py": "one = 1\n"})
-    b = write(tmp_path / "b", {"nm_b.py": PLAIN.format(number=2), "nm_help.py": "one = 100\n"})
-    first, second = resolve("nm_a:number", a), resolve("nm_b:number", b)
-    assert sys.path.index(str(tmp_path / "b")) < sys.path.index(str(tmp_path / "a"))
-    assert (second(), first()) == (2, 1)
+@pytest.mark.parametrize("place", ["nm_help.py", "nm_pack/__init__.py", "nm_space/part.py"])
+def test_files_of_one_name_are_refused_whether_or_not_anything_imports_them(tmp_path: Path, place: str) -> None:
+    """What a function imports when a request comes is found along the path of the whole process."""
+    a = write(tmp_path / "a", {"nm_a.py": PLAIN.format(number=1), place: "one = 1\n"})
+    b = write(tmp_path / "b", {"nm_b.py": PLAIN.format(number=2), place: "one = 100\n"})
+    number(a, "nm_a:number")
+    assert f"{tmp_path}/a/{place}" in refused(b, "nm_b:number").message
 
 
-def test_an_optional_module_of_another_deployment_is_not_imported(tmp_path: Path) -> None:
-    lazy = "def number():\n    try:\n        import nm_fast\n    except ImportError:\n        return 2\n    return 0\n"
-    a = write(tmp_path / "a", {"nm_a.py": PLAIN.format(number=1), "nm_fast.py": ""})
-    b = write(tmp_path / "b", {"nm_b.py": lazy})
-    resolve("nm_a:number", a)
-    assert number(b, "nm_b:number") == 2
-
-
-def test_an_import_for_type_checkers_is_no_clash(tmp_path: Path) -> None:
-    checked = "import typing\nif typing.TYPE_CHECKING:\n    import nm_types\n"
-    a = write(tmp_path / "a", {"nm_a.py": checked + PLAIN.format(number=1), "nm_types.py": ""})
-    b = write(tmp_path / "b", {"nm_b.py": checked + PLAIN.format(number=2), "nm_types.py": ""})
+@pytest.mark.parametrize("place", ["data/table.csv", ".venv/nm_help.py", "lib/site-packages/nm_help.py"])
+def test_files_that_are_no_modules_of_the_deployment_are_no_clash(tmp_path: Path, place: str) -> None:
+    a = write(tmp_path / "a", {"nm_a.py": PLAIN.format(number=1), place: "one = 1\n"})
+    b = write(tmp_path / "b", {"nm_b.py": PLAIN.format(number=2), place: "one = 100\n"})
     assert (number(a, "nm_a:number"), number(b, "nm_b:number")) == (1, 2)
 
 
-COMPUTED = "import importlib\ndef number():\n    return importlib.import_module('_'.join(['nm', 'plug'])).one\n"
+def test_a_module_that_was_imported_from_a_folder_that_the_code_put_on_the_path_is_refused(tmp_path: Path) -> None:
+    text = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent / 'lib'))\n"
+    text += "import nm_help\n" + PLAIN.format(number="nm_help.one")
+    a = write(tmp_path / "a", {"nm_model.py": text, "nm_help.py": "one = 1\n", "lib/nm_help.py": "one = 2\n"})
+    assert f"imported {tmp_path}/a/lib/nm_help.py under that name" in refused(a).message
 
 
-def test_a_computed_name_that_two_deployments_have_fails_when_it_is_imported(tmp_path: Path) -> None:
-    a = write(tmp_path / "a", {"nm_a.py": COMPUTED, "nm_plug.py": "one = 1\n"})
-    b = write(tmp_path / "b", {"nm_b.py": COMPUTED, "nm_plug.py": "one = 100\n"})
-    first, second = resolve("nm_a:number", a), resolve("nm_b:number", b)
-    for call in (first, second):
-        with pytest.raises(ImportError, match=r"nm_plug is .*nm_plug\.py for deployment '.' and .*rename one") as found:
-            call()
-        assert f"{tmp_path}/a/nm_plug.py" in str(found.value)
-        assert f"{tmp_path}/b/nm_plug.py" in str(found.value)
+def test_more_files_than_a_start_reads_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modules, "MAX_FILES", 2)
+    a = write(tmp_path / "a", {"nm_model.py": PLAIN.format(number=1), "b.py": "", "c.py": ""})
+    with pytest.raises(ManifestError, match="a has more than 2 Python files") as caught:
+        number(a)
+    assert "python_path" in caught.value.hint
 
 
-def test_a_computed_name_that_one_deployment_has_imported_is_refused(tmp_path: Path) -> None:
-    a = write(tmp_path / "a", {"nm_a.py": COMPUTED, "nm_plug.py": "one = 1\n"})
-    b = write(tmp_path / "b", {"nm_b.py": COMPUTED, "nm_plug.py": "one = 100\n"})
-    assert number(a, "nm_a:number") == 1
-    assert f"{tmp_path}/b/nm_plug.py" in refused(b, "nm_b:number").message
-
-
-def test_a_pickle_may_import_what_the_source_does_not_show(tmp_path: Path) -> None:
-    """A Pipeline with a transformer of one's own, from a file: its class is imported by its name in the file."""
-    unpickled = "import pickle\nfrom pathlib import Path\ndef number():\n    here = Path(__file__).with_name('p.pkl')\n"
-    unpickled += "    return pickle.loads(here.read_bytes()).one\n"
-    both = [
-        write(tmp_path / name, {f"nm_{name}.py": unpickled, "nm_step.py": f"class Step:\n    one = {one}\n"})
-        for name, one in (("a", 1), ("b", 100))
-    ]
-    for manifest in both:
-        (manifest.directory / "p.pkl").write_bytes(b"cnm_step\nStep\n.")
-    assert number(both[0], "nm_a:number") == 1
-    assert f"{tmp_path}/b/nm_step.py" in refused(both[1], "nm_b:number").message
+def test_a_link_that_runs_in_a_circle_ends(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", {"nm_model.py": PLAIN.format(number=1), "lib/part.py": ""})
+    (tmp_path / "a" / "lib" / "again").symlink_to(tmp_path / "a")
+    assert number(a) == 1
+    assert set(modules.python_files([str(tmp_path / "a")])) == {"nm_model", "lib.part"}
 
 
 def test_a_folder_that_stands_behind_another_on_the_path_is_refused(
@@ -256,41 +214,18 @@ def test_a_folder_that_stands_behind_another_on_the_path_is_refused(
     assert f"{tmp_path}/front/nm_model.py" in refused(a).message
 
 
-def test_inside_its_own_package_a_computed_name_is_no_clash(tmp_path: Path) -> None:
-    computed = "import importlib\ndef number():\n    return importlib.import_module('nm_pack.' + 'plug').one\n"
-    a = write(tmp_path / "a", {"nm_pack/__init__.py": computed, "nm_pack/plug.py": "one = 1\n"})
-    b = write(tmp_path / "b", {"nm_b.py": PLAIN.format(number=2), "nm_pack/__init__.py": "", "nm_pack/plug.py": ""})
-    first, second = resolve("nm_pack:number", a), resolve("nm_b:number", b)
-    assert (first(), second()) == (1, 2)
-
-
-def test_built_in_modules_come_before_files_for_every_deployment(tmp_path: Path) -> None:
-    files = {"time.py": "", "nm_a.py": "import time\n" + PLAIN.format(number="time.time() > 0")}
-    files["nm_b.py"] = files["nm_a.py"]
-    a, b = write(tmp_path / "a", files), write(tmp_path / "b", files)
-    assert (number(a, "nm_a:number"), number(b, "nm_b:number")) == (True, True)
-
-
-def test_a_module_from_a_folder_that_the_code_put_on_the_path_is_not_refused(tmp_path: Path) -> None:
-    text = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent / 'lib'))\n"
-    text += "import nm_help\n" + PLAIN.format(number="nm_help.one")
-    a = write(tmp_path / "a", {"nm_model.py": text, "nm_help.py": "one = 1\n", "lib/nm_help.py": "one = 2\n"})
-    assert number(a) == 2
-    assert number(a) == 2
-
-
-def _slowly(put: Callable[[UserModules], None]) -> Callable[[UserModules], None]:
+def _slowly(find: Callable[[Iterable[str]], dict[str, str]]) -> Callable[[Iterable[str]], dict[str, str]]:
     """Let the other threads run between the check and what it allows."""
 
-    def waits(one: UserModules) -> None:
-        threading.Event().wait(0.05)
-        put(one)
+    def waits(folders: Iterable[str]) -> dict[str, str]:
+        threading.Event().wait(0.02)
+        return find(folders)
 
     return waits
 
 
 def test_of_many_that_load_at_once_one_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deployments, "put_on_path", _slowly(deployments.put_on_path))
+    monkeypatch.setattr(modules, "python_files", _slowly(modules.python_files))
     lazy = "def number():\n    import nm_help\n"
     manifests = [write(tmp_path / f"d{place}", {f"nm_{place}.py": lazy, "nm_help.py": ""}) for place in range(8)]
     begin = threading.Barrier(len(manifests))
@@ -311,4 +246,4 @@ def test_of_many_that_load_at_once_one_is_served(tmp_path: Path, monkeypatch: py
     for thread in threads:
         thread.join(20)
     assert (len(served), len(errors)) == (1, len(manifests) - 1)
-    assert all("imports nm_help (in nm_" in error for error in errors)
+    assert all("has nm_help in" in error for error in errors)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import functools
 import sys
 import time
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from importlib import metadata
@@ -18,11 +16,11 @@ import msgspec
 import pytest
 from tests.code_kit import GROUPS, HOOKS, TRAIN, Project, imported
 
-from tailcut.code import distributions, graph, installed
-from tailcut.code.loaded import Loading
+from tailcut.code import loaded
+from tailcut.code.files import code_on_disk
 from tailcut.errors import ManifestError
-from tailcut.manifest import Deployment, Duration, FeatureGroup, Features, Manifest, Model, Server, Slo, Tensor
-from tailcut.models.deployment_version import deployment_version, version_of
+from tailcut.manifest import Deployment, Duration, FeatureGroup, Features, Model, Server, Slo, Tensor
+from tailcut.models.deployment_version import deployment_version, installed, version_of
 from tailcut.pipeline.hook_loading import import_code
 from tailcut.registry import Variant
 
@@ -179,14 +177,21 @@ def test_an_edit_changes_the_version(tmp_path: Path, edit: str) -> None:
     assert project.version() != before
 
 
+@pytest.mark.parametrize("name", ["train.py", "notes.py", "tests/test_hooks.py", "other.so", "lib/no-name/a.b.py"])
+def test_every_python_file_of_the_folder_counts(tmp_path: Path, name: str) -> None:
+    """What hooks import when a request comes need not be seen in their text."""
+    project = Project(tmp_path, {})
+    before = project.version()
+    project.write(name, "def (:")
+    assert project.version() != before
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("train.py", TRAIN + "# another comment\n"),
-        ("notes.py", "import hooks\n"),
-        ("broken.py", "def (:"),
-        ("tests/test_hooks.py", "import hooks"),
-        (".venv/lib/python3.11/site-packages/other.py", "x = 2"),
+        (".venv/other.py", "x = 2"),
+        ("venv/lib/python3.11/site-packages/other.py", "x = 2"),
+        ("hooks.pyc", "x"),
         ("README.md", "text"),
     ],
 )
@@ -197,20 +202,10 @@ def test_other_files_of_the_folder_do_not(tmp_path: Path, name: str, content: st
     assert project.version() == before
 
 
-def test_the_code_of_the_source_counts_for_a_variant_that_runs_it(tmp_path: Path) -> None:
-    project = Project(tmp_path, {"train.py": "from layers import N\n" + TRAIN, "layers.py": "N = 1"})
-    served, live = project.version(), project.version(live=True)
-    project.write("layers.py", "N = 2")
-    assert project.version() == served
-    assert project.version(live=True) != live
-    listed = project.code().listing(live=True)
-    assert {name: each.role for name, each in listed.modules.items()} == {
-        "hooks": "serving", "groups": "serving", "train": "source", "layers": "source"
-    }  # fmt: skip
-
-
-def test_a_variant_of_the_users_own_object_has_the_source_in_its_version(tmp_path: Path) -> None:
-    project = Project(tmp_path, {})
+def test_a_stored_model_without_functions_runs_no_code(tmp_path: Path) -> None:
+    manifest = (Project(tmp_path, {}).folder / "tailcut.toml").read_text()
+    hookless = manifest[: manifest.index("[features]")].replace('preprocess = "hooks:preprocess"\n', "")
+    project = Project(tmp_path, {"tailcut.toml": hookless})
     plain = Variant("m", "onnx", "onnxruntime", tmp_path / "x", SHA, (), (), "v")
     own = replace(plain, runtime="sklearn")
 
@@ -254,35 +249,31 @@ def test_another_version_of_what_runs_a_variant_changes_it(
             return there[name]
 
         monkeypatch.setattr(metadata, "version", version)
-        distributions.version_of.cache_clear()
+        installed.cache_clear()
         return version_of(BASE, variant, b"")
 
     try:
         assert len({versions(), versions(**{package: "2"}), versions(**{package: "3"})}) == 3
         assert versions() == versions(pandas="2"), "what does not run it"
     finally:
-        distributions.version_of.cache_clear()
+        installed.cache_clear()
 
 
-def test_types_of_stored_estimators_count_with_what_they_import(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {"steps.py": "import ratios\nclass Ratio: pass\n", "ratios.py": "BY = 1\n"}
-    project = Project(tmp_path, files)
-    untrusted = project.version()
-    project.write("tailcut.toml", (tmp_path / "tailcut.toml").read_text().replace("[[model.inputs]]", TRUSTED, 1))
+def test_types_of_stored_estimators_count(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"steps.py": "import ratios\nclass Ratio: pass\n", "ratios.py": "BY = 1\n"})
+    text = (tmp_path / "tailcut.toml").read_text()
+    project.write("tailcut.toml", text[: text.index("[features]")].replace("[[model.inputs]]", TRUSTED, 1))
     before = project.version()
-    assert before != untrusted
     project.write("ratios.py", "BY = 2\n")
     assert project.version() != before
 
 
-def test_features_keep_their_keys_where_only_hooks_or_the_model_changed(tmp_path: Path) -> None:
+def test_groups_of_functions_have_the_code_in_their_keys_and_others_do_not(tmp_path: Path) -> None:
     project = Project(tmp_path, {"groups.py": "import years\n" + GROUPS, "years.py": "YEARS = 0"})
     before = project.group()
-    project.write("hooks.py", HOOKS + "# edited")
-    project.write("train.py", TRAIN + "# edited")
-    assert project.group() == before
     project.write("years.py", "YEARS = 5")
     assert project.group() != before
+    assert project.code().digest_of([]) == b""
 
 
 # -- Data files ------------------------------------------------------------------------------------------------------
@@ -292,7 +283,7 @@ def test_data_files_count_by_their_content_and_name(tmp_path: Path) -> None:
     files: Files = {"words.txt": "a", "tables/one.csv": "1", "tables/deep/two.csv": "2"}
     project = Project(tmp_path, files, data=("words.txt", "tables/**/*.csv"))
     seen = [(project.version(), project.group())]
-    assert set(project.code().listing(live=False).data) == {"words.txt", "tables/one.csv", "tables/deep/two.csv"}
+    assert set(project.code().code.data) == {"words.txt", "tables/one.csv", "tables/deep/two.csv"}
     for name, content in (("words.txt", "b"), ("tables/deep/two.csv", "3"), ("tables/new.csv", "")):
         project.write(name, content)
         seen.append((project.version(), project.group()))
@@ -301,7 +292,7 @@ def test_data_files_count_by_their_content_and_name(tmp_path: Path) -> None:
 
 def test_a_folder_stands_for_the_files_in_it(tmp_path: Path) -> None:
     project = Project(tmp_path, {"tables/a[1].csv": "1"}, data=("tables", "tables/a[1].csv"))
-    assert set(project.code().listing(live=False).data) == {"tables/a[1].csv"}
+    assert set(project.code().code.data) == {"tables/a[1].csv"}
 
 
 @pytest.mark.parametrize(
@@ -316,11 +307,8 @@ def test_a_pattern_that_is_wrong_is_refused_with_the_way_out(tmp_path: Path, pat
 def test_settings_and_vocabulary_of_a_models_folder_count_and_its_weights_do_not(tmp_path: Path) -> None:
     files: Files = {"bert/config.json": "{}", "bert/1_Pooling/config.json": "{}", "bert/model.safetensors": "1"}
     project = Project(tmp_path, files, source="./bert")
-    with imported():
-        loading = Loading(project.manifest)
-        assert set(loading.end({}).listing(live=False).data) == {
-            "model.source/config.json", "model.source/1_Pooling/config.json"
-        }  # fmt: skip
+    found = code_on_disk(project.manifest).data
+    assert set(found) == {"model.source/config.json", "model.source/1_Pooling/config.json"}
 
 
 # -- Where code lies -------------------------------------------------------------------------------------------------
@@ -340,43 +328,24 @@ def test_an_editable_install_counts_and_an_installed_distribution_by_its_version
     for folder in (editable, site):
         monkeypatch.syspath_prepend(str(folder))
     before = project.code()
-    listed = before.listing(live=False)
-    assert "ours_x" in listed.modules
+    listed = before.code
     assert listed.modules["ours_x"].file == "../src/ours_x/__init__.py"
-    assert {name: each.version for name, each in listed.distributions.items()} == {
-        "theirs-dist": "1.0", "python": f"{sys.version_info[0]}.{sys.version_info[1]}"
-    }  # fmt: skip
+    assert "theirs_x.part" not in listed.modules
+    assert listed.distributions["theirs-dist"].version == "1.0"
+    assert listed.distributions["python"].version == f"{sys.version_info[0]}.{sys.version_info[1]}"
     project.write("../src/ours_x/__init__.py", "x = 2")
     edited = project.version()
     assert edited != before.snapshot(live=False).digest
     project.write("../lib/site-packages/theirs_x/part.py", "x = 2")
     assert project.version() == edited, "what is installed counts by its version"
     record.rename(site / "Theirs_Dist-1.1.dist-info")
-    installed.listed.cache_clear()
-    installed._contents.cache_clear()
     assert project.version() != edited
 
 
-def test_a_distribution_that_was_installed_into_the_folder_counts_by_its_version(tmp_path: Path) -> None:
-    """As ``pip install --target`` does, beside the user's own files."""
-    files: Files = {
-        "hooks.py": "import beside_x.part\nimport own_x\n" + HOOKS,
-        "own_x.py": "x = 1",
-        "own_x.egg-info/top_level.txt": "own_x",
-        "beside_x/__init__.py": "",
-        "beside_x/part.py": "x = 1",
-        "beside_x-1.0.dist-info/RECORD": "beside_x/__init__.py,,\nbeside_x/part.py,,\n",
-    }
-    listed = Project(tmp_path, files).code().listing(live=False)
-    assert set(listed.modules) == {"hooks", "own_x", "groups"}
-    assert listed.distributions["beside-x"].version == "1.0"
-
-
 def test_names_of_distributions_are_those_that_the_metadata_have(tmp_path: Path) -> None:
-    text = "import numpy as np\nfrom sklearn import metrics\nimport yaml, PIL.Image\n" + HOOKS
-    found = Project(tmp_path, {"hooks.py": text}).code().listing(live=False).distributions
-    expected = {name: metadata.version(name) for name in ("numpy", "scikit-learn", "pyyaml", "pillow")}
-    assert {name: each.version for name, each in found.items() if name != "python"} == expected
+    found = Project(tmp_path, {}).code().code.distributions
+    for name in ("numpy", "scikit-learn", "pyyaml", "pillow"):
+        assert found[name].version == metadata.version(name)
 
 
 def test_compiled_modules_and_zip_files_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +355,7 @@ def test_compiled_modules_and_zip_files_count(tmp_path: Path, monkeypatch: pytes
 
     zipped("x = 1")
     suffix = ".cpython-311-x86_64-linux-gnu.so" if sys.version_info[:2] == (3, 11) else ".abi3.so"
-    hooks = "def preprocess(rows):\n    import fast\n    import from_zip\n"
+    hooks = "import from_zip\ndef preprocess(rows):\n    import fast\n"
     project = Project(tmp_path / "app", {"hooks.py": hooks, f"fast{suffix}": b"\x7fELF one"})
     monkeypatch.syspath_prepend(str(tmp_path / "lib.zip"))
     versions = {project.version()}
@@ -405,19 +374,10 @@ def test_a_link_counts_by_what_it_leads_to(tmp_path: Path) -> None:
     link = project.folder / "helper.py"
     link.symlink_to(tmp_path / "one.py")
     before = project.version()
-    assert project.code().listing(live=False).modules["helper"].file == "helper.py"
+    assert project.code().code.modules["helper"].file == "helper.py"
     link.unlink()
     link.symlink_to(tmp_path / "two.py")
     assert project.version() != before
-
-
-def test_more_modules_than_are_looked_through_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(graph, "MOST_MODULES", 2)
-    code = Project(tmp_path, {"hooks.py": "import a\n" + HOOKS, "a.py": "import b", "b.py": ""}).code()
-    assert code.listing(live=False).cut
-    assert "hooks import more than" in caplog.text
 
 
 # -- Processes -------------------------------------------------------------------------------------------------------
@@ -433,7 +393,7 @@ def test_an_application_that_has_imported_the_code_before_has_the_same_version(
     }
     project = Project(tmp_path, files)
     alone = project.version()
-    monkeypatch.setattr(graph, "started_s", time.time)
+    monkeypatch.setattr(loaded, "_started_s", time.time)
     with imported():
         sys.path.insert(0, str(tmp_path))
         __import__("app")
@@ -449,31 +409,9 @@ def test_a_file_that_changed_after_an_application_had_imported_it_makes_a_versio
         __import__("hooks")
         project.write("helper_x.py", "N = 2\n")
         code = import_code(project.manifest).files
-    assert code.listing(live=False).modules["helper_x"].sha256 != sha256(b"N = 2\n").hexdigest()
+    assert code.code.modules["helper_x"].sha256 != sha256(b"N = 2\n").hexdigest()
     assert "helper_x.py" in caplog.text
     assert project.version() != code.snapshot(live=False).digest
-
-
-def test_plugins_that_an_application_has_loaded_before_count(tmp_path: Path) -> None:
-    """What they were loaded by cannot be known any more, so that all of the user's loaded modules count."""
-    files: Files = {
-        "hooks.py": "import importlib, pathlib\n"
-        "importlib.import_module(pathlib.Path(__file__).with_name('name.txt').read_text())\n" + HOOKS,
-        "name.txt": "plug",
-        "plug.py": "x = 1",
-        "app.py": "import hooks",
-    }
-
-    def mounted() -> bytes:
-        with imported():
-            sys.path.insert(0, str(tmp_path))
-            __import__("app")
-            return project.version()
-
-    project = Project(tmp_path, files)
-    before = mounted()
-    project.write("plug.py", "x = 2")
-    assert mounted() != before
 
 
 @pytest.mark.parametrize("name", ["__main__", "__mp_main__"])
@@ -483,28 +421,9 @@ def test_the_program_that_was_started_is_no_plugin(tmp_path: Path, monkeypatch: 
     with imported():
         sys.path.insert(0, str(tmp_path))
         monkeypatch.setitem(sys.modules, name, __import__("program"))
-        modules = project.code().listing(live=False).modules
+        modules = project.code().code.modules
     assert "plug" in modules
     assert name not in modules
-
-
-@pytest.mark.parametrize(
-    ("hooks", "data", "warned"),
-    [
-        ("import importlib\ndef preprocess(rows): importlib.import_module('plug' + 'in_x')\n", (), True),
-        ("import importlib\ndef preprocess(rows): importlib.import_module('plug' + 'in_x')\n", ("p*_x.py",), False),
-        ("import importlib\nPLUGIN = importlib.import_module('plug' + 'in_x')\n" + HOOKS, (), False),
-        ("import importlib\ndef preprocess(rows): importlib.import_module('plugin_x')\n", (), False),
-    ],
-)
-def test_plugins_that_are_loaded_after_the_start_are_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, hooks: str, data: tuple[str, ...], warned: bool
-) -> None:
-    project = Project(tmp_path, {"hooks.py": hooks, "plugin_x.py": "N = 1\n"}, data=data)
-    before = project.version()
-    assert ("hooks.py may import modules by computed names" in caplog.text) == warned
-    project.write("plugin_x.py", "N = 22\n")
-    assert (project.version() == before) == warned
 
 
 def test_a_file_that_changes_while_it_is_imported_makes_a_version_of_its_own(
@@ -523,48 +442,3 @@ def test_a_file_that_changes_while_it_is_imported_makes_a_version_of_its_own(
         len({one.snapshot(live=False).digest, other.snapshot(live=False).digest, project.version(), project.version()})
         == 3
     )
-
-
-# -- Functions -------------------------------------------------------------------------------------------------------
-
-
-def passed_on(hook: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(hook)
-    def wrapper(rows: Any) -> Any:
-        return hook(rows)
-
-    return wrapper
-
-
-class Settings:
-    """Its text has an address in it."""
-
-
-def test_hooks_that_are_wrapped_bound_or_without_a_file_are_told_apart(tmp_path: Path) -> None:
-    def digest(function: Callable[..., Any]) -> bytes:
-        manifest = Manifest(BASE, tmp_path, {})
-        return Loading(manifest).end({"m:pre": function}).snapshot(live=False).digest
-
-    def hook(rows: Any, *more: Any) -> Any:
-        return rows
-
-    functions = [
-        functools.partial(hook, 1),
-        functools.partial(hook, 2),
-        functools.partial(passed_on(hook), 1, 2),
-        eval("lambda rows: rows", {"__name__": "nowhere"}),
-        eval("lambda rows: rows + 1", {"__name__": "nowhere"}),
-        eval("lambda rows: rows + 2", {"__name__": "nowhere"}),
-    ]
-    assert len({digest(function) for function in functions}) == len(functions)
-    two = [functools.partial(hook, settings) for settings in (Settings(), Settings())]
-    assert digest(two[0]) == digest(two[1]), "an address is another one in every process"
-
-
-def test_a_decorator_of_another_module_counts(tmp_path: Path) -> None:
-    decorated = "from deco import doubled\n@doubled\ndef preprocess(rows): ...\n"
-    deco = "import functools\ndef doubled(f):\n    @functools.wraps(f)\n    def g(rows): return f(rows)\n    return g\n"
-    project = Project(tmp_path, {"hooks.py": decorated, "deco.py": deco})
-    before = project.version()
-    project.write("deco.py", deco + "# edited")
-    assert project.version() != before

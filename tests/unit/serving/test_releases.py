@@ -136,7 +136,7 @@ def test_hooks_of_another_release_are_told_of_as_edited_ones_are(tmp_path: Path,
 
     async def test(client: HostClient) -> None:
         engine = client.host.engine("risk")
-        listed = engine.opened.code.files.listing(live=False).modules["release_hooks"].file
+        listed = engine.opened.code.files.code.modules["release_hooks"].file
         assert listed == "release_hooks.py", "from the manifest's folder, through the link"
         point(link, releases[1])
         await client.unload("risk")

@@ -206,8 +206,8 @@ class Registry(Section, frozen=True, kw_only=True):
     keep_code: Annotated[
         bool,
         Meta(
-            description="store a copy of your code with each version, up to 16 MiB: hooks, feature functions, "
-            "model.source, the modules they import, and model.files. Hashes of the code are always stored"
+            description="store a copy of your code with each version, up to 16 MiB: the Python files below python_path "
+            "or loaded from elsewhere, and model.files. Hashes of the code are always stored"
         ),
     ] = True
 
@@ -264,7 +264,10 @@ class Deployment(Section, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="name of the model on the wire", pattern=NAME_PATTERN, examples=["my-model"])]
     python_path: Annotated[
         tuple[str, ...],
-        Meta(description="folders added to the import path for module:callable, relative to the manifest"),
+        Meta(
+            description="folders added to the import path for module:callable, relative to the manifest; every Python "
+            "file below them counts as code of the deployment"
+        ),
     ] = (".",)
     slo: Annotated[Slo, Meta(description="the service level objective")] = Slo()
     model: Annotated[Model, Meta(description="the model")]

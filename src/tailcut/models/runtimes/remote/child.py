@@ -19,8 +19,8 @@ from time import perf_counter_ns
 import msgspec
 
 from tailcut import logs
-from tailcut.code import on_disk
 from tailcut.code.digest import few
+from tailcut.code.files import changed_files
 from tailcut.errors import ArtifactError, InferenceError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.manifest.reading import read
@@ -94,7 +94,7 @@ def _open(wanted: Open) -> Runtime:
     manifest = Manifest(read(wanted.deployment, {}), Path(wanted.directory), {})
     logs.configure(manifest.deployment.server.log, manifest.deployment.name)
     runtime = open_runtime(wanted.opening, threads=wanted.threads, source=source_of(manifest, wanted.runtime))
-    if changed := on_disk.unlike(manifest, wanted.code):
+    if changed := changed_files(manifest.directory, wanted.code):
         runtime.close()
         raise ArtifactError(
             f"{few(changed)} changed since the server started; a new process would run the changed files",

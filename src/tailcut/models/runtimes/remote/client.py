@@ -34,7 +34,7 @@ class RemoteRuntime:
     Args:
         manifest: of the deployment; the child makes the model's code from it where the artifact holds numbers only.
         threads: of the runtime in the child.
-        code: SHA-256 of the user's modules that make the model, by name; the child refuses to run others.
+        code: SHA-256 of the user's Python files, by path from the manifest's folder; the child refuses others.
 
     Raises:
         ArtifactError, MissingExtra: as ``open_runtime``; the first also where a module has changed.

@@ -30,7 +30,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True):
 class Open(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Parent to child, once: the variant to open. ``deployment`` and ``directory`` are the manifest's.
 
-    ``code`` is what the child may run of the user's: SHA-256 by module.
+    ``code`` is what the child may run of the user's: SHA-256 by path from the manifest's folder.
     """
 
     name: str

@@ -1,0 +1,105 @@
+"""The user's code as it lies in the manifest's folder now, found without importing any of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from tailcut.code import data_files
+from tailcut.code.digest import Code, CodeFile, Distribution, differing, without_modules
+from tailcut.manifest import Manifest
+from tailcut.manifest.modules import python_files
+from tailcut.manifest.references import folders_of
+
+
+def code_on_disk(manifest: Manifest, recorded: Code | None = None, *, strict: bool = False) -> Code:
+    """List every Python file of ``python_path``, the data files, and what is installed.
+
+    Args:
+        recorded: a list whose modules outside of ``python_path`` are listed too, where their files are there.
+        strict: refuse a pattern of ``model.files`` that matches nothing.
+
+    Raises:
+        ManifestError: a data file cannot be read or is missing, or there are too many Python files.
+    """
+    modules: dict[str, CodeFile] = {}
+    for name, path in python_files(folders_of(manifest)).items():
+        if sha := sha256_of(path):  # a link to nothing, say, cannot be imported either
+            modules[name] = CodeFile(sha256=sha, file=file_of(path, manifest))
+    for name, each in recorded.modules.items() if recorded is not None else ():
+        if name not in modules and (sha := sha256_of(manifest.directory / each.file)):
+            modules[name] = replace(each, sha256=sha)
+    data = data_files.hashed(manifest, strict=strict)
+    return Code(modules=modules, data=data, distributions=_distributions())
+
+
+def part_of(code: Code, manifest: Manifest, *, live: bool) -> Code:
+    """Return what of the user's code a variant runs: all of it where it runs any.
+
+    Args:
+        live: whether it runs the user's own object; else the hooks and feature functions decide.
+    """
+    runs = live or serving_references(manifest) or manifest.deployment.model.trusted
+    return code if runs else without_modules(code)
+
+
+def lacks(manifest: Manifest, recorded: Code, *, live: bool) -> tuple[str, ...]:
+    """Name the files of a version's code that lie in the manifest's folder in another form, or not at all."""
+    here = code_on_disk(manifest, recorded)
+    return differing(part_of(recorded, manifest, live=live), part_of(here, manifest, live=live))
+
+
+def serving_references(manifest: Manifest) -> tuple[str, ...]:
+    """Return the references to functions that every variant's answers depend on."""
+    deployment = manifest.deployment
+    groups = deployment.features.groups
+    named = [deployment.model.preprocess, deployment.model.postprocess]
+    named += [group.function for group in groups]
+    named += [group.ttl for group in groups if ":" in group.ttl]
+    named.append(deployment.features.clock)
+    return tuple(dict.fromkeys(filter(None, named)))
+
+
+def changed(manifest: Manifest, listed: Code) -> tuple[str, ...]:
+    """Name the files of a list that are not what they were, or gone, and data files that are new."""
+    hashes = {each.file: each.sha256 for each in listed.modules.values()}
+    return (*changed_files(manifest.directory, hashes), *data_files.changed_data(manifest, listed.data))
+
+
+def changed_files(directory: Path, hashes: Mapping[str, str]) -> tuple[str, ...]:
+    """Name the files, given by their paths from a folder, that do not have these hashes."""
+    return tuple(sorted(file for file, sha in hashes.items() if sha256_of(directory / file) != sha))
+
+
+def sha256_of(path: str | Path) -> str:
+    """Hash a file; empty where there is none, or it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def file_of(path: str, manifest: Manifest) -> str:
+    """Return a path from the manifest's folder, also of a file outside it; links in folders do not matter."""
+    folder, name = os.path.split(path)
+    above = os.path.relpath(os.path.realpath(folder), os.path.realpath(manifest.directory))
+    return Path(above, name).as_posix()
+
+
+def _distributions() -> dict[str, Distribution]:
+    """Read the versions of what is installed from the names of metadata folders: to read the files takes too long."""
+    found = {"python": Distribution(version=f"{sys.version_info[0]}.{sys.version_info[1]}")}
+    for folder in filter(os.path.isdir, sys.path):
+        for entry in sorted(os.listdir(folder)):
+            stem, suffix = os.path.splitext(entry)
+            if suffix in (".dist-info", ".egg-info") and "-" in stem:
+                name, version, *_ = stem.split("-")
+                found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), Distribution(version=version))
+    return found
