@@ -18,8 +18,8 @@ import msgspec
 from tailcut.errors import StartError
 from tailcut.features.sources.base import Answer, ColumnProblem, Key, SourceContext, SourceDown, SourceUnreachable
 from tailcut.features.sources.queried import GroupQueries, QueriedSource, arguments
-from tailcut.features.sources.sql import Query, columns_problem, sqlite_keys
-from tailcut.features.sources.sqlite_types import check_equality, fetched_types, table_types
+from tailcut.features.sources.sql import Query, columns_problem, sqlite_keys, without_text
+from tailcut.features.sources.sqlite_types import check_equality, key_types
 
 MAX_CONNECTIONS = 4
 """Each is a thread; more of them only fight for the interpreter."""
@@ -153,12 +153,14 @@ class SqliteSource(QueriedSource[SqliteDatabase]):
             values = ["[]", *arguments(group.query, nothing)]
             found = await self._described(self._text, values, "sql")
             group.check_columns(found, "sql")
-            self.key_types = await asyncio.to_thread(fetched_types, path, group.query, self._text, values, group.key)
+            self.key_types = await asyncio.to_thread(
+                key_types, path, self._text, values, group.key, without_text(group.query.alone())
+            )
         if group.preload is not None:
             text, values = group.preload.alone(), arguments(group.preload, nothing)
             found = await self._described(f"SELECT * FROM (\n{text}\n) LIMIT 0", values, "preload_sql")
             group.check_columns(found, "preload_sql")
-            self._declare(await asyncio.to_thread(table_types, path, text, values, group.key))
+            self._declare(await asyncio.to_thread(key_types, path, text, values, group.key))
             await asyncio.to_thread(check_equality, path, group, values)
 
     async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:

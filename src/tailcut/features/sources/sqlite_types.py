@@ -1,9 +1,9 @@
-"""The type of each key in SQLite: that of the column that the key is compared with, or read from.
+"""The type of each key in SQLite: that of the column it is read from, or is joined with by its own name.
 
 SQLite compares by the affinity of a column, which follows from its declared type
-(https://www.sqlite.org/datatype3.html#determination_of_column_affinity). Queries have no types of their own, so the
-column is looked for: a view over the query tells where a result's column comes from; for a key that is only compared,
-it is the column on the other side of the comparison, in the table that its qualifier names. Where that is not certain
+(https://www.sqlite.org/datatype3.html#determination_of_column_affinity). Queries have no types of their own. A view
+over the query tells where a result's column comes from. A key that comes from ``keys`` has the type of the columns of
+its name, where the query joins by that name, has no subquery, and all tables that it reads declare one type. Elsewhere
 the type is ``ANY``, with which SQLite itself compares: a wrong type would change the key.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -28,23 +28,14 @@ from tailcut.features.key_types import (
     KeyType,
 )
 from tailcut.features.sources.queried import GroupQueries
-from tailcut.features.sources.sql import Query, quoted, without_text
-from tailcut.features.sources.sqlite_relations import SUBQUERY, plain_name, relations
-
-_Column = tuple[str, str]
-"""Qualifier (may be empty) and name, in lower case."""
+from tailcut.features.sources.sql import quoted
 
 _PARAMETER = re.compile(r"\?\d+")
-_NAME = r'(?:(?P<table{0}>\w+|"[^"]+")\s*\.\s*)?(?P<column{0}>\w+|"[^"]+")'
-# A column by itself: what is computed has no type.
-_BEFORE = r"(?:\b(?:ON|AND|OR|WHERE)\b|\()\s*"
-_AFTER = r"\s*(?=[),]|$|\b(?:AND|OR|WHERE|GROUP|ORDER|LEFT|RIGHT|FULL|INNER|CROSS|NATURAL|JOIN|LIMIT|UNION)\b)"
-_EQUAL = re.compile(rf"{_BEFORE}{_NAME.format(1)}\s*={{1,2}}\s*{_NAME.format(2)}{_AFTER}", re.IGNORECASE)
-_IN = re.compile(
-    rf"{_BEFORE}{_NAME.format(1)}\s+IN\s*\(\s*SELECT\s+{_NAME.format(2)}\s+FROM\s+keys\s*\)", re.IGNORECASE
+_JOINED = (
+    r"\bUSING\s*\([^)]*\b{0}\b|\bNATURAL\b"
+    r"|(?:\bON|\bAND|\bWHERE|\()\s*\w+\.{0}\s*==?\s*\w+\.{0}\b(?!\s*[-+*/%|&<>])"
 )
-_USING = re.compile(r"\bUSING\s*\((?P<columns>[^)]*)\)", re.IGNORECASE)
-_NATURAL = re.compile(r"\bNATURAL\b", re.IGNORECASE)
+"""A query that joins by a name; what is computed is no column."""
 
 
 def type_of_declared(declared: str) -> KeyType:
@@ -63,69 +54,60 @@ def type_of_declared(declared: str) -> KeyType:
     return NUMERIC if "NUM" in name or "DEC" in name else NUMERIC_OR_TEXT
 
 
-def table_types(path: str, text: str, values: Sequence[Any], key: Sequence[str]) -> tuple[KeyType, ...]:
-    """Types of the key in the result of a query; ``ANY`` where it is computed."""
-    columns = _columns_of_tables(path, text, values)
-    # A view shows a column without a type as it does an expression.
-    unsaid = [MIXED if (name.lower(), MIXED) in columns else ANY for name in key]
-    origins = _origins(path, text, values, key)
-    return tuple(kind or other for kind, other in zip(origins, unsaid, strict=True))
-
-
-def fetched_types(path: str, query: Query, text: str, values: Sequence[Any], key: Sequence[str]) -> tuple[KeyType, ...]:
-    """Types of the columns that the keys are compared with; ``ANY`` where there is none.
+def key_types(path: str, text: str, values: Sequence[Any], key: Sequence[str], sql: str = "") -> tuple[KeyType, ...]:
+    """Types of a query's key columns; ``ANY`` where they are computed, or not certain.
 
     Args:
-        query: as the user wrote it.
-        text: with the relation ``keys`` before it.
+        text: the query as it runs.
+        values: of its parameters.
+        sql: the query as the user wrote it, where it reads from ``keys``.
     """
-    sql = without_text(query.alone())
-    read = relations(sql)
-    partners = _partners(sql, key, {name for name, tables in read.items() if "keys" in tables})
-    columns = _columns_of(path, set().union(*read.values()))
-    types = []
-    for name, origin in zip(key, _origins(path, text, values, key), strict=True):
-        found = {_compared_type(partner, read, columns) for partner in partners.get(name.lower(), ())}
-        if origin is not None:
-            found = found - {ANY} | {origin}
-        types.append(found.pop() if len(found) == 1 else ANY)
-    return tuple(types)
+    found = _origins(path, text, values, key)
+    has_subquery = len(re.findall(r"\bSELECT\b", sql, re.IGNORECASE)) > 1
+    columns = [] if has_subquery else _columns_of_tables(path, text, values)
+    for at, name in enumerate(key):
+        types = {kind for column, kind in columns if column == name.lower()}
+        if found[at] != ANY:
+            continue
+        if not sql and MIXED in types:
+            found[at] = MIXED  # a view shows a column without a type as it does an expression
+        elif len(types) == 1 and re.search(_JOINED.format(re.escape(name)), sql, re.IGNORECASE):
+            found[at] = types.pop()
+    return tuple(found)
 
 
-def _compared_type(
-    partner: _Column, read: Mapping[str, set[str]], columns: Mapping[str, Mapping[str, KeyType]]
-) -> KeyType:
-    """Type of a column that a key is set equal to; ``ANY`` where it may be one of a subquery, or of several types.
+def _origins(path: str, text: str, values: Sequence[Any], key: Sequence[str]) -> list[KeyType]:
+    """Declared types of the columns that a result's key columns are; ``ANY`` for those that are expressions."""
 
-    Args:
-        read: the query's relations by the names that it gives them.
-        columns: of its tables.
-    """
-    qualifier, column = partner
-    if qualifier:
-        tables = read.get(qualifier, {SUBQUERY})
-        found = {columns.get(table, {}).get(column, ANY) for table in tables}
-    else:
-        tables = set().union(*read.values()) - {"keys"}
-        found = {
-            columns[table][column] if table in columns else ANY for table in tables if _may_have(table, column, columns)
-        }
-    return found.pop() if len(found) == 1 else ANY
+    def literal(match: re.Match[str]) -> str:
+        value = values[int(match[0][1:]) - 1]
+        return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
 
-
-def _may_have(table: str, column: str, columns: Mapping[str, Mapping[str, KeyType]]) -> bool:
-    return table not in columns or column in columns[table]
-
-
-def _columns_of(path: str, tables: Iterable[str]) -> dict[str, dict[str, KeyType]]:
-    """Columns of those that are tables of the database, or views of it."""
-    columns: dict[str, dict[str, KeyType]] = {}
     with _opened(path) as connection:
-        for table in tables:
-            rows = connection.execute(f"PRAGMA table_xinfo({quoted([table])})").fetchall()
-            if rows:
-                columns[table] = {row[1].lower(): type_of_declared(row[2]) for row in rows}
-    return columns
+        try:
+            # A view takes no parameters. A temporary one is not in the file.
+            connection.execute(f"CREATE TEMP VIEW tailcut_result AS {_PARAMETER.sub(literal, text)}")
+            columns = {row[1]: row[2] for row in connection.execute("PRAGMA temp.table_info(tailcut_result)")}
+        except sqlite3.Error:
+            return [ANY] * len(key)
+    return [type_of_declared(columns[name]) if columns.get(name) else ANY for name in key]
+
+
+def _columns_of_tables(path: str, text: str, values: Sequence[Any]) -> list[tuple[str, KeyType]]:
+    """Names and types of all columns of the tables that a query reads."""
+    read: set[str] = set()
+
+    def noted(action: int, table: str | None, *_: Any) -> int:
+        if action == sqlite3.SQLITE_READ and table and table != "json_each":
+            read.add(table)
+        return sqlite3.SQLITE_OK
+
+    with _opened(path) as connection:
+        connection.set_authorizer(noted)
+        connection.execute(f"EXPLAIN {text}", values)
+        connection.set_authorizer(None)
+        rows = [row for table in sorted(read) for row in connection.execute(f"PRAGMA table_xinfo({quoted([table])})")]
+    return [(row[1].lower(), type_of_declared(row[2])) for row in rows]
 
 
 _COMPARES = frozenset({"Eq", "Ne"})
@@ -154,64 +136,6 @@ def check_equality(path: str, group: GroupQueries, values: Sequence[Any]) -> Non
                 programs.append([_COLLATION.findall(step[5] or "BINARY")[:1] for step in steps if step[1] in _COMPARES])
             if programs[0] != programs[1]:
                 raise group.unequal_text(name, "has another collation than BINARY", f"lower({name})")
-
-
-def _origins(path: str, text: str, values: Sequence[Any], key: Sequence[str]) -> list[KeyType | None]:
-    """Declared types of the columns that a result's key columns are; None for those that are expressions."""
-
-    def literal(match: re.Match[str]) -> str:
-        value = values[int(match[0][1:]) - 1]
-        return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
-
-    with _opened(path) as connection:
-        try:
-            # A view takes no parameters. A temporary one is not in the file.
-            connection.execute(f"CREATE TEMP VIEW tailcut_result AS {_PARAMETER.sub(literal, text)}")
-            columns = {row[1]: row[2] for row in connection.execute("PRAGMA temp.table_info(tailcut_result)")}
-        except sqlite3.Error:
-            return [None] * len(key)
-    return [type_of_declared(columns[name]) if columns.get(name) else None for name in key]
-
-
-def _columns_of_tables(path: str, text: str, values: Sequence[Any]) -> list[tuple[str, KeyType]]:
-    """Names and types of all columns of the tables that a query reads."""
-    read: set[str] = set()
-
-    def noted(action: int, table: str | None, *_: Any) -> int:
-        if action == sqlite3.SQLITE_READ and table and table != "json_each":
-            read.add(table.replace('"', '""'))
-        return sqlite3.SQLITE_OK
-
-    with _opened(path) as connection:
-        connection.set_authorizer(noted)
-        connection.execute(f"EXPLAIN {text}", values)
-        connection.set_authorizer(None)
-        rows = [row for table in sorted(read) for row in connection.execute(f'PRAGMA table_info("{table}")')]
-    return [(row[1].lower(), type_of_declared(row[2])) for row in rows]
-
-
-def _partners(sql: str, key: Sequence[str], aliases: set[str]) -> dict[str, set[_Column]]:
-    """Columns that each key is set equal to in a query.
-
-    Args:
-        aliases: names of ``keys`` in the query.
-    """
-    names = {name.lower() for name in key}
-    found: dict[str, set[_Column]] = {}
-    for match in _EQUAL.finditer(sql):
-        sides = [(plain_name(match[f"table{side}"]), plain_name(match[f"column{side}"])) for side in (1, 2)]
-        for (table, column), other in (sides, sides[::-1]):
-            if table in aliases and column in names:
-                found.setdefault(column, set()).add(other)
-    for match in _IN.finditer(sql):
-        partner = plain_name(match["table1"]), plain_name(match["column1"])
-        found.setdefault(plain_name(match["column2"]), set()).add(partner)
-    shared = names if _NATURAL.search(sql) else set()
-    for match in _USING.finditer(sql):
-        shared = shared | {plain_name(column.strip()) for column in match["columns"].split(",")}
-    for name in shared & names:
-        found.setdefault(name, set()).add(("", name))
-    return found
 
 
 @contextmanager
