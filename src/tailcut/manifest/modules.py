@@ -23,7 +23,7 @@ _SUFFIXES = (".py", ".so", ".pyd")
 _SKIPPED = {"__pycache__", "site-packages", "dist-packages", "node_modules"}
 _HINT = (
     "a process holds one module of each name: rename one of the two files, move each into a package with a name of "
-    "its own, or serve the deployments in two processes"
+    "its own, leave what is not served out of python_path, or serve the deployments in two processes"
 )
 
 _BARE = "a folder without __init__.py"
@@ -36,7 +36,7 @@ _inserted: set[str] = set()
 
 
 def python_files(folders: Iterable[str]) -> dict[str, str]:
-    """Find every Python file below folders, hidden folders and installed packages left out; an archive is one file.
+    """Find every Python file below folders, but those of environments and hidden folders; an archive is one file.
 
     Returns:
         path by dotted module name; a file whose name an earlier one has is named by its path.
@@ -51,6 +51,8 @@ def python_files(folders: Iterable[str]) -> dict[str, str]:
         seen: set[str] = set()  # links may run in circles
         for above, below, files in os.walk(folder, followlinks=True):
             real = os.path.realpath(above)
+            if above != folder and ("pyvenv.cfg" in files or "conda-meta" in below):
+                seen.add(real)  # an environment
             below[:] = sorted(each for each in below if each[0] != "." and each not in _SKIPPED and real not in seen)
             for file in sorted(each for each in files if each.endswith(_SUFFIXES) and real not in seen):
                 inside = os.path.join(above, file)[len(folder) :].strip(os.sep)
@@ -147,8 +149,9 @@ def within(folder: str) -> str:
 
 def _importable(files: Mapping[str, str], path: list[str]) -> dict[str, str]:
     """Find modules with the top-level names of these files along a path; Python's own are left out."""
-    specs = {top: PathFinder.find_spec(top, path) for top in _tops(files) - sys.stdlib_module_names}
-    return {top: spec.origin for top, spec in specs.items() if spec is not None and spec.origin}
+    own = [name for name in files if name.isidentifier() and name not in sys.stdlib_module_names]
+    specs = {name: PathFinder.find_spec(name, path) for name in own}
+    return {name: spec.origin for name, spec in specs.items() if spec is not None and spec.origin}
 
 
 def _refuse_clash(reference: str, label: str, mine: Mapping[str, str], whose: str, theirs: Mapping[str, str]) -> None:

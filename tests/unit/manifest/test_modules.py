@@ -174,10 +174,12 @@ def test_files_of_one_name_are_refused_whether_or_not_anything_imports_them(tmp_
     assert f"{tmp_path}/a/{place}" in refused(b, "nm_b:number").message
 
 
-@pytest.mark.parametrize("place", ["data/table.csv", ".venv/nm_help.py", "lib/site-packages/nm_help.py"])
+@pytest.mark.parametrize(
+    "place", ["data/table.csv", ".venv/nm_help.py", "lib/site-packages/nm_help.py", "env/lib/nm_help.py"]
+)
 def test_files_that_are_no_modules_of_the_deployment_are_no_clash(tmp_path: Path, place: str) -> None:
-    a = write(tmp_path / "a", {"nm_a.py": PLAIN.format(number=1), place: "one = 1\n"})
-    b = write(tmp_path / "b", {"nm_b.py": PLAIN.format(number=2), place: "one = 100\n"})
+    a = write(tmp_path / "a", {"nm_a.py": PLAIN.format(number=1), place: "one = 1\n", "env/pyvenv.cfg": ""})
+    b = write(tmp_path / "b", {"nm_b.py": PLAIN.format(number=2), place: "one = 100\n", "env/pyvenv.cfg": ""})
     assert (number(a, "nm_a:number"), number(b, "nm_b:number")) == (1, 2)
 
 
