@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tailcut.code.digest import few, shown
 from tailcut.errors import ArtifactError
 from tailcut.registry import Promotion, Registry, Version, state_of
-from tailcut.registry.code import code_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,11 +54,8 @@ def live_code_lines(version: Version) -> Iterator[str]:
     for name, each in version.variants.items():
         references = ", ".join(version.live_code(name))
         if each.sha256 and references:
-            code = code_of(version)
-            files = few(tuple(shown(module, code) for module in code.modules)) if code is not None else ""
             why = each.evidence.get("recipe", {}).get("not_stored", "")
-            where = f" ({files})" if files else ""
-            yield f"{name} needs live code {references}{where}{f': not stored, because {why}' if why else ''}"
+            yield f"{name} needs live code {references}{f': not stored, because {why}' if why else ''}"
 
 
 def _row(version: Version, promotion: Promotion | None) -> dict[str, Any]:

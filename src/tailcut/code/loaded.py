@@ -114,10 +114,6 @@ class LoadedCode:
         wanted, here = (files.part_of(code, self._manifest, live=live) for code in (recorded, self.code))
         return differing(wanted, here)
 
-    def disk_lacks(self, recorded: Code, *, live: bool) -> tuple[str, ...]:
-        """Name the files of a version's code that lie in the manifest's folder in another form, or not at all."""
-        return files.lacks(self._manifest, recorded, live=live)
-
     def changed(self) -> tuple[str, ...]:
         """Name the files that have changed on the disk since they were imported, or since the start."""
         return files.changed(self._manifest, self.code)

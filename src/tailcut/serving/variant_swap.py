@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailcut.code.digest import few
+from tailcut.code.files import lacks as lacking_on_disk
 from tailcut.code.loaded import LoadedCode
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Deployment, Manifest
@@ -27,17 +28,17 @@ def refuse_other_model(manifest: Manifest, files: LoadedCode, variant: Variant) 
             f"{_what(variant)} it was built with another manifest than this server was started with: {few(differ)}",
             hint=_RESTART,
         )
-    _refuse_other_code(files, variant)
+    _refuse_other_code(manifest, files, variant)
     if (variant.code is None or opens_with_code(manifest, variant)) and (changed := files.changed()):
         raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
     files.import_also(opening_references(manifest, variant))
-    _refuse_other_code(files, variant)
+    _refuse_other_code(manifest, files, variant)
 
 
-def _refuse_other_code(files: LoadedCode, variant: Variant) -> None:
+def _refuse_other_code(manifest: Manifest, files: LoadedCode, variant: Variant) -> None:
     live = is_live(variant)
     if variant.code is not None and (lacks := files.lacks(variant.code, live=live)):
-        there = not files.disk_lacks(variant.code, live=live)
+        there = not lacking_on_disk(manifest, variant.code, live=live)
         put_back = f"restore its code with `tailcut registry code {variant.version} FOLDER`, then restart to serve it"
         raise ArtifactError(
             f"{_what(variant)} it was built with other code than this server has loaded: {few(lacks)}",
