@@ -49,9 +49,10 @@ def write_down(manifest: Manifest, folder: Path, *, source: bool) -> WrittenCode
             if reference in (manifest.deployment.model.preprocess, manifest.deployment.model.postprocess):
                 raise
     loaded = LoadedCode(manifest, before, began_s)
-    if source and source_path(manifest) is None:
+    is_callable = source_path(manifest) is None
+    if source and is_callable:
         loaded.import_also([manifest.deployment.model.source])
-    code = loaded.code
+    code = files.part_of(loaded.code, manifest, live=is_callable)
     if not manifest.deployment.registry.keep_code or not (code.modules or code.data):
         return WrittenCode(code=code)
     packed = archive.pack(code, manifest, folder / _FILE)
