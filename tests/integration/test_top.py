@@ -135,7 +135,7 @@ def test_a_terminal_is_followed_through_its_sizes_until_it_is_interrupted(server
         assert "\x1b[" in terminal.seen
         terminal.resize(50)
         terminal.process.send_signal(signal.SIGWINCH)
-        terminal.until("req/s", without="in flight")
+        terminal.until("burn", without="in flight")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.ended() == 130
     finally:

@@ -1,4 +1,4 @@
-"""A snapshot of a server as tables for a terminal of any width."""
+"""A snapshot of a server as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -9,23 +9,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tailcut.observe.live.figures import AlertFigures, LookupFigures, ModelFigures, ObjectiveFigures, Snapshot
+from tailcut.observe.live.figures import AlertFigures, ModelFigures, Snapshot
 
 _BAR = 24
-_BARS = "share of the mean"
-_FIGURE = 7
 _STATES = {"ready": "green", "failed": "red", "draining": "yellow", "loading": "yellow"}
 _COLOURS = ("blue", "cyan", "magenta", "green", "yellow", "red")
 
-_Row = Sequence[str | Text]
 
-
-def view(snapshot: Snapshot, model: str, width: int, notice: str = "") -> RenderableType:
-    """Return what the terminal shows: the host, its models, and of one model what it is made of.
+def view(snapshot: Snapshot, model: str, notice: str = "") -> RenderableType:
+    """Return what the terminal shows: the host, its models, and the parts of one model.
 
     Args:
         model: shown in detail; empty: the only one, where there is only one.
-        width: of the terminal in characters; columns are left out where it is narrow.
         notice: shown above everything.
     """
     chosen = [each for each in snapshot.models if each.name == model or (not model and len(snapshot.models) == 1)]
@@ -33,9 +28,9 @@ def view(snapshot: Snapshot, model: str, width: int, notice: str = "") -> Render
     if notice:
         parts.insert(0, Text(notice, style="bold yellow"))
     parts += [_alert(each) for each in snapshot.alerts or ()]
-    parts.append(_models(snapshot, width))
+    parts += [Text(), _models(snapshot.models)]
     for each in chosen:
-        parts += _details(each, width)
+        parts += _details(each)
     return Group(*parts)
 
 
@@ -81,97 +76,72 @@ def _alert(alert: AlertFigures) -> Text:
     return Text.assemble((f"{alert.severity} {alert.name}", "bold red"), f"  {where}{alert.text}", (told, "dim"))
 
 
-def _models(snapshot: Snapshot, width: int) -> Table:
-    heads = ("model", "req/s", "p50", "p95", "p99", "not ok/s", "burn 5m", "queue", "in flight", "rows", "exec.")
-    rows: list[_Row] = []
-    for model in snapshot.models:
+def _models(models: Sequence[ModelFigures]) -> Table:
+    table = _table("model", "req/s", "p50", "p95", "p99", "not ok/s", "burn 5m", "queue", "in flight")
+    for model in models:
+        requests, whole, now = model.requests, model.stages[-1], model.now
         state = "" if model.state == "ready" else f" {model.state}"
-        titled = Text.assemble(model.name, (state, _STATES.get(model.state, "dim")))
-        rows.append([titled, *_cells(model)])
-    return _table(heads, rows, width)
+        burns = [each.burn_recent for each in model.objectives if each.burn_recent is not None]
+        table.add_row(
+            Text.assemble(model.name, (state, _STATES.get(model.state, "dim"))),
+            rate(requests.all.rate),
+            *map(seconds, (whole.p50_s, whole.p95_s, whole.p99_s)),
+            rate(requests.shed.rate + requests.failed.rate),
+            _times(max(burns, default=None)),
+            _number(now.queue_rows),
+            _number(now.in_flight),
+        )
+    return table
 
 
-def _cells(model: ModelFigures) -> Iterator[str]:
-    requests, whole, now = model.requests, model.stages[-1], model.now
-    yield rate(requests.all.rate)
-    yield from map(seconds, (whole.p50_s, whole.p95_s, whole.p99_s))
-    yield rate(requests.shed.rate + requests.failed.rate)
-    burns = [each.burn_recent for each in model.objectives if each.burn_recent is not None]
-    yield _times(max(burns)) if burns else "-"
-    yield _number(now.queue_rows)
-    yield _number(now.in_flight)
-    yield "-" if model.batches.rows_mean is None else f"{model.batches.rows_mean:.1f}"
-    yield _number(now.executors)
-
-
-def _details(model: ModelFigures, width: int) -> Iterator[RenderableType]:
+def _details(model: ModelFigures) -> Iterator[RenderableType]:
     if model.reason:
         yield Text(f"{model.name}: {model.reason}", style="red")
-    yield _stages(model, width)
-    if model.objectives:
-        yield _objectives(model.objectives, width)
-    if looked := [*model.features, *model.caches]:
-        yield _lookups(looked, width)
-    if len(model.variants) > 1 or any(each.cost for each in model.variants):
-        yield _variants(model, width)
+    yield from (Text(), _parts(model))
+    rows = "" if model.batches.rows_mean is None else f", {model.batches.rows_mean:.1f} rows per batch"
+    yield Text(f"executors: {_number(model.now.executors)}{rows}")
     codes = ", ".join(f"{code} {count.total}" for code, count in sorted(model.requests.codes.items()))
     if codes:
         yield Text(f"errors since the start: {codes}")
 
 
-def _stages(model: ModelFigures, width: int) -> Table:
+def _parts(model: ModelFigures) -> Table:
+    """Return the stages, variants, look-ups and objectives of a model, with a remark in the last column."""
+    table = _table("stage", "mean", "p50", "p95", "p99", "")
     whole = model.stages[-1].mean_s
-    rows: list[_Row] = []
     for place, stage in enumerate(model.stages):
-        if not stage.count and stage.name != "request":
-            continue
-        times = (stage.mean_s if stage.count else None, stage.p50_s, stage.p95_s, stage.p99_s)
-        part = (stage.mean_s or 0.0) / whole if whole and stage.name != "request" else 0.0
-        bar = Text("█" * round(part * _BAR), style=_COLOURS[place % len(_COLOURS)])
-        rows.append([stage.name, *map(seconds, times), bar])
-    return _table(("stage", "mean", "p50", "p95", "p99", _BARS), rows, width)
+        if stage.count or stage.name == "request":
+            times = (stage.mean_s if stage.count else None, stage.p50_s, stage.p95_s, stage.p99_s)
+            part = (stage.mean_s or 0.0) / whole if whole and stage.name != "request" else 0.0
+            bar = Text("█" * round(part * _BAR), style=_COLOURS[place % len(_COLOURS)], no_wrap=True, overflow="crop")
+            table.add_row(stage.name, *map(seconds, times), bar)
+    if len(model.variants) > 1 or any(each.cost for each in model.variants):
+        table.add_section()
+        for each in model.variants:
+            cost = "" if each.cost is None else f", {each.cost:.3g} {each.currency} per 1M"
+            name = Text(f"variant {each.name}", style="bold" if each.served else "")
+            quantiles = map(seconds, (each.p50_s, each.p95_s, each.p99_s))
+            table.add_row(name, "", *quantiles, f"{share(each.share)} of requests{cost}")
+    table.add_section()
+    for looked in (*model.features, *model.caches):
+        about = f" ({looked.about})" if looked.about else ""
+        counts = f"{looked.hits.total} hits, {looked.misses.total} misses, {looked.stale} stale, {looked.errors} errors"
+        table.add_row(f"{looked.name}{about}", "", "", "", "", f"hit rate {share(looked.share)}: {counts}")
+    table.add_section()
+    for goal in model.objectives:
+        limit = "" if goal.limit_s is None else f" within {seconds(goal.limit_s)}"
+        burn = f"burn {_times(goal.burn)}, 5m {_times(goal.burn_recent)}"
+        met = f"{goal.good} of {goal.total}{limit}, objective {goal.share:.4g}; {burn}"
+        table.add_row(f"SLO {goal.name}", "", "", "", "", met)
+    return table
 
 
-def _objectives(objectives: Sequence[ObjectiveFigures], width: int) -> Table:
-    rows: list[_Row] = []
-    for each in objectives:
-        burns = ("-" if burn is None else _times(burn) for burn in (each.burn, each.burn_recent))
-        limit = "-" if each.limit_s is None else seconds(each.limit_s)
-        rows.append([each.name, f"{each.share:.4g}", limit, str(each.good), str(each.total), *burns])
-    return _table(("SLO", "objective", "limit", "good", "of", "burn", "burn 5m"), rows, width)
-
-
-def _lookups(looked: list[LookupFigures], width: int) -> Table:
-    rows: list[_Row] = []
-    for each in looked:
-        about = f" ({each.about})" if each.about else ""
-        cells = (each.hits.total, each.misses.total, each.stale, each.errors)
-        rows.append([f"{each.name}{about}", share(each.share), *map(str, cells)])
-    return _table(("look-ups", "hit rate", "hits", "misses", "stale", "errors"), rows, width)
-
-
-def _variants(model: ModelFigures, width: int) -> Table:
-    rows: list[_Row] = []
-    for each in model.variants:
-        cost = "-" if each.cost is None else f"{each.cost:.3g} {each.currency}"
-        name = Text(each.name, style="bold" if each.served else "")
-        rows.append([name, share(each.share), *map(seconds, (each.p50_s, each.p95_s, each.p99_s)), cost])
-    return _table(("variant", "share", "p50", "p95", "p99", "cost per 1M"), rows, width)
-
-
-def _table(heads: Sequence[str], rows: Sequence[_Row], width: int) -> Table:
-    """Return a table of the columns that fit, from the left; no cell is cut but those of the first."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    left = width
-    for place, head in enumerate(heads):
-        # At least as wide as most figures are: a column does not come and go with its values.
-        least = _BAR if head == _BARS else _FIGURE if place else 0
-        left -= max([len(head), least, *(len(row[place]) for row in rows)]) + 3
-        if left < -1 and place > 1:  # one space stands at either end, three between two columns
-            break
-        table.add_column(head, justify="right" if place and head != _BARS else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row[: len(table.columns)])
+def _table(first: str, *heads: str) -> Table:
+    """Return a table without rows; in a narrow terminal its cells wrap."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column(first, overflow="fold")
+    for head in heads:
+        table.add_column(head, justify="right" if head else "left", overflow="fold")
     return table
 
 
@@ -193,5 +163,5 @@ def _span(value_s: float) -> str:
     return f"{value_s:.0f} s"
 
 
-def _times(burn: float) -> str:
-    return f"{burn:.2g}x" if burn < 10 else f"{burn:.0f}x"
+def _times(burn: float | None) -> str:
+    return "-" if burn is None else f"{burn:.2g}x" if burn < 10 else f"{burn:.0f}x"

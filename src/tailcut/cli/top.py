@@ -77,7 +77,7 @@ def _show(snapshot: Snapshot, model: str) -> None:
     from tailcut.cli._top_view import view
 
     console = stdout()
-    console.print(view(snapshot, model, console.width))
+    console.print(view(snapshot, model))
 
 
 def _follow(address: str, headers: dict[str, str], model: str, every_s: float) -> None:
@@ -97,7 +97,7 @@ def _follow(address: str, headers: dict[str, str], model: str, every_s: float) -
                 snapshot = _decoded(_read(address, headers))
             except StartError as error:
                 notice = f"disconnected, trying again: {error.message}"
-            live.update(view(snapshot, model, console.width, notice), refresh=True)
+            live.update(view(snapshot, model, notice), refresh=True)
             time.sleep(every_s)
 
 
