@@ -50,7 +50,6 @@ class PilotProcess:
         if not directory.is_dir():
             raise ProfileError(f"there is no folder {directory}", hint="give the application's folder with --app-dir")
         self.target = options.target
-        self._directory = directory
         self.port = 0
         self._folder = Path(tempfile.mkdtemp(prefix="tailcut-profile-"))
         self._lines = b""
@@ -121,7 +120,7 @@ class PilotProcess:
             self._process.kill()
             raise explain_silence(self.target, timeout_s, self.log(_STACK_LINES))
         if said is None or said.kind != "ready":
-            raise explain_failure(self.target, said, self._exit_code(), self.log(), self._directory)
+            raise explain_failure(self.target, said, self._exit_code(), self.log())
         self.port = said.port
         return said
 

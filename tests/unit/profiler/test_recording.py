@@ -131,18 +131,13 @@ def test_targets_are_module_and_attribute(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "way_out"),
-    [
-        ("app", "module:attribute"),
-        ("app.py", "app:app"),
-        ("./pkg/app.py:api", "pkg.app:api"),
-        ("a:b c", "module:attribute"),
-    ],
+    "target",
+    ["app", "app.py", "./pkg/app.py:api", "a:b c"],
 )
-def test_other_targets_are_refused_with_what_was_meant(target: str, way_out: str) -> None:
+def test_other_targets_are_refused_with_what_was_meant(target: str) -> None:
     with pytest.raises(ProfileError) as caught:
         check_target(target)
-    assert way_out in caught.value.hint
+    assert "module:attribute" in caught.value.hint
 
 
 def test_most_answers_must_be_good_ones() -> None:
@@ -152,18 +147,13 @@ def test_most_answers_must_be_good_ones() -> None:
     error = explain_answers({200: 1, 405: 3}, {"405": "no"}, (), routes, asked="GET /predict")
     assert error is not None
     assert error.message == "3 of 4 requests (GET /predict) were answered 405: no"
-    assert error.hint == "the application serves POST /predict; such as --method POST"
-    for place, flag in (
-        ("header", "--header 'NAME"),
-        ("query", "--path '/predict?"),
-        ("body", "--payloads is one body"),
-    ):
-        body = '{"detail":[{"type":"missing","loc":["%s","x-user"]}]}' % place  # noqa: UP031
-        missing = explain_answers({422: 3}, {"422": body}, (), routes, asked="POST /predict")
-        assert missing is not None
+    assert error.hint == "the application serves POST /predict; choose one, such as --path /predict --method POST"
+    body = '{"detail":[{"type":"missing","loc":["header","x-user"]}]}'
+    missing = explain_answers({422: 3}, {"422": body}, (), routes, asked="POST /predict")
+    assert missing is not None
+    assert body in missing.message
+    for flag in ("--header 'NAME", "--path '/predict?", "--payloads is one body"):
         assert flag in str(missing.hint)
-    named = {"422": '{"detail":[{"type":"missing","loc": ["body","query"],"input":{"header":1}}]}'}
-    assert "--payloads" in str(getattr(explain_answers({422: 3}, named, (), routes, asked="POST /predict"), "hint", ""))
     silent = explain_answers({-3: 3}, {}, (), routes, asked="GET /predict", log="Killed")
     assert silent is not None
     assert "got no answer" in silent.message
@@ -275,7 +265,7 @@ ROUTES = (
     [
         (404, "POST /nowhere", "--path /predict"),
         (405, "GET /predict", "--method POST"),
-        (404, "GET /nowhere", "--path /items/1"),
+        (404, "GET /nowhere", "GET /items/{id}"),
         (405, "PUT /nowhere", "--path /predict --method POST"),
         (401, "POST /predict", "--header 'Authorization: Bearer TOKEN'"),
         (415, "POST /predict", "--header 'Content-Type: application/json'"),
@@ -290,13 +280,10 @@ def test_a_refused_request_is_told_with_the_flags_for_another(status: int, asked
     assert flags in error.hint
 
 
-def test_a_route_is_named_with_a_value() -> None:
+def test_the_routes_are_listed_with_the_flags_that_choose_one() -> None:
     with pytest.raises(ProfileError) as several:
         choose_path((*ROUTES, Route(path="/embed", methods=("POST",))), "POST")
-    assert (
-        several.value.hint
-        == "the application serves POST /predict, GET /items/{id}, POST /embed; such as --path /predict"
-    )
+    assert several.value.hint.startswith("the application serves POST /predict, GET /items/{id}, POST /embed; choose")
     with pytest.raises(ProfileError) as none:
         choose_path((), "POST")
     assert "--path /predict" in none.value.hint
@@ -306,28 +293,10 @@ def test_who_needs_more_time_is_told_the_flag() -> None:
     assert "such as --ready 120s" in explain_silence("app:app", 60.0, "").hint
 
 
-@pytest.mark.parametrize(
-    ("target", "error", "way_out"),
-    [
-        ("app:app", "No module named 'app'", "app is in src: --app-dir src"),
-        ("shop.main:app", "No module named 'shop'", "shop is in src: --app-dir src"),
-        ("app:app", "No module named 'settings'", "settings is in src: --app-dir src"),
-        ("above:app", "No module named 'above'", "above is in ..: --app-dir .."),
-        ("nowhere:app", "No module named 'nowhere'", "--app-dir FOLDER"),
-        ("app:app", "No module named 'sklearn.linear_model'", "-m pip install scikit-learn; where the application"),
-        ("app:app", "cannot import name 'x' from 'y'", "make it import first"),
-    ],
-)
-def test_a_module_that_is_missing_is_told_with_where_it_is_to_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, error: str, way_out: str
-) -> None:
-    here = tmp_path / "here"
-    for name in ("src/app.py", "src/shop/main.py", "src/settings/__init__.py", ".venv/site-packages/nowhere.py"):
-        (here / name).parent.mkdir(parents=True, exist_ok=True)
-        (here / name).touch()
-    (tmp_path / "above.py").touch()
-    monkeypatch.chdir(here)
-    said = Said(kind="failed", phase="import", error=f"ModuleNotFoundError: {error}", text="Traceback")
-    hint = explain_failure(target, said, 3, "").hint
-    assert hint.startswith(way_out) or way_out in hint
-    assert hint.endswith("Traceback")
+def test_a_module_that_does_not_import_is_told_with_its_folder_its_environment_and_the_traceback() -> None:
+    said = Said(kind="failed", phase="import", error="ModuleNotFoundError: No module named 'app'", text="Traceback")
+    error = explain_failure("app:app", said, 3, "")
+    assert error.message == "the module app does not import: ModuleNotFoundError: No module named 'app'"
+    assert "--app-dir FOLDER" in error.hint
+    assert sys.executable in error.hint
+    assert error.hint.endswith("Traceback")

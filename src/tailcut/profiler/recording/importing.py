@@ -51,10 +51,7 @@ def load_application(target: str) -> Any:
         try:
             found = getattr(found, name)
         except AttributeError:
-            others = (
-                [one for one, value in vars(found).items() if _looks_asgi(value)] if hasattr(found, "__dict__") else []
-            )
-            raise Unusable("attribute", name, ", ".join(others)) from None
+            raise Unusable("attribute", name) from None
     if path.endswith("()"):
         try:
             found = found()
@@ -89,12 +86,6 @@ def needed_parameters(application: Any) -> tuple[str, ...] | None:
         return None
     plain = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
     return tuple(one.name for one in parameters if one.default is one.empty and one.kind in plain)
-
-
-def _looks_asgi(value: Any) -> bool:
-    return not inspect.isclass(value) and type(value).__module__.partition(".")[0] in {
-        "fastapi", "starlette", "litestar", "quart", "django", "sanic", "falcon",
-    }  # fmt: skip
 
 
 def _traceback(error: BaseException) -> str:
