@@ -35,7 +35,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("app:app", "--slo", "p95=0ms"), 2, "the limit of p95 is 0ms; it must be above 0"),
         (("--from", "absent.json"), 2, "cannot read a profile from absent.json"),
         (("--layers", "model.onnx", "--rate", "3"), 2, "--rate with --layers alone"),
-        (("app.py",), 2, "give a module's name, not a file's: app:app"),
+        (("app.py",), 2, "give module:attribute, as to uvicorn, such as app:app"),
         (("app:app", "--app-dir", "absent"), 2, "there is no folder absent"),
         (("app:app", "--payloads", "absent.jsonl"), 2, "cannot read the payloads absent.jsonl"),
         (("app:app", "--payloads", "broken.jsonl"), 2, "line 2 of broken.jsonl is not JSON"),
