@@ -71,7 +71,6 @@ def record_planted(
         layers=False,
         directory=str(folder),
         environment={"NAPS": str(folder / "naps.json"), **(environment or {})},
-        overhead_rounds=0,
     )
     recording = record_briefly(plan)
     naps = json.loads((folder / "naps.json").read_text())

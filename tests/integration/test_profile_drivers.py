@@ -144,7 +144,7 @@ async def predict() -> float:
 def test_a_model_behind_a_queue_is_told_and_timed(tmp_path: Path) -> None:
     (tmp_path / "batching.py").write_text(BATCHING)
     plan = PilotPlan(
-        target="batching:app", rate=10.0, duration_s=1.5, warmup_s=0.3, sample_s=0.2, overhead_rounds=0,
+        target="batching:app", rate=10.0, duration_s=1.5, warmup_s=0.3, sample_s=0.2,
         directory=str(tmp_path),
     )  # fmt: skip
     recording = record_briefly(plan)

@@ -45,7 +45,7 @@ def test_the_functions_of_quick_code_are_told(tmp_path: Path) -> None:
     """Each with all of its lines, and with about its share of the time."""
     (tmp_path / "app.py").write_text(APP)
     plan = PilotPlan(
-        target="app:app", directory=str(tmp_path), rate=200.0, duration_s=3.0, warmup_s=0.5, overhead_rounds=0,
+        target="app:app", directory=str(tmp_path), rate=200.0, duration_s=3.0, warmup_s=0.5,
         layers=False,
     )  # fmt: skip
     budget = make_budget(record_briefly(plan))

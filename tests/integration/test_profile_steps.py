@@ -34,7 +34,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     )
     plan = PilotPlan(
         target="stepwise:app", payloads="stepwise_traffic:bodies", path="/", rate=16.0, duration_s=5.5, warmup_s=0.5,
-        sample_s=1.0, directory=str(folder), overhead_rounds=0, ready_s=180.0,
+        sample_s=1.0, directory=str(folder), ready_s=180.0,
     )  # fmt: skip
     return record_briefly(plan)
 

@@ -48,7 +48,7 @@ def thinned(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     (folder / "app.py").write_text(APP)
     plan = PilotPlan(
         target="app:app", directory=str(folder), rate=90.0, duration_s=2.0, warmup_s=0.5, sample_s=0.5,
-        overhead_rounds=0, layers=False, least_traced=90,
+        layers=False, least_traced=90,
     )  # fmt: skip
     return record_briefly(plan)
 
@@ -80,7 +80,7 @@ def test_all_are_traced_where_a_recording_has_fewer(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     plan = PilotPlan(
         target="app:app", directory=str(tmp_path), rate=40.0, duration_s=0.5, warmup_s=0.2, sample_s=0.2,
-        overhead_rounds=0, layers=False,
+        layers=False,
     )  # fmt: skip
     found = record_briefly(plan)
     assert found.traced == 1.0

@@ -44,7 +44,6 @@ class Wanted:
         slo: empty: the manifest's.
         directory: that an application is imported from and runs in.
         loop: the application's event loop.
-        overhead_rounds: that show what profiling costs; 0: it is not measured.
         ready_s: longest wait for the application's start.
         layers: a model whose layers are wanted; empty: those that the target runs; None: none.
         shapes: of its inputs.
@@ -59,7 +58,6 @@ class Wanted:
     slo: Objectives
     directory: Path
     loop: Loop
-    overhead_rounds: int
     ready_s: float
     layers: str | None
     shapes: tuple[InputShape, ...]
@@ -214,9 +212,8 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
             target=wanted.target, payloads=load.payloads, path=load.url, method=load.method, headers=load.headers,
             rate=load.rate or DEFAULT_RATE, duration_s=load.duration_s, warmup_s=load.warmup_s,
             timeout_s=load.timeout_s, directory=str(wanted.directory), environment=dict(environment),
-            loop=wanted.loop, overhead_rounds=wanted.overhead_rounds, ready_s=wanted.ready_s,
-            sample_s=plan.SAMPLE_S if wanted.overhead_rounds else plan.SHORT_SAMPLE_S,
-            layers=wanted.layers == "", seed=load.seed, least_traced=plan.least_for(_slo(wanted)),
+            loop=wanted.loop, ready_s=wanted.ready_s, layers=wanted.layers == "", seed=load.seed,
+            least_traced=plan.least_for(_slo(wanted)),
         ),
         on_step=note,
     )  # fmt: skip

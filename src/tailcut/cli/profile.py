@@ -118,26 +118,6 @@ def profile(
         bool,
         typer.Option("--levers/--no-levers", help="Say what each lever can win."),
     ] = True,
-    thorough: Annotated[
-        bool,
-        typer.Option(
-            "--thorough",
-            help="Also measure the overhead of profiling. Takes up to two more minutes and six more starts; longer "
-            "below 50 requests/s.",
-        ),
-    ] = False,
-    overhead_rounds: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="With --thorough: number of rounds; more rounds narrow the interval.",
-            show_default="9",
-        ),
-    ] = None,
-    overhead: Annotated[
-        bool | None, typer.Option("--overhead/--no-overhead", hidden=True, help="Removed: see --thorough.")
-    ] = None,
     layers: Annotated[
         str,
         typer.Option(
@@ -209,24 +189,8 @@ def profile(
         )
         _check_files(json_path, html, raw)
         ready_s = seconds("--ready", ready)
-        rounds = _rounds(thorough, overhead_rounds, overhead)
-    wanted = read_wanted(
-        target, manifest, model, settings, plan, slo, app_dir, loop, rounds, ready_s, layers, shape, log
-    )  # fmt: skip
+    wanted = read_wanted(target, manifest, model, settings, plan, slo, app_dir, loop, ready_s, layers, shape, log)
     raise typer.Exit(_profile(wanted, levers, json_path, html, raw))
-
-
-def _rounds(thorough: bool, rounds: int | None, overhead: bool | None) -> int:
-    """How many rounds show what profiling costs; 0: it is not measured."""
-    if overhead is not None:
-        name = "--overhead" if overhead else "--no-overhead"
-        way = "give --thorough" if overhead else "leave it out: the overhead is measured with --thorough only"
-        raise ManifestError(f"{name} was removed", hint=f"overhead of profiling: {way}")
-    if rounds is not None and not thorough:
-        raise ManifestError(f"--overhead-rounds {rounds} without --thorough", hint="add --thorough, or leave it out")
-    from tailcut.profiler.overhead import ROUNDS
-
-    return (rounds or ROUNDS) if thorough else 0
 
 
 def _refuse_others(context: typer.Context, alone: Alone) -> None:

@@ -15,7 +15,6 @@ from tailcut.load.summary import RunFacts
 from tailcut.profiler.attribution.background_calls import background_notes
 from tailcut.profiler.child_channel import Heard, Said
 from tailcut.profiler.matching import match_requests
-from tailcut.profiler.overhead_records import Overhead
 from tailcut.profiler.recording.trace_sampling import is_traced
 from tailcut.profiler.records import Pilot, Recording, Sample
 
@@ -60,7 +59,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     others_s: float = 0.0
 
 
-def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
+def assemble(target: str, run: Run) -> Recording:
     """Make the recording of a run."""
     heard, load = run.heard, run.load
     requests = match_requests(run.samples, run.facts.start_ns, heard.requests)
@@ -94,7 +93,6 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
             other_cores=max((os.cpu_count() or 1) - len(os.sched_getaffinity(0)), 0),
             window_s=run.facts.window_s,
         ),
-        overhead=overhead,
         background_calls=heard.background_calls,
         background=heard.background,
         notes=tuple(_notes(run)),

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tailcut.errors import ProfileError
-from tailcut.profiler.assembling import raised
 from tailcut.profiler.child_channel import Route, Said
 
 _HIDDEN = frozenset({"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"})
@@ -84,21 +83,6 @@ def explain_failure(target: str, said: Said | None, code: int | None, log: str) 
     message, way = _FAILURES[said.phase]
     text = message.format(target=target, module=target.partition(":")[0], error=said.error)
     return ProfileError(text, hint=f"{way}\n\n{said.text}" if said.text else way)
-
-
-def not_again(error: ProfileError) -> ProfileError:
-    """Say that the application, which started once, does not start again.
-
-    Args:
-        error: with which it did not.
-    """
-    # Of an exception its name and place only: this stands in files that are passed on.
-    why = f" ({raised(error.hint)})" if 'File "' in error.hint else ""
-    return ProfileError(
-        f"another process of it does not start{why}",
-        hint="the cause is a resource for one process only: a port, a lock file, a GPU; leave out --thorough",
-        detail=f"{error.explained}\n\n{error.hint}",
-    )
 
 
 def explain_silence(target: str, timeout_s: float, log: str) -> ProfileError:

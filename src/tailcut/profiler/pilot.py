@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import process_time
 
@@ -23,9 +20,8 @@ from tailcut.profiler.assembling import Run, assemble
 from tailcut.profiler.attribution.functions import Looking, code_s, plan_looks
 from tailcut.profiler.child_channel import Heard, Options, Said
 from tailcut.profiler.databases import computed_between_s, computed_ns
-from tailcut.profiler.diagnosis import choose_path, explain_answers, not_again
+from tailcut.profiler.diagnosis import choose_path, explain_answers
 from tailcut.profiler.launching import PilotProcess
-from tailcut.profiler.overhead import Sides, measure_overhead, pairs_for, run_s
 from tailcut.profiler.plan import PilotPlan, check_pilot
 from tailcut.profiler.recording.captured import FoundLayers
 from tailcut.profiler.recording.places import Places
@@ -36,12 +32,10 @@ from tailcut.profiler.trials import OnStep, bears, fell_behind, too_fast
 from tailcut.system.cpu_time import machine_seconds, threads_ns, workers_seconds
 
 HEADER = "x-tailcut-profile"
-_LUCK = "PYTHONHASHSEED"
 
 _PROBE_RATE = 20.0
 _PROBE_S = 0.3
 _PROBE_TIMEOUT_S = 30.0
-_SETTLE_S = 10.0
 
 
 def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
@@ -66,10 +60,8 @@ def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
 
 def _record(plan: PilotPlan, say: OnStep) -> Recording:
     say(f"starting {plan.target}")
-    began_s = time.monotonic()
     with _start(plan, profiled=True) as pilot:
         ready = pilot.wait_ready(plan.ready_s, say)
-        start_s = time.monotonic() - began_s
         load = _load_plan(plan, pilot, ready)
         _probe(load, pilot, ready)
         say(f"trying {plan.rate:g} requests/s")
@@ -77,7 +69,7 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
     # Only now, when the profiled one is gone, and with it the requests that still queue there, and what it held that
     # only one process may have.
     if recording is not None:
-        return _with_overhead(plan, load, recording, start_s, say)
+        return recording
     say("the queue grows: searching for a rate that the application sustains")
     with _start(plan, profiled=False) as plain:
         plain.wait_ready(plan.ready_s, say)
@@ -87,10 +79,6 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
 def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording | None:
     """Record, and all that needs the process that was recorded; None where it did not keep up after all."""
     thin = one_in(round(plan.rate * plan.duration_s), plan.least_traced)
-    if plan.overhead_rounds:
-        # Who has minutes gets a process with its first full collections and its pools' connections behind it.
-        say("warming it up")
-        measure(msgspec.structs.replace(_numbered(load), duration_s=_SETTLE_S, warmup_s=0.0, seed=load.seed + 3))
     say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
     pilot.begin(thin)
     before, workers_s, machine_s, own_s = computed_ns(), workers_seconds(pilot.pid), machine_seconds(), process_time()
@@ -110,7 +98,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
         workers_s=max(workers_s, 0.0), others_s=max(machine_s - own_s - database_s, 0.0),
     )  # fmt: skip
     found = _layers(pilot, say) if plan.layers else FoundLayers()
-    recording = assemble(plan.target, run, None)
+    recording = assemble(plan.target, run)
     return msgspec.structs.replace(
         recording, layers=found.layers, conversions=found.conversions, notes=(*recording.notes, *found.notes)
     )
@@ -160,46 +148,9 @@ def _looking(plan: PilotPlan, pilot: PilotProcess, heard: Heard, thin: int) -> L
     return plan_looks(share, min(plan.sample_s, plan.duration_s), len(threads_ns(pilot.pid)))
 
 
-def _with_overhead(plan: PilotPlan, load: LoadPlan, recording: Recording, start_s: float, say: OnStep) -> Recording:
-    """Measure what profiling costs; where that does not work, the recording is still whole."""
-    if not plan.overhead_rounds:
-        return recording
-    base = msgspec.structs.replace(load, duration_s=run_s(plan.overhead_s, plan.rate, recording.one_in))
-    try:
-        overhead = measure_overhead(
-            lambda number: _sides(plan, base, number, recording.one_in),
-            pairs=pairs_for(plan.overhead_rounds, start_s), rounds=plan.overhead_rounds, say=say,
-        )  # fmt: skip
-    except (ProfileError, LoadTestError, KeyboardInterrupt) as error:
-        why = "it was interrupted" if isinstance(error, KeyboardInterrupt) else error.message
-        say(str(error) or why)
-        note = f"the overhead of profiling could not be measured: {why}"
-        return msgspec.structs.replace(recording, notes=(*recording.notes, note))
-    return msgspec.structs.replace(recording, overhead=overhead)
-
-
-@contextmanager
-def _sides(plan: PilotPlan, load: LoadPlan, number: int, thin: int) -> Iterator[Sides]:
-    """The application twice, without profiling and with it."""
-    with ExitStack() as stack:
-        try:
-            plain, seen = (_ready(stack, plan, profiled, number) for profiled in (False, True))
-        except ProfileError as error:
-            raise not_again(error) from error
-        yield Sides(_on(load, plain), _numbered(_on(load, seen)), partial(seen.begin, thin), thin)
-
-
-def _ready(stack: ExitStack, plan: PilotPlan, profiled: bool, luck: int) -> PilotProcess:
-    process = stack.enter_context(_start(plan, profiled=profiled, luck=luck))
-    process.wait_ready(plan.ready_s)
-    return process
-
-
-def _start(plan: PilotPlan, *, profiled: bool, luck: int = 0) -> PilotProcess:
+def _start(plan: PilotPlan, *, profiled: bool) -> PilotProcess:
     options = Options(target=plan.target, report=-1, profiled=profiled, loop=plan.loop)
-    # Sets and dicts iterate in an order that differs from process to process; those that are compared have the same.
-    environment = {_LUCK: str(luck + 1)} if _LUCK not in os.environ else {}
-    return PilotProcess(options, directory=Path(plan.directory), environment={**environment, **plan.environment})
+    return PilotProcess(options, directory=Path(plan.directory), environment=plan.environment)
 
 
 def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: Said) -> LoadPlan:

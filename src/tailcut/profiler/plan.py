@@ -17,8 +17,8 @@ from tailcut.profiler.diagnosis import check_target
 from tailcut.profiler.recording.trace_sampling import LEAST_TRACED
 
 _CHECKED = 1000
-SAMPLE_S, SHORT_SAMPLE_S = 15.0, 8.0
-"""For how long stacks are looked at, at most: where the user has minutes, and where the whole profile has 45 s."""
+SAMPLE_S = 8.0
+"""For how long stacks are looked at, at most: the whole profile has 45 s."""
 
 
 class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +40,6 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
         sample_s: for how long stacks are looked at, at most: in a run of its own, under the same load, because looking
             takes of the cores that answer, and must not be in what is recorded. The less of the time code runs, the
             longer, and the more often (``profiler.attribution.functions.plan_looks``).
-        overhead_rounds, overhead_s: how often, and how long at least, the same load is sent to processes of the
-            application without profiling and with it; 0 rounds: the overhead is not measured.
         least_traced: of a recording with at least twice as many requests about so many are traced and stand for all
             (``least_for``).
         layers: whether the layers of its models are timed in the end.
@@ -62,8 +60,6 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     loop: Loop = "auto"
     ready_s: float = 60.0
     sample_s: float = SAMPLE_S
-    overhead_rounds: int = 0
-    overhead_s: float = 2.0
     least_traced: int = LEAST_TRACED
     layers: bool = True
     seed: int = 0

@@ -12,9 +12,8 @@ import msgspec
 
 from tailcut.profiler.attribution.background import Background
 from tailcut.profiler.attribution.layers import Conversion, ModelLayers
-from tailcut.profiler.overhead_records import Overhead
 
-FORMAT = 1
+FORMAT = 2
 """Of a saved recording; another number is another layout."""
 EXECUTOR = "executor"
 """What a wait for an executor's thread is called; with " of " and where it was made, as far as that is known."""
@@ -222,7 +221,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         moments, samples: in the order of time. Samples say where the time of ``code`` went, never how much that was.
         sample_interval_ns: between two looks; 0: no sampling.
         sampled_s: how long stacks were looked at, in a run of its own under the same load; 0: not known.
-        overhead, layers: None where it was not measured; of the models that took most time.
+        layers: of the models that took most time.
         conversions: of its estimators.
         background_calls: calls whose time is in no request under their own name.
         background: work that requests began and that ran after their replies, a line per request and function.
@@ -240,7 +239,6 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     sampled_s: float = 0.0
     machine: dict[str, str] = {}
     pilot: Pilot = Pilot()
-    overhead: Overhead | None = None
     layers: tuple[ModelLayers, ...] = ()
     conversions: tuple[Conversion, ...] = ()
     background_calls: tuple[BackgroundCall, ...] = ()
@@ -269,7 +267,4 @@ def decode_recording(data: bytes) -> Recording:
         raise ValueError(f"not a recording: {error}") from None
     if found.format != FORMAT:
         raise ValueError(f"a recording of format {found.format}; this version reads format {FORMAT}")
-    if found.pilot.loop == "asyncio" and not found.pilot.watched:
-        # It was watched before there was another loop that can be, and nobody said so.
-        return msgspec.structs.replace(found, pilot=msgspec.structs.replace(found.pilot, watched=True))
     return found

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from math import floor, log10
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from tailcut.common.slo import Objectives
 from tailcut.errors import ProfileError
@@ -71,16 +69,6 @@ def check_answered(load: LoadPlan, samples: Samples) -> None:
         hint="the application hangs at times: look at its threads while it does (py-spy dump --pid), at its locks and "
         "its database; if it is only slow, allow more with --timeout",
     )
-
-
-def counted(samples: Samples) -> npt.NDArray[np.bool_]:
-    """Choose the requests whose latency says something: those that got a good answer, or were given up.
-
-    An application that redirects is as good as any other.
-    """
-    good = ((samples.status > 0) & (samples.status < 400)) | (samples.status == Failure.TIMEOUT)
-    chosen: npt.NDArray[np.bool_] = good & (samples.intended_ns >= samples.measured_from_ns)
-    return chosen
 
 
 def _trial(load: LoadPlan) -> LoadPlan:

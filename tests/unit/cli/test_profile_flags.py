@@ -43,10 +43,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("app:app", "--log", "absent.jsonl"), 2, "cannot read the payloads absent.jsonl"),
         (("http://127.0.0.1:9/", "--payloads", "absent.jsonl"), 2, "cannot read the payloads absent.jsonl"),
         (("app:app", "--ready", "soon"), 2, "--ready"),
-        (("app:app", "--thorough", "--overhead-rounds", "0"), 2, "--overhead-rounds"),
-        (("app:app", "--overhead-rounds", "3"), 2, "--overhead-rounds 3 without --thorough"),
-        (("app:app", "--no-overhead"), 2, "--no-overhead was removed"),
-        (("app:app", "--overhead"), 2, "give --thorough"),
+        (("app:app", "--thorough"), 2, "no such option: --thorough"),
         (("--from", "old.json", "--html", "/dev/full"), 3, "cannot write /dev/full: No space left on device"),
     ],
 )

@@ -6,7 +6,6 @@ import numpy as np
 
 from tailcut.profiler.attribution.layers import DISPATCH, ModelLayers, layers_of, operators_of
 from tailcut.profiler.levers.advice import Advice, LeverAdvice
-from tailcut.profiler.overhead_records import Latencies, Overhead
 from tailcut.profiler.records import (
     Moment,
     Pilot,
@@ -76,12 +75,6 @@ def recording(count: int = 400, seed: int = 0) -> Recording:
         sample_interval_ns=2 * MS,
         machine={"cpu": "a processor", "cores": "2"},
         pilot=Pilot(loop="uvloop", threads=40, hooks=("fastapi", "sqlite3", "torch"), versions={"fastapi": "0.115"}),
-        overhead=Overhead(
-            rate=25.0,
-            rounds=((_latencies(14.0), _latencies(14.6)), (_latencies(14.2), _latencies(14.5))),
-            p50_share=0.02,
-            p95_share=0.031,
-        ),
         notes=("redis is imported before the hooks: its calls are not seen",),
     )
 
@@ -93,10 +86,6 @@ def _samples(label: str, place: str, begin: int, end: int) -> list[Sample]:
         stack = ("predict (app.py:20)", "recompute (features.py:60)", inner)
         found.append(Sample(stack=stack, at_ns=at, weight_ns=2 * MS, place=inner, code=(label, place)))
     return found
-
-
-def _latencies(p95: float) -> Latencies:
-    return Latencies(requests=300, p50_ms=p95 * 0.7, p95_ms=p95)
 
 
 def layers() -> ModelLayers:

@@ -13,14 +13,14 @@ import pytest
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
-from tailcut.profiler import overhead, pilot, trials
+from tailcut.profiler import pilot, trials
 from tailcut.profiler.child_channel import Heard, Route, Said
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.recording.captured import FoundLayers
 from tailcut.profiler.records import Recording
 
-PLAN = PilotPlan(target="shop:app", rate=50.0, duration_s=4.0, warmup_s=0.0, overhead_rounds=2, layers=False)
+PLAN = PilotPlan(target="shop:app", rate=50.0, duration_s=4.0, warmup_s=0.0, layers=False)
 SAMPLING = PLAN.seed + 2
 
 
@@ -29,12 +29,12 @@ class Process:
 
     pid = 1
     url = "http://127.0.0.1:1"
-    started: list[tuple[bool, str]]
+    started: list[bool]
+    """Whether each was profiled."""
     told: list[tuple[str, int]]
 
     def __init__(self, options: Any, *, directory: Path, environment: dict[str, str]) -> None:
-        self.profiled = options.profiled
-        Process.started.append((self.profiled, environment.get("PYTHONHASHSEED", "")))
+        Process.started.append(options.profiled)
 
     def __enter__(self) -> Process:
         return self
@@ -92,8 +92,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[LoadPlan]:
     Process.started, Process.told = [], []
     monkeypatch.setattr(pilot, "PilotProcess", Process)
     monkeypatch.setattr(pilot, "Spy", Spy)
-    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    for module in (pilot, trials, overhead):
+    for module in (pilot, trials):
         monkeypatch.setattr(module, "measure", measure)
     return sent
 
@@ -120,17 +119,12 @@ def instead(
 
 
 def test_the_application_is_tried_as_it_is_recorded(loads: list[LoadPlan]) -> None:
-    """With numbered requests, else it is not profiled; then it is compared with processes of their own."""
-    found = record(PLAN)
-    probe, trial, settling, recording, sampling = loads[:5]
-    assert {one.numbered for one in (probe, trial, settling, recording, sampling)} == {pilot.HEADER}
-    pairs = loads[5:]
+    """With numbered requests, else it is not profiled."""
+    record(PLAN)
+    _probe, _trial, recording, sampling = loads
+    assert {one.numbered for one in loads} == {pilot.HEADER}
     assert (recording.duration_s, sampling.seed) == (4.0, SAMPLING)
-    assert {one.numbered for one in pairs} == {"", pilot.HEADER}
-    assert found.overhead is not None
-    assert found.overhead.processes == 2
-    # Those that are compared have the same luck with their hashes.
-    assert Process.started == [(True, "1"), (False, "1"), (True, "1"), (False, "2"), (True, "2")]
+    assert Process.started == [True]
 
 
 def test_headers_that_all_requests_have_are_told_of(loads: list[LoadPlan]) -> None:
@@ -149,17 +143,10 @@ def test_a_long_recording_and_what_it_is_compared_by_are_thinned_alike(
 ) -> None:
     """But the run in which stacks are looked at is not: they have no number that says which are traced."""
     found = record(msgspec.structs.replace(PLAN, least_traced=least_traced))
-    assert Process.told == [("begin", one_in), ("trace", 1), *[("begin", one_in)] * PLAN.overhead_rounds]
+    assert Process.told == [("begin", one_in), ("trace", 1)]
     assert (found.traced < 1.0) == (one_in > 1)
     assert found.one_in == one_in
     assert len(found.requests) + len(found.untraced) == round(PLAN.rate * PLAN.duration_s)
-    assert loads
-
-
-def test_a_luck_that_is_given_is_kept(loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONHASHSEED", "0")
-    record(PLAN)
-    assert {luck for _, luck in Process.started} == {""}
     assert loads
 
 
@@ -171,7 +158,7 @@ def test_a_recording_in_which_the_queue_grew_is_refused(loads: list[LoadPlan], m
     with pytest.raises(ProfileError) as caught:
         record(PLAN)
     assert caught.value is refusal
-    assert Process.started == [(True, "1"), (False, "1")]
+    assert Process.started == [True, False]
     assert SAMPLING not in {one.seed for one in loads}
 
 
@@ -204,35 +191,6 @@ def test_a_failing_run_for_stacks_loses_no_recording(loads: list[LoadPlan], monk
     note = kept_without(found, "no stacks were sampled")
     assert note.startswith("the run in which stacks are sampled failed (cannot connect)")
     assert found.sample_interval_ns == 0
-
-
-LOG = """Traceback (most recent call last):
-  File "/home/me/shop.py", line 7, in start_metrics
-    server.bind(("127.0.0.1", 9100))
-OSError: [Errno 98] Address already in use
-"""
-
-
-def test_an_application_that_starts_only_once_is_profiled_without_overhead(
-    loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The note says where it fails, and not what the exception says; the person sees all of it."""
-
-    def ready(self: Process, timeout_s: float, say: object = None) -> Said:
-        if len(Process.started) > 1:
-            raise ProfileError("shop:app failed at start-up", hint=f"it printed last:\n{LOG}")
-        return usual(self, timeout_s)
-
-    usual = Process.wait_ready
-    monkeypatch.setattr(Process, "wait_ready", ready)
-    said: list[str] = []
-    found = record(PLAN, on_step=said.append)
-    assert found.overhead is None
-    note = kept_without(found, "the overhead of profiling could not be measured")
-    assert note.endswith("another process of it does not start (OSError in start_metrics (shop.py:7))")
-    assert "Address already in use" in said[-1]
-    assert "--thorough" in said[-1]
-    assert loads
 
 
 def test_a_seed_that_cannot_be_is_refused_before_anything_starts(loads: list[LoadPlan]) -> None:

@@ -16,7 +16,6 @@ from tailcut.profiler.attribution.calls import CallTotals, calls_of, shown_label
 from tailcut.profiler.attribution.functions import FunctionShare, SpanName, functions_of, holders_of
 from tailcut.profiler.attribution.gaps import lateness_ns
 from tailcut.profiler.attribution.model_steps import ModelStep, steps_of
-from tailcut.profiler.attribution.overhead_adjustment import note_cost
 from tailcut.profiler.attribution.span_table import STAGES, Name, answered_ms
 from tailcut.profiler.attribution.stages import Attribution, attribute
 from tailcut.profiler.records import Recording, Stage
@@ -148,7 +147,7 @@ def make_budget(recording: Recording, slo: Objectives | None = None, found: Attr
         calls=calls_of(found, recording.traced),
         steps=steps_of(found, near),
         perception=perception(all_ms),
-        findings=note_cost(judge_wall(slo, all_ms, failed), recording) if slo else (),
+        findings=judge_wall(slo, all_ms, failed) if slo else (),
         notes=(*_notes(len(all_ms), len(near), failed), *(_unseen(culprits) if recording.samples else ())),
     )
 

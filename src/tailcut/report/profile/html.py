@@ -33,8 +33,8 @@ from tailcut.report.profile.words import (
     layers_words,
     ms,
     near_words,
-    overhead_words,
     percent,
+    tracing_words,
 )
 
 _LONG = 400
@@ -207,9 +207,7 @@ def _facts(report: ProfileReport) -> str:
         **({"hooked": ", ".join(pilot.hooks)} if pilot.hooks else {}),
         **pilot.versions,
     }
-    notes = "".join(
-        f"<li>{escape(note)}</li>" for note in (overhead_words(report.overhead, report.kind), *report.notes)
-    )
+    notes = "".join(f"<li>{escape(note)}</li>" for note in (tracing_words(report.kind), *report.notes))
     items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
     return _section("What to know of these figures", "", f"<ul>{notes}</ul><h3>Measured by</h3><dl>{items}</dl>")
 

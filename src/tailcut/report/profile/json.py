@@ -16,7 +16,6 @@ from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.levers.advice import Advice, advise
 from tailcut.profiler.levers.known import know
-from tailcut.profiler.overhead_records import Overhead
 from tailcut.profiler.payloads.diversity import Diversity
 from tailcut.profiler.records import Pilot, Recording, Stage
 from tailcut.report.profile.shapes import Column, Frame, columns_of, spans_tree, stacks_tree
@@ -46,7 +45,6 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
         advice: what each lever can win; None where nobody can say.
         diversity: repeats among the payloads; None where there are none.
         layers: slow layers, a model each.
-        overhead: what profiling cost; None where it was not measured, or costs nothing.
         notes: what could not be seen, and what makes figures weaker than they look.
         columns: requests sorted by latency, for the stacked plot.
         spans: what the requests near the p95 did, nested, in milliseconds of one request.
@@ -69,7 +67,6 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
     advice: Advice | None = None
     diversity: Diversity | None = None
     layers: tuple[ModelLayers, ...] = ()
-    overhead: Overhead | None = None
     notes: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     spans: Frame
@@ -125,7 +122,6 @@ def make_report(
         advice=advice,
         diversity=diversity,
         layers=layers,
-        overhead=recording.overhead,
         notes=(*recording.notes, *budget.notes, *notes),
         columns=columns_of(found),
         spans=spans_tree(found),

@@ -19,7 +19,7 @@ from tailcut.report.profile.tables import (
     stages_table,
     steps_table,
 )
-from tailcut.report.profile.words import STEPS_TITLE, bottleneck, felt, layers_words, near_words, overhead_words
+from tailcut.report.profile.words import STEPS_TITLE, bottleneck, felt, layers_words, near_words, tracing_words
 
 _SHORT = 6
 
@@ -121,7 +121,7 @@ def _diversity(report: ProfileReport) -> Iterator[str]:
 
 
 def _notes(report: ProfileReport) -> Iterator[str]:
-    yield overhead_words(report.overhead, report.kind)
+    yield tracing_words(report.kind)
     if report.pilot.hooks:
         yield f"Hooked: {', '.join(report.pilot.hooks)}."
     for note in report.notes:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from tailcut.profiler.attribution.budget import Budget, Culprit, StageLine
 from tailcut.profiler.attribution.gaps import READ_LATE, SENT_LATE
 from tailcut.profiler.attribution.layers import ModelLayers
-from tailcut.profiler.overhead_records import Overhead
 from tailcut.profiler.records import Stage
 from tailcut.report.ladder.perception import perceived
 
@@ -124,45 +123,16 @@ def near_words(budget: Budget) -> str:
     )
 
 
-def overhead_words(overhead: Overhead | None, kind: str) -> str:
-    """Say what profiling cost."""
+def tracing_words(kind: str) -> str:
+    """Say what profiling costs the requests that a report shows."""
     if kind != "pilot":
         return (
             "Profiling cost the server nothing: it used the client's measurements and the server's own Server-Timing."
         )
-    if overhead is None:
-        return "The overhead of profiling was not measured (use --thorough)."
-    note = f" ({overhead.note})" if overhead.note else ""
-    traced = _near(overhead.p95_share, overhead.p95_range, overhead.p50_share, overhead.p50_range)
-    everyone = overhead.everyone
-    told, whom = (traced, "") if everyone is None else (
-        _near(everyone.p95.share, everyone.p95.between, everyone.p50.share, everyone.p50.between), " of all requests",
-    )  # fmt: skip
-    own = f" The traced ones, one in {everyone.one_in}, took {traced}." if everyone is not None else ""
     return (
-        f"Profiling cost {told}{whom} at {overhead.rate:.3g} requests/s{_cpu(overhead)}: {len(overhead.rounds)} rounds,"
-        f" each the same requests without and with it, on {_pairs(overhead)}{note}.{own}"
+        "Tracing is part of these figures: it took about 0.25 ms of CPU a request of the flight_risk example, whose"
+        " traced requests took 14 % longer (7 to 22) near the p95 while every second one was traced."
     )
-
-
-def _near(p95: float, p95_range: tuple[float, float] | None, p50: float, p50_range: tuple[float, float] | None) -> str:
-    return f"{_ranged(p95, p95_range)} near the p95 and {_ranged(p50, p50_range)} near the median"
-
-
-def _pairs(overhead: Overhead) -> str:
-    return "one process each" if overhead.processes == 1 else f"{overhead.processes} processes each in turn"
-
-
-def _ranged(share: float, between: tuple[float, float] | None) -> str:
-    if between is None:
-        return signed(share)
-    return f"{signed(share)} ({100 * between[0]:+.1f} to {100 * between[1]:+.1f}, 95 % confidence)"
-
-
-def _cpu(overhead: Overhead) -> str:
-    """Milliseconds of CPU, which are known better than what they do to the tail."""
-    added = sorted(seen.cpu_ms - plain.cpu_ms for plain, seen in overhead.rounds if plain.cpu_ms and seen.cpu_ms)
-    return f", {added[len(added) // 2]:+.2f} ms of CPU a request" if added else ""
 
 
 def layers_words(model: ModelLayers) -> list[str]:
@@ -201,11 +171,6 @@ def ms(value: float) -> str:
 def percent(share: float) -> str:
     """A share as people write it."""
     return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.1f} %"
-
-
-def signed(share: float) -> str:
-    """A change as a share, with its sign."""
-    return f"{100 * share:+.1f} %"
 
 
 def seconds(value: float) -> str:

@@ -17,7 +17,6 @@ import pytest
 
 from tailcut.profiler.hooks import layering, sqlite, streams
 from tailcut.profiler.hooks.wrapping import awaited, brief, called
-from tailcut.profiler.overhead import run_s
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.places import Places, code_of
 from tailcut.profiler.recording.tracing import Trace, current, tracer
@@ -166,11 +165,3 @@ def test_a_child_whose_parent_is_gone_ends(tmp_path: Path) -> None:
         child.stdin.write(b"begin\n")
         child.stdin.flush()  # and not closed: that would end it, too
         assert child.wait(30) == -signal.SIGTERM
-
-
-def test_a_slow_application_is_not_measured_for_an_hour() -> None:
-    assert run_s(2.0, 1000.0, 1) == 2.0
-    assert run_s(2.0, 40.0, 1) == run_s(2.0, 40.0, 2) == 4.0
-    assert run_s(2.0, 40.0, 8) == 9.0, "of those that are traced there are few"
-    assert run_s(2.0, 1.0, 1) == 10.0
-    assert run_s(30.0, 1.0, 4) == 30.0, "whoever wants more has more"

@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 from tests.unit.profiler.levers.test_levers import advice, pilot, reasons
 
-from tailcut.common.slo import Finding, parse_objectives
+from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.blocking import blocking_code
 from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.attribution.calls import is_fetch, is_write
-from tailcut.profiler.attribution.overhead_adjustment import note_cost
 from tailcut.profiler.attribution.span_table import Name
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.levers.known import Known
 from tailcut.profiler.levers.work import pull, read_work
-from tailcut.profiler.overhead_records import Added, Everyone, Overhead
 from tailcut.profiler.records import Moment, Pilot, Recording, Request, Span, Stage
 from tailcut.report.profile.words import bottleneck
 
@@ -202,28 +200,3 @@ def advice_without_payloads(recording: Recording):  # type: ignore[no-untyped-de
     from tailcut.profiler.levers.advice import advise
 
     return advise(recording, known=Known(), slo=parse_objectives("p95=1ms"))
-
-
-@pytest.mark.parametrize(
-    ("objective", "seen", "limit", "note"),
-    [
-        ("p95", 10.5, 10.0, "9.545 ms, and met, without the overhead of profiling"),
-        ("p50", 10.5, 10.0, "10 ms, and met, without the overhead of profiling"),
-        ("p95", 10.8, 10.0, ""),
-        ("p99", 10.5, 10.0, ""),
-        ("p95", 9.5, 10.0, ""),
-        ("max", 10.5, 10.0, ""),
-    ],
-)
-def test_what_is_missed_by_what_profiling_cost_says_so(objective: str, seen: float, limit: float, note: str) -> None:
-    everyone = Everyone(one_in=4, p50=Added(0.05, (0.05, 0.1)), p95=Added(0.1, (0.06, 0.2)))
-    cost = Overhead(rate=1.0, rounds=(), p50_share=0.5, p95_share=0.5, everyone=everyone)
-    finding = Finding(objective=objective, seen=seen, limit=limit, unit="ms", met=seen <= limit)
-    some = msgspec.structs.replace(pilot(), untraced=pilot().requests, one_in=2, overhead=cost)
-    assert [one.note for one in note_cost((finding,), some)] == [note]
-    assert note_cost((finding,), pilot()) == (finding,)
-    ranges = {"p50_range": (0.05, 0.06), "p95_range": (0.06, 0.2)}
-    traced_only = msgspec.structs.replace(cost, everyone=None, p50_share=0.05, p95_share=0.1, **ranges)
-    all_of_them = msgspec.structs.replace(pilot(), overhead=traced_only)
-    assert [one.note for one in note_cost((finding,), all_of_them)] == [note]
-    assert note_cost((finding,), msgspec.structs.replace(some, overhead=traced_only)) == (finding,), "of some only"
