@@ -213,7 +213,7 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
             rate=load.rate or DEFAULT_RATE, duration_s=load.duration_s, warmup_s=load.warmup_s,
             timeout_s=load.timeout_s, directory=str(wanted.directory), environment=dict(environment),
             loop=wanted.loop, ready_s=wanted.ready_s, layers=wanted.layers == "", seed=load.seed,
-            least_traced=plan.least_for(_slo(wanted)),
+            max_requests=plan.max_requests_for(_slo(wanted)),
         ),
         on_step=note,
     )  # fmt: skip

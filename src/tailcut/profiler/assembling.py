@@ -15,7 +15,6 @@ from tailcut.load.summary import RunFacts
 from tailcut.profiler.attribution.background_calls import background_notes
 from tailcut.profiler.child_channel import Heard, Said
 from tailcut.profiler.matching import match_requests
-from tailcut.profiler.recording.trace_sampling import is_traced
 from tailcut.profiler.records import Pilot, Recording, Sample
 
 _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?::|\Z)")
@@ -37,7 +36,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         looks: what was sampled from outside; ``looks_interval_ns`` is the time between two, ``looks_s`` that of all.
         spy_problem: why nothing was; empty where it was.
         asked_loop: which event loop the application was to have.
-        one_in: of how many requests one was traced.
+        stopped: whether the load was to go on, but was stopped after so many requests that were traced.
         database_s, workers_s: CPU seconds of the databases on this machine, and of the application's child processes,
             in the whole run.
         others_s: the same of the application and of everything else but databases and the load generator.
@@ -53,7 +52,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     looks_s: float = 0.0
     spy_problem: str
     asked_loop: str = "auto"
-    one_in: int = 1
+    stopped: bool = False
     database_s: float = 0.0
     workers_s: float = 0.0
     others_s: float = 0.0
@@ -68,9 +67,7 @@ def assemble(target: str, run: Run) -> Recording:
         target=target,
         rate=load.rate or 0.0,
         duration_s=load.duration_s,
-        one_in=run.one_in,
-        requests=tuple(one for one in requests if is_traced(one.number, run.one_in)),
-        untraced=tuple(one for one in requests if not is_traced(one.number, run.one_in)),
+        requests=requests,
         moments=tuple(sorted(heard.moments, key=lambda one: one.start_ns)),
         samples=run.looks,
         sample_interval_ns=0 if run.spy_problem else run.looks_interval_ns,
@@ -101,8 +98,8 @@ def assemble(target: str, run: Run) -> Recording:
 
 def _notes(run: Run) -> Iterator[str]:
     ready = run.ready
-    if run.one_in > 1:
-        yield (f"one request in {run.one_in} was traced, chosen at random: tracing all requests would slow each down")
+    if run.stopped:
+        yield f"recorded the first {round((run.load.rate or 0.0) * run.load.duration_s):,} requests: all are traced"
     same = [name.lower() for name, _ in run.load.headers if name.lower() not in _SAYS_NOTHING]
     if same:
         yield (

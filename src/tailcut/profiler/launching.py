@@ -124,21 +124,13 @@ class PilotProcess:
         self.port = said.port
         return said
 
-    def begin(self, one_in: int = 1) -> None:
-        """Forget what was heard so far, and trace one request in so many.
+    def begin(self) -> None:
+        """Forget what was heard so far.
 
         Raises:
             ProfileError: it has ended, or does not answer.
         """
-        self._ask(f"begin {one_in}")
-
-    def trace(self, one_in: int) -> None:
-        """Trace one request in so many from now on.
-
-        Raises:
-            ProfileError: it has ended, or does not answer.
-        """
-        self._ask(f"trace {one_in}")
+        self._ask("begin")
 
     def heard(self) -> Heard:
         """Fetch what was heard since the beginning.

@@ -25,7 +25,6 @@ from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.plan import PilotPlan, check_pilot
 from tailcut.profiler.recording.captured import FoundLayers
 from tailcut.profiler.recording.places import Places
-from tailcut.profiler.recording.trace_sampling import ALL, one_in
 from tailcut.profiler.records import Recording, Sample
 from tailcut.profiler.spying import Spy
 from tailcut.profiler.trials import OnStep, bears, fell_behind, too_fast
@@ -78,9 +77,11 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
 
 def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording | None:
     """Record, and all that needs the process that was recorded; None where it did not keep up after all."""
-    thin = one_in(round(plan.rate * plan.duration_s), plan.least_traced)
-    say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
-    pilot.begin(thin)
+    load = msgspec.structs.replace(load, duration_s=plan.recorded_s)
+    stopped = plan.recorded_s < plan.duration_s
+    first = f", the first {plan.max_requests:,} requests of {plan.duration_s:g} s" if stopped else ""
+    say(f"recording for {plan.recorded_s:.3g} s at {plan.rate:g} requests/s{first}")
+    pilot.begin()
     before, workers_s, machine_s, own_s = computed_ns(), workers_seconds(pilot.pid), machine_seconds(), process_time()
     samples, facts = measure(_numbered(load))
     database_s, workers_s = computed_between_s(before, computed_ns()), workers_seconds(pilot.pid) - workers_s
@@ -89,12 +90,12 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     _check_answers(load, pilot, ready, samples, facts, heard)
     if fell_behind(_numbered(load), samples, facts):
         return None
-    looking = _looking(plan, pilot, heard, thin)
+    looking = _looking(plan, pilot, heard)
     looks, problem = _looks(plan, load, pilot, heard, looking)
     run = Run(
         load=load, ready=ready, samples=samples, facts=facts, heard=heard,
         looks=looks, looks_interval_ns=int(1e9 / looking.rate), looks_s=looking.seconds, spy_problem=problem,
-        asked_loop=plan.loop, one_in=thin, database_s=database_s,
+        asked_loop=plan.loop, stopped=stopped, database_s=database_s,
         workers_s=max(workers_s, 0.0), others_s=max(machine_s - own_s - database_s, 0.0),
     )  # fmt: skip
     found = _layers(pilot, say) if plan.layers else FoundLayers()
@@ -132,7 +133,6 @@ def _looks(
     # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
     sampled = msgspec.structs.replace(_numbered(load), duration_s=looking.seconds, warmup_s=0.0, seed=load.seed + 2)
     try:
-        pilot.trace(ALL)
         with Spy(pilot.pid, looking.rate) as spy:
             measure(sampled)
             spy.stop()
@@ -141,10 +141,10 @@ def _looks(
         return (), f"the run in which stacks are sampled failed ({getattr(error, 'message', error)})"
 
 
-def _looking(plan: PilotPlan, pilot: PilotProcess, heard: Heard, thin: int) -> Looking:
+def _looking(plan: PilotPlan, pilot: PilotProcess, heard: Heard) -> Looking:
     # Code that awaits what is not hooked seems to run, but takes no core.
-    busy_s = min(code_s(heard.requests) * thin, heard.cpu_ns / 1e9)
-    share = busy_s / (plan.duration_s + plan.warmup_s)
+    busy_s = min(code_s(heard.requests), heard.cpu_ns / 1e9)
+    share = busy_s / (plan.recorded_s + plan.warmup_s)
     return plan_looks(share, min(plan.sample_s, plan.duration_s), len(threads_ns(pilot.pid)))
 
 

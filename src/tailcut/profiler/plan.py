@@ -14,9 +14,10 @@ from tailcut.load.payloads import build_requests
 from tailcut.load.plan import check_plan, parse_url
 from tailcut.profiler.child_channel import Loop
 from tailcut.profiler.diagnosis import check_target
-from tailcut.profiler.recording.trace_sampling import LEAST_TRACED
 
 _CHECKED = 1000
+MAX_REQUESTS = 1000
+"""Of a recording, all of which are traced: more than twice what a p95 needs."""
 SAMPLE_S = 8.0
 """For how long stacks are looked at, at most: the whole profile has 45 s."""
 
@@ -31,7 +32,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
         method: HTTP method; empty: POST with payloads, GET without.
         headers: (name, value) pairs sent with each request.
         rate: requests per second, Poisson arrivals.
-        duration_s, warmup_s: seconds recorded, and seconds before them that are not.
+        duration_s, warmup_s: seconds recorded (``recorded_s``), and seconds before them that are not.
         timeout_s: a request that took longer is given up.
         directory: the folder that the application is imported from and runs in.
         environment: variables added to the child's.
@@ -40,8 +41,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
         sample_s: for how long stacks are looked at, at most: in a run of its own, under the same load, because looking
             takes of the cores that answer, and must not be in what is recorded. The less of the time code runs, the
             longer, and the more often (``profiler.attribution.functions.plan_looks``).
-        least_traced: of a recording with at least twice as many requests about so many are traced and stand for all
-            (``least_for``).
+        max_requests: the recording stops after so many (``max_requests_for``).
         layers: whether the layers of its models are timed in the end.
         seed: of arrivals and payloads.
     """
@@ -60,14 +60,19 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     loop: Loop = "auto"
     ready_s: float = 60.0
     sample_s: float = SAMPLE_S
-    least_traced: int = LEAST_TRACED
+    max_requests: int = MAX_REQUESTS
     layers: bool = True
     seed: int = 0
 
+    @property
+    def recorded_s(self) -> float:
+        """Seconds recorded: ``duration_s``, or sooner all that ``max_requests`` take."""
+        return min(self.duration_s, self.max_requests / self.rate)
 
-def least_for(slo: Objectives | None) -> int:
-    """Say how many requests have to be traced so that each percentile of an SLO rests on enough of them."""
-    return max([LEAST_TRACED, *(samples_needed(one.share) for one in (slo.latency if slo is not None else ()))])
+
+def max_requests_for(slo: Objectives | None) -> int:
+    """Say how many requests to record at most, so that each percentile of an SLO rests on enough of them."""
+    return max([MAX_REQUESTS, *(samples_needed(one.share) for one in (slo.latency if slo is not None else ()))])
 
 
 def check_pilot(plan: PilotPlan) -> None:

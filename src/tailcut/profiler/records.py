@@ -217,7 +217,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         target, machine: "module:attribute" that was profiled; its cpu, cores, memory, system, python.
         rate, duration_s: requests per second that were offered, and seconds measured.
-        requests: those that were traced, in the order of ``number``.
+        requests: in the order of ``number``.
         moments, samples: in the order of time. Samples say where the time of ``code`` went, never how much that was.
         sample_interval_ns: between two looks; 0: no sampling.
         sampled_s: how long stacks were looked at, in a run of its own under the same load; 0: not known.
@@ -225,7 +225,6 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         conversions: of its estimators.
         background_calls: calls whose time is in no request under their own name.
         background: work that requests began and that ran after their replies, a line per request and function.
-        one_in, untraced: of how many requests one was traced (``thinning``); the others, as the client saw them.
         notes: what could not be seen, and what makes figures weaker than they look.
     """
 
@@ -243,15 +242,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     conversions: tuple[Conversion, ...] = ()
     background_calls: tuple[BackgroundCall, ...] = ()
     background: tuple[Background, ...] = ()
-    one_in: int = 1
-    untraced: tuple[Request, ...] = ()
     notes: tuple[str, ...] = ()
     format: int = FORMAT
-
-    @property
-    def traced(self) -> float:
-        """Share of the requests that were traced."""
-        return len(self.requests) / ((len(self.requests) + len(self.untraced)) or 1) or 1.0
 
 
 def encode_recording(recording: Recording) -> bytes:

@@ -101,6 +101,39 @@ def test_a_torch_model_for_nobody_is_counted_and_captured(monkeypatch: pytest.Mo
     background_calls.clear()
 
 
+class Compilable(Module):
+    """As torch's: calls go by ``_wrapped_call_impl`` to the compiled form where there is one."""
+
+    _compiled_call_impl: Any = None
+
+    def __init__(self, *inner: Module) -> None:
+        super().__init__(*inner)
+        self.went: list[str] = []
+
+    def _wrapped_call_impl(self, x: int) -> int:
+        self.went.append("wrapped")
+        return self._compiled_call_impl(x) if self._compiled_call_impl is not None else self._call_impl(x)
+
+    def _call_impl(self, x: int) -> int:
+        self.went.append("call")
+        for one in self.inner:
+            x = one(x)
+        return x + 1
+
+    __call__ = _wrapped_call_impl
+
+
+def test_parts_of_a_torch_model_are_called_by_the_shortest_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Compilable, "__call__", Compilable.__call__)
+    monkeypatch.setattr(captured, "torch", lambda *_: None)
+    models._hook_torch(SimpleNamespace(Module=Compilable))  # type: ignore[arg-type]
+    plain, compiled = Compilable(), Compilable()
+    compiled._compiled_call_impl = lambda x: x + 100
+    assert Compilable(plain, compiled)(0) == 102
+    assert (plain.went, compiled.went) == (["call"], ["wrapped"])
+    background_calls.clear()
+
+
 def test_a_torch_model_of_a_request_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Module, "__call__", Module.__call__)
     monkeypatch.setattr(captured, "torch", lambda *_: None)

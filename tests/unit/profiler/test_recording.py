@@ -178,7 +178,7 @@ def test_a_note_names_an_exception_and_not_what_it_says() -> None:
         samples=sent((100, 101, 102, 500)), facts=RunFacts(window_s=1.0), looks=(), looks_interval_ns=1, spy_problem="",
         heard=Heard(requests=(), moments=(), hooks=(), failures=(trace,), notes=(), cpu_ns=0, delay_ns=0),
     )  # fmt: skip
-    notes = assemble("app:app", run, None).notes
+    notes = assemble("app:app", run).notes
     assert any(
         re.fullmatch(r"the application raised: LookupError in user \(test_recording.py:\d+\)", note) for note in notes
     )

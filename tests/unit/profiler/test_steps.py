@@ -10,13 +10,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from tailcut.common.slo import parse_objectives
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
 from tailcut.profiler import pilot, trials
 from tailcut.profiler.child_channel import Heard, Route, Said
 from tailcut.profiler.pilot import record
-from tailcut.profiler.plan import PilotPlan
+from tailcut.profiler.plan import PilotPlan, max_requests_for
 from tailcut.profiler.recording.captured import FoundLayers
 from tailcut.profiler.records import Recording
 
@@ -31,7 +32,6 @@ class Process:
     url = "http://127.0.0.1:1"
     started: list[bool]
     """Whether each was profiled."""
-    told: list[tuple[str, int]]
 
     def __init__(self, options: Any, *, directory: Path, environment: dict[str, str]) -> None:
         Process.started.append(options.profiled)
@@ -46,13 +46,8 @@ class Process:
         route = Route(path="/predict", methods=("GET",))
         return Said(kind="ready", port=1, loop="asyncio", usual_loop="asyncio", routes=(route,))
 
-    def begin(self, one_in: int = 1) -> None:
+    def begin(self) -> None:
         """There is nothing to forget."""
-        self.told.append(("begin", one_in))
-
-    def trace(self, one_in: int) -> None:
-        """Nothing is traced."""
-        self.told.append(("trace", one_in))
 
     def heard(self) -> Heard:
         return Heard(requests=(), moments=(), hooks=(), notes=(), failures=(), cpu_ns=0, delay_ns=0)
@@ -89,7 +84,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[LoadPlan]:
         sent.append(load)
         return answered(load)
 
-    Process.started, Process.told = [], []
+    Process.started = []
     monkeypatch.setattr(pilot, "PilotProcess", Process)
     monkeypatch.setattr(pilot, "Spy", Spy)
     for module in (pilot, trials):
@@ -137,17 +132,28 @@ def test_headers_that_all_requests_have_are_told_of(loads: list[LoadPlan]) -> No
     assert loads
 
 
-@pytest.mark.parametrize(("least_traced", "one_in"), [(10_000, 1), (100, 2), (50, 4), (10, 8)])
-def test_a_long_recording_and_what_it_is_compared_by_are_thinned_alike(
-    loads: list[LoadPlan], least_traced: int, one_in: int
-) -> None:
-    """But the run in which stacks are looked at is not: they have no number that says which are traced."""
-    found = record(msgspec.structs.replace(PLAN, least_traced=least_traced))
-    assert Process.told == [("begin", one_in), ("trace", 1)]
-    assert (found.traced < 1.0) == (one_in > 1)
-    assert found.one_in == one_in
-    assert len(found.requests) + len(found.untraced) == round(PLAN.rate * PLAN.duration_s)
-    assert loads
+def test_a_recording_stops_after_so_many_requests_and_says_so(loads: list[LoadPlan]) -> None:
+    """The run in which stacks are looked at is as long as ever: it keeps no request."""
+    said: list[str] = []
+    found = record(msgspec.structs.replace(PLAN, max_requests=150), on_step=said.append)
+    recording, sampling = loads[2:]
+    assert (recording.duration_s, sampling.duration_s) == (3.0, 4.0)
+    assert (len(found.requests), found.duration_s) == (150, 3.0)
+    assert "recording for 3 s at 50 requests/s, the first 150 requests of 4 s" in said
+    assert "recorded the first 150 requests: all are traced" in found.notes
+
+
+def test_a_recording_of_as_many_requests_as_that_is_as_long_as_it_was_to_be(loads: list[LoadPlan]) -> None:
+    said: list[str] = []
+    found = record(msgspec.structs.replace(PLAN, max_requests=200), on_step=said.append)
+    assert (len(found.requests), loads[2].duration_s) == (200, 4.0)
+    assert "recording for 4 s at 50 requests/s" in said
+    assert not any("the first" in note for note in found.notes)
+
+
+def test_an_slos_percentile_rests_on_enough_requests() -> None:
+    assert max_requests_for(None) == max_requests_for(parse_objectives("p95=10ms,errors=1%")) == 1000
+    assert max_requests_for(parse_objectives("p95=10ms,p99=50ms")) == 2000
 
 
 def test_a_recording_in_which_the_queue_grew_is_refused(loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch) -> None:

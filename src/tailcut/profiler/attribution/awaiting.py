@@ -77,7 +77,7 @@ def _computing_share(recording: Recording, found: Attribution, code: Bools, held
     """
     flat = found.flat
     code_ns = float(found.self_ns[code].sum())
-    every = len(recording.requests) + len(recording.untraced)
+    every = len(recording.requests)
     if not code_ns or not every:
         return 1.0
     used_ns = recording.pilot.cpu_s * 1e9 * len(flat.requests) / every

@@ -68,12 +68,8 @@ def shown_label(stage: Stage, label: str) -> str:
     return shown(label) if shown else label
 
 
-def calls_of(found: Attribution, traced: float = 1.0) -> tuple[CallTotals, ...]:
-    """Count and time them, all requests together; by total time.
-
-    Args:
-        traced: share of the requests that are in it; the others are taken to have called as often, and for as long.
-    """
+def calls_of(found: Attribution) -> tuple[CallTotals, ...]:
+    """Count and time them, all requests together; by total time."""
     flat = found.flat
     heads = heads_of(flat)
     took_ns = np.bincount(heads, weights=flat.end_ns - flat.start_ns, minlength=len(heads))
@@ -94,9 +90,9 @@ def calls_of(found: Attribution, traced: float = 1.0) -> tuple[CallTotals, ...]:
                 stage=name.stage,
                 text=name.label,
                 place=name.place,
-                calls=round(len(took_ms) / traced),
+                calls=len(took_ms),
                 per_request=len(took_ms) / len(flat.requests),
-                total_ms=float(took_ms.sum()) / traced,
+                total_ms=float(took_ms.sum()),
                 mean_ms=float(took_ms.mean()),
                 p95_ms=percentile(took_ms, 0.95),
             )

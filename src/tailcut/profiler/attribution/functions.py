@@ -109,7 +109,7 @@ def seen_shares(recording: Recording, own_ns: Mapping[SpanName, float]) -> dict[
     """
     if not recording.samples or not recording.sampled_s:
         return {}
-    part = recording.sampled_s / recording.duration_s / recording.traced
+    part = recording.sampled_s / recording.duration_s
     least_ns = _LEAST_LOOKS * recording.sample_interval_ns
     seen = seen_ns(recording)
     # One that was never seen may have a name that stacks write in another way.

@@ -85,9 +85,9 @@ def is_good(request: Request) -> bool:
 
 
 def answered_ms(recording: Recording) -> npt.NDArray[np.float64]:
-    """How long requests took that got a good answer, in milliseconds, traced or not, shape [answered]."""
-    both = (*recording.requests, *recording.untraced)
-    return np.array([one.done_ns - one.intended_ns for one in both if is_good(one)], dtype=np.float64) / 1e6
+    """How long requests took that got a good answer, in milliseconds, shape [answered]."""
+    good = filter(is_good, recording.requests)
+    return np.array([one.done_ns - one.intended_ns for one in good], dtype=np.float64) / 1e6
 
 
 def flatten(requests: Sequence[Request]) -> Flat:

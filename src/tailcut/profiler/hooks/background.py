@@ -11,7 +11,6 @@ from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.recording.background import Name, background, steps
 from tailcut.profiler.recording.clocks import now, thread_time_ns
 from tailcut.profiler.recording.tracing import Trace, current, tracer
-from tailcut.profiler.recording.untraced import is_untraced
 
 
 def _hook_starlette(module: ModuleType) -> None:
@@ -33,19 +32,17 @@ def _hook_task(owner: Any, attribute: str) -> None:
     async def call(self: Any) -> Any:
         span = current.get()
         in_thread = not getattr(self, "is_async", True)
-        if in_thread or (span is None and not is_untraced()):
+        if in_thread or span is None or span.trace.over:
             return await original(self)
         label, place, _ = tracer.places.describe(getattr(self, attribute))
-        trace = span.trace if span is not None and not span.trace.over else None
-        if trace is not None:
-            trace.background = (label, place)
-        steps.open((label, place), trace.number if trace is not None else -1)
+        trace = span.trace
+        trace.background = (label, place)
+        steps.open((label, place), trace.number)
         try:
             return await original(self)
         finally:
             steps.close()
-            if trace is not None:
-                trace.background = None
+            trace.background = None
 
     owner.__call__ = call
 

@@ -15,7 +15,6 @@ from tailcut.profiler.recording.captured import captured
 from tailcut.profiler.recording.estimators import estimators
 from tailcut.profiler.recording.model_libraries import libraries
 from tailcut.profiler.recording.tracing import MODEL, PREPROCESS, close_timed, current, open_timed, tracer
-from tailcut.profiler.recording.untraced import untraced
 from tailcut.profiler.records import Stage
 
 _METHODS: dict[str, Stage] = {
@@ -34,16 +33,13 @@ def timed(function: Callable[..., Any], method: str) -> Any:
     or where the user's own code makes it.
     """
     stage = _METHODS[method]
-    current_span, untraced_request = current.get, untraced.get
+    current_span = current.get
     frame_of, is_user, spot = sys._getframe, tracer.places.is_user, tracer.places.spot
 
     @functools.wraps(function)
     def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
         parent = current_span()
         if parent is None or parent.trace.over:
-            request = untraced_request()
-            if request is not None and not request.over:
-                return function(self, *args, **kwargs)
             return background_calls.call(stage, f"{type(self).__name__}.{method}", function, (self, *args), kwargs)
         inside = parent.stage is MODEL or parent.stage is PREPROCESS
         if inside and not parent.parts:

@@ -17,7 +17,6 @@ from tailcut.profiler.recording.captured import captured
 from tailcut.profiler.recording.clocks import now
 from tailcut.profiler.recording.model_libraries import libraries
 from tailcut.profiler.recording.tracing import MODEL, close_timed, current, open_timed, tracer
-from tailcut.profiler.recording.untraced import is_untraced
 from tailcut.profiler.records import TORCH_ON_GPU, Stage
 
 _Name = Callable[[tuple[Any, ...], dict[str, Any]], str]
@@ -78,8 +77,6 @@ def _hook_torch(module: ModuleType) -> None:
         parent = current_span()
         inside = parent is not None and parent.stage is model
         passes = parent is not None and inside and not (parent.parts and is_user(frame_of(1).f_code.co_filename))
-        if not passes and (parent is None or parent.trace.over):
-            passes = is_untraced()
         if passes:
             if shortcut and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)

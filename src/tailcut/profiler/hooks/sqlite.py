@@ -17,7 +17,6 @@ from tailcut.profiler.hooks.wrapping import query_of, wrap
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.clocks import now, of_thread
 from tailcut.profiler.recording.tracing import SQL, Open, add_span, close_timed, current, open_timed, tracer
-from tailcut.profiler.recording.untraced import handing, is_untraced
 from tailcut.profiler.records import Stage
 
 _MAX_FETCHES = 200
@@ -184,8 +183,6 @@ class _TracedConnection(sqlite3.Connection):
 
     # As in C, they ask no ``cursor`` of a class below.
     def execute(self, *args: Any) -> Any:
-        if is_untraced():
-            return super().execute(*args)  # a cursor of C's, which needs no Python for each of its rows
         return super().cursor(_TracedCursor).execute(*args)
 
     def executemany(self, *args: Any) -> Any:
@@ -269,7 +266,7 @@ def _hook_aiosqlite(module: ModuleType) -> None:
     async def execute(self: Any, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
-            return await original(self, handing(fn), *args, **kwargs)
+            return await original(self, fn, *args, **kwargs)
         asked_ns = now()
 
         def run() -> Any:

@@ -22,7 +22,6 @@ from tailcut.profiler.recording.background import background, counted
 from tailcut.profiler.recording.clocks import SHORT_NS, now
 from tailcut.profiler.recording.executors import executors, label_of
 from tailcut.profiler.recording.tracing import LEAVES, WAIT, Open, add_span, close_timed, current, open_handed, tracer
-from tailcut.profiler.recording.untraced import handing
 from tailcut.profiler.records import EXECUTOR, Stage
 
 # Tuples: the members' hash is Python's, and is asked for in every request.
@@ -261,7 +260,7 @@ def _hook_executor(module: ModuleType) -> None:
     def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
-            return original(self, handing(fn) if parent is None else counted(fn, parent.trace), *args, **kwargs)
+            return original(self, fn if parent is None else counted(fn, parent.trace), *args, **kwargs)
         label = label_of(self)
         handed, _under_way.handed = _under_way.handed, None
         if handed is None and _is_plain(fn):

@@ -20,7 +20,6 @@ from tailcut.profiler.recording.tracing import (
     open_under,
     tracer,
 )  # fmt: skip
-from tailcut.profiler.recording.untraced import untraced
 from tailcut.profiler.records import Stage
 
 Label = str | Callable[[tuple[Any, ...], dict[str, Any]], str | bytes]
@@ -111,7 +110,7 @@ def called(
 ) -> Any:
     """A function with a span around each call."""
     label = guarded(label)
-    current_span, untraced_request = current.get, untraced.get
+    current_span = current.get
     spot, frame_of = tracer.places.spot, sys._getframe
     own = stage if stage in LEAVES else None
     outside = _outside(function, stage, label, more)
@@ -121,10 +120,6 @@ def called(
     def traced(*args: Any, **kwargs: Any) -> Any:
         parent = current_span()
         if parent is None or parent.trace.over:
-            # Most requests of a long recording: what is called for them is no more than this.
-            request = untraced_request()
-            if request is not None and not request.over:
-                return function(*args, **kwargs)
             return outside(*args, **kwargs)
         if parent.stage is own and not parent.parts:
             return function(*args, **kwargs)
@@ -148,7 +143,7 @@ def brief(
 ) -> Any:
     """A function that calls nothing that has a span: it gets its own when it is over, and none if it took no time."""
     label = guarded(label)
-    current_span, untraced_request = current.get, untraced.get
+    current_span = current.get
     spot, frame_of = tracer.places.spot, sys._getframe
     outside = _outside(function, stage, label, more)
 
@@ -156,10 +151,7 @@ def brief(
     def traced(*args: Any, **kwargs: Any) -> Any:
         parent = current_span()
         if parent is None or parent.trace.over:
-            # Most requests of a long recording: what is called for them is no more than this.
-            request = untraced_request()
-            known = request is not None and not request.over
-            return function(*args, **kwargs) if known else outside(*args, **kwargs)
+            return outside(*args, **kwargs)
         if parent.stage is stage:
             return function(*args, **kwargs)
         clock, start_ns = of_thread.clock, now()
@@ -191,7 +183,7 @@ def awaited(
 ) -> Any:
     """A coroutine function with a span around each call."""
     label = guarded(label)
-    current_span, untraced_request = current.get, untraced.get
+    current_span = current.get
     spot, frame_of = tracer.places.spot, sys._getframe
     own = stage if stage in LEAVES else None
     outside = _outside(function, stage, label, more, background_calls.await_)
@@ -201,9 +193,6 @@ def awaited(
     async def traced(*args: Any, **kwargs: Any) -> Any:
         parent = current_span()
         if parent is None or parent.trace.over:
-            request = untraced_request()
-            if request is not None and not request.over:
-                return await function(*args, **kwargs)
             return await outside(*args, **kwargs)
         if parent.stage is own:
             return await function(*args, **kwargs)

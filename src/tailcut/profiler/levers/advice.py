@@ -86,7 +86,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         rate: requests per second that were recorded.
         percentile: the one that is told as p95: that of the SLO where it has one.
         limit_ms: the SLO's; None: there is none.
-        p95_ms: the percentile as it was measured, of the traced requests.
+        p95_ms: the percentile as it was measured.
         capacity, limited_by: requests per second that no resource allows more than, and which that is.
         levers: those to pull, in order, then the others.
         summary: what to do and what not, in sentences.

@@ -82,7 +82,7 @@ def objective_of(recording: Recording, slo: Objectives | None) -> LatencyObjecti
 
 
 def _failed(recording: Recording) -> int:
-    return len(recording.requests) + len(recording.untraced) - len(answered_ms(recording))
+    return len(recording.requests) - len(answered_ms(recording))
 
 
 def facts_of(

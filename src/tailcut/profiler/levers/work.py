@@ -226,7 +226,7 @@ def _read_demands(recording: Recording, found: Attribution) -> tuple[Floats, Flo
     np.add.at(cpu, stages, cpu_ns / count)
     if recording.pilot.loop:
         np.add.at(loop, stages, np.where(flat.thread == 0, held_ns, 0.0) / count)
-    every = len(recording.requests) + len(recording.untraced)
+    every = len(recording.requests)
     whole = recording.pilot.cpu_s * 1e9 / every if every else 0.0
     if whole and cpu.sum() > whole:
         cpu *= whole / cpu.sum()  # some of it waited, and no span says so

@@ -76,19 +76,13 @@ class _Window:
         self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
         commands_of = {
             "begin": self._begin,
-            "trace": self._trace,
             "write": self._write,
             "layers": self._layers,
             "inputs": self._inputs,
         }
         Commands(commands_of, say, commands)
 
-    def _trace(self, one_in: str) -> Said:
-        tracer.one_in = int(one_in)
-        return Said(kind="begun")
-
-    def _begin(self, one_in: str) -> Said:
-        self._trace(one_in)
+    def _begin(self, _: str) -> Said:
         tracer.clear()
         background_calls.clear()
         background.clear()

@@ -74,7 +74,7 @@ class Part(NamedTuple):
 
 
 class _Active(NamedTuple):
-    """The same of one that runs; ``request`` is -1 where that is not traced."""
+    """The same of one that runs; ``request`` is -1 where it is of none."""
 
     name: Name
     request: int

@@ -13,7 +13,6 @@ from typing import Any
 from tailcut.profiler.recording.clocks import now
 from tailcut.profiler.recording.spans import one_line
 from tailcut.profiler.recording.tracing import Open, Trace, current
-from tailcut.profiler.recording.untraced import is_untraced
 from tailcut.profiler.records import BackgroundCall, Stage
 
 _MOST = 500
@@ -45,8 +44,6 @@ class BackgroundCalls:
         self, stage: Stage, label: str | bytes, function: Callable[..., Any], args: Any, kwargs: Any, more: bool = False
     ) -> Any:
         """Call it, and count that. ``more``: of a call that is counted already."""
-        if is_untraced():
-            return function(*args, **kwargs)
         before = current.get()
         span = self._begin(stage, label, more)
         try:
@@ -58,8 +55,6 @@ class BackgroundCalls:
         self, stage: Stage, label: str | bytes, function: Callable[..., Any], args: Any, kwargs: Any, more: bool = False
     ) -> Any:
         """Call it, await what it returns, and count that."""
-        if is_untraced():
-            return await function(*args, **kwargs)
         before = current.get()
         span = self._begin(stage, label, more)
         try:

@@ -23,7 +23,6 @@ from tailcut.profiler.recording.background import background, steps
 from tailcut.profiler.recording.clocks import now
 from tailcut.profiler.recording.places import code_of
 from tailcut.profiler.recording.tracing import Open, Trace, current, tracer
-from tailcut.profiler.recording.untraced import Untraced
 from tailcut.profiler.records import Stage
 
 BLOCKED_NS = 1_000_000
@@ -199,7 +198,7 @@ def settle(trace: Trace) -> None:
 def _blocked(callback: Any, span: Open | None, start_ns: int, end_ns: int) -> None:
     # Before it was taken in and after it was finished, its context does not know the request.
     known = span is not None and not span.trace.over  # a connection keeps the context of the request that made it
-    trace: Trace | Untraced | None = (
+    trace: Trace | None = (
         span.trace if span is not None and known else tracer.touched if tracer.touched_ns >= start_ns else None
     )
     label, place = _describe(callback)

@@ -10,9 +10,7 @@ from typing import Any
 from tailcut.profiler.recording.blocking import settle
 from tailcut.profiler.recording.clocks import now
 from tailcut.profiler.recording.places import PROFILE, code_of
-from tailcut.profiler.recording.trace_sampling import is_traced
 from tailcut.profiler.recording.tracing import DROPPED_NS, Open, Trace, add_span, current, open_root, tracer
-from tailcut.profiler.recording.untraced import Untraced, untraced
 from tailcut.profiler.records import Stage
 
 HEADER = b"x-tailcut-profile"
@@ -49,8 +47,6 @@ class Profiled:
         number = _number(scope) if scope["type"] == "http" else -1
         if number < 0:
             return self._application(scope, receive, send)
-        if not is_traced(number, tracer.one_in):
-            return self._untraced(number, scope, receive, send)
         return self._traced(number, scope, receive, send)
 
     async def _traced(self, number: int, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -71,25 +67,8 @@ class Profiled:
             trace.over = True
             if trace.steps:
                 settle(trace)
-            tracer.answers(trace)
             tracer.touched, tracer.touched_ns = trace, end_ns
             current.set(None)
-
-    async def _untraced(self, number: int, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Serve a request that is not traced: what it calls is nobody's background work, and holds up all that are."""
-        request = Untraced(number, tracer.endpoints.get((scope["method"], scope["path"])))
-        untraced.set(request)
-        current.set(None)  # a connection may keep the context of an earlier request
-        tracer.touched, tracer.touched_ns = request, now()
-        try:
-            await self._application(scope, receive, send)
-        except Exception as error:
-            failed(error)
-            raise
-        finally:
-            request.over = True
-            tracer.touched, tracer.touched_ns = request, now()
-            untraced.set(None)
 
 
 def failed(error: BaseException) -> None:

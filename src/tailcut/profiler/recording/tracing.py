@@ -17,7 +17,6 @@ import msgspec
 
 from tailcut.profiler.recording.clocks import now, of_thread
 from tailcut.profiler.recording.places import Places
-from tailcut.profiler.recording.untraced import Untraced
 from tailcut.profiler.records import Moment, Stage
 
 LEAVES = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.PREPROCESS, Stage.MODEL})
@@ -27,7 +26,6 @@ A span of which ``Open.parts`` is set keeps the calls that it is put together fr
 _MAX_TRACES = 100_000
 _MAX_SPANS = 2_000
 _MAX_MOMENTS = 100_000
-_MAX_ENDPOINTS = 1_000
 DROPPED_NS = 3_000
 """A span without children that took less is no news, and records cost memory."""
 
@@ -106,16 +104,11 @@ class Tracer:
         self.places = Places(os.getcwd())
         self.traces: list[Trace] = []
         self.moments: list[Moment] = []
-        """Of requests that are not traced, for locks."""
         self.notes: list[str] = []
         self.hooked: list[str] = []
         self.failures: list[str] = []
         self.dropped = 0
-        self.one_in = 1
-        """Of how many requests one is traced."""
-        self.endpoints: dict[tuple[str, str], tuple[str, str]] = {}
-        """What answers, by method and path; as far as traced requests said it."""
-        self.touched: Trace | Untraced | None = None
+        self.touched: Trace | None = None
         """The request that was last taken in or finished, at ``touched_ns``."""
         self.touched_ns = 0
 
@@ -157,11 +150,6 @@ class Tracer:
         trace = Trace(number, method, path, now(), [])
         self.traces.append(trace)
         return trace
-
-    def answers(self, trace: Trace) -> None:
-        """Know of a request that is over what answers such requests, for those that are not traced."""
-        if trace.endpoint is not None and len(self.endpoints) < _MAX_ENDPOINTS:
-            self.endpoints[trace.method, trace.path] = trace.endpoint
 
     def moment(self, stage: Stage, start_ns: int, end_ns: int, label: str, place: str, request: int) -> None:
         """Keep what happened to the process."""

@@ -19,7 +19,7 @@ from tailcut.profiler.hooks import threads
 from tailcut.profiler.recording import blocking, clocks
 from tailcut.profiler.recording.executors import Executors
 from tailcut.profiler.recording.middleware import Profiled
-from tailcut.profiler.recording.tracing import Trace, tracer
+from tailcut.profiler.recording.tracing import Trace, current, tracer
 from tailcut.profiler.records import Stage
 
 Kind = Literal["asyncio", "uvloop"]
@@ -81,6 +81,22 @@ def test_what_holds_the_loop_is_known_by_its_request(run: Run) -> None:
 
     run(work())
     assert blocked() == [(5, "application"), (5, "_traced"), (-1, "work")]
+
+
+@both
+def test_what_holds_the_loop_in_nobodys_code_is_named_by_what_answers(run: Run) -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        span = current.get()
+        assert span is not None
+        span.trace.endpoint = ("predict", "app.py:7")
+        spin()
+
+    async def work() -> None:
+        scope = {"type": "http", "headers": [(b"x-tailcut-profile", b"5")], "method": "GET", "path": "/"}
+        await asyncio.create_task(Profiled(application)(scope, None, None))  # type: ignore[arg-type]
+
+    run(work())
+    assert blocked() == [(5, "predict")]
 
 
 @both

@@ -41,8 +41,8 @@ def payloads(count: int = 400) -> list[Payload]:
     ]
 
 
-def asking(recording: Recording, sent: list[Payload], by: list[By], *, traced: int = 1) -> Recording:
-    """Let the queries of each request ask by something of its payload; ``traced``: one request in so many is."""
+def asking(recording: Recording, sent: list[Payload], by: list[By]) -> Recording:
+    """Let the queries of each request ask by something of its payload."""
     requests = []
     for one in recording.requests:
         spans, left = [], list(by)
@@ -56,9 +56,7 @@ def asking(recording: Recording, sent: list[Payload], by: list[By], *, traced: i
             label = f"SELECT {chr(97 + number)} WHERE id = ?"
             spans.append(msgspec.structs.replace(span, label=label, asked=asked))
         requests.append(msgspec.structs.replace(one, spans=tuple(spans)))
-    of_those = [one for one in requests if one.number % traced == 0]
-    others = [msgspec.structs.replace(one, spans=()) for one in requests if one.number % traced]
-    return msgspec.structs.replace(recording, requests=tuple(of_those), untraced=tuple(others), one_in=traced)
+    return msgspec.structs.replace(recording, requests=tuple(requests))
 
 
 def diversity_of(sent: list[Payload]) -> Diversity:
@@ -80,15 +78,13 @@ def mean(known: Known) -> float:
     return float(np.mean(list(known.feature_hits.values())))
 
 
-@pytest.mark.parametrize("traced", [1, 2])
-def test_queries_by_a_user_repeat_though_no_payload_does(traced: int) -> None:
-    """What requests that are not traced ask for is in the cache, too."""
+def test_queries_by_a_user_repeat_though_no_payload_does() -> None:
     sent = payloads()
-    recording = asking(pilot(queries=1), sent, [lambda _, payload: (payload["user"],)], traced=traced)
+    recording = asking(pilot(queries=1), sent, [lambda _, payload: (payload["user"],)])
     known = known_of(recording, sent)
     assert known.asked.by == ("user",)
-    hits = [known.feature_hits[number] for number in range(0, 400, traced)]
-    assert set(hits[: _USERS // traced]) == {0.0}
+    hits = [known.feature_hits[number] for number in range(400)]
+    assert set(hits[:_USERS]) == {0.0}
     assert set(hits[_USERS:]) == {1.0}
     advice = advice_of(recording, sent)
     lever = next(one for one in advice.levers if one.lever == "feature cache")
