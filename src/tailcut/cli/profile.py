@@ -80,7 +80,12 @@ def profile(
     rate: Annotated[
         float | None, typer.Option(help="Requests per second.", show_default="the manifest's slo.rate, else 50")
     ] = None,
-    duration: Annotated[str, typer.Option(help="Duration of the recording; an application's stops after 1,000 requests, or what --slo needs.")] = "12s",
+    duration: Annotated[
+        str,
+        typer.Option(
+            help="Duration of the recording; an application's stops after 1,000 requests, or what --slo needs."
+        ),
+    ] = "12s",
     warmup: Annotated[str, typer.Option(help="Load before the recording; not counted.")] = "2s",
     slo: Annotated[
         str,

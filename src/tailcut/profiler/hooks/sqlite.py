@@ -12,7 +12,6 @@ from typing import Any
 
 from tailcut.profiler.hooks.asking import asked_by
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.hooks.rows import JOIN_NS, join_rows
 from tailcut.profiler.hooks.wrapping import query_of, wrap
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.clocks import now, of_thread
@@ -20,9 +19,8 @@ from tailcut.profiler.recording.tracing import SQL, Open, add_span, close_timed,
 from tailcut.profiler.records import Stage
 
 _MAX_FETCHES = 200
-_EVERY = 16
-"""So many rows in a row that are one span, and of those after them one in so many is timed: two clocks and all that
-belongs to them cost more than most rows do."""
+_JOIN_NS = 8_000
+"""Rows that follow one another with less than this in between are one span: most of it is the hook's own."""
 _row = sqlite3.Cursor.__next__
 
 
@@ -35,13 +33,6 @@ class _TracedCursor(sqlite3.Cursor):
     __sql: str | bytes = ""
     __last: Open | None = None
     __fetches = 0
-    __untimed = 0
-    """Rows that are yet to be read without being timed; ``__before``: the last were."""
-    __before = False
-    __joined, __enough = 0, _EVERY
-    """Rows one after the other that are one span, and from how many on they are not timed."""
-    __until_ns = -1
-    """When the last row was read; its span ends later where another cursor's rows have moved it."""
 
     def execute(self, sql: str, *args: Any) -> Any:
         return self.__traced(super().execute, sql, args)
@@ -61,54 +52,22 @@ class _TracedCursor(sqlite3.Cursor):
     def fetchone(self) -> Any:
         return self.__fetched(super().fetchone)
 
-    def __iter__(self) -> Any:
-        # What was done since an earlier loop ended is no row's.
-        self.__untimed = self.__joined = 0
-        self.__before = False
-        return super().__iter__()
-
     def __next__(self) -> Any:
-        if untimed := self.__untimed:
-            self.__untimed = untimed - 1
-            try:
-                return _row(self)
-            except Exception:  # the last row is over, and what followed it may have been a long search
-                self.__untimed = 0
-                parent = current.get()
-                if parent is not None and parent.stage is not SQL and not parent.trace.over:
-                    self.__read(parent, end_ns := now(), end_ns)
-                raise
         parent = current.get()
         if parent is None or parent.stage is SQL or parent.trace.over:
             return _row(self)
-        last, start_ns = self.__last, now()
+        start_ns = now()
         try:
             return _row(self)
         finally:
             end_ns = now()
-            if (
-                last is None
-                or self.__before
-                or last.parent is not parent
-                or parent.trace.spans[-1:] != [last]
-                or start_ns - last.end_ns >= JOIN_NS
-                or self.__until_ns not in (-1, last.end_ns)
-            ):
-                self.__read(parent, start_ns, end_ns)
-            else:
-                # What that would do where nothing else came in between, as it does for most rows, without its calls.
-                self.__until_ns = last.end_ns = end_ns
-                if last.cpu_ns >= 0:
-                    last.cpu_ns += end_ns - start_ns
-                self.__joined += 1
-                if self.__joined >= self.__enough:
-                    self.__before, self.__untimed = True, _EVERY - 1
+            # SQLite computes where it is called, so all of it counts as CPU time: asking costs more than a row does.
+            self.__keep(parent, start_ns, end_ns, end_ns - start_ns)
 
     def __traced(self, function: Callable[..., Any], sql: str, args: tuple[Any, ...]) -> Any:
         parent = current.get()
         self.__sql = label = query_of(sql)
-        self.__fetches = self.__untimed = self.__joined = 0
-        self.__before, self.__enough, self.__until_ns = False, _EVERY, -1
+        self.__fetches = 0
         if parent is None or parent.trace.over:
             self.__last = None
             return background_calls.call(SQL, label, function, (sql, *args), {})
@@ -139,30 +98,15 @@ class _TracedCursor(sqlite3.Cursor):
             end_ns = now()
             self.__keep(parent, start_ns, end_ns, clock.cpu_since(start_ns, cpu_ns, end_ns))
 
-    def __read(self, parent: Open, start_ns: int, end_ns: int) -> None:
-        """Keep a row, and those before it that were not timed: all of it is theirs unless something else was called."""
-        last, spans = self.__last, parent.trace.spans
-        alone = last is not None and last.parent is parent and bool(spans) and spans[-1] is last
-        if last is not None and self.__until_ns not in (-1, last.end_ns):
-            alone = False
-        if self.__before and last is not None and alone:
-            if start_ns - last.end_ns >= _EVERY * (JOIN_NS + end_ns - start_ns):
-                # Whether a row took so long or what was done with it, only rows that are timed can tell.
-                self.__joined, self.__enough = 0, self.__enough * _EVERY
-            start_ns = last.end_ns
-        # SQLite computes where it is called, so all of it counts as CPU time: asking costs more than a row does.
-        joins = self.__keep(parent, start_ns, end_ns, end_ns - start_ns)
-        self.__joined = self.__joined + 1 if joins else 0
-        self.__before = alone and self.__joined >= self.__enough
-        self.__untimed = _EVERY - 1 if self.__before else 0
-
-    def __keep(self, parent: Open, start_ns: int, end_ns: int, cpu_ns: int) -> bool:
-        """Keep rows that were read; whether they are part of the span before."""
+    def __keep(self, parent: Open, start_ns: int, end_ns: int, cpu_ns: int) -> None:
+        """Keep rows that were read: as a part of the span before, where nothing else was called since."""
         last = self.__last
-        self.__until_ns = end_ns
-        if last is not None and last.parent is parent and join_rows(last, start_ns, end_ns, cpu_ns):
-            return True
-        if self.__fetches < _MAX_FETCHES:
+        joins = last is not None and last.parent is parent and parent.trace.spans[-1] is last
+        if last is not None and joins and start_ns - last.end_ns < _JOIN_NS:
+            last.end_ns = end_ns
+            if last.cpu_ns >= 0:
+                last.cpu_ns += cpu_ns
+        elif self.__fetches < _MAX_FETCHES:
             self.__fetches += 1
             place, at = (last.place, last.at) if last is not None else ("", 0)
             # Nobody waits for a core in so short a time.
@@ -171,7 +115,6 @@ class _TracedCursor(sqlite3.Cursor):
             self.__last.more = True
             if self.__fetches == _MAX_FETCHES:
                 tracer.note(f"rows of a query are read in more than {_MAX_FETCHES} turns: the later ones count as code")
-        return False
 
 
 class _TracedConnection(sqlite3.Connection):
