@@ -20,8 +20,6 @@ EXECUTOR = "executor"
 
 PROCESS_POOL = "process pool"
 """What a wait for a worker process of a pool is called, in the same way."""
-BACK_FROM_PROCESS = "back from a process"
-"""Label of the time between the end of a worker's call and the event loop's taking its result."""
 
 TORCH_ON_GPU = "torch on a GPU"
 """Of ``Pilot.libraries``: torch, with the model's weights on a GPU."""

@@ -18,7 +18,7 @@ class Background(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         request: the request's number.
         label, place: the function, and "file.py:line" of it.
-        where: what it ran on: the event loop, another thread of the service, or another process.
+        where: what it ran on: the event loop, or another thread of the service.
         calls: how often it ran: steps of a task count one each.
         cpu_ns, took_ns: of all of them: CPU time, and wall time; on the event loop without waits for a core.
     """
@@ -26,7 +26,7 @@ class Background(msgspec.Struct, frozen=True, kw_only=True):
     request: int
     label: str
     place: str
-    where: Literal["loop", "thread", "process"]
+    where: Literal["loop", "thread"]
     calls: int
     cpu_ns: int
     took_ns: int
@@ -37,7 +37,7 @@ class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         label, place: its name, and "file.py:line".
-        where: "loop", "thread" or "process".
+        where: "loop" or "thread".
         cpu_ms, took_ms: CPU and wall time per request, of all requests.
         requests: share of the requests that begin it.
         core_share: of one core's time, at the recording's rate.

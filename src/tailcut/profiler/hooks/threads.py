@@ -17,7 +17,6 @@ from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, Mo
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.hooks.processes import returning
 from tailcut.profiler.recording.background import background, counted
 from tailcut.profiler.recording.clocks import SHORT_NS, now
 from tailcut.profiler.recording.executors import executors, label_of
@@ -237,7 +236,7 @@ def _hook_loop(loop: Any) -> None:
     def run_in_executor(self: Any, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over or not (executor is None or isinstance(executor, ThreadPoolExecutor)):
-            return returning(original(self, executor, func, *args))
+            return original(self, executor, func, *args)
         # Which one it is, ``submit`` says: here it may not be made yet.
         handed = _Handed(parent, EXECUTOR, func, args)
         call, args = (handed, args) if _is_plain(func) else _inside(handed, func, args)

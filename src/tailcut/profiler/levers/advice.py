@@ -177,9 +177,8 @@ def _unknown(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
         **dict.fromkeys(("runtime", "INT8", "batching"), () if work.models_ns else (Stage.MODEL,)),
         **dict.fromkeys(("feature cache", "concurrent I/O"), () if facts.fetches else tuple(FETCHING)),
     }
-    ran = next((facts.ran[stage] for stage in stages.get(lever, ()) if stage in facts.ran), "")
-    if ran:
-        return f"{ran} for no request in particular, so the wait of a request for it is unknown"
+    if unseen := next((facts.unseen[stage] for stage in stages.get(lever, ()) if stage in facts.unseen), ""):
+        return unseen
     if lever == "prediction cache" and not known.prediction_hits:
         return "what repeats: give payloads"
     if lever == "feature cache" and facts.fetches:

@@ -21,7 +21,7 @@ from tailcut.profiler.levers.work import Work
 from tailcut.profiler.payloads.diversity import Diversity, Stream
 from tailcut.profiler.payloads.fields import tables_of
 from tailcut.profiler.payloads.repeated_queries import repeated_fetches
-from tailcut.profiler.records import Recording, Stage
+from tailcut.profiler.records import FETCHING, PROCESS_POOL, Recording, Stage
 
 _HEADROOM = 1.2
 """Capacity over the rate from which on nothing needs doing."""
@@ -46,7 +46,7 @@ class Facts:
         near: the requests near the percentile.
         fetches, writes: most fetches of one request; a statement that changes a database, empty: hardly any does.
         rows: that a request asks about, on average.
-        ran: by stage, what of it ran for no request in particular.
+        unseen: by stage, why what of it ran is not known.
         hints: what comes before any lever, in sentences.
     """
 
@@ -61,7 +61,7 @@ class Facts:
     fetches: int
     writes: str
     rows: float
-    ran: Mapping[Stage, str]
+    unseen: Mapping[Stage, str]
     hints: tuple[str, ...]
 
 
@@ -115,9 +115,22 @@ def facts_of(
         fetches=most_fetches(found),
         writes=_writes(found),
         rows=_rows(diversity),
-        ran=background_words(recording.background_calls, recording.duration_s),
+        unseen=_unseen(recording, found),
         hints=(*blocking, *repeated_fetches(found), *own_code(recording, found, near, blocking)),
     )
+
+
+def _unseen(recording: Recording, found: Attribution) -> dict[Stage, str]:
+    """Say of each stage why what of it ran is not known."""
+    words = background_words(recording.background_calls, recording.duration_s)
+    unseen = {
+        stage: f"{ran} for no request in particular, so the wait of a request for it is unknown"
+        for stage, ran in words.items()
+    }
+    if any(name.stage == Stage.WAIT and name.label.startswith(PROCESS_POOL) for name in found.flat.names):
+        for stage in (Stage.PREPROCESS, Stage.MODEL, *FETCHING):
+            unseen.setdefault(stage, "requests wait for a process pool, and what its workers do is not seen")
+    return unseen
 
 
 def _writes(found: Attribution) -> str:

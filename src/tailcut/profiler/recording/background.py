@@ -19,7 +19,7 @@ from tailcut.profiler.recording.tracing import Open, Trace, tracer
 _MOST = 200_000
 _DEEPEST = 100
 
-Where = Literal["loop", "thread", "process"]
+Where = Literal["loop", "thread"]
 Name = tuple[str, str]
 """Label and place of a function."""
 

@@ -85,7 +85,7 @@ def culprits_table(budget: Budget, most: int = _MOST_CULPRITS, *, longest: int =
 
 def background_table(found: Sequence[LeftBehind], *, longest: int = _LONGER) -> Table:
     """What runs after the reply, by function."""
-    where = {"loop": "the event loop", "thread": "a thread", "process": "a worker process"}
+    where = {"loop": "the event loop", "thread": "a thread"}
     rows = tuple(
         (
             ms(one.cpu_ms),
