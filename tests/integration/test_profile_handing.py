@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from tests.integration.planting import of_path, record_briefly
 
-from tailcut.profiler.attribution.background import LeftBehind, left_behind
 from tailcut.profiler.attribution.budget import Budget, Culprit, make_budget
 from tailcut.profiler.attribution.span_table import STAGE_AT
 from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.levers.work import outside_words
 from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.records import Recording, Stage
 
@@ -54,14 +54,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def profiled(folder: Path) -> Profile:
-    """Profile all routes, once."""
-    recording = record_briefly(
+def recording(folder: Path) -> Recording:
+    """All routes profiled, once."""
+    return record_briefly(
         PilotPlan(
             target="handing:app", path="/", payloads="handing_traffic:bodies", directory=str(folder),
             rate=RATE, duration_s=SECONDS, warmup_s=0.5, sample_s=1.0, layers=False,
         )
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def profiled(recording: Recording) -> Profile:
+    """One route of it."""
 
     def profile(path: str) -> Profiled:
         found = msgspec.structs.replace(recording, requests=tuple(of_path(recording, path)))
@@ -78,11 +83,6 @@ def line_of(text: str) -> str:
 
 def culprit(found: Profiled, stage: Stage, label: str) -> Culprit:
     return next(one for one in found.budget.culprits_of(stage) if one.label == label)
-
-
-def left(found: Profiled) -> list[LeftBehind]:
-    recording = found.recording
-    return list(left_behind(recording.background, {one.number for one in recording.requests}, recording.rate))
 
 
 @pytest.mark.parametrize(
@@ -102,30 +102,15 @@ def test_the_wait_for_a_process_pool_is_named_by_line(profiled: Profile, path: s
     assert min(span.end_ns - span.start_ns for span in spans) / 1e6 >= MS
 
 
-@pytest.mark.parametrize(
-    ("path", "label", "line", "where"),
-    [
-        ("/background", "notify", "async def notify(", "loop"),
-        ("/background/thread", "audit", "def audit(", "thread"),
-        ("/task", "follow_up", "async def follow_up(", "loop"),
-        ("/soon", "audit", "def audit(", "loop"),
-        ("/thread", "audit", "def audit(", "thread"),
-        ("/submitted", "audit", "def audit(", "thread"),
-    ],
-)
-def test_work_after_the_reply_is_charged_to_its_function(
-    profiled: Profile, path: str, label: str, line: str, where: str
-) -> None:
-    found = profiled(path)
-    mine = [one for one in left(found) if one.label == label]
-    assert [(one.place, one.where) for one in mine] == [(line_of(line), where)]
-    assert mine[0].cpu_ms == pytest.approx(MS, rel=0.15)
-    if where == "loop":
-        # Neither the handler nor the framework has it: where nothing else had the cores, they took 5 ms. A thread
-        # shares the interpreter with them, so that they take longer beside it.
-        places = [STAGE_AT[Stage.CODE], STAGE_AT[Stage.FRAMEWORK]]
-        assert attribute(found.recording).stage_ns[:, places].sum(axis=1).min() / 1e6 < 10.0
+@pytest.mark.parametrize("path", ["/background", "/task", "/soon"])
+def test_work_after_the_reply_is_no_part_of_the_request(profiled: Profile, path: str) -> None:
+    """Neither the handler nor the framework has it: where nothing else had the cores, they took 5 ms."""
+    places = [STAGE_AT[Stage.CODE], STAGE_AT[Stage.FRAMEWORK]]
+    assert attribute(profiled(path).recording).stage_ns[:, places].sum(axis=1).min() / 1e6 < 10.0
 
 
-def test_a_service_that_hands_nothing_over_leaves_nothing(profiled: Profile) -> None:
-    assert left(profiled("/plain")) == []
+def test_what_is_computed_outside_of_requests_is_one_number(recording: Recording) -> None:
+    """After the reply in six routes of nine, in worker processes in two; with a function that held the event loop."""
+    (note,) = outside_words(recording, attribute(recording))
+    assert float(note.partition(" ms of CPU")[0]) == pytest.approx(MS * 8 / 9, rel=0.35)
+    assert any(f"held longest by {name} (handing.py:" in note for name in ("follow_up", "audit"))

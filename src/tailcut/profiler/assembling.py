@@ -91,7 +91,6 @@ def assemble(target: str, run: Run) -> Recording:
             window_s=run.facts.window_s,
         ),
         background_calls=heard.background_calls,
-        background=heard.background,
         notes=tuple(_notes(run)),
     )
 

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from tailcut.profiler.attribution.background import Background
 from tailcut.profiler.records import BackgroundCall, Moment, Request
 
 Loop = Literal["auto", "asyncio", "uvloop"]
@@ -79,7 +78,6 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns: int
     delay_ns: int
     background_calls: tuple[BackgroundCall, ...] = ()
-    background: tuple[Background, ...] = ()
     libraries: dict[str, str] = {}
     executors: dict[str, int] = {}
 

@@ -10,7 +10,6 @@ from enum import StrEnum
 
 import msgspec
 
-from tailcut.profiler.attribution.background import Background
 from tailcut.profiler.attribution.layers import Conversion, ModelLayers
 
 FORMAT = 2
@@ -222,7 +221,6 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         layers: of the models that took most time.
         conversions: of its estimators.
         background_calls: calls whose time is in no request under their own name.
-        background: work that requests began and that ran after their replies, a line per request and function.
         notes: what could not be seen, and what makes figures weaker than they look.
     """
 
@@ -239,7 +237,6 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[ModelLayers, ...] = ()
     conversions: tuple[Conversion, ...] = ()
     background_calls: tuple[BackgroundCall, ...] = ()
-    background: tuple[Background, ...] = ()
     notes: tuple[str, ...] = ()
     format: int = FORMAT
 

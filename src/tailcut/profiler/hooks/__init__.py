@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import ModuleType
 
 from tailcut.profiler.hooks import (
-    background,
     caches,
     databases,
     deployments,
@@ -31,7 +30,6 @@ def install_hooks() -> None:
         threads,
         processes,
         locks,
-        background,
         frameworks,
         sqlite,
         databases,

@@ -17,7 +17,6 @@ from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, Mo
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.recording.background import background, counted
 from tailcut.profiler.recording.clocks import SHORT_NS, now
 from tailcut.profiler.recording.executors import executors, label_of
 from tailcut.profiler.recording.tracing import LEAVES, WAIT, Open, add_span, close_timed, current, open_handed, tracer
@@ -71,8 +70,6 @@ class _Handed:
             if before is not parent:
                 _set_current(before)
             self.ended_ns = span.end_ns
-            if parent.trace.finished:  # the reply went out without waiting for it
-                background.add(parent.trace.number, (label, place), "thread", span.cpu_ns, span.end_ns - span.start_ns)
 
     def _framework(self, label: str, place: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run what the framework hands over to a thread for itself, validation for one: more of what it was doing."""
@@ -207,7 +204,7 @@ def _hook_anyio(module: ModuleType) -> None:
     async def run_sync(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
-            return await original(func if parent is None else counted(func, parent.trace), *args, **kwargs)
+            return await original(func, *args, **kwargs)
         limiter = kwargs.get("limiter")
         handed = _Handed(parent, "thread pool" if limiter is None else limiters.enter(limiter), func, args)
         call, args = (handed, args) if _is_plain(func) else _inside(handed, func, args)
@@ -259,7 +256,7 @@ def _hook_executor(module: ModuleType) -> None:
     def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
-            return original(self, fn if parent is None else counted(fn, parent.trace), *args, **kwargs)
+            return original(self, fn, *args, **kwargs)
         label = label_of(self)
         handed, _under_way.handed = _under_way.handed, None
         if handed is None and _is_plain(fn):

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from tailcut.common.statistics import percentile
 from tailcut.profiler.attribution.awaiting import awaited_ns, ran_ns
 from tailcut.profiler.attribution.calls import is_around, is_fetch, is_write
+from tailcut.profiler.attribution.functions import holders_of
 from tailcut.profiler.attribution.model_steps import outermost_steps
 from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES, Flat, Ints
 from tailcut.profiler.attribution.stages import Attribution, self_of
@@ -234,6 +235,20 @@ def _read_demands(recording: Recording, found: Attribution) -> tuple[Floats, Flo
     if every and not recording.pilot.other_cores:  # a database on this machine computes on the application's cores
         cpu[STAGE_AT[Stage.SQL]] += recording.pilot.database_s * 1e9 / every
     return cpu, loop
+
+
+def outside_words(recording: Recording, found: Attribution) -> tuple[str, ...]:
+    """Say what of its CPU time the application spends outside of requests; nothing where it was not told."""
+    if not recording.pilot.cpu_s or not recording.requests:
+        return ()
+    rest_ms = float(_read_demands(recording, found)[0][_REST]) / 1e6
+    share = rest_ms * len(recording.requests) / 1e3 / recording.pilot.cpu_s
+    held = [one for one in recording.moments if one.request < 0 and one.place]
+    function = f"; the event loop was held longest by {holders_of(held)[0].function}" if held else ""
+    return (
+        f"{rest_ms:.3g} ms of CPU a request ({share:.0%} of all) went to no part of one: to the HTTP server, drivers,"
+        f" worker processes and work after the reply{function}",
+    )
 
 
 def pull(work: Work, lever: LeverName, known: Known, end: End) -> Work:

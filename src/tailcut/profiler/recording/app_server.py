@@ -17,7 +17,6 @@ from typing import Any, Literal
 import msgspec
 
 from tailcut.profiler.child_channel import Commands, Heard, Options, Route, Said
-from tailcut.profiler.recording.background import background
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.captured import captured
 from tailcut.profiler.recording.executors import executors
@@ -85,7 +84,6 @@ class _Window:
     def _begin(self, _: str) -> Said:
         tracer.clear()
         background_calls.clear()
-        background.clear()
         captured.clear()
         self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
         return Said(kind="begun")
@@ -111,7 +109,6 @@ class _Window:
             cpu_ns=cpu_ns,
             delay_ns=delay_ns,
             background_calls=background_calls.found(),
-            background=background.found(),
             libraries=libraries.found(),
             executors=executors.found(),
         )

@@ -19,7 +19,6 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from tailcut.profiler.recording.background import background, steps
 from tailcut.profiler.recording.clocks import now
 from tailcut.profiler.recording.places import code_of
 from tailcut.profiler.recording.tracing import Open, Trace, current, tracer
@@ -47,14 +46,9 @@ def _watch_handles() -> None:
     def run(self: Any) -> None:
         # A callback that cancels its own handle, as whoever stops reading does, leaves nothing in it.
         callback, context = self._callback, self._context
-        span = context.get(current)
-        if span is not None and span.trace.finished:
-            steps.begin(callback, span)
         start_ns = now()
         original(self)
         end_ns = now()
-        if steps.active is not None or steps.parts:
-            end_ns = _left_behind(end_ns)
         if end_ns - start_ns > BLOCKED_NS:
             _blocked(callback, context.get(current), start_ns, end_ns)
 
@@ -71,16 +65,11 @@ def _watch_calls(loop: Any) -> None:
 
 
 def _time(callback: Callable[..., object], /, *args: Any, **kwargs: Any) -> Any:
-    span = current.get()
-    if span is not None and span.trace.finished:
-        steps.begin(callback, span)
     start_ns = now()
     try:
         return callback(*args, **kwargs)
     finally:
         end_ns = now()
-        if steps.active is not None or steps.parts:
-            end_ns = _left_behind(end_ns)
         if end_ns - start_ns > BLOCKED_NS:
             _blocked(callback, current.get(), start_ns, end_ns)
 
@@ -176,22 +165,12 @@ def watch_collections() -> None:
     gc.callbacks.append(collected)
 
 
-def _left_behind(end_ns: int) -> int:
-    """Keep what of a step was background work, which holds up all requests; return where the rest of the step ended."""
-    parts = steps.end()
-    for name, start_ns, stop_ns in parts:
-        if stop_ns - start_ns > BLOCKED_NS:
-            tracer.moment(Stage.LOOP, start_ns, stop_ns, *name, -1)
-    return parts[0].start_ns if parts else end_ns
-
-
 def settle(trace: Trace) -> None:
     """Once a request is answered: what its tasks did till then that still run was no work that it waited for."""
-    for task, place, moment, cpu_ns in trace.steps:
+    for task, place, moment in trace.steps:
         if task.done() or place >= len(tracer.moments) or tracer.moments[place] is not moment:
             continue
         tracer.moments[place] = msgspec.structs.replace(moment, request=-1)
-        background.add(trace.number, (moment.label, moment.place), "loop", cpu_ns, moment.end_ns - moment.start_ns)
     trace.steps = []
 
 
@@ -208,7 +187,7 @@ def _blocked(callback: Any, span: Open | None, start_ns: int, end_ns: int) -> No
     tracer.moment(Stage.LOOP, start_ns, end_ns, label, place, number)
     task = getattr(callback, "__self__", None)
     if span is not None and known and span.trace.task != id(task) and hasattr(task, "get_coro"):
-        span.trace.steps.append((task, len(tracer.moments) - 1, tracer.moments[-1], end_ns - start_ns))
+        span.trace.steps.append((task, len(tracer.moments) - 1, tracer.moments[-1]))
 
 
 def _describe(callback: Any) -> tuple[str, str]:

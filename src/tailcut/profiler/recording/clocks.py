@@ -105,11 +105,6 @@ class ThreadClock:
             self._look(at_ns)
         return self.schedule
 
-    def look_now(self, at_ns: int) -> bytes:
-        """Bring ``schedule`` up to date, however old it is."""
-        self._look(at_ns)
-        return self.schedule
-
     def look_since(self, before: bytes, start_ns: int, cpu_ns: int, end_ns: int) -> bytes:
         """Bring ``schedule`` up to date at its end, and see whether there were waits that are worth dividing."""
         took_ns = end_ns - start_ns

@@ -20,11 +20,6 @@ def requests_of(tracer: Tracer) -> tuple[Request, ...]:
     return tuple(_request(trace, end_ns, names) for trace in list(tracer.traces))
 
 
-def spans_of(trace: Trace, places: Places) -> tuple[Span, ...]:
-    """Hand out the spans of one trace, parents first; what is still open ends now."""
-    return _spans(list(trace.spans), now(), _Names(places))[0]
-
-
 @functools.lru_cache(maxsize=4096)
 def one_line(label: str | bytes) -> str:
     """A label as text, in one line; in several where a statement has comments that end with theirs."""

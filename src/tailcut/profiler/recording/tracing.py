@@ -46,10 +46,8 @@ class Trace(msgspec.Struct, gc=False, eq=False):
     status: int = 0
     task: int = 0
     """Identity of the task that the server runs it in."""
-    background: tuple[str, str] | None = None
-    """Label and place of the framework's background task that this task is at."""
-    steps: list[tuple[Any, int, Moment, int]] = []
-    """Long steps of other tasks that it began: the task, the moment's place and the moment, and CPU nanoseconds."""
+    steps: list[tuple[Any, int, Moment]] = []
+    """Long steps of other tasks that it began: the task, the moment's place and the moment."""
     over: bool = False
     """Nobody works for it any more; what a task that it began does later is no part of it."""
 

@@ -15,7 +15,6 @@ from tailcut.report.profile.plot import cut_off, stacked_plot
 from tailcut.report.profile.style import CSS, STAGE_COLOURS
 from tailcut.report.profile.tables import (
     Table,
-    background_table,
     calls_table,
     culprits_table,
     diversity_table,
@@ -53,7 +52,6 @@ def render_profile_html(report: ProfileReport) -> str:
         _plot(report),
         _stages(report),
         _flame(report),
-        _background(report),
         _section("Queries and other calls", "By total time.", _table(calls_table(report.budget, longest=_LONG))),
         _diversity(report),
         *(_layers(model) for model in report.layers),
@@ -151,12 +149,6 @@ def _stages(report: ProfileReport) -> str:
     if (steps := steps_table(budget, longest=_LONG)).rows:
         named += f"<h3>{STEPS_TITLE}</h3>{_table(steps)}"
     return _section("Where the time goes", f"{near_words(budget)[0].upper()}{near_words(budget)[1:]}.", inner + named)
-
-
-def _background(report: ProfileReport) -> str:
-    if not report.background:
-        return ""
-    return _section("After the reply", "By CPU time.", _table(background_table(report.background, longest=_LONG)))
 
 
 def _flame(report: ProfileReport) -> str:

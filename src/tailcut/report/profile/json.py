@@ -10,12 +10,12 @@ import msgspec
 
 from tailcut.common.slo import Objectives
 from tailcut.errors import ProfileError
-from tailcut.profiler.attribution.background import LeftBehind, left_behind
 from tailcut.profiler.attribution.budget import Budget, make_budget
 from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.levers.advice import Advice, advise
 from tailcut.profiler.levers.known import know
+from tailcut.profiler.levers.work import outside_words
 from tailcut.profiler.payloads.diversity import Diversity
 from tailcut.profiler.records import Pilot, Recording, Stage
 from tailcut.report.profile.shapes import Column, Frame, columns_of, spans_tree, stacks_tree
@@ -41,7 +41,6 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
         machine: cpu, cores, memory, system, python.
         pilot: of the process, where the target is an application.
         budget: where the time goes.
-        background: functions that run after the reply, the most CPU time first.
         advice: what each lever can win; None where nobody can say.
         diversity: repeats among the payloads; None where there are none.
         layers: slow layers, a model each.
@@ -63,7 +62,6 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
     machine: dict[str, str]
     pilot: Pilot
     budget: Budget
-    background: tuple[LeftBehind, ...] = ()
     advice: Advice | None = None
     diversity: Diversity | None = None
     layers: tuple[ModelLayers, ...] = ()
@@ -106,6 +104,7 @@ def make_report(
     found = attribute(recording)
     judged = bool(slo.latency) or slo.errors is not None
     budget = make_budget(recording, slo if judged else None, found)
+    outside = outside_words(recording, found) if kind == "pilot" else ()
     return ProfileReport(
         created=created,
         tailcut=tailcut,
@@ -118,11 +117,10 @@ def make_report(
         machine=recording.machine,
         pilot=recording.pilot,
         budget=budget,
-        background=left_behind(recording.background, {one.number for one in recording.requests}, recording.rate),
         advice=advice,
         diversity=diversity,
         layers=layers,
-        notes=(*recording.notes, *budget.notes, *notes),
+        notes=(*recording.notes, *outside, *budget.notes, *notes),
         columns=columns_of(found),
         spans=spans_tree(found),
         stacks=stacks_tree(recording.samples) if recording.samples else None,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
-from tailcut.profiler.attribution.background import LeftBehind
 from tailcut.profiler.attribution.budget import Budget, StageLine
 from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.payloads.diversity import Diversity, Stream
@@ -81,27 +78,6 @@ def culprits_table(budget: Budget, most: int = _MOST_CULPRITS, *, longest: int =
     if rest >= _LEAST:
         rows.append((percent(rest), ms(rest * budget.near_ms), "", f"{len(budget.culprits) - len(shown)} more"))
     return Table(head=("share", "at p95 ms", "stage", "what"), rows=tuple(rows), left=(2, 3))
-
-
-def background_table(found: Sequence[LeftBehind], *, longest: int = _LONGER) -> Table:
-    """What runs after the reply, by function."""
-    where = {"loop": "the event loop", "thread": "a thread"}
-    rows = tuple(
-        (
-            ms(one.cpu_ms),
-            ms(one.took_ms),
-            percent(one.requests),
-            percent(one.core_share),
-            where[one.where],
-            shortened(f"{one.label} at {one.place}", longest),
-        )
-        for one in found[:_MOST_CULPRITS]
-    )
-    return Table(
-        head=("CPU ms a request", "ms a request", "of requests", "of one core", "on", "what"), rows=rows, left=(4, 5),
-        note="requests do not wait for their own background work, but all wait while it holds the event loop or the "
-        "cores",
-    )  # fmt: skip
 
 
 def calls_table(budget: Budget, most: int = _MOST_CALLS, *, longest: int = _LONG) -> Table:

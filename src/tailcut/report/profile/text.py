@@ -9,7 +9,6 @@ from tailcut.report.profile.json import ProfileReport
 from tailcut.report.profile.levers import levers_table, rests_on
 from tailcut.report.profile.tables import (
     Table,
-    background_table,
     calls_table,
     culprits_table,
     diversity_table,
@@ -29,7 +28,6 @@ def render_profile(report: ProfileReport) -> str:
     parts = [
         _head(report),
         *_budget(report),
-        *_background(report),
         *_calls(report),
         *_levers(report),
         *_diversity(report),
@@ -89,11 +87,6 @@ def _budget(report: ProfileReport) -> Iterator[str]:
     yield f"By name, of the requests near the p95\n{aligned(culprits_table(budget))}"
     if (steps := steps_table(budget)).rows:
         yield f"{STEPS_TITLE}\n{aligned(steps)}"
-
-
-def _background(report: ProfileReport) -> Iterator[str]:
-    if report.background:
-        yield f"After the reply\n{aligned(background_table(report.background))}"
 
 
 def _calls(report: ProfileReport) -> Iterator[str]:

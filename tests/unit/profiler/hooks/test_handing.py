@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
 import multiprocessing
 import multiprocessing.pool
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import msgspec
 import pytest
-from starlette.background import BackgroundTask, BackgroundTasks
 from tests.unit.profiler.levers.test_levers import advice, pilot, reasons
 
-from tailcut.profiler.hooks import background as background_hooks
+from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.hooks import processes
-from tailcut.profiler.recording.background import background, steps
-from tailcut.profiler.recording.blocking import _left_behind
+from tailcut.profiler.levers import work
 from tailcut.profiler.recording.executors import Executors
 from tailcut.profiler.recording.spans import requests_of
 from tailcut.profiler.recording.tracing import Trace, add_span, tracer
-from tailcut.profiler.records import Span, Stage
+from tailcut.profiler.records import Moment, Pilot, Span, Stage
 
 pytestmark = pytest.mark.slow
 
@@ -137,62 +133,25 @@ def test_a_model_may_run_in_a_worker() -> None:
         assert found[lever].startswith("not known: requests wait for a process pool")
 
 
-async def notify(ms: float) -> None:
-    compute(ms)
-
-
-def audit(ms: float) -> None:
-    compute(ms)
-
-
-@pytest.fixture
-def hooked_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BackgroundTask, "__call__", BackgroundTask.__call__)
-    background_hooks._hook_task(BackgroundTask, "func")
-    background.clear()
-    steps.end()
-
-
-def test_a_background_task_is_charged_to_its_function(request_: Trace, hooked_tasks: None) -> None:
-    """Each of several, though they run in one step; the rest of the step ends where the first begins."""
-    request_.left_ns = time.perf_counter_ns()
-    tasks = BackgroundTasks([BackgroundTask(notify, 3.0), BackgroundTask(notify, 2.0)])
-    asyncio.run(tasks())
-    (found,) = background.found()
-    place = f"{tracer.places.name(__file__)}:{notify.__code__.co_firstlineno}"
-    assert (found.request, found.label, found.place, found.where, found.calls) == (7, "notify", place, "loop", 2)
-    assert 5 * MS <= found.cpu_ns <= 6 * MS
-    first_ns = steps.parts[0].start_ns
-    assert _left_behind(first_ns + 10 * MS) == first_ns
-    assert [(one.label, one.request) for one in tracer.moments] == [("notify", -1)] * 2
-    assert steps.parts == []
-
-
-def test_a_background_task_that_runs_in_a_thread_holds_no_event_loop(request_: Trace, hooked_tasks: None) -> None:
-    request_.left_ns = time.perf_counter_ns()
-    asyncio.run(BackgroundTask(audit, 1.0)())
-    assert (background.found(), steps.parts, steps.active) == ((), [], None)
-
-
-def test_a_thread_that_outlives_the_reply_is_background_work_and_one_that_is_joined_is_not(
-    request_: Trace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("start", "join"):
-        monkeypatch.setattr(threading.Thread, name, threading.Thread.__dict__[name])
-    background_hooks._hook_threading(threading)
-    background.clear()
-    joined = threading.Thread(target=audit, args=(1.0,))
-    joined.start()
-    joined.join()
-    assert background.found() == ()
-    left, over = threading.Thread(target=audit, args=(1.0,)), threading.Event()
-    monkeypatch.setattr(threading.Thread, "join", lambda self, timeout=None: over.set())
-    request_.left_ns = time.perf_counter_ns()
-    left.start()
-    _wait_until(lambda: not left.is_alive())
-    (found,) = background.found()
-    assert (found.label, found.where) == ("audit", "thread")
-    assert MS <= found.cpu_ns <= 2 * MS
+def test_cpu_time_outside_of_requests_is_one_number() -> None:
+    """With the function that held the event loop for no request."""
+    base = pilot(code_ms=2.0)
+    count = len(base.requests)
+    inside_ms = float(work._read_demands(base, attribute(base))[0].sum()) / MS
+    moments = [
+        Moment(stage=Stage.LOOP, start_ns=0, end_ns=took * MS, label=label, place=place, request=number)
+        for took, label, place, number in (
+            (5, "follow_up", "app.py:9", -1), (9, "predict", "app.py:3", 7), (7, "Handle", "", -1)
+        )
+    ]  # fmt: skip
+    cpu_s = count * (inside_ms + 10.0) / 1e3
+    told = msgspec.structs.replace(
+        base, pilot=msgspec.structs.replace(base.pilot, cpu_s=cpu_s), moments=(*base.moments, *moments)
+    )
+    (note,) = work.outside_words(told, attribute(told))
+    assert note.startswith(f"10 ms of CPU a request ({10.0 / (inside_ms + 10.0):.0%} of all) went to no part of one")
+    assert note.endswith("held longest by follow_up (app.py:9)")
+    assert work.outside_words(msgspec.structs.replace(base, pilot=Pilot()), attribute(base)) == ()
 
 
 @pytest.mark.parametrize("end_ms", [4, 9])
@@ -206,9 +165,3 @@ def test_what_runs_in_a_thread_beyond_the_reply_is_no_part_of_the_request(reques
     wait.thread = work.thread = call.thread = 3
     (found,) = requests_of(tracer)
     assert [one.label for one in found.spans[1:]] == (["executor", "audit", "INSERT"] if end_ms < 5 else [])
-
-
-def _wait_until(done: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 20.0
-    while not done() and time.monotonic() < end_s:
-        compute(0.1)
