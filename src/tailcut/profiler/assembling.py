@@ -80,7 +80,6 @@ def assemble(target: str, run: Run) -> Recording:
             hooks=heard.hooks,
             versions=run.ready.versions,
             libraries=heard.libraries,
-            executors=heard.executors,
             cpu_s=run.facts.cpu_s or 0.0,
             workers_s=run.workers_s * load.duration_s / whole_s,
             # The kernel counts the whole run, warm-up included.

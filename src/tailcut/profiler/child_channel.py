@@ -79,7 +79,6 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     delay_ns: int
     background_calls: tuple[BackgroundCall, ...] = ()
     libraries: dict[str, str] = {}
-    executors: dict[str, int] = {}
 
 
 class Commands:

@@ -181,8 +181,6 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         hooks: what was hooked, such as "sqlite3", "fastapi".
         versions: of the packages that matter here.
         libraries: what models run on, by the labels of their spans: "torch", TORCH_ON_GPU, "onnxruntime".
-        executors: threads of each executor (processes of a process pool), by the label of the waits for it, where no
-            other has that label.
         cpu_s: CPU seconds of the process and its children within the measured window.
         workers_s: CPU seconds of its children within it.
         delay_s: seconds within it in which a thread of it was ready to run and had no core.
@@ -198,7 +196,6 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     hooks: tuple[str, ...] = ()
     versions: dict[str, str] = {}
     libraries: dict[str, str] = {}
-    executors: dict[str, int] = {}
     cpu_s: float = 0.0
     workers_s: float = 0.0
     delay_s: float = 0.0

@@ -14,7 +14,7 @@ from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.recording.clocks import ThreadClock, now, of_thread
-from tailcut.profiler.recording.executors import executors, label_of
+from tailcut.profiler.recording.executors import label_of, name_executor
 from tailcut.profiler.recording.tracing import WAIT, add_span, current, tracer
 from tailcut.profiler.records import PROCESS_POOL
 
@@ -67,7 +67,7 @@ def _hook_executor(module: ModuleType) -> None:
     @functools.wraps(make)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        executors.made(self, sys._getframe(1), PROCESS_POOL)
+        name_executor(self, sys._getframe(1), PROCESS_POOL)
 
     pool.submit, pool.__init__ = submitted, init
 
@@ -83,7 +83,7 @@ def _hook_pool(module: ModuleType) -> None:
         while frame is not None and frame.f_globals.get("__name__") == "multiprocessing.context":
             frame = frame.f_back
         if frame is not None:
-            executors.made(self, frame, PROCESS_POOL)
+            name_executor(self, frame, PROCESS_POOL)
 
     @functools.wraps(apply_async)
     def applied(

@@ -18,7 +18,7 @@ from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.recording.clocks import SHORT_NS, now
-from tailcut.profiler.recording.executors import executors, label_of
+from tailcut.profiler.recording.executors import label_of, name_executor
 from tailcut.profiler.recording.tracing import LEAVES, WAIT, Open, add_span, close_timed, current, open_handed, tracer
 from tailcut.profiler.records import EXECUTOR, Stage
 
@@ -273,7 +273,7 @@ def _hook_executor(module: ModuleType) -> None:
     @functools.wraps(make)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        executors.made(self, sys._getframe(1))
+        name_executor(self, sys._getframe(1))
 
     module.ThreadPoolExecutor.__init__ = init
 

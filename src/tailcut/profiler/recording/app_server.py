@@ -19,7 +19,6 @@ import msgspec
 from tailcut.profiler.child_channel import Commands, Heard, Options, Route, Said
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.captured import captured
-from tailcut.profiler.recording.executors import executors
 from tailcut.profiler.recording.importing import Unusable, load_application, needed_parameters
 from tailcut.profiler.recording.middleware import Profiled
 from tailcut.profiler.recording.model_libraries import libraries
@@ -110,7 +109,6 @@ class _Window:
             delay_ns=delay_ns,
             background_calls=background_calls.found(),
             libraries=libraries.found(),
-            executors=executors.found(),
         )
         Path(path).write_bytes(msgspec.msgpack.encode(heard))
         return Said(kind="written")
