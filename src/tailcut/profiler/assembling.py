@@ -37,8 +37,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         spy_problem: why nothing was; empty where it was.
         asked_loop: which event loop the application was to have.
         stopped: whether the load was to go on, but was stopped after so many requests that were traced.
-        database_s, workers_s: CPU seconds of the databases on this machine, and of the application's child processes,
-            in the whole run.
+        database_s: CPU seconds of the databases on this machine, in the whole run.
         others_s: the same of the application and of everything else but databases and the load generator.
     """
 
@@ -54,7 +53,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     asked_loop: str = "auto"
     stopped: bool = False
     database_s: float = 0.0
-    workers_s: float = 0.0
     others_s: float = 0.0
 
 
@@ -81,9 +79,7 @@ def assemble(target: str, run: Run) -> Recording:
             versions=run.ready.versions,
             libraries=heard.libraries,
             cpu_s=run.facts.cpu_s or 0.0,
-            workers_s=run.workers_s * load.duration_s / whole_s,
-            # The kernel counts the whole run, warm-up included.
-            delay_s=heard.delay_ns / 1e9 * load.duration_s / whole_s,
+            # The whole run is counted, warm-up included.
             database_s=run.database_s * load.duration_s / whole_s,
             others_s=max(run.others_s * load.duration_s / whole_s - (run.facts.cpu_s or 0.0), 0.0),
             other_cores=max((os.cpu_count() or 1) - len(os.sched_getaffinity(0)), 0),

@@ -76,7 +76,6 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     failures: tuple[str, ...]
     cpu_ns: int
-    delay_ns: int
     background_calls: tuple[BackgroundCall, ...] = ()
     libraries: dict[str, str] = {}
 

@@ -28,7 +28,7 @@ from tailcut.profiler.recording.places import Places
 from tailcut.profiler.records import Recording, Sample
 from tailcut.profiler.spying import Spy
 from tailcut.profiler.trials import OnStep, bears, fell_behind, too_fast
-from tailcut.system.cpu_time import machine_seconds, threads_ns, workers_seconds
+from tailcut.system.cpu_time import machine_seconds, threads_ns
 
 HEADER = "x-tailcut-profile"
 
@@ -82,9 +82,9 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     first = f", the first {plan.max_requests:,} requests of {plan.duration_s:g} s" if stopped else ""
     say(f"recording for {plan.recorded_s:.3g} s at {plan.rate:g} requests/s{first}")
     pilot.begin()
-    before, workers_s, machine_s, own_s = computed_ns(), workers_seconds(pilot.pid), machine_seconds(), process_time()
+    before, machine_s, own_s = computed_ns(), machine_seconds(), process_time()
     samples, facts = measure(_numbered(load))
-    database_s, workers_s = computed_between_s(before, computed_ns()), workers_seconds(pilot.pid) - workers_s
+    database_s = computed_between_s(before, computed_ns())
     machine_s, own_s = machine_seconds() - machine_s, process_time() - own_s
     heard = pilot.heard()
     _check_answers(load, pilot, ready, samples, facts, heard)
@@ -96,7 +96,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
         load=load, ready=ready, samples=samples, facts=facts, heard=heard,
         looks=looks, looks_interval_ns=int(1e9 / looking.rate), looks_s=looking.seconds, spy_problem=problem,
         asked_loop=plan.loop, stopped=stopped, database_s=database_s,
-        workers_s=max(workers_s, 0.0), others_s=max(machine_s - own_s - database_s, 0.0),
+        others_s=max(machine_s - own_s - database_s, 0.0),
     )  # fmt: skip
     found = _layers(pilot, say) if plan.layers else FoundLayers()
     recording = assemble(plan.target, run)

@@ -182,8 +182,6 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         versions: of the packages that matter here.
         libraries: what models run on, by the labels of their spans: "torch", TORCH_ON_GPU, "onnxruntime".
         cpu_s: CPU seconds of the process and its children within the measured window.
-        workers_s: CPU seconds of its children within it.
-        delay_s: seconds within it in which a thread of it was ready to run and had no core.
         database_s: CPU seconds within it of the databases on the same machine; 0: there are none, or none is seen.
         other_cores: of the machine, which the process may not use.
         window_s: seconds measured.
@@ -197,8 +195,6 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     libraries: dict[str, str] = {}
     cpu_s: float = 0.0
-    workers_s: float = 0.0
-    delay_s: float = 0.0
     database_s: float = 0.0
     other_cores: int = 0
     window_s: float = 0.0

@@ -90,14 +90,6 @@ def other_seconds(own_pid: int, proc: Path = Path("/proc")) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def workers_seconds(pid: int) -> float:
-    """Sum the CPU time of the descendants of ``pid``; 0 where that is not known."""
-    try:
-        return max(cpu_seconds(pid) - (own_seconds(pid) or 0.0), 0.0)
-    except LoadTestError:
-        return 0.0
-
-
 def threads_ns(pid: int) -> dict[int, int]:
     """Read the CPU nanoseconds of every living thread of ``pid`` and of its living descendants, by thread.
 

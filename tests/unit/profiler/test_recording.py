@@ -176,7 +176,7 @@ def test_a_note_names_an_exception_and_not_what_it_says() -> None:
     run = Run(
         load=LoadPlan(url="http://127.0.0.1:1/", rate=10.0, duration_s=1.0), ready=Said(kind="ready"),
         samples=sent((100, 101, 102, 500)), facts=RunFacts(window_s=1.0), looks=(), looks_interval_ns=1, spy_problem="",
-        heard=Heard(requests=(), moments=(), hooks=(), failures=(trace,), notes=(), cpu_ns=0, delay_ns=0),
+        heard=Heard(requests=(), moments=(), hooks=(), failures=(trace,), notes=(), cpu_ns=0),
     )  # fmt: skip
     notes = assemble("app:app", run).notes
     assert any(

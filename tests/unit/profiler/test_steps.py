@@ -50,7 +50,7 @@ class Process:
         """There is nothing to forget."""
 
     def heard(self) -> Heard:
-        return Heard(requests=(), moments=(), hooks=(), notes=(), failures=(), cpu_ns=0, delay_ns=0)
+        return Heard(requests=(), moments=(), hooks=(), notes=(), failures=(), cpu_ns=0)
 
     def layers(self) -> FoundLayers:
         return FoundLayers()

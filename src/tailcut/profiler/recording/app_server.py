@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import importlib.util
-import os
 import socket
 import sys
 import time
@@ -71,7 +70,7 @@ class _Window:
     """What was heard since the window began."""
 
     def __init__(self, say: Say, commands: int) -> None:
-        self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
+        self._cpu_ns = time.process_time_ns()
         commands_of = {
             "begin": self._begin,
             "write": self._write,
@@ -84,7 +83,7 @@ class _Window:
         tracer.clear()
         background_calls.clear()
         captured.clear()
-        self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
+        self._cpu_ns = time.process_time_ns()
         return Said(kind="begun")
 
     def _layers(self, path: str) -> Said:
@@ -98,15 +97,13 @@ class _Window:
         return Said(kind="written", text="; ".join(model_inputs.problems[:3]))
 
     def _write(self, path: str) -> Said:
-        cpu_ns, delay_ns = time.process_time_ns() - self._cpu_ns, max(_delay_ns() - self._delay_ns, 0)
         heard = Heard(
             requests=requests_of(tracer),
             moments=tuple(tracer.moments),
             hooks=tuple(tracer.hooked),
             notes=(*tracer.notes, *tracer.lost(), *unhooked(sys.modules)),
             failures=tuple(tracer.failures),
-            cpu_ns=cpu_ns,
-            delay_ns=delay_ns,
+            cpu_ns=time.process_time_ns() - self._cpu_ns,
             background_calls=background_calls.found(),
             libraries=libraries.found(),
         )
@@ -237,14 +234,3 @@ def _versions() -> dict[str, str]:
             except importlib.metadata.PackageNotFoundError:
                 continue
     return found
-
-
-def _delay_ns() -> int:
-    """How long threads of this process were ready to run and had no core."""
-    total = 0
-    try:
-        for thread in os.listdir("/proc/self/task"):
-            total += int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        return total
-    return total
