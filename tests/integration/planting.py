@@ -102,6 +102,10 @@ def only(recording: Recording, path: str) -> Recording:
     return msgspec.structs.replace(recording, requests=tuple(one for one in recording.requests if one.number in kept))
 
 
+WAKING_NS = 2_000_000
+"""What a core that idled may take to wake up, which is the stage's own or a wait beside it; naps are 6 ms and more."""
+
+
 def found_shares(recorded: Recorded, stages: Mapping[str, Stage]) -> dict[str, float]:
     """Of what a path's requests really spent in its planted stage, which share was found there: the median."""
     recording, naps = recorded
@@ -112,7 +116,7 @@ def found_shares(recorded: Recorded, stages: Mapping[str, Stage]) -> dict[str, f
         stage = stages[one.path]
         seen_ns = int(found.stage_ns[place, STAGES.index(stage)])
         least_ns, most_ns = naps[one.number][stage.value]
-        shares[one.path].append(seen_ns / min(max(seen_ns, least_ns), most_ns))
+        shares[one.path].append(seen_ns / min(max(seen_ns, least_ns - WAKING_NS), most_ns + WAKING_NS))
     assert set(shares) == set(stages)
     return {path: float(np.median(values)) for path, values in shares.items()}
 
