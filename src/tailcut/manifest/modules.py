@@ -8,6 +8,7 @@ process has imported. Two different files of one name are refused, whether or no
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
@@ -83,6 +84,7 @@ def claim(label: str, folders: Sequence[str], reference: str) -> dict[str, str]:
         ManifestError: another deployment, an installed package or the process has another file of a module's name.
     """
     with _lock:
+        importlib.invalidate_caches()  # of two threads that do so at once one gets a KeyError
         mine = python_files(folders)
         check_loaded(label, mine, reference)
         others = {theirs: other for theirs, other in present().items() if theirs != tuple(folders)}

@@ -68,7 +68,6 @@ def source_path(manifest: Manifest) -> Path | None:
 
 def _module(name: str, reference: str, manifest: Manifest) -> ModuleType:
     folders = folders_of(manifest)
-    importlib.invalidate_caches()
     files = claim(manifest.deployment.name, folders, reference)
     try:
         found = importlib.import_module(name)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +251,21 @@ def test_of_many_that_load_at_once_one_is_served(tmp_path: Path, monkeypatch: py
         thread.join(20)
     assert (len(served), len(errors)) == (1, len(manifests) - 1)
     assert all("has nm_help in" in error for error in errors)
+
+
+def test_import_caches_are_emptied_by_one_thread_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``importlib.invalidate_caches`` raises KeyError in one of two threads that call it at once."""
+    (tmp_path / "caches_of_mine.py").write_text("x = 1\n")
+    inside, most = [0], [0]
+
+    def invalidate() -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.002)
+        inside[0] -= 1
+
+    monkeypatch.setattr(importlib, "invalidate_caches", invalidate)
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(modules.claim, "m", [str(tmp_path)], "caches_of_mine:x") for _ in range(12)]:
+            assert "caches_of_mine" in done.result()
+    assert most == [1]
