@@ -183,7 +183,7 @@ def test_a_url_from_outside(url: str, tmp_path: Path) -> None:
     ("arguments", "code", "text"),
     [
         (("nowhere",), 2, "is neither an application nor a deployment nor a URL"),
-        (("my_app.py",), 2, "my_app:app"),
+        (("my_app.py",), 2, "give module:attribute"),
         (("http://127.0.0.1:9/",), 3, "cannot connect"),
         (("a:b", "--loop", "trio"), 2, "--loop is 'trio'"),
         (("a:b", "--rate", "0"), 2, "--rate is 0"),

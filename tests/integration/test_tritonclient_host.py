@@ -362,6 +362,8 @@ def test_models_named_by_manifests_or_by_a_host_file(tmp_path: Path, named: str)
         )
         what = (str(tmp_path / "host.toml"),)
     with Models(tmp_path, what) as server:
+        # The server is ready without a model that is not required.
+        server.wait_until(lambda: server.request("GET", "/v2/models/b/ready")[0] == 200)
         for kind in ("http", "grpc"):
             front = Front(kind, server)
             assert [front.factor(name) for name in "ab"] == [1.0, 2.0]
