@@ -34,13 +34,13 @@ from sqlalchemy.ext.asyncio import create_async_engine  # noqa: E402
 
 ADDRESS = os.environ["POSTGRES"]
 found: dict[str, list[tuple[str, str, bool]]] = {}
-asked: dict[str, list[tuple[str, int, str]]] = {}
+places: dict[str, list[tuple[str, str]]] = {}
 
 
 def keep(name: str) -> None:
     spans = [span for one in requests_of(tracer) for span in one.spans[1:]]
     found[name] = [(str(span.stage), span.label, span.more) for span in spans if span.end_ns > span.start_ns]
-    asked[name] = [(span.label, span.asked, span.place) for span in spans if span.stage is Stage.SQL and not span.more]
+    places[name] = [(span.label, span.place) for span in spans if span.stage is Stage.SQL and not span.more]
     current.set(None)
     tracer.clear()
 
@@ -185,4 +185,4 @@ part("urllib", lambda: with_urllib(server.server_port))
 server.shutdown()
 server.server_close()
 apart("grpc", with_grpc)
-sys.stdout.write(json.dumps({"found": found, "asked": asked, "notes": tracer.notes}))
+sys.stdout.write(json.dumps({"found": found, "places": places, "notes": tracer.notes}))

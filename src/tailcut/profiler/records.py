@@ -72,7 +72,6 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpu_ns: CPU time of its thread between start and end, children included; -1: not known (a span that awaits).
         delay_ns: of the rest, how long its thread was ready to run and had no core; -1: not known.
         more: it is more of a call that has a span already, such as rows of a query that are read: no call of its own.
-        asked: spans with the same number ask for the same (a statement with its parameters); 0: not known.
     """
 
     stage: Stage
@@ -85,7 +84,6 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_ns: int = -1
     delay_ns: int = -1
     more: bool = False
-    asked: int = 0
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tailcut.profiler.hooks.asking import command_asked
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import wrap, wrap_present
 from tailcut.profiler.recording.spans import one_line
@@ -35,7 +34,7 @@ def _pipeline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 def _hook_client(module: ModuleType) -> None:
     client = module.Redis if hasattr(module, "Redis") else module.Valkey
-    wrap(client, "execute_command", Stage.CACHE, _command, asked=command_asked)
+    wrap(client, "execute_command", Stage.CACHE, _command)
     wrap(module.Pipeline, "execute", Stage.CACHE, _pipeline)
 
 
@@ -45,7 +44,7 @@ def _hook_connections(module: ModuleType) -> None:
 
 def _hook_memcached(module: ModuleType) -> None:
     names = ("get", "get_many", "gets", "set", "set_many", "delete", "incr", "multi_get")
-    wrap_present(module.Client, names, Stage.CACHE, None, asked=command_asked)
+    wrap_present(module.Client, names, Stage.CACHE, None)
 
 
 HOOKS: dict[str, Hook] = {

@@ -9,7 +9,6 @@ from importlib import import_module
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from tailcut.profiler.hooks.asking import asked_by, command_asked, query_asked
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import query_of, wrap, wrap_present
 from tailcut.profiler.recording.tracing import SQL, Open, close_span, current, open_under, tracer
@@ -44,7 +43,7 @@ def _ended(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 def _hook_psycopg(name: str) -> Hook:
     def hook(module: ModuleType) -> None:
         cursor = getattr(module, name)
-        wrap_present(cursor, ("execute", "executemany"), Stage.SQL, _query, leaf=True, asked=query_asked)
+        wrap_present(cursor, ("execute", "executemany"), Stage.SQL, _query, leaf=True)
         wrap_present(cursor, ("fetchall", "fetchmany"), Stage.SQL, _fetched, leaf=True, more=True)
 
     return hook
@@ -54,7 +53,7 @@ def _hook_server_cursors(module: ModuleType) -> None:
     """Rows come in pages, each asked for by the same generator, whoever drives it."""
     for name in ("ServerCursor", "AsyncServerCursor"):
         if hasattr(module, name):
-            wrap(getattr(module, name), "execute", Stage.SQL, _query, leaf=True, asked=query_asked)
+            wrap(getattr(module, name), "execute", Stage.SQL, _query, leaf=True)
     owner = getattr(module, "ServerCursorMixin", None)
     if owner is None or hasattr(owner._fetch_gen, "_tailcut"):
         return
@@ -105,7 +104,7 @@ def _hook_pool(name: str) -> Hook:
 
 def _hook_asyncpg(module: ModuleType) -> None:
     names = ("execute", "executemany", "fetch", "fetchval", "fetchrow", "fetchmany")
-    wrap_present(module.Connection, names, Stage.SQL, _query, asked=query_asked)
+    wrap_present(module.Connection, names, Stage.SQL, _query)
     # On its own only of what is prepared, or read by a cursor; each is a round trip.
     wrap(module.Connection, "_get_statement", Stage.SQL, _prepared)
     wrap(module, "connect", Stage.SQL, "connect (asyncpg)")
@@ -113,7 +112,7 @@ def _hook_asyncpg(module: ModuleType) -> None:
 
 def _hook_prepared(module: ModuleType) -> None:
     names = ("fetch", "fetchval", "fetchrow", "fetchmany", "executemany")
-    wrap_present(module.PreparedStatement, names, Stage.SQL, _fetched, asked=command_asked)
+    wrap_present(module.PreparedStatement, names, Stage.SQL, _fetched)
 
 
 def _hook_asyncpg_cursors(module: ModuleType) -> None:
@@ -136,9 +135,7 @@ def _hook_sqlalchemy(module: ModuleType) -> None:
         parent = current.get()
         if parent is not None and parent.stage is not SQL and context is not None and not parent.trace.over:
             place, at = _spot(sys._getframe(1))
-            asked = asked_by(label := query_of(statement), parameters)
-            context._tailcut = span = open_under(parent, SQL, label, place, at)
-            span.asked = asked
+            context._tailcut = open_under(parent, SQL, query_of(statement), place, at)
 
     def after(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         _close(context)
@@ -190,12 +187,12 @@ def _hook_sqlalchemy_pool(module: ModuleType) -> None:
 
 
 def _hook_pymysql(module: ModuleType) -> None:
-    wrap_present(module.Cursor, ("execute", "executemany"), Stage.SQL, _query, asked=query_asked)
+    wrap_present(module.Cursor, ("execute", "executemany"), Stage.SQL, _query)
 
 
 def _hook_mysqlclient(module: ModuleType) -> None:
     # All kinds of cursors have it from here.
-    wrap_present(module.BaseCursor, ("execute", "executemany"), Stage.SQL, _query, asked=query_asked)
+    wrap_present(module.BaseCursor, ("execute", "executemany"), Stage.SQL, _query)
 
 
 def _hook_mysqlclient_connection(module: ModuleType) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tailcut.profiler.hooks.asking import asked_by
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import query_of, wrap
 from tailcut.profiler.recording.background_calls import background_calls
@@ -76,9 +75,7 @@ class _TracedCursor(sqlite3.Cursor):
             self.__last = parent
             return function(sql, *args)
         place, at = tracer.places.spot(sys._getframe(2))
-        asked = asked_by(label, args[0] if args else ())
         self.__last = span = open_timed(parent, SQL, label, place, at)
-        span.asked = asked
         try:
             return function(sql, *args)
         finally:

@@ -24,17 +24,10 @@ from tailcut.profiler.records import Stage
 
 Label = str | Callable[[tuple[Any, ...], dict[str, Any]], str | bytes]
 """What a call is called: always the same, or made of its arguments."""
-Asked = Callable[[str | bytes, tuple[Any, ...], dict[str, Any]], int]
-"""What a call asks for (``asking``), of its label and arguments; may not raise."""
 _KEPT_CHARS = 8_000
 _BRIEF_NS = 10_000
 _FRAMEWORKS = frozenset({Stage.DECODE, Stage.ENCODE, Stage.FRAMEWORK})
 """What frameworks do has no line of the user's below it; looking for one would walk the whole stack."""
-
-
-def _nobody_knows(*_: object) -> int:
-    """What a call asks for where that cannot be told."""
-    return 0
 
 
 def wrap(
@@ -45,7 +38,6 @@ def wrap(
     *,
     leaf: bool = False,
     more: bool = False,
-    asked: Asked = _nobody_knows,
 ) -> None:
     """Replace ``owner.name`` by the same with a span around each call, awaited or not.
 
@@ -55,7 +47,6 @@ def wrap(
         stage, label: of the spans.
         leaf: it calls nothing that has a span of its own.
         more: of a call that has a span already, such as rows of a query: no call of its own.
-        asked: what each call asks for, where that can be told.
 
     Raises:
         AttributeError: the owner has no such attribute; the library is another version than the hook knows.
@@ -66,7 +57,7 @@ def wrap(
         return
     # asyncpg checks something first, in a function of its own.
     make = awaited if inspect.iscoroutinefunction(inspect.unwrap(function)) else brief if leaf else called
-    wrapped = make(function, stage, label, more=more, asked=asked)
+    wrapped = make(function, stage, label, more=more)
     wrapped._tailcut = True
     setattr(owner, name, classmethod(wrapped) if isinstance(original, classmethod) else wrapped)
 
@@ -79,7 +70,6 @@ def wrap_present(
     *,
     leaf: bool = False,
     more: bool = False,
-    asked: Asked = _nobody_knows,
 ) -> None:
     """Wrap those of ``names`` that the owner has; without a label each goes by its own name.
 
@@ -90,7 +80,7 @@ def wrap_present(
     if not found:
         raise AttributeError(f"{owner!r} has none of {', '.join(names)}")
     for name in found:
-        wrap(owner, name, stage, name if label is None else label, leaf=leaf, more=more, asked=asked)
+        wrap(owner, name, stage, name if label is None else label, leaf=leaf, more=more)
 
 
 def after_init(owner: Any, attribute: str, change: Callable[[Any], Any]) -> None:
@@ -105,9 +95,7 @@ def after_init(owner: Any, attribute: str, change: Callable[[Any], Any]) -> None
     owner.__init__ = init
 
 
-def called(
-    function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False, asked: Asked = _nobody_knows
-) -> Any:
+def called(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
     """A function with a span around each call."""
     label = guarded(label)
     current_span = current.get
@@ -127,9 +115,8 @@ def called(
         place, at = spot(frame_of(1)) if looks else ("", 0)
         if looks and not place:
             place, at = parent.place, parent.at
-        what = asked(name, args, kwargs)
         span = open_timed(parent, stage, name, place, at)
-        span.more, span.asked = more, what
+        span.more = more
         try:
             return function(*args, **kwargs)
         finally:
@@ -138,9 +125,7 @@ def called(
     return traced
 
 
-def brief(
-    function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False, asked: Asked = _nobody_knows
-) -> Any:
+def brief(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
     """A function that calls nothing that has a span: it gets its own when it is over, and none if it took no time."""
     label = guarded(label)
     current_span = current.get
@@ -173,14 +158,12 @@ def brief(
                 if not place:
                     place, at = parent.place, parent.at
                 span = add_span(parent, stage, name, start_ns, end_ns, place, at, cpu_ns, before, after)
-                span.more, span.asked = more, asked(name, args, kwargs)
+                span.more = more
 
     return traced
 
 
-def awaited(
-    function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False, asked: Asked = _nobody_knows
-) -> Any:
+def awaited(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
     """A coroutine function with a span around each call."""
     label = guarded(label)
     current_span = current.get
@@ -200,9 +183,8 @@ def awaited(
         place, at = spot(frame_of(1)) if looks else ("", 0)
         if looks and not place:
             place, at = parent.place, parent.at
-        what = asked(name, args, kwargs)
         span = open_under(parent, stage, name, place, at)
-        span.more, span.asked = more, what
+        span.more = more
         try:
             return await function(*args, **kwargs)
         finally:

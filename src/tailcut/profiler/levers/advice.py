@@ -208,9 +208,7 @@ def _no_target(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
     elif lever == "concurrent I/O" and not work.at_once_share.any():
         said = "each request's fetches already run concurrently, or write"
     elif lever in ("feature cache", "prediction cache") and _hits(lever, known) < AGAINST:
-        fetched = lever == "feature cache" and known.asked.requests
-        what = "of what is fetched repeats, less" if fetched else "of the requests repeat, fewer"
-        said = f"{_hits(lever, known):.1%} {what} than {AGAINST:.0%}"
+        said = f"{_hits(lever, known):.1%} of the requests repeat, fewer than {AGAINST:.0%}"
     elif lever == "preprocessing" and not _slow_steps(work):
         said = "no transformer and no tokenizer was seen"
         if work.steps:
@@ -391,10 +389,7 @@ def _basis(lever: LeverName, work: Work, known: Known) -> tuple[str, ...]:
     found: tuple[str, ...] = ("as recorded, and no fetch needs another's answer",)
     if lever in ("feature cache", "prediction cache"):
         life_s = FEATURE_LIFE_S if lever == "feature cache" else PREDICTION_LIFE_S
-        asked = lever == "feature cache" and known.asked.requests
-        by = f" (by {', '.join(known.asked.by)})" if known.asked.by else ""
-        what = f"what is asked for{by} repeats" if asked else "the payloads repeat"
-        found = (f"{_hits(lever, known):.0%} hits, as {what} within {life_s:g} s",)
+        found = (f"{_hits(lever, known):.0%} hits, as the payloads repeat within {life_s:g} s",)
     elif lever == "preprocessing":
         told = [f"{one.label}: {one.mean_ms:.3g} ms measured, {_left_words(one)}" for one in _slow_steps(work)]
         found = (*told, *(f"no exact form in a graph: {why}" for why in known.refused))

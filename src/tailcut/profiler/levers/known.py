@@ -7,21 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.cache.cache_advisor import AGAINST
 from tailcut.profiler.attribution.layers import Conversion, ModelLayers
 from tailcut.profiler.levers.priors import Prior, measured
 from tailcut.profiler.payloads.cache_hits import answered_shares, entity_field, keys_of
 from tailcut.profiler.payloads.diversity import WHOLE, Diversity
-from tailcut.profiler.payloads.query_keys import KeyRepeats, read_asked
 from tailcut.profiler.records import TORCH_ON_GPU, Recording, Stage
 
 FEATURE_LIFE_S, PREDICTION_LIFE_S = 60.0, 30.0
 """How long cached features and answers are taken to live."""
 CACHE_ENTRIES = 100_000
-_COVERED = 0.8
-"""Share of the time of all fetches of which has to be known what they ask for."""
 _LEAST_MS = 0.001
 _LEAST_LEFT = 0.05
 """Of the whole graph's time: two graphs that were timed apart differ by less without a reason."""
@@ -36,7 +32,6 @@ class Known:
 
     Attributes:
         feature_hits: by request's number, which share of its fetches a feature cache answers; empty: not known.
-        asked: the same by what is fetched, where the statements' parameters tell it; else the hits hold of all fetches.
         feature_doubt: why the payloads do not say what a feature cache would answer; empty where they do.
         prediction_hits: by request's number, whether a prediction cache answers it; empty: not known.
         family: what most of the models' time runs on: "torch", "sklearn", "onnxruntime", ...; "" where nobody knows.
@@ -51,7 +46,6 @@ class Known:
     """
 
     feature_hits: Mapping[int, float] = field(default_factory=dict)
-    asked: KeyRepeats = field(default_factory=KeyRepeats)
     feature_doubt: str = ""
     prediction_hits: Mapping[int, bool] = field(default_factory=dict)
     family: str = ""
@@ -103,32 +97,12 @@ def know(
     shares = answered_shares(keys, came_s, life_s=PREDICTION_LIFE_S, size=CACHE_ENTRIES)
     whole = {one.number: bool(shares[one.number % len(bodies)] >= 1.0) for one in recording.requests}
     known = replace(known, prediction_hits=whole)
-    return _know_features(known, recording, bodies, diversity, keys, came_s)
-
-
-def _know_features(
-    known: Known,
-    recording: Recording,
-    bodies: Sequence[bytes],
-    diversity: Diversity,
-    keys: Sequence[Sequence[int]],
-    came_s: npt.NDArray[np.float64],
-) -> Known:
-    """Fill in what a feature cache would have answered.
-
-    Args:
-        keys: of each payload, by the field that alone tells payloads apart, or by all of it.
-    """
-    several = entity_field(diversity) == WHOLE
-    if several:
-        # Payloads differ in several fields, or in none that is seen: which of them fetches go by, these say themselves.
-        asked = read_asked(recording, bodies, diversity, came_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
-        if asked.requests and asked.covered >= _COVERED:
-            return replace(known, asked=asked, feature_hits=asked.requests)
-    shares = answered_shares(keys, came_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
-    hits = {one.number: float(shares[one.number % len(bodies)]) for one in recording.requests}
-    doubt = _doubt(diversity, float(np.mean(shares))) if several else ""
-    return replace(known, feature_hits=hits, feature_doubt=doubt)
+    features = answered_shares(keys, came_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
+    return replace(
+        known,
+        feature_hits={one.number: float(features[one.number % len(bodies)]) for one in recording.requests},
+        feature_doubt=_doubt(diversity, float(np.mean(features))) if entity_field(diversity) == WHOLE else "",
+    )
 
 
 def _doubt(diversity: Diversity, whole: float) -> str:

@@ -175,9 +175,7 @@ def _cached(flat: Flat, known: Known) -> Floats:
         for tell in (is_fetch, is_around, is_write)
     )
     for place in fetches.tolist():
-        number, name = flat.requests[flat.request[place]].number, flat.names[flat.name[place]]
-        hits = known.feature_hits.get(number, 0.0)
-        share[place] = known.asked.share(name.stage, name.label, number) if known.asked.requests else hits
+        share[place] = known.feature_hits.get(flat.requests[flat.request[place]].number, 0.0)
     np.minimum.at(least, flat.request[fetches], share[fetches])
     least[np.setdiff1d(np.arange(len(least)), flat.request[fetches])] = 0.0
     least[flat.request[writes]] = 0.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -51,10 +49,10 @@ def repeated_fetches(found: Attribution) -> tuple[str, ...]:
             continue
         text = name.label if len(name.label) <= _LONGEST else f"{name.label[:_LONGEST]}..."
         where = f" ({name.place})" if name.place else ""
-        way = "keep the answer" if _asks_again(flat, numbers) else "ask for all in one call, with a list,"
         line = (
             f"{text}{where} runs {times:.3g} times a request, one after the other, {share:.0%} of the time and"
-            f" {around:.0%} with the code in between: {way} to save both; no lever does this"
+            f" {around:.0%} with the code in between: keep the answer where it is the same, else ask for all in one"
+            " call, to save both; no lever does this"
         )
         lines.append((around, line))
     return tuple(line for _, line in sorted(lines, reverse=True)[:_MOST])
@@ -68,14 +66,3 @@ def _from_first_to_last_ns(flat: Flat, spans: npt.NDArray[np.int64]) -> float:
     np.maximum.at(last_ns, flat.request[spans], flat.end_ns[spans])
     asking = np.unique(flat.request[spans])
     return float((last_ns[asking] - first_ns[asking]).sum())
-
-
-def _asks_again(flat: Flat, numbers: Sequence[int]) -> bool:
-    """Whether most of such calls of a request ask for what another of them asked for, as far as that is known."""
-    meant = {(flat.names[number].stage, flat.names[number].label) for number in numbers}
-    calls = different = 0
-    for one in flat.requests:
-        asked = [span.asked for span in one.spans if span.asked and (span.stage, span.label) in meant]
-        calls += len(asked)
-        different += len(set(asked))
-    return different < 0.5 * calls

@@ -104,7 +104,6 @@ def _spans(spans: Sequence[Open], end_ns: int, names: _Names) -> tuple[tuple[Spa
                 cpu_ns=cpu_ns,
                 delay_ns=delay_ns,
                 more=span.more,
-                asked=span.asked,
             )
         )
     return tuple(kept), total_ns

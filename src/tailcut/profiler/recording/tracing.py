@@ -67,7 +67,6 @@ class Open(msgspec.Struct, gc=False, eq=False):
         cpu_ns: until the end, what the clock showed at the beginning; -1: not timed.
         before, after: its thread's schedule at the beginning and the end.
         more: of a query that has a span already.
-        asked: what it asks for, as a number; 0: not known.
         parts: models and preprocessing that it calls itself have spans of their own.
     """
 
@@ -84,7 +83,6 @@ class Open(msgspec.Struct, gc=False, eq=False):
     before: bytes = b""
     after: bytes = b""
     more: bool = False
-    asked: int = 0
     parts: bool = False
 
 

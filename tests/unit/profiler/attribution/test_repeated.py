@@ -39,16 +39,6 @@ def test_a_query_that_a_request_runs_again_and_again_is_named_with_its_line() ->
     assert line in advice(recording).summary
 
 
-def test_where_a_request_asks_for_the_same_again_its_answer_could_be_kept() -> None:
-    recording = with_queries(pilot(queries=6), "SELECT price FROM items WHERE id = ?")
-    requests = [
-        msgspec.structs.replace(one, spans=tuple(msgspec.structs.replace(span, asked=7) for span in one.spans))
-        for one in recording.requests
-    ]
-    (line,) = repeated_fetches(attribute(msgspec.structs.replace(recording, requests=tuple(requests))))
-    assert "with the code in between: keep the answer to save both" in line
-
-
 def test_what_runs_between_them_is_told_too() -> None:
     """An ORM's work for each row: the queries are a twentieth, all from the first to the last is half."""
     recording = with_queries(pilot(queries=6, sql_ms=0.4, code_ms=1.0, model_ms=3.0), "SELECT a FROM b WHERE id = {}")
