@@ -261,7 +261,7 @@ def test_import_caches_are_emptied_by_one_thread_at_a_time(tmp_path: Path, monke
     def invalidate() -> None:
         inside[0] += 1
         most[0] = max(most[0], inside[0])
-        time.sleep(0.002)
+        time.sleep(0.002)  # takes time: another thread may come in meanwhile
         inside[0] -= 1
 
     monkeypatch.setattr(importlib, "invalidate_caches", invalidate)
