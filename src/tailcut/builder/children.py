@@ -24,6 +24,8 @@ from tailcut.system import child_processes
 
 _TAIL_LINES = 5
 _LOOK_S = 0.25
+_DEAD_S = 10.0
+"""A killed process that waits for a disk may live on for so long."""
 _WORKER_LOG = "worker.log"
 _ERRORS: dict[str, type[TailcutError]] = {each.code: each for each in (ManifestError, MissingExtra, DoesNotApply)}
 """What is told from other failures, by code."""
@@ -179,9 +181,13 @@ class _WarmProcess:
         return session_bytes(self._step.pid) - self._step.shared_bytes if self._step is not None else 0
 
     def _kill_step(self) -> None:
+        """Kill the step, and wait until it is dead: it may not write while its folder is cleaned up."""
         if self._step is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._step.pid, signal.SIGKILL)
+                step = os.pidfd_open(self._step.pid)  # no child of this process, which could wait for it
+                select.select([step], [], [], _DEAD_S)
+                os.close(step)
             self._step = None
 
 
