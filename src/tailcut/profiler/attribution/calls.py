@@ -103,7 +103,7 @@ def calls_of(found: Attribution) -> tuple[CallTotals, ...]:
 def most_fetches(found: Attribution) -> int:
     """Say how often one request fetches something, at most; writes, and what stands around others, fetch nothing."""
     flat = found.flat
-    asks = np.array([is_fetch(name) for name in flat.names], dtype=bool)[flat.name]
+    asks = flat.which(is_fetch)
     heads = heads_of(flat) == np.arange(len(flat.name))
     return int(np.bincount(flat.request[asks & heads], minlength=1).max())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -63,9 +63,18 @@ class Flat:
     name: Ints
     names: tuple[Name, ...]
 
-    def is_of(self, stages: Collection[Stage]) -> npt.NDArray[np.bool_]:
+    def is_of(self, stages: Collection[Stage]) -> Bools:
         """Tell which spans are of some stages, shape [spans]."""
-        return np.array([name.stage in stages for name in self.names], dtype=bool)[self.name]
+        return self.which(lambda name: name.stage in stages)
+
+    def which(self, tell: Callable[[Name], bool]) -> Bools:
+        """Tell which spans have a name that a function is true for, shape [spans]."""
+        return np.array([tell(name) for name in self.names], dtype=bool)[self.name]
+
+    @cached_property
+    def stage(self) -> Ints:
+        """Index of each span's stage in ``STAGES``, shape [spans]."""
+        return np.array([STAGE_AT[name.stage] for name in self.names], dtype=np.int64)[self.name]
 
     @cached_property
     def endpoint(self) -> Ints:

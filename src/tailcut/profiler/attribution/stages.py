@@ -96,7 +96,6 @@ def _attribute_spans(flat: Flat, own: _Own, stage_ns: Ints) -> tuple[Ints, Ints]
     """Add the spans' time to ``stage_ns``; return what belongs to each span itself, and the delays taken from it."""
     if not len(flat.name):
         return own.self_ns, own.self_ns
-    stages = np.array([STAGE_AT[name.stage] for name in flat.names], dtype=np.int64)[flat.name]
     on_loop = flat.is_of(_ON_LOOP) & (flat.thread == 0)
     loop_ns = np.where(on_loop, own.loop_ns, 0)
     self_ns: Ints = own.self_ns - own.gc_ns - loop_ns
@@ -107,7 +106,7 @@ def _attribute_spans(flat: Flat, own: _Own, stage_ns: Ints) -> tuple[Ints, Ints]
     delay_ns[beside] = (delay_ns[beside] * part).astype(np.int64)
     delay_ns = np.minimum(delay_ns, self_ns)
     self_ns = self_ns - delay_ns
-    np.add.at(stage_ns, (flat.request, stages), self_ns)
+    np.add.at(stage_ns, (flat.request, flat.stage), self_ns)
     for stage, took_ns in ((Stage.GC, own.gc_ns), (Stage.LOOP, loop_ns), (Stage.WAIT, delay_ns)):
         np.add.at(stage_ns[:, STAGE_AT[stage]], flat.request, took_ns)
     return self_ns, delay_ns

@@ -15,7 +15,7 @@ from tailcut.common.slo import Objectives
 from tailcut.profiler.attribution.own_code import LARGE_CODE
 from tailcut.profiler.attribution.stages import Attribution, attribute
 from tailcut.profiler.levers import priors
-from tailcut.profiler.levers.facts import Facts, facts_of, near_share, objective_of
+from tailcut.profiler.levers.facts import Facts, facts_of, near_share
 from tailcut.profiler.levers.known import FEATURE_LIFE_S, PREDICTION_LIFE_S, Known
 from tailcut.profiler.levers.priors import Prior
 from tailcut.profiler.levers.work import (
@@ -130,8 +130,7 @@ def advise(
     if not len(found.flat.requests):
         return None
     work = read_work(recording, found, known)
-    objective = objective_of(recording, slo)
-    facts = facts_of(work, found, recording, diversity, slo, objective)
+    facts = facts_of(work, found, recording, diversity, slo)
     refused = {lever: _refusal(lever, work, known, facts) for lever in LEVERS}
     ordered = _order(work, [lever for lever in LEVERS if not refused[lever]], known, facts, recording.rate)
     afters = _afters(work, ordered, known, facts.share, recording.rate)
@@ -140,7 +139,7 @@ def advise(
     levers.sort(key=lambda one: (one.order == 0, one.order))
     return Advice(
         rate=recording.rate,
-        percentile=objective.name if objective else "p95",
+        percentile=facts.percentile,
         limit_ms=facts.limit_ms,
         p95_ms=work.percentile_ms(facts.share),
         capacity=_finite(work.capacity),
@@ -171,7 +170,7 @@ def _refusal(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
 
 
 def _unknown(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
-    """Say what nobody knows of a lever's replacement: such a lever has a bound, and no place in the order."""
+    """Say why the effect of a lever is not known: it then has a bound, and no place in the order."""
     stages: Mapping[str, tuple[Stage, ...]] = {
         "preprocessing": () if work.steps else (Stage.PREPROCESS,),
         **dict.fromkeys(("runtime", "INT8", "batching"), () if work.models_ns else (Stage.MODEL,)),
@@ -195,10 +194,8 @@ def _unknown(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
 def _no_target(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
     """Say that there is nothing for the lever to win."""
     if lever in ("feature cache", "concurrent I/O") and not facts.fetches:
-        nothing, code = (
-            "no request fetches from a database, a cache or an address",
-            near_share(work, facts, Stage.CODE),
-        )
+        nothing = "no request fetches from a database, a cache or an address"
+        code = near_share(work, facts, Stage.CODE)
         return f"{nothing}; {_own_code(code)}" if lever == "feature cache" and code >= LARGE_CODE else nothing
     if lever in ("runtime", "INT8", "batching"):
         return _no_model(lever, work, known, facts) if work.models_ns else "no model was seen"
@@ -305,15 +302,14 @@ def _advise_one(
 ) -> LeverAdvice:
     now_ms = work.percentile_ms(facts.share)
     ends: tuple[End, End, End] = ("bound", "best", "worst")
-    bound, best, worst = (
-        shorten_queues(work, pull(work, lever, known, end), rate, end).percentile_ms(facts.share) for end in ends
-    )
-    capacity = max(pull(work, lever, known, "bound").capacity, work.capacity)
+    left = {end: pull(work, lever, known, end) for end in ends}
+    bound, best, worst = (shorten_queues(work, left[end], rate, end).percentile_ms(facts.share) for end in ends)
+    capacity = max(left["bound"].capacity, work.capacity)
     order = list(pulled).index(lever) + 1 if lever in pulled else 0
     reason = refused
     if not reason:
         slow = f"{_slow_words(work, known)}; " if lever == "preprocessing" else ""
-        reason = f"{slow}{_name(facts)} {figure(now_ms)} -> {span(best, worst)} ms"
+        reason = f"{slow}{facts.percentile} {figure(now_ms)} -> {span(best, worst)} ms"
         if lever == "concurrent I/O":
             reason += ", where no fetch needs another's answer"
         if order and now_ms - best <= WORTH * now_ms:
@@ -363,10 +359,6 @@ def span(low: float, high: float) -> str:
     """A range; one figure where both ends read the same."""
     ends = figure(low), figure(high)
     return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
-
-
-def _name(facts: Facts) -> str:
-    return f"p{facts.share * 100:g}"
 
 
 def _slow_words(work: Work, known: Known) -> str:
@@ -451,25 +443,28 @@ def _notes(recording: Recording, diversity: Diversity | None) -> tuple[str, ...]
             f"the payloads span {diversity.span_s:.0f} s, a cached value {FEATURE_LIFE_S:g} s: of a longer log more"
             " repeats"
         )
-    share = _others(recording)
-    if share > 0.0:
-        notes.append(f"other processes used {share:.0%} of this machine's cores meanwhile")
+    if others := _others(recording):
+        notes.append(_others_words(others))
     return tuple(notes)
 
 
 def _doubts(recording: Recording) -> tuple[str, ...]:
-    share = _others(recording)
-    if share <= _OTHERS:
+    others = _others(recording)
+    if others <= _OTHERS:
         return ()
     return (
-        f"other processes used {share:.0%} of this machine's cores meanwhile, more than {_OTHERS:.0%}: part of the"
-        " waits is theirs; repeat it on a quiet machine",
+        f"{_others_words(others)}, more than {_OTHERS:.0%}: part of the waits is theirs; repeat it on a quiet machine",
     )
 
 
 def _others(recording: Recording) -> float:
+    """Share of the machine's cores that other processes used."""
     cores, window_s = max(int(recording.machine.get("cores", "1")), 1), recording.pilot.window_s
     return recording.pilot.others_s / (cores * window_s) if window_s else 0.0
+
+
+def _others_words(share: float) -> str:
+    return f"other processes used {share:.0%} of this machine's cores meanwhile"
 
 
 def _finite(value: float) -> float | None:

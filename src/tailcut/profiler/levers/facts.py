@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tailcut.common.slo import LatencyObjective, Objectives
+from tailcut.common.slo import Finding, LatencyObjective, Objectives
 from tailcut.common.statistics import percentile
 from tailcut.profiler.attribution.background_calls import background_words
 from tailcut.profiler.attribution.blocking import blocking_code
@@ -39,7 +39,8 @@ class Facts:
 
     Attributes:
         aim: what is to be met, in words; empty: there is no SLO.
-        share: of the requests that the percentile is about.
+        percentile, share: its name, and the share of the requests that it is about.
+        limit_ms: of the percentile; None: there is no SLO.
         seen_ms: the percentile of all requests, as measured; infinite where it failed.
         met: all of the SLO is met as it was measured, with capacity to spare; ``missed``: its percentile is not.
         failed: requests that failed where that alone misses the SLO.
@@ -51,6 +52,7 @@ class Facts:
     """
 
     aim: str
+    percentile: str
     share: float
     limit_ms: float | None
     seen_ms: float
@@ -71,30 +73,22 @@ def near_share(work: Work, facts: Facts, *stages: Stage) -> float:
     return float(near_ns[:, [STAGE_AT[stage] for stage in stages]].sum() / (near_ns.sum() or 1.0))
 
 
-def objective_of(recording: Recording, slo: Objectives | None) -> LatencyObjective | None:
-    """Choose the percentile's objective that is missed by most, or that with least to spare."""
-    if slo is None or not slo.latency:
-        return None
-    all_ms = answered_ms(recording)
-    findings = judge_wall(slo, all_ms, _failed(recording))
-    strictness = [float("inf") if one.seen is None else one.seen / one.limit for one in findings]
-    return slo.latency[int(np.argmax(strictness[: len(slo.latency)]))]
-
-
-def _failed(recording: Recording) -> int:
-    return len(recording.requests) - len(answered_ms(recording))
-
-
 def facts_of(
     work: Work,
     found: Attribution,
     recording: Recording,
     diversity: Diversity | None,
     slo: Objectives | None,
-    objective: LatencyObjective | None,
 ) -> Facts:
-    all_ms, failed = answered_ms(recording), _failed(recording)
+    """Judge the SLO by what was measured, and gather what else decides.
+
+    Args:
+        slo: its objective that counts is the percentile that is missed by most, or has least to spare; None: the p95.
+    """
+    all_ms = answered_ms(recording)
+    failed = len(recording.requests) - len(all_ms)
     findings = judge_wall(slo, all_ms, failed) if slo is not None else ()
+    objective = _strictest(slo.latency, findings) if slo is not None and slo.latency else None
     unmended = any(not one.met and (one.unit == "%" or one.seen is None) for one in findings)
     share = objective.share if objective else 0.95
     near = near_percentile(found.flat.wall_ns / 1e6, share)
@@ -105,6 +99,7 @@ def facts_of(
     blocking = blocking_code(recording, found.flat)
     return Facts(
         aim=aim if objective else "",
+        percentile=objective.name if objective else "p95",
         share=share,
         limit_ms=limit_ms,
         seen_ms=percentile(np.concatenate([all_ms, np.full(failed, np.inf)]), share),
@@ -118,6 +113,12 @@ def facts_of(
         unseen=_unseen(recording, found),
         hints=(*blocking, *repeated_fetches(found), *own_code(recording, found, near, blocking)),
     )
+
+
+def _strictest(objectives: Sequence[LatencyObjective], findings: Sequence[Finding]) -> LatencyObjective:
+    """Return the objective that is missed by most, or has least to spare; ``findings`` begin with theirs."""
+    strictness = [float("inf") if one.seen is None else one.seen / one.limit for one in findings]
+    return objectives[int(np.argmax(strictness[: len(objectives)]))]
 
 
 def _unseen(recording: Recording, found: Attribution) -> dict[Stage, str]:
@@ -136,7 +137,7 @@ def _unseen(recording: Recording, found: Attribution) -> dict[Stage, str]:
 def _writes(found: Attribution) -> str:
     """Name a statement that requests change a database with; empty where hardly any request does."""
     flat = found.flat
-    spans = np.flatnonzero(np.array([is_write(name) for name in flat.names], dtype=bool)[flat.name])
+    spans = np.flatnonzero(flat.which(is_write))
     if len(np.unique(flat.request[spans])) < max(_SOME * len(flat.requests), 1):
         return ""
     names = [flat.names[number] for number in flat.name[spans].tolist()]

@@ -34,7 +34,7 @@ class Known:
         feature_hits: by request's number, which share of its fetches a feature cache answers; empty: not known.
         feature_doubt: why the payloads do not say what a feature cache would answer; empty where they do.
         prediction_hits: by request's number, whether a prediction cache answers it; empty: not known.
-        family: what most of the models' time runs on: "torch", "sklearn", "onnxruntime", ...; "" where nobody knows.
+        family: what most of the models' time runs on: "torch", "sklearn", "onnxruntime", ...; empty: not known.
         libraries: the same by the label of a model's calls.
         as_onnx: how many times quicker steps and models get as ONNX, by the label of their calls; only those that were
             converted and timed.

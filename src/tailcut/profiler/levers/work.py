@@ -1,10 +1,10 @@
 """What requests take by stage, what a lever leaves of that, and how many requests a second there are cores for.
 
 A lever removes time from the stages that it is aimed at, request by request, so that percentiles stay those of whole
-requests. Waits for a core, a lock, a thread or the event loop are scaled as those of a queue with one server (M/M/1)
-by how busy the scarcest resource is; nobody knows how much of them a lever really removes, so they make the range. The
-capacity is that of the utilisation law: no resource is busy for more than all of the time (Denning and Buzen, "The
-Operational Analysis of Queueing Network Models", 1978).
+requests. Waits for a core, a lock, a thread or the event loop shrink with the utilisation of the scarcest resource, as
+in a queue with one server (M/M/1). How much of them a lever really removes cannot be told from a recording; therefore
+every result is a range. The capacity is that of the utilisation law: no resource is busy for more than all of the time
+(Denning and Buzen, "The Operational Analysis of Queueing Network Models", 1978).
 """
 
 from __future__ import annotations
@@ -141,9 +141,8 @@ def read_work(recording: Recording, found: Attribution, known: Known) -> Work:
     cached_ns = _by_request(flat, np.where(fetching, own_ns, 0.0) * _cached(flat, known))
     longest_ns = np.zeros(shape[0])
     np.maximum.at(longest_ns, flat.request[fetching], own_ns[fetching])
-    writes = np.array([is_write(name) for name in flat.names], dtype=bool)[flat.name]
     at_once = _share(fetched_ns - longest_ns, fetched_ns)
-    at_once[np.unique(flat.request[writes])] = 0.0  # what is written goes by one connection, in its order
+    at_once[np.unique(flat.request[flat.which(is_write)])] = 0.0  # what is written goes by one connection, in its order
     steps_ns, steps_left_ns, steps = _read_steps(found, known)
     models_ns: defaultdict[str, float] = defaultdict(float)
     for number in np.flatnonzero([name.stage == Stage.MODEL for name in flat.names]).tolist():
@@ -170,10 +169,7 @@ def _cached(flat: Flat, known: Known) -> Floats:
     What stands around fetches, such as COMMIT, goes as far as all of its request's fetches do, and stays with writes.
     """
     share, least = np.zeros(len(flat.name)), np.ones(len(flat.requests))
-    fetches, around, writes = (
-        np.flatnonzero(np.array([tell(name) for name in flat.names], dtype=bool)[flat.name])
-        for tell in (is_fetch, is_around, is_write)
-    )
+    fetches, around, writes = (np.flatnonzero(flat.which(tell)) for tell in (is_fetch, is_around, is_write))
     for place in fetches.tolist():
         share[place] = known.feature_hits.get(flat.requests[flat.request[place]].number, 0.0)
     np.minimum.at(least, flat.request[fetches], share[fetches])
@@ -191,10 +187,9 @@ def _read_steps(found: Attribution, known: Known) -> tuple[Floats, Floats, tuple
     labels = [known.as_onnx.get(name.label) for name in flat.names]
     left = np.array([1.0 if one is None else 1.0 / one.mid for one in labels])[flat.name]
     told = np.array([one is not None for one in labels])[flat.name]
-    stages = np.array([STAGE_AT[name.stage] for name in flat.names], dtype=np.int64)[flat.name]
     own_ns = np.where(inside, found.self_ns, 0).astype(np.float64)
-    np.add.at(all_ns, (flat.request, stages), own_ns)
-    np.add.at(left_ns, (flat.request, stages), own_ns * left)
+    np.add.at(all_ns, (flat.request, flat.stage), own_ns)
+    np.add.at(left_ns, (flat.request, flat.stage), own_ns * left)
     count, total_ns = max(len(flat.requests), 1), float(flat.wall_ns.sum()) or 1.0
     steps = []
     of_name = np.where(inside, flat.name[np.maximum(outer, 0)], -1) if len(outer) else outer
@@ -212,7 +207,6 @@ def _read_steps(found: Attribution, known: Known) -> tuple[Floats, Floats, tuple
 def _read_demands(recording: Recording, found: Attribution) -> tuple[Floats, Floats]:
     """Return what a request computes by stage: on any core, and on the event loop's thread."""
     flat, count = found.flat, max(len(found.flat.requests), 1)
-    stages = np.array([STAGE_AT[name.stage] for name in flat.names], dtype=np.int64)[flat.name]
     told_ns = self_of(flat, flat.cpu_ns)
     awaited = awaited_ns(found, recording)
     busy_ns = np.where(flat.is_of(_COMPUTES), found.self_ns - awaited, 0.0)
@@ -222,9 +216,9 @@ def _read_demands(recording: Recording, found: Attribution) -> tuple[Floats, Flo
         held_ns = np.where(flat.is_of(FETCHING), ran, busy_ns)
     cpu_ns = np.where(told_ns >= 0, np.minimum(told_ns, found.self_ns), busy_ns)
     cpu, loop = np.zeros(len(STAGES)), np.zeros(len(STAGES))
-    np.add.at(cpu, stages, cpu_ns / count)
+    np.add.at(cpu, flat.stage, cpu_ns / count)
     if recording.pilot.loop:
-        np.add.at(loop, stages, np.where(flat.thread == 0, held_ns, 0.0) / count)
+        np.add.at(loop, flat.stage, np.where(flat.thread == 0, held_ns, 0.0) / count)
     every = len(recording.requests)
     whole = recording.pilot.cpu_s * 1e9 / every if every else 0.0
     if whole and cpu.sum() > whole:

@@ -41,7 +41,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
         machine: cpu, cores, memory, system, python.
         pilot: of the process, where the target is an application.
         budget: where the time goes.
-        advice: what each lever can win; None where nobody can say.
+        advice: what each lever can win; None where a recording does not tell.
         diversity: repeats among the payloads; None where there are none.
         layers: slow layers, a model each.
         notes: what could not be seen, and what makes figures weaker than they look.

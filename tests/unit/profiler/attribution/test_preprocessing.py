@@ -138,7 +138,7 @@ def test_slow_preprocessing_that_has_a_form_in_the_graph_leaves_what_was_measure
 
 
 def test_what_preprocessing_without_a_known_replacement_takes_then_is_not_known() -> None:
-    """It has a bound, and no place in the order: nobody knows that it takes 0 ms."""
+    """It has a bound, and no place in the order: that it would take 0 ms is not known."""
     lever = levers_of(piped())["preprocessing"]
     assert not lever.worth
     assert lever.reason.startswith("not known: ")

@@ -108,7 +108,7 @@ def test_a_reply_that_went_out_waited_for_no_worker(request_: Trace, hooked: Non
 
 
 def test_a_model_may_run_in_a_worker() -> None:
-    """Nobody sees it there, so it is not taken for none."""
+    """Hooks do not see into a worker, so "no model was seen" would be wrong."""
     base = pilot(model_ms=0.0)
     waiting = [
         msgspec.structs.replace(
