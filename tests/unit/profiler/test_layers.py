@@ -83,8 +83,8 @@ def test_a_torch_module_by_layer_and_operator(monkeypatch: pytest.MonkeyPatch) -
 
     # So many runs, and so much work in a layer, that no neighbour's stall makes another layer the slowest.
     monkeypatch.setattr(layers_torch, "_BUDGET_S", 0.2)
-    wide = torch.nn.Linear(512, 2048)
-    module = torch.nn.Sequential(torch.nn.LayerNorm(512), wide, torch.nn.Sequential(torch.nn.Linear(2048, 2))).eval()
+    wide = torch.nn.Linear(512, 16384)
+    module = torch.nn.Sequential(torch.nn.LayerNorm(512), wide, torch.nn.Sequential(torch.nn.Linear(16384, 2))).eval()
     found = layers_torch.of_torch(module, (torch.zeros(32, 512),), {}, "wide")
     slowest = found.layers[0]
     assert (slowest.name, slowest.kind, slowest.lever) == ("1", "Linear", "quantisation")
