@@ -108,6 +108,13 @@ def test_each_pair_of_windows_fires_and_is_quiet_when_it_is_over(
     assert severity not in {each.severity for each in bad(burning(traffic))}
 
 
+def test_an_alarm_needs_both_windows_to_burn() -> None:
+    traffic = Traffic().minutes(4320, requests=1000, bad=100)  # twice as fast as the SLO allows
+    assert bad(burning(traffic))
+    traffic.minutes(360, requests=1000, bad=40)  # slower than it allows
+    assert not bad(burning(traffic))
+
+
 def test_one_bad_request_at_night_pages_no_one() -> None:
     traffic = Traffic().minutes(300, requests=0).minutes(1, requests=1, bad=1)
     assert not bad(burning(traffic))
