@@ -6,6 +6,7 @@ Every figure is a range or a bound; what a lever really wins, `tailcut ladder` m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -46,6 +47,7 @@ _ENOUGH = 5.0
 """Times the rate: who sustains so much needs no lever for the capacity alone."""
 _SLOW_STEP = 0.05
 """Of a request's time: a step of preprocessing that takes less is no lever."""
+_NOT_KNOWN = "not known: "
 _OTHERS = 0.2
 """Of the machine's cores: where other processes used more, the waits are theirs too."""
 
@@ -57,7 +59,7 @@ class LeverAdvice(msgspec.Struct, frozen=True, kw_only=True):
         lever: its name.
         order: when to pull it, from 1; 0: leave it.
         reason: why, in a sentence.
-        p95_ms: the percentile with this lever alone, best and worst.
+        p95_ms: the percentile with this lever alone, best and worst; None: not known.
         bound_p95_ms: at the very best: what the lever is aimed at takes no time, and no request waits for another.
         capacity: requests per second that no resource allows more than, with this lever alone; None: not known.
         after_p95_ms: best and worst with those of smaller order pulled too; None where order is 0.
@@ -67,7 +69,7 @@ class LeverAdvice(msgspec.Struct, frozen=True, kw_only=True):
     lever: str
     order: int
     reason: str
-    p95_ms: tuple[float, float]
+    p95_ms: tuple[float, float] | None
     bound_p95_ms: float
     capacity: float | None = None
     after_p95_ms: tuple[float, float] | None = None
@@ -133,8 +135,7 @@ def advise(
     facts = facts_of(work, found, recording, diversity, slo)
     refused = {lever: _refusal(lever, work, known, facts) for lever in LEVERS}
     ordered = _order(work, [lever for lever in LEVERS if not refused[lever]], known, facts, recording.rate)
-    afters = _afters(work, ordered, known, facts.share, recording.rate)
-    pulled = dict(zip(ordered, afters, strict=True))
+    pulled = _pull_in_order(work, ordered, known, facts.share, recording.rate)
     levers = [_advise_one(work, lever, known, facts, refused[lever], pulled, recording.rate) for lever in LEVERS]
     levers.sort(key=lambda one: (one.order == 0, one.order))
     return Advice(
@@ -145,7 +146,7 @@ def advise(
         capacity=_finite(work.capacity),
         limited_by=work.limit,
         levers=tuple(levers),
-        summary=_summary(levers, facts, work),
+        summary=_summary(levers, facts, work, pulled),
         notes=_notes(recording, diversity),
         doubts=_doubts(recording),
     )
@@ -161,7 +162,7 @@ def _refusal(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
     found = _no_target(lever, work, known, facts)
     unknown = _unknown(lever, work, known, facts)
     if unknown:
-        return f"not known: {unknown}"
+        return f"{_NOT_KNOWN}{unknown}"
     if found:
         return f"not worth it: {found}"
     if facts.met:
@@ -182,9 +183,10 @@ def _unknown(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
         return "what repeats: give payloads"
     if lever == "feature cache" and facts.fetches:
         return known.feature_doubt if known.feature_hits else "what repeats: give payloads"
-    if lever == "runtime" and work.models_ns and runtime_factor(work, known) is None:
+    factors = {"runtime": runtime_factor, "INT8": int8_factor}
+    if lever in factors and work.models_ns and factors[lever](work, known) is None:
         what = f"what leaving {known.family} wins" if known.family else "the runtime that the model runs on"
-        return f"{what}; `tailcut build` measures it"
+        return f"{'what INT8 wins for it' if lever == 'INT8' else what}; `tailcut build` measures it"
     slow = _slow_steps(work)
     if lever == "preprocessing" and slow and not slow[0].known:
         return _slow_words(work, known)
@@ -225,7 +227,7 @@ def _no_model(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
         if factor is not None and factor.mid <= 1.0:
             graph = "a CUDA graph would take as long as a run does; `tailcut build` tells what half precision wins"
             said = graph if on_gpu else "the model already runs on its own runtime"
-    elif int8_factor(work, known) is not None:
+    elif (int8 := int8_factor(work, known)) is None or int8.high > 1.0:
         said = ""
     elif on_gpu:
         said = "INT8 variants are for the processor; half precision comes with the runtimes for a GPU"
@@ -248,13 +250,30 @@ def _slow_steps(work: Work) -> list[Steps]:
     return [one for one in work.steps if one.share >= _SLOW_STEP]
 
 
-def _order(work: Work, allowed: Sequence[LeverName], known: Known, facts: Facts, rate: float) -> list[LeverName]:
-    """Order levers by how much they can win at most, given those before them; then those that add capacity.
+class _Pulled(NamedTuple):
+    """A lever that is pulled after those of smaller order.
+
+    Attributes:
+        for_capacity: it is among them for the capacity alone.
+        best_ms, worst_ms, bound_ms: the percentile by then.
+    """
+
+    order: int
+    for_capacity: bool
+    best_ms: float
+    worst_ms: float
+    bound_ms: float
+
+
+def _order(
+    work: Work, allowed: Sequence[LeverName], known: Known, facts: Facts, rate: float
+) -> list[tuple[LeverName, bool]]:
+    """Order levers by how much they can win at most, given those before them; then those that add capacity: True.
 
     Of levers that are aimed at the same time, that with the better figures comes first. The second is pulled where the
     first one's figures at best leave something to win.
     """
-    left, ordered = list(allowed), list[LeverName]()
+    left, ordered = list(allowed), list[tuple[LeverName, bool]]()
 
     def gains(lever: LeverName) -> tuple[float, float]:
         best = shorten_queues(work, pull(work, lever, known, "best"), rate, "best")
@@ -272,22 +291,22 @@ def _order(work: Work, allowed: Sequence[LeverName], known: Known, facts: Facts,
             first = max(left, key=lambda lever: more[lever])
             if work.capacity >= _ENOUGH * rate or more[first] <= (1 + _MORE_CAPACITY) * work.capacity:
                 break
-        ordered.append(first)
+        ordered.append((first, not worth))
         left.remove(first)
         work = shorten_queues(work, pull(work, first, known, "best"), rate, "best")
     return ordered
 
 
-def _afters(
-    work: Work, ordered: Sequence[LeverName], known: Known, share: float, rate: float
-) -> list[tuple[float, float]]:
-    """Return the percentile after each lever in order, with those before it: best and worst."""
-    best = worst = work
-    found = []
-    for lever in ordered:
-        best, worst = pull(best, lever, known, "best"), pull(worst, lever, known, "worst")
-        low = shorten_queues(work, best, rate, "best").percentile_ms(share)
-        found.append((low, max(low, worst.percentile_ms(share))))
+def _pull_in_order(
+    work: Work, ordered: Sequence[tuple[LeverName, bool]], known: Known, share: float, rate: float
+) -> dict[LeverName, _Pulled]:
+    ends: tuple[End, End, End] = ("best", "worst", "bound")
+    left = dict.fromkeys(ends, work)
+    found = {}
+    for order, (lever, for_capacity) in enumerate(ordered, 1):
+        left = {end: pull(left[end], lever, known, end) for end in ends}
+        best, worst, bound = (shorten_queues(work, left[end], rate, end).percentile_ms(share) for end in ends)
+        found[lever] = _Pulled(order, for_capacity, best, max(best, worst), min(best, bound))
     return found
 
 
@@ -297,7 +316,7 @@ def _advise_one(
     known: Known,
     facts: Facts,
     refused: str,
-    pulled: Mapping[LeverName, tuple[float, float]],
+    pulled: Mapping[LeverName, _Pulled],
     rate: float,
 ) -> LeverAdvice:
     now_ms = work.percentile_ms(facts.share)
@@ -305,27 +324,27 @@ def _advise_one(
     left = {end: pull(work, lever, known, end) for end in ends}
     bound, best, worst = (shorten_queues(work, left[end], rate, end).percentile_ms(facts.share) for end in ends)
     capacity = max(left["bound"].capacity, work.capacity)
-    order = list(pulled).index(lever) + 1 if lever in pulled else 0
+    mine = pulled.get(lever)
     reason = refused
     if not reason:
         slow = f"{_slow_words(work, known)}; " if lever == "preprocessing" else ""
         reason = f"{slow}{facts.percentile} {figure(now_ms)} -> {span(best, worst)} ms"
         if lever == "concurrent I/O":
             reason += ", where no fetch needs another's answer"
-        if order and now_ms - best <= WORTH * now_ms:
+        if mine is not None and mine.for_capacity:
             reason = f"for the capacity, at most {figure(work.capacity)} -> {figure(capacity)}/s; {reason}"
-        if not order:
+        if mine is None:
             little = _weakness(lever, work, facts)
             alone = now_ms - best <= WORTH * now_ms
-            reason = f"not worth it: {little}{reason}" if alone else f"what it would win is won by then: {reason}"
+            reason = f"not worth it: {little}{reason}" if alone else f"those above win the same time; alone {reason}"
     return LeverAdvice(
         lever=lever,
-        order=order,
+        order=mine.order if mine is not None else 0,
         reason=reason,
-        p95_ms=(best, max(best, worst)),
+        p95_ms=None if refused.startswith(_NOT_KNOWN) else (best, max(best, worst)),
         bound_p95_ms=min(bound, best, now_ms),
         capacity=_finite(capacity),
-        after_p95_ms=pulled.get(lever),
+        after_p95_ms=(mine.best_ms, mine.worst_ms) if mine is not None else None,
         basis=_basis(lever, work, known),
     )
 
@@ -343,7 +362,7 @@ def _weakness(lever: LeverName, work: Work, facts: Facts) -> str:
 def _own_code(share: float) -> str:
     return (
         f"your own code is {share:.0%} of the time: features that it computes of repeating entities are cached too"
-        " (see at best)"
+        " (see bound)"
     )
 
 
@@ -408,16 +427,18 @@ def _said(prior: Prior, text: str) -> str:
     return f"prior: {text.format(prior.mid, prior.low, prior.high)}; {prior.source}"
 
 
-def _summary(levers: Sequence[LeverAdvice], facts: Facts, work: Work) -> tuple[str, ...]:
+def _summary(
+    levers: Sequence[LeverAdvice], facts: Facts, work: Work, pulled: Mapping[LeverName, _Pulled]
+) -> tuple[str, ...]:
     lines = []
     if facts.failed:
-        lines.append(f"{facts.failed} requests failed, which alone misses the SLO and no lever mends: begin there")
+        lines.append(f"{facts.failed} requests failed; that alone misses the SLO, and no lever changes it: begin there")
     if facts.met and facts.limit_ms is not None:
         lines.append(f"the SLO is met: {figure(facts.seen_ms)} of {figure(facts.limit_ms)} ms: nothing needs doing")
         return tuple(lines)
     if facts.limit_ms is not None and not facts.missed and not facts.failed:
         said = f"the SLO is met as it was measured, {figure(facts.seen_ms)} of {figure(facts.limit_ms)} ms"
-        lines.append(f"{said}; {work.limit} allows {figure(work.capacity)} requests/s at most")
+        lines.append(f"{said}; at most {figure(work.capacity)} requests/s are possible, limited by {work.limit}")
     lines += facts.hints
     ordered = [one for one in levers if one.order]
     if ordered:
@@ -425,13 +446,14 @@ def _summary(levers: Sequence[LeverAdvice], facts: Facts, work: Work) -> tuple[s
         lines += [f"preprocessing: {one.reason}" for one in ordered if one.lever == "preprocessing"]
     else:
         lines.append("none of these levers wins much: look at what takes the time")
-    if facts.missed and ordered and facts.limit_ms is not None:
-        best, worst = ordered[-1].after_p95_ms or (0.0, 0.0)
-        if best > facts.limit_ms:
-            lines.append(f"{facts.aim} is not met by all of them together: {figure(best)} ms at best")
+    if facts.missed and pulled and facts.limit_ms is not None:
+        last = max(pulled.values(), key=lambda one: one.order)
+        if last.bound_ms > facts.limit_ms:
+            lines.append(f"{facts.aim} is not met by all of them together: no less than {figure(last.bound_ms)} ms")
         else:
-            lines.append(f"with all of them {span(best, worst)} ms; `tailcut ladder` measures what each really wins")
-    left = sorted((one for one in levers if not one.order), key=lambda one: not one.reason.startswith("not known: "))
+            reached = span(last.best_ms, last.worst_ms)
+            lines.append(f"with all of them {reached} ms; `tailcut ladder` measures what each really wins")
+    left = sorted((one for one in levers if not one.order), key=lambda one: not one.reason.startswith(_NOT_KNOWN))
     lines += [f"{one.lever}: {one.reason}" for one in left]
     return tuple(lines)
 

@@ -82,8 +82,10 @@ def runtime_prior(family: str, model_ms: float) -> Prior | None:
     return next((prior for limit, prior in _RUNTIME.get(family, ()) if model_ms < limit), None)
 
 
-def int8_prior(model_ms: float) -> Prior:
-    """Return what INT8 wins over the same runtime in FP32, for a model that takes so long there."""
+def int8_prior(family: str, model_ms: float) -> Prior | None:
+    """Return what INT8 wins over the same runtime in FP32, for a model that takes so long there; None: not known."""
+    if family not in {*_RUNTIME, *RUNTIMES}:
+        return None
     return next(prior for limit, prior in _QUANTISED if model_ms < limit)
 
 

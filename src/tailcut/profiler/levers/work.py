@@ -1,10 +1,10 @@
 """What requests take by stage, what a lever leaves of that, and how many requests a second there are cores for.
 
 A lever removes time from the stages that it is aimed at, request by request, so that percentiles stay those of whole
-requests. Waits for a core, a lock, a thread or the event loop shrink with the utilisation of the scarcest resource, as
-in a queue with one server (M/M/1). How much of them a lever really removes cannot be told from a recording; therefore
-every result is a range. The capacity is that of the utilisation law: no resource is busy for more than all of the time
-(Denning and Buzen, "The Operational Analysis of Queueing Network Models", 1978).
+requests. Waits for a core, a lock, a thread or the event loop shrink as in a queue with one server (M/M/1). How much of
+them a lever really removes cannot be told from a recording; therefore every result is a range. The capacity is that of
+the utilisation law: no resource is busy for more than all of the time (Denning and Buzen, "The Operational Analysis of
+Queueing Network Models", 1978).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from tailcut.common.statistics import percentile
 from tailcut.profiler.attribution.awaiting import awaited_ns, ran_ns
-from tailcut.profiler.attribution.calls import is_around, is_fetch, is_write
+from tailcut.profiler.attribution.calls import heads_of, is_around, is_fetch, is_write
 from tailcut.profiler.attribution.functions import holders_of
 from tailcut.profiler.attribution.model_steps import outermost_steps
 from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES, Flat, Ints
-from tailcut.profiler.attribution.stages import Attribution, self_of
+from tailcut.profiler.attribution.stages import Attribution, less_children, self_of
 from tailcut.profiler.levers import priors
 from tailcut.profiler.levers.known import Known
 from tailcut.profiler.levers.priors import Prior, measured
@@ -44,6 +44,8 @@ _FETCHES = [STAGE_AT[one] for one in FETCHING]
 _PATH = [STAGE_AT[one] for one in (Stage.RECEIVE, Stage.DECODE, Stage.FRAMEWORK, Stage.ENCODE)]
 _ANSWERING = [*_FETCHES, *(STAGE_AT[one] for one in (Stage.PREPROCESS, Stage.MODEL, Stage.CODE, Stage.GC))]
 """What a request leaves out that a cache answers."""
+_PYTHON = [STAGE_AT[one] for one in (Stage.DECODE, Stage.FRAMEWORK, Stage.CODE, Stage.ENCODE)]
+"""Stages that are taken to hold the interpreter's lock while they compute: of one process, one thread at a time."""
 _COMPUTES = frozenset({Stage.DECODE, Stage.PREPROCESS, Stage.MODEL, Stage.CODE, Stage.FRAMEWORK, Stage.ENCODE})
 _MODEL, _CODE, _NETWORK, _FRAMEWORK, _REST = (
     STAGE_AT[one] for one in (Stage.MODEL, Stage.CODE, Stage.NETWORK, Stage.FRAMEWORK, Stage.UNATTRIBUTED)
@@ -51,6 +53,8 @@ _MODEL, _CODE, _NETWORK, _FRAMEWORK, _REST = (
 _BUSIEST = 0.95
 """Beyond this utilisation a queue's length says how long it was measured, and nothing else."""
 _TOUCHED = 0.01
+_UNKNOWN = 0.05
+"""Of the models' time: where more of it is that of models of which nothing is known, neither is of all."""
 _FEW_PRODUCTS = 0.2
 """Of a model's operators: where INT8 addresses less of their time, it wins nothing."""
 
@@ -86,7 +90,7 @@ class Work:
         numbers: of the requests, shape [n].
         stage_ns: by stage, in the order of ``STAGES``; a row's sum is the request's latency, shape [n, stages].
         cached_share: of a request's fetches, the time of those that a feature cache answers, shape [n].
-        at_once_share: of a request's fetches, the time that goes if they run at the same time, shape [n].
+        at_once_share: of a request's fetches, the time that goes if all of them run at the same time, shape [n].
         steps_ns, steps_left_ns: in steps of preprocessing by stage, and what a graph leaves of that where it is known,
             all where it is not, shape [n, stages].
         steps: of preprocessing, the longest first.
@@ -122,27 +126,30 @@ class Work:
     @property
     def capacity(self) -> float:
         """Requests per second that no resource allows more than; infinite where nothing is known to compute."""
-        demands = ((self.cpu_ns, self.cores), (self.loop_ns, self.processes))
-        return min(float(count / ns.sum()) * 1e9 if ns.sum() > 0 else float("inf") for ns, count in demands)
+        return min(self._capacities.values())
 
     @property
     def limit(self) -> str:
-        """What the capacity ends at."""
-        cores_first = self.cpu_ns.sum() * self.processes >= self.loop_ns.sum() * self.cores
-        return "the cores" if cores_first else "the event loop's thread"
+        """The resource that the capacity ends at."""
+        return min(self._capacities, key=lambda resource: self._capacities[resource])
+
+    @property
+    def _capacities(self) -> dict[str, float]:
+        demands = {
+            "the cores": (self.cpu_ns.sum(), self.cores),
+            "the event loop's thread": (self.loop_ns.sum(), self.processes),
+            "the interpreter, which runs one thread at a time": (self.cpu_ns[_PYTHON].sum(), self.processes),
+        }
+        return {name: float(count / ns) * 1e9 if ns > 0 else float("inf") for name, (ns, count) in demands.items()}
 
 
 def read_work(recording: Recording, found: Attribution, known: Known) -> Work:
     """Read what the answered requests take."""
-    flat, shape = found.flat, found.stage_ns.shape
+    flat = found.flat
     fetching = flat.is_of(FETCHING)
     own_ns = found.self_ns.astype(np.float64)
     fetched_ns = _by_request(flat, np.where(fetching, own_ns, 0.0))
     cached_ns = _by_request(flat, np.where(fetching, own_ns, 0.0) * _cached(flat, known))
-    longest_ns = np.zeros(shape[0])
-    np.maximum.at(longest_ns, flat.request[fetching], own_ns[fetching])
-    at_once = _share(fetched_ns - longest_ns, fetched_ns)
-    at_once[np.unique(flat.request[flat.which(is_write)])] = 0.0  # what is written goes by one connection, in its order
     steps_ns, steps_left_ns, steps = _read_steps(found, known)
     models_ns: defaultdict[str, float] = defaultdict(float)
     for number in np.flatnonzero([name.stage == Stage.MODEL for name in flat.names]).tolist():
@@ -152,7 +159,7 @@ def read_work(recording: Recording, found: Attribution, known: Known) -> Work:
         numbers=np.array([one.number for one in flat.requests], dtype=np.int64),
         stage_ns=found.stage_ns.astype(np.float64),
         cached_share=_share(cached_ns, fetched_ns),
-        at_once_share=at_once,
+        at_once_share=_share(_at_once_ns(found), fetched_ns),
         steps_ns=steps_ns,
         steps_left_ns=steps_left_ns,
         steps=steps,
@@ -163,20 +170,44 @@ def read_work(recording: Recording, found: Attribution, known: Known) -> Work:
     )
 
 
+def _at_once_ns(found: Attribution) -> Floats:
+    """Return the time of each request that goes if all its fetches run at the same time, shape [n].
+
+    Only the longest stays, whole: of fetches that already run at the same time each owns but a part of it.
+    """
+    flat = found.flat
+    asks, heads = np.flatnonzero(flat.which(is_fetch)), heads_of(flat)
+    whole_ns = less_children(flat, flat.end_ns - flat.start_ns) - found.delay_ns
+    call_ns = np.bincount(heads[asks], weights=whole_ns[asks], minlength=len(heads))
+    asked_ns, longest_ns = np.zeros(len(flat.requests)), np.zeros(len(flat.requests))
+    np.add.at(asked_ns, flat.request[asks], found.self_ns[asks])
+    np.maximum.at(longest_ns, flat.request[asks], call_ns[heads[asks]])
+    asked_ns[flat.request[flat.which(is_write)]] = 0.0  # what is written goes by one connection, in its order
+    return np.maximum(asked_ns - longest_ns, 0.0)
+
+
 def _cached(flat: Flat, known: Known) -> Floats:
     """Return the share of each span that a feature cache answers, shape [spans]: nothing of what is no fetch.
 
+    All of a fetch where nobody knows what repeats: only the bound uses it then.
     What stands around fetches, such as COMMIT, goes as far as all of its request's fetches do, and stays with writes.
     """
     share, least = np.zeros(len(flat.name)), np.ones(len(flat.requests))
     fetches, around, writes = (np.flatnonzero(flat.which(tell)) for tell in (is_fetch, is_around, is_write))
-    for place in fetches.tolist():
-        share[place] = known.feature_hits.get(flat.requests[flat.request[place]].number, 0.0)
+    hits = _feature_hits(np.array([one.number for one in flat.requests]), known)
+    share[fetches] = hits[flat.request[fetches]]
     np.minimum.at(least, flat.request[fetches], share[fetches])
     least[np.setdiff1d(np.arange(len(least)), flat.request[fetches])] = 0.0
     least[flat.request[writes]] = 0.0
     share[around] = least[flat.request[around]]
     return share
+
+
+def _feature_hits(numbers: Ints, known: Known) -> Floats:
+    """Share of each request's fetches that a feature cache answers; all where that is not known, shape [n]."""
+    if not known.feature_hits or known.feature_doubt:
+        return np.ones(len(numbers))
+    return np.array([known.feature_hits.get(number, 0.0) for number in numbers.tolist()])
 
 
 def _read_steps(found: Attribution, known: Known) -> tuple[Floats, Floats, tuple[Steps, ...]]:
@@ -238,8 +269,8 @@ def outside_words(recording: Recording, found: Attribution) -> tuple[str, ...]:
     held = [one for one in recording.moments if one.request < 0 and one.place]
     function = f"; the event loop was held longest by {holders_of(held)[0].function}" if held else ""
     return (
-        f"{rest_ms:.3g} ms of CPU a request ({share:.0%} of all) went to no part of one: to the HTTP server, drivers,"
-        f" worker processes and work after the reply{function}",
+        f"{rest_ms:.3g} ms of CPU per request ({share:.0%} of all) are in no span: the HTTP server, drivers, worker"
+        f" processes and work after the reply{function}",
     )
 
 
@@ -270,7 +301,7 @@ def _left(work: Work, lever: LeverName, known: Known, end: End) -> tuple[Floats,
     """Return what is left of each request by stage, and the share of the CPU time that no span covers."""
     new, rest_left = work.stage_ns.copy(), 1.0
     if lever == "feature cache":
-        hit = np.array([known.feature_hits.get(number, 0.0) for number in work.numbers.tolist()])
+        hit = _feature_hits(work.numbers, known)
         new[:, _FETCHES] *= (1.0 - work.cached_share)[:, None]
         if end != "worst":  # features that the user's own functions compute are kept too
             new[:, _CODE] *= 1.0 - hit
@@ -283,10 +314,10 @@ def _left(work: Work, lever: LeverName, known: Known, end: End) -> tuple[Floats,
         factor = runtime_factor(work, known) if lever == "runtime" else int8_factor(work, known)
         left = _left_of_model(lever, factor, end)
         new[:, _MODEL] *= left
-        threads_ns = (1.0 - left) * work.cpu_ns[_MODEL] * (work.cores - 1)  # the model's, which no span covers
-        rest_left = max(1.0 - threads_ns / work.cpu_ns[_REST], 0.0) if work.cpu_ns[_REST] else 1.0
+        rest_left = left  # other threads of the model, which no span covers
     elif lever == "prediction cache":
-        hit = np.array([float(known.prediction_hits.get(number, False)) for number in work.numbers.tolist()])
+        hits = known.prediction_hits
+        hit = np.array([float(hits.get(number, False)) if hits else 1.0 for number in work.numbers.tolist()])
         new[:, _ANSWERING] *= (1.0 - hit)[:, None]
         rest_left = 1.0 - float(hit.mean())
     elif lever == "serving path":
@@ -303,8 +334,9 @@ def shorten_queues(before: Work, after: Work, rate: float, end: End) -> Work:
 
     Args:
         rate: requests per second.
-        end: "worst": they stay. "best": as in a queue with one server. "bound": none are left of a lever that removes
-            anything of the time or of what is computed, or that adds processes.
+        end: "worst": they stay. "best": as in a queue with one server, which is as busy as the scarcest resource, or as
+            the waits say; what shrinks them more counts, as nobody knows what they wait for. "bound": none are left of
+            a lever that removes anything of the time or of what is computed, or that adds processes.
     """
     if end == "worst":
         return after
@@ -313,12 +345,24 @@ def shorten_queues(before: Work, after: Work, rate: float, end: End) -> Work:
     if max(removed, more, after.processes - before.processes) < _TOUCHED:
         return after
     stage_ns = after.stage_ns.copy()
-    stage_ns[:, _QUEUES] *= 0.0 if end == "bound" else min(_queue(after, rate) / (_queue(before, rate) or 1.0), 1.0)
+    ratio = 0.0
+    if end == "best":
+        waits_ns = float(before.stage_ns[:, _QUEUES].sum())
+        serves_ns, left_ns = (max(float(one.stage_ns.sum()) - waits_ns, 1.0) for one in (before, after))
+        implied = waits_ns / (waits_ns + serves_ns)
+        shorter = left_ns / serves_ns
+        busy, left = rate / before.capacity, rate / after.capacity
+        ratio = min(_queue(left) / _queue(busy) if busy else 1.0, 1.0)
+        if implied:
+            left = implied * shorter * before.processes / after.processes
+            ratio = min(shorter * _queue(left) / _queue(implied), ratio)
+    stage_ns[:, _QUEUES] *= ratio
     return replace(after, stage_ns=stage_ns)
 
 
-def _queue(work: Work, rate: float) -> float:
-    busy = min(rate / work.capacity, _BUSIEST)
+def _queue(busy: float) -> float:
+    """Requests that wait on average, by the utilisation: how long they do, in times of what one takes."""
+    busy = min(busy, _BUSIEST)
     return busy / (1.0 - busy)
 
 
@@ -334,20 +378,20 @@ def runtime_factor(work: Work, known: Known) -> Prior | None:
 
 
 def int8_factor(work: Work, known: Known) -> Prior | None:
-    """Return how many times quicker the models get in INT8; None where that wins nothing."""
+    """Return how many times quicker the models get in INT8; None where nothing is known."""
     found: dict[str, Prior | None] = {}
     for label in work.models_ns:
         library, products = known.libraries.get(label, known.family), known.products.get(label, 1.0)
         no = library == TORCH_ON_GPU or library in priors.NO_PRODUCTS or products < _FEW_PRODUCTS
-        found[label] = measured(1.0) if no else priors.int8_prior(work.model_ms)
-    whole = _together(work, found)
-    return whole if whole is not None and whole.high > 1.0 else None
+        found[label] = measured(1.0) if no else priors.int8_prior(library, work.model_ms)
+    return _together(work, found)
 
 
 def _together(work: Work, found: Mapping[str, Prior | None]) -> Prior | None:
-    """Weigh the models' factors by the time that they take; unknown ones leave theirs as it is."""
+    """Weigh the models' factors by the time that they take; None where too much of that is of unknown ones."""
     known = {label: one for label, one in found.items() if one is not None}
-    if not known:
+    unknown_ns = sum(ns for label, ns in work.models_ns.items() if found[label] is None)
+    if not known or unknown_ns > _UNKNOWN * sum(work.models_ns.values()):
         return None
     if len(set(known.values())) == 1 and len(known) == len(found):
         return next(iter(known.values()))
@@ -363,11 +407,9 @@ def _together(work: Work, found: Mapping[str, Prior | None]) -> Prior | None:
 
 def _left_of_model(lever: LeverName, factor: Prior | None, end: End) -> float:
     """Return the share of the models' time that is left."""
-    if factor is None:
-        return 1.0
     if end != "bound":
-        return 1.0 / max(factor.high if end == "best" else factor.low, 1.0)
-    if factor.measured:
+        return 1.0 / max(factor.high if end == "best" else factor.low, 1.0) if factor is not None else 1.0
+    if factor is not None and factor.measured:
         return 1.0 / factor.mid
     return 1.0 / priors.INT8_AT_BEST if lever == "INT8" else 0.0
 

@@ -16,7 +16,7 @@ def levers_table(advice: Advice) -> Table:
         (
             f"{one.order}." if one.order else "",
             one.lever,
-            span(*one.p95_ms),
+            _NONE if one.p95_ms is None else span(*one.p95_ms),
             ms(one.bound_p95_ms),
             _NONE if one.after_p95_ms is None else span(*one.after_p95_ms),
             rate(one.capacity),
@@ -25,11 +25,11 @@ def levers_table(advice: Advice) -> Table:
         for one in advice.levers
     ]
     return Table(
-        head=("", "lever", f"{advice.percentile} ms", "at best", "so far", "at most/s", "worth it?"),
+        head=("", "lever", f"{advice.percentile} ms", "bound", "so far", "at most/s", "worth it?"),
         rows=tuple(rows),
         left=(0, 1, 6),
         note=(
-            f"at {advice.rate:.4g} requests/s; each lever alone, best and worst; at best: what it is aimed at takes no"
+            f"at {advice.rate:.4g} requests/s; each lever alone, best and worst; bound: what it is aimed at takes no"
             " time and no request waits for another; so far: with those above it; at most: the requests/s that no"
             f" resource allows more than, as it is {advice.limited_by}"
         ),

@@ -144,7 +144,7 @@ def test_cpu_time_outside_of_requests_is_one_number() -> None:
         base, pilot=msgspec.structs.replace(base.pilot, cpu_s=cpu_s), moments=(*base.moments, *moments)
     )
     (note,) = work.outside_words(told, attribute(told))
-    assert note.startswith(f"10 ms of CPU a request ({10.0 / (inside_ms + 10.0):.0%} of all) went to no part of one")
+    assert note.startswith(f"10 ms of CPU per request ({10.0 / (inside_ms + 10.0):.0%} of all) are in no span")
     assert note.endswith("held longest by follow_up (app.py:9)")
     assert work.outside_words(msgspec.structs.replace(base, pilot=Pilot()), attribute(base)) == ()
 

@@ -162,8 +162,9 @@ def test_a_runtime_wins_only_where_it_is_known_what(label: str, library: str, re
     assert found is not None
     (runtime,) = [one for one in found.levers if one.lever == "runtime"]
     assert runtime.reason == reason
-    assert runtime.p95_ms == pytest.approx((found.p95_ms, found.p95_ms))
-    assert bool(runtime.basis) == reason.startswith("not worth it")
+    is_known = reason.startswith("not worth it")
+    assert runtime.p95_ms == (pytest.approx((found.p95_ms, found.p95_ms)) if is_known else None)
+    assert bool(runtime.basis) == is_known
 
 
 def test_the_library_that_takes_most_time_is_the_models() -> None:

@@ -1,4 +1,4 @@
-"""What advice has to see: writes, what holds the event loop or the interpreter, levers that win nothing."""
+"""What advice has to see: writes, what holds the event loop, levers that win nothing."""
 
 from __future__ import annotations
 
