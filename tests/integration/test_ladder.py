@@ -18,7 +18,7 @@ from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.manifest import Tensor
 from tailcut.manifest.subject import find_subject
 from tailcut.registry import NewVariant, Registry
-from tailcut.report import LadderRecord, load_ladder
+from tailcut.report.ladder.file import LadderRecord, load_ladder
 
 HERE = Path(__file__).parent
 ROUNDS = sized(1, 2)

@@ -12,7 +12,10 @@ from tests.models.graphs import linear
 
 from tailcut.ladder import LadderOptions, climb
 from tailcut.manifest.subject import find_subject
-from tailcut.report import LadderRecord, load_ladder, render_html, render_markdown
+from tailcut.report.document import markdown
+from tailcut.report.html import html
+from tailcut.report.ladder.document import ladder_document
+from tailcut.report.ladder.file import LadderRecord, load_ladder
 
 pytestmark = pytest.mark.integration
 
@@ -63,8 +66,8 @@ def test_each_rungs_answers_are_held_against_the_pilots(climbed: LadderRecord) -
 
 def test_the_table_and_the_page_show_it(climbed: LadderRecord) -> None:
     assert climbed.rungs[1].measurements
-    text = render_markdown(climbed)
+    text = markdown(ladder_document(climbed))
     assert "| parity |" in text
     assert "| 0 of 24 |" in text
     assert "12 of 24, max 0." in text
-    assert "<th>parity</th>" in render_html(climbed)
+    assert "<th>parity</th>" in html(ladder_document(climbed))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -9,9 +10,23 @@ import pytest
 from tests.unit.ladder.ladder_sample import sample
 
 from tailcut.errors import LoadTestError
-from tailcut.report import load_ladder, render_html, render_markdown, render_terminal, save_ladder, write_reports
+from tailcut.report.document import markdown, terminal
+from tailcut.report.html import NO_CHARTS, html
+from tailcut.report.ladder.document import ladder_document, write_reports
 from tailcut.report.ladder.figures import headline, ladder_figures
-from tailcut.report.ladder.file import Capacity, LadderRecord
+from tailcut.report.ladder.file import Capacity, LadderRecord, load_ladder, save_ladder
+
+
+def render_terminal(ladder: LadderRecord) -> str:
+    return terminal(ladder_document(ladder))
+
+
+def render_markdown(ladder: LadderRecord) -> str:
+    return markdown(ladder_document(ladder), "ladder.png")
+
+
+def render_html(ladder: LadderRecord) -> str:
+    return html(ladder_document(ladder))
 
 
 def test_a_ladder_survives_its_file(tmp_path: Path) -> None:
@@ -62,28 +77,29 @@ def test_markdown_tables_are_rectangular() -> None:
     text = render_markdown(sample())
     for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
         assert len({line.count("|") - line.count("\\|") for line in block.splitlines()}) == 1
-    assert "`cache.entity.enabled=true`" in text
+    assert "adds cache.entity.enabled=true" in text
     assert "commit 0123456789ab" in text
 
 
 def test_the_page_is_whole_and_needs_nothing_from_elsewhere() -> None:
     page = render_html(sample())
-    assert not re.search(r"""(?:src|href)=|url\(|@import|<script""", page)
+    assert not re.search(r"""(?:src|href)="(?!#)|url\((?!#)|@import|<script""", page)
     charts = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
-    assert len(charts) == 7
+    assert len(charts) == 5, "per rate latency beside changes, and stages; capacity"
     for chart in charts:
         root = ET.fromstring(chart)
-        assert root.tag == "svg"
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
     for rung in sample().rungs:
         assert rung.name in page
 
 
 def test_names_are_escaped() -> None:
     record = sample()
-    evil = msgspec.structs.replace(record.rungs[1], name="<b>&")
+    evil = msgspec.structs.replace(record.rungs[1], name="<b>& $x$")
     page = render_html(msgspec.structs.replace(record, rungs=(record.rungs[0], evil)))
     assert "<b>&<" not in page
-    assert "&lt;b&gt;&amp;" in page
+    assert page.count("&lt;b&gt;&amp; $x$") > 4, "in tables and charts"
+    assert page == render_html(msgspec.structs.replace(record, rungs=(record.rungs[0], evil))), "the same every time"
 
 
 def test_the_headline_runs_from_the_pilot_to_the_last_rung() -> None:
@@ -119,6 +135,30 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     png = (tmp_path / "ladder.png").read_bytes()
     assert png.startswith(b"\x89PNG")
     assert int.from_bytes(png[16:20]) > 1000
+
+
+def test_charts_follow_the_readers_colours_and_hold_what_was_measured() -> None:
+    page = render_html(sample())
+    latency = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)[0]
+    for text in ("Latency at 38.5 req/s", "+ INT8 dynamic", "refused: not faster here", "SLO: p95 25 ms", "+5 % ~"):
+        assert text in latency
+    assert "var(--ink)" in latency
+    assert "#1c2833" not in latency
+
+
+def test_without_matplotlib_the_report_is_whole_and_says_how_to_get_charts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "tailcut.report.charts", raising=False)
+    written, missing = write_reports(sample(), tmp_path)
+    assert [path.name for path in written] == ["ladder.md", "ladder.html"]
+    assert missing == "charts need matplotlib: pip install 'tailcut[report]'"
+    page = (tmp_path / "ladder.html").read_text()
+    assert page.count("charts need matplotlib") == 1
+    assert "<svg" not in page
+    assert "1,480/s" in page
+    assert missing == NO_CHARTS
 
 
 def test_the_ceiling_of_a_search_is_not_shown_as_a_capacity() -> None:

@@ -19,7 +19,7 @@ from tailcut.errors import LoadTestError
 
 if TYPE_CHECKING:
     from tailcut.ladder import LadderOptions
-    from tailcut.report import LadderRecord
+    from tailcut.report.ladder.file import LadderRecord
 
 
 def register(app: typer.Typer) -> None:
@@ -62,7 +62,7 @@ def ladder(
 
     Writes ladder.json, ladder.md, ladder.html and ladder.png; prints the table to stdout. Exit code 1: a rung failed.
     """
-    from tailcut.report import load_ladder
+    from tailcut.report.ladder.file import load_ladder
 
     if from_file is not None:
         _report(load_ladder(from_file), from_file.parent)
@@ -97,10 +97,11 @@ def _with_lengths(options: LadderOptions, short: bool, rounds: int | None, durat
 
 
 def _report(record: LadderRecord, folder: Path) -> None:
-    from tailcut.report import render_terminal, write_reports
+    from tailcut.report.document import terminal
+    from tailcut.report.ladder.document import ladder_document, write_reports
 
     written, missing = write_reports(record, folder)
-    write(render_terminal(record))
+    write(terminal(ladder_document(record)))
     for path in written:
         note(f"wrote {path}")
     if missing:

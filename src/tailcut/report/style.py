@@ -1,19 +1,22 @@
-"""Colours and style of the ladder's page and picture."""
+"""Colours of charts, and the style sheet of pages."""
 
 from __future__ import annotations
+
+INK, SOFT, LINE = "#1c2833", "#5d6d7e", "#e3e8ec"
+"""Of text and lines in charts; a page replaces them by its own, which follow the reader's light or dark scheme."""
 
 PERCENTILE_COLOURS = {"p50": "#7fb3d5", "p95": "#1f618d", "p99": "#d35400"}
 STAGE_COLOURS = (
     "#4e79a7", "#a0cbe8", "#f28e2b", "#ffbe7d", "#59a14f", "#8cd17d", "#b6992d", "#499894", "#e15759", "#b07aa1",
     "#79706e", "#d7b5a6",
 )  # fmt: skip
-BAR, FASTER, SLOWER, UNCLEAR, LIMIT = "#1f618d", "#2e8b57", "#c0392b", "#b8c0c8", "#8e44ad"
+BAR, FASTER, SLOWER, UNCLEAR, LIMIT = "#2e75b6", "#2e8b57", "#c0392b", "#b8c0c8", "#9b59b6"
 
 _STAGE_RULES = "".join(f".s{index}{{fill:{colour}}}" for index, colour in enumerate(STAGE_COLOURS))
 _PERCENTILE_RULES = "".join(f".{name}{{fill:{colour};stroke:{colour}}}" for name, colour in PERCENTILE_COLOURS.items())
 
 CSS = f"""
-:root {{ --ink:#1c2833; --soft:#5d6d7e; --line:#e3e8ec; --page:#f6f8fa; --card:#fff; }}
+:root {{ --ink:{INK}; --soft:{SOFT}; --line:{LINE}; --page:#f6f8fa; --card:#fff; }}
 @media (prefers-color-scheme: dark) {{
   :root {{ --ink:#e8edf2; --soft:#9aa7b4; --line:#2e3842; --page:#14191f; --card:#1c232b; }}
 }}
@@ -54,6 +57,9 @@ table {{ border-collapse:collapse; width:100%; font-size:13px; font-variant-nume
 th, td {{ text-align:right; padding:7px 10px; border-bottom:1px solid var(--line); white-space:nowrap }}
 th {{ color:var(--soft); font-weight:600 }}
 th:first-child, td:first-child {{ text-align:left; font-weight:600 }}
+.words {{ text-align:left }}
+td.words {{ white-space:normal; overflow-wrap:anywhere; min-width:110px }}
+.note {{ color:var(--soft); font-size:12.5px; margin:8px 0 0 }}
 td.why {{ text-align:left; white-space:normal; color:var(--soft) }}
 td:empty::after {{ content:"" }}
 ul {{ margin:0; padding-left:18px; font-size:13px }}

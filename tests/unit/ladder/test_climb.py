@@ -20,7 +20,7 @@ from tailcut.ladder.options import describe
 from tailcut.ladder.rungs import RungRun
 from tailcut.load import LoadPlan
 from tailcut.manifest.subject import find_subject
-from tailcut.report import load_ladder
+from tailcut.report.ladder.file import load_ladder
 
 MANIFEST = """
 name = "m"

@@ -8,6 +8,7 @@ import msgspec
 
 from tailcut.common.statistics import Spread, spread
 from tailcut.common.timings import STAGE_NAMES
+from tailcut.report.document import first_line
 from tailcut.report.ladder.file import COMFORTABLE, LadderRecord, Measurement, RungRecord
 
 PERCENTILES = ("p50", "p95", "p99")
@@ -90,11 +91,6 @@ def ladder_figures(ladder: LadderRecord) -> tuple[RungFigures, ...]:
         if row.rates and not row.status:
             below = row
     return tuple(rows)
-
-
-def first_line(text: str) -> str:
-    """The first line with something in it: cells and list items have one; the whole text is in the file."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def rate_title(ladder: LadderRecord, name: str) -> str:

@@ -1,0 +1,306 @@
+"""The ladder as a document, and the files that are written of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tailcut.common.slo import parse_objectives
+from tailcut.common.statistics import Spread
+from tailcut.errors import LoadTestError
+from tailcut.report.document import Chart, Document, Mark, Row, Section, Table, first_line, markdown
+from tailcut.report.html import NO_CHARTS, html
+from tailcut.report.ladder.figures import (
+    PERCENTILES,
+    Change,
+    RateFigures,
+    RungFigures,
+    headline,
+    ladder_figures,
+    percent,
+    plain,
+    rate_title,
+    stage_order,
+)
+from tailcut.report.ladder.file import COMFORTABLE, Capacity, LadderRecord, RungParity
+from tailcut.report.style import BAR, FASTER, PERCENTILE_COLOURS, SLOWER, STAGE_COLOURS, UNCLEAR
+
+_MOST_FAILED = 0.02
+"""Share of requests that may fail before the CPU time per reply says nothing of the cost of an answer."""
+
+
+def write_reports(ladder: LadderRecord, folder: Path) -> tuple[list[Path], str]:
+    """Write ladder.md, ladder.html and ladder.png.
+
+    Args:
+        ladder: what was measured.
+        folder: where to.
+
+    Returns:
+        the files written, and why the picture is missing where it is (no matplotlib).
+
+    Raises:
+        LoadTestError: the folder is not writable.
+    """
+    document = ladder_document(ladder)
+    written = [folder / "ladder.md", folder / "ladder.html"]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        written[0].write_text(markdown(document, "ladder.png"), encoding="utf-8")
+        written[1].write_text(html(document), encoding="utf-8")
+        from tailcut.report.charts import write_png
+
+        write_png(document, folder / "ladder.png")
+    except ImportError:
+        return written, NO_CHARTS
+    except OSError as error:
+        raise LoadTestError(f"cannot write to {folder}: {error.strerror}", hint="choose a writable folder") from error
+    return [*written, folder / "ladder.png"], ""
+
+
+def ladder_document(ladder: LadderRecord) -> Document:
+    """Lay the ladder out: each rate, capacity and cost, the server's stages, and how all of it was measured."""
+    rows = ladder_figures(ladder)
+    facts = {"command": ladder.command, **ladder.machine, **ladder.settings, **ladder.versions}
+    return Document(
+        title=f"Ladder of {ladder.deployment}",
+        lead=f"The same traffic for the pilot, then a lever more per rung. {ladder.created}, commit {ladder.commit}.",
+        tiles=tuple(headline(ladder)),
+        sections=(
+            *(_rate(ladder, rows, name) for name in ladder.rate_names),
+            _capacity(ladder, rows),
+            *(_stages(ladder, rows, name) for name in ladder.rate_names),
+            Section(title="How to read it", lines=tuple(_key_lines(ladder))),
+            Section(title="Rungs", lines=tuple(map(_rung, rows)), details=True),
+            Section(
+                title="Measured on", lines=tuple(f"{name}: {value}" for name, value in facts.items()), details=True
+            ),
+        ),
+    )
+
+
+def _rate(ladder: LadderRecord, rows: tuple[RungFigures, ...], name: str) -> Section:
+    """Latency and CPU time at one rate, and what each rung changed."""
+    title = rate_title(ladder, name)
+    cells, latencies, changes = [], [], []
+    for row in rows:
+        at, change, rung = row.rates.get(name), row.change.get(name), row.record.name
+        shapes = at.latency_ms if at is not None else {}
+        dots = tuple(Mark(series=each, low=one.low, high=one.high, mid=one.mid) for each, one in shapes.items())
+        why = row.status or ("" if dots else "no answers")
+        latencies.append(Row(name=rung, marks=dots, note=why or (at.trouble if at is not None else "")))
+        changes.append(Row(name=rung, marks=(_bar(change),) if change else (), note=_change_text(change)))
+        figures = (*(_latency_text(at, which) for which in PERCENTILES), _change_text(change), _cpu(at))
+        cells.append((rung, row.status) if row.status else (rung, *figures))
+    limit_ms = _p95_limit_ms(ladder)
+    return Section(
+        title=f"At {title}",
+        charts=(
+            Chart(
+                title=f"Latency at {title}",
+                unit="ms from the intended send time (log): median round, lowest and highest round",
+                rows=tuple(latencies),
+                colours=PERCENTILE_COLOURS,
+                limit=(f"SLO: p95 {limit_ms:g} ms", limit_ms) if limit_ms else None,
+                log=True,
+            ),
+            Chart(
+                title="p95 against the rung before that ran",
+                unit="%",
+                rows=tuple(changes),
+                colours={"faster": FASTER, "slower": SLOWER, "rounds overlap: may be noise": UNCLEAR},
+            ),
+        ),
+        tables=(
+            Table(
+                head=("rung", "p50 ms", "p95 ms", "p99 ms", "p95 vs rung before", "CPU s per 1,000"), rows=tuple(cells)
+            ),
+        ),
+    )
+
+
+def _bar(change: Change) -> Mark:
+    series = "rounds overlap: may be noise" if not change.clear else "faster" if change.share < 0 else "slower"
+    return Mark(series=series, low=0.0, high=change.share * 100)
+
+
+def _p95_limit_ms(ladder: LadderRecord) -> float | None:
+    try:
+        objectives = parse_objectives(ladder.slo)
+    except LoadTestError:
+        return None
+    return next((one.limit_s * 1e3 for one in objectives.latency if one.name == "p95"), None)
+
+
+def _capacity(ladder: LadderRecord, rows: tuple[RungFigures, ...]) -> Section:
+    pilot = next((row for row in rows if row.record.pilot), None)
+    metrics = _quality_names(ladder)
+    compared = any(rung.parity is not None for rung in ladder.rungs)
+    cells, bars = [], []
+    for row in rows:
+        rung, why = row.record.name, _no_capacity(row)
+        text = _capacity_text(row, pilot)
+        bars.append(
+            Row(name=rung, marks=() if why else (Mark(series="", low=0.0, high=row.capacity or 0.0),), note=why or text)
+        )
+        quality = (f"{row.record.quality[name]:.4f}" if name in row.record.quality else "-" for name in metrics)
+        parity = [_parity_text(row.record.parity)] if compared else []
+        figures = (text, _cpu(row.rates.get(ladder.rate_names[0])), *quality, *parity)
+        cells.append((rung, row.status.partition(":")[0]) if row.status else (rung, *figures))
+    cpu = f"CPU s per 1,000 at {rate_title(ladder, ladder.rate_names[0]).partition(' (')[0]}"
+    head = ("rung", "capacity at SLO", cpu, *metrics, *(["parity"] if compared else []))
+    chart = Chart(title="Capacity within the SLO", unit="req/s", rows=tuple(bars), colours={"": BAR})
+    lines = tuple(line for row in rows if (line := _search(row)))
+    return Section(
+        title="Capacity, cost and quality", charts=(chart,), tables=(Table(head=head, rows=tuple(cells)),), lines=lines
+    )
+
+
+def _search(row: RungFigures) -> str:
+    """How the search for a rung's capacity ended; empty where there was none."""
+    found, name = row.record.capacity, row.record.name
+    if row.record.capacity_failed:
+        return f"{name}: the search failed: {first_line(row.record.capacity_failed)}"
+    if found is None:
+        return ""
+    if row.unfound:
+        return f"{name}: no rate within {found.objectives} was found in time"
+    state = "passed twice" if found.confirmed else "not confirmed"
+    return f"{name}: {found.rate:.4g} req/s ({state}){f'; limited by {found.limit}' if found.limit else ''}"
+
+
+def _stages(ladder: LadderRecord, rows: tuple[RungFigures, ...], name: str) -> Section:
+    """Where the server's time goes, from its Server-Timing; the pilot sends none."""
+    timed = [(row.record.name, row.rates[name]) for row in rows if name in row.rates and row.rates[name].stages_ms]
+    stages = stage_order({stage for _, at in timed for stage in at.stages_ms})
+    bars, cells = [], []
+    for rung, at in timed:
+        marks, share = [], 0.0
+        total_ms = sum(at.stages_ms.get(stage, 0.0) for stage in stages)
+        for stage in stages:
+            low, share = share, share + 100 * at.stages_ms.get(stage, 0.0) / (total_ms or 1.0)
+            marks.append(Mark(series=stage, low=low, high=share))
+        bars.append(Row(name=rung, marks=tuple(marks), note=f"{total_ms:.2f} ms"))
+        cache = ", ".join(f"{outcome} {count}" for outcome, count in at.cache.items()) or "-"
+        cells.append((rung, *(f"{at.stages_ms.get(one, 0.0):.3f}" for one in (*stages, "total")), cache))
+    title = f"Where the server's time goes at {rate_title(ladder, name)}"
+    colours = dict(zip(stages, STAGE_COLOURS, strict=False))
+    chart = Chart(title=title, unit="% of the mean request", rows=tuple(bars), colours=colours)
+    return Section(
+        title=title,
+        charts=(chart,) if bars else (),
+        tables=(Table(head=("rung", *stages, "total", "cache"), rows=tuple(cells)),),
+        details=True,
+    )
+
+
+def _rung(row: RungFigures) -> str:
+    status = f"{row.status}; " if row.status else ""
+    command = f"; {' '.join(row.record.command)}" if row.record.command else ""
+    return f"{row.record.name}: {status}adds {', '.join(row.record.added) or 'nothing'}{command}"
+
+
+def _quality_names(ladder: LadderRecord) -> list[str]:
+    """The metrics shown: those with a budget, else all."""
+    seen = {name for rung in ladder.rungs for name in rung.quality}
+    return [name for name in sorted(seen) if name in ladder.quality_budget or not ladder.quality_budget]
+
+
+def _milliseconds(value: Spread | None) -> str:
+    """Format a spread over rounds: the median round, then lowest and highest."""
+    if value is None:
+        return "-"
+    mid, low, high = (
+        f"{one:.0f}" if one >= 100 else f"{one:.1f}" if one >= 10 else f"{one:.2f}"
+        for one in (value.mid, value.low, value.high)
+    )
+    return f"{mid} ({low}-{high})"
+
+
+def _change_text(change: Change | None) -> str:
+    """Format what a rung did to the p95; '~' where the rounds overlap and it may be noise."""
+    return "" if change is None else f"{percent(change.share)}{'' if change.clear else ' ~'}"
+
+
+def _latency_text(figures: RateFigures | None, which: str) -> str:
+    """Format a percentile; '!' and the share of failed requests where the rung was saturated."""
+    if figures is None:
+        return "-"
+    text = _milliseconds(figures.latency_ms.get(which))
+    return f"{text} {figures.trouble}" if figures.trouble and which == "p95" else text
+
+
+def _capacity_text(row: RungFigures, pilot: RungFigures | None) -> str:
+    """Format a capacity, with how many times the pilot's it is where both have one and the pilot's was found."""
+    capacity = row.record.capacity
+    if capacity is None or row.unfound:
+        return _no_capacity(row) if capacity is not None or row.record.capacity_failed else "-"
+    if capacity.rate == 0:
+        return "0 (missed at every rate)"
+    text = f"{'' if _is_found(capacity) else '>= '}{plain(capacity.rate)}/s"
+    base = pilot.record.capacity if pilot is not None and pilot.capacity else None
+    # Of a pilot that bears more than was found nobody knows how many times as much a rung bears.
+    is_known = base is not None and _is_found(base) and row is not pilot
+    return f"{text} ({capacity.rate / base.rate:.1f}x)" if base is not None and is_known else text
+
+
+def _is_found(capacity: Capacity) -> bool:
+    """Whether the search ended at a rate that the server missed, and not at its own highest one or its time."""
+    return capacity.complete and bool(capacity.limit) and not capacity.generator_limited
+
+
+def _no_capacity(row: RungFigures) -> str:
+    """Say why a rung has no capacity to draw; empty where it has one."""
+    if row.status or row.record.capacity_failed:
+        return row.status or "failed in the search"
+    if row.capacity is None:
+        return "not searched"
+    return "none found in time" if row.unfound else ""
+
+
+def _key_lines(ladder: LadderRecord) -> list[str]:
+    """What a reader must know to read the tables."""
+    rounds = ladder.settings.get("rounds", "?")
+    # Of two middle rounds the spread has the slower (see ``statistics.spread``).
+    each = {"1": "one round", "2": "the slower of 2 rounds (lowest-highest)"}.get(
+        rounds, f"median round (lowest-highest of {rounds} rounds)"
+    )
+    lines = [
+        f"Milliseconds from the intended send time: {each}. Requests given up count at their time-out.",
+        "'~': the rounds of both rungs overlap, the change may be noise. '!': saturated.",
+        "Capacity: '>=' where the search ended before a rate was missed; no ratio to a pilot's of that kind.",
+        "CPU s: of the server per 1,000 replies; '-' where more than 2 % of the requests failed or were refused.",
+        f"SLO: {ladder.slo}.",
+    ]
+    if ladder.pilot is not None:
+        lines.append(
+            f"Comfortable rate: {ladder.pilot.comfortable_rate:.3g} req/s. {ladder.pilot.note}"
+            f" The pilot's unloaded p95 is {ladder.pilot.unloaded_p95_ms or 0:.1f} ms."
+        )
+    if any(rung.parity is not None for rung in ladder.rungs):
+        lines.append(
+            "Parity: answers that differ from the pilot's beyond float32's rounding (`tailcut parity` finds causes), "
+            "of one sample of the traffic; caches as the rung has them."
+        )
+    lines += [f"{rate_title(ladder, name)}." for name in ladder.rate_names if name != COMFORTABLE and not ladder.pilot]
+    return [*lines, *ladder.notes]
+
+
+def _parity_text(found: RungParity | None) -> str:
+    """Format how a rung's answers compare with the pilot's."""
+    if found is None:
+        return "-"
+    if found.failed:
+        return "not compared"
+    parts = []
+    if found.differing:
+        most = "" if found.max_difference is None else f", max {found.max_difference:.2g}"
+        parts.append(f"{found.differing} of {found.requests}{most}")
+    if found.status_differences:
+        parts.append(f"{found.status_differences} of {found.requests} by one side only")
+    return "; ".join(parts) or f"0 of {found.requests}"
+
+
+def _cpu(figures: RateFigures | None) -> str:
+    # Per 1,000 replies, and a refusal is a quick one: a rung that refuses much would look cheap.
+    refuses = figures is not None and figures.failed_share > _MOST_FAILED
+    return _milliseconds(figures.cpu_s_per_1000 if figures is not None and not refuses else None)
