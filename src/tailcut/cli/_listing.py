@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tailcut.errors import ArtifactError
 from tailcut.registry import Promotion, Registry, Version, state_of
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from tailcut.report.document import Table, aligned
 
 
 def list_rows(registry: Registry) -> tuple[list[dict[str, Any]], list[ArtifactError]]:
@@ -32,21 +30,19 @@ def list_rows(registry: Registry) -> tuple[list[dict[str, Any]], list[ArtifactEr
     return rows, errors
 
 
-def list_table(rows: Sequence[dict[str, Any]]) -> Table:
+def list_table(rows: Sequence[dict[str, Any]]) -> str:
     """Lay the rows out."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    found = Table("model", "version", "created (UTC)", "variants", "promoted", box=SIMPLE_HEAD, pad_edge=False)
+    lines = []
     for row in rows:
         if "states" not in row:
-            found.add_row(row["model"], row["version"], "", "cannot be read", "")
+            lines.append((row["model"], row["version"], "", "cannot be read", ""))
             continue
         needs = {name: f"; needs {', '.join(code)}" for name, code in row["live_code"].items()}
         variants = ", ".join(f"{name} ({state}{needs.get(name, '')})" for name, state in row["states"].items())
         promoted = "cannot be read" if "error" in row else row["promoted"] or ""
-        found.add_row(row["model"], row["version"], row["created"][:19], variants, promoted)
-    return found
+        lines.append((row["model"], row["version"], row["created"][:19], variants, promoted))
+    head = ("model", "version", "created (UTC)", "variants", "promoted")
+    return aligned(Table(head=head, rows=tuple(lines), left=tuple(range(len(head)))))
 
 
 def live_code_lines(version: Version) -> Iterator[str]:

@@ -1,68 +1,18 @@
-"""How a version of a model looks on a terminal: one table, for ``build`` and ``registry show``."""
+"""What ``build`` and ``registry show`` say of a version beside its table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from tailcut.cli.console import stdout
 from tailcut.common.bounds import Bound, allowed
-from tailcut.registry import Change, Diff, Promotion, Version
+from tailcut.registry import Change, Diff, Version
 from tailcut.report.builds import figures as build_figures
 from tailcut.report.builds.figures import size
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-__all__ = ["differences", "print_table", "refusals", "size", "summary", "table"]
-
-
-def table(version: Version, promotion: Promotion | None) -> Table:
-    """Make the table: a row per variant that was made, with quality, latency under load, cost and verdict."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    rows = build_figures.rows(version, promotion)
-    metrics = list(dict.fromkeys(metric for row in rows for metric in row.metrics))
-    money = any(row.money != build_figures.NONE for row in rows)
-    found = Table(box=SIMPLE_HEAD, pad_edge=False)
-    found.add_column("variant")
-    for name in ("size", *metrics):
-        found.add_column(name, justify="right", no_wrap=True)
-    latency = f"{build_figures.percentile(version)} under load"
-    for name in ("drop, upper limit", latency, "ratio", "CPU per 1M", *(["cost per 1M"] if money else []), "verdict"):
-        found.add_column(name, justify="right" if name.endswith("1M") else "left", no_wrap=True)
-    for row in rows:
-        found.add_row(
-            row.name,
-            row.size,
-            *(row.metrics.get(metric, build_figures.NONE) for metric in metrics),
-            row.drop,
-            row.latency,
-            row.ratio,
-            row.cpu,
-            *([row.money] if money else []),
-            row.verdict,
-        )
-    return found
-
-
-def print_table(found: Table) -> None:
-    """Print on stdout, as wide as the table is: a narrow terminal wraps lines, but no figure is cut."""
-    console = stdout()
-    wide = console.options.update(max_width=10_000)
-    console.width = max(console.width, console.measure(found, options=wide).maximum)
-    console.print(found)
-
-
-def refusals(version: Version) -> Iterable[str]:
-    """One text per refused variant with the reason, then one per reason why variants were not made."""
-    made = [
-        f"{name} refused: {each.refused}" for name, each in version.variants.items() if each.refused and each.sha256
-    ]
-    return [*made, *build_figures.not_made(version)]
+__all__ = ["differences", "size", "summary"]
 
 
 def summary(version: Version) -> Iterable[str]:

@@ -117,9 +117,11 @@ def _feature_models(subject: Subject) -> dict[str, str]:
 
 
 def _print(version: Version, promotion: Promotion) -> None:
-    from tailcut.cli._versions import print_table, refusals, summary, table
+    from tailcut.cli._versions import summary
+    from tailcut.report.builds.figures import refusals, variants_table
+    from tailcut.report.document import aligned
 
-    print_table(table(version, promotion))
+    write(aligned(variants_table(version, promotion)))
     chosen = f"chosen: {version.evidence['choice']['why']}"
     for line in (*refusals(version), *live_code_lines(version), *summary(version), chosen):
         write(line)
@@ -130,13 +132,14 @@ def _write_reports(version: Version, promotion: Promotion, json: Path | None, ht
     """Write the whole record as JSON, and as a page, where a file is named for it."""
     import msgspec
 
-    from tailcut.report.builds.html import render
+    from tailcut.report.builds.document import build_document
+    from tailcut.report.html import html as page
 
     if json is not None:
         content = msgspec.json.encode({"version": version, "promotion": promotion})
         _write(json, msgspec.json.format(content, indent=2) + b"\n")
     if html is not None:
-        _write(html, render(version, promotion).encode())
+        _write(html, page(build_document(version, promotion)).encode())
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -13,12 +13,14 @@ from tailcut.cli._export import export
 from tailcut.cli._listing import list_rows, list_table, live_code_lines
 from tailcut.cli._registry import AsJson, Model, Place, Which, as_typed, only_model, open_registry
 from tailcut.cli._smoke import Quick, smoke_test
-from tailcut.cli._versions import differences, print_table, refusals, size, summary, table
+from tailcut.cli._versions import differences, size, summary
 from tailcut.cli.console import ExitCode, note, print_error, write
 from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples
 from tailcut.common.fingerprint import Machine
 from tailcut.errors import ManifestError, NotServable
 from tailcut.registry import Promotion, Registry, Version, read_machine
+from tailcut.report.builds.figures import refusals, variants_table
+from tailcut.report.document import aligned
 
 OtherMachine = Annotated[
     Path | None,
@@ -52,7 +54,7 @@ def list_versions(
     if as_json:
         _print_json(rows)
     elif rows:
-        print_table(list_table(rows))
+        write(list_table(rows))
     for error in errors:
         print_error(error.message, error.hint)
     if errors:
@@ -79,7 +81,7 @@ def show(
         _print_json(record)
         return
     write(f"{record.model} version {record.id}, built {record.created[:19]} UTC")
-    print_table(table(record, registry.promotion(name)))
+    write(aligned(variants_table(record, registry.promotion(name))))
     here = _on_this_machine(registry, record)
     for line in (*refusals(record), *live_code_lines(record), *here, *summary(record)):
         write(line)

@@ -13,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator
 
 from tailcut.report.document import Area, Chart, Document, shortened
 from tailcut.report.style import INK, LIMIT, LINE, SOFT
@@ -73,6 +74,7 @@ def _rows(axes: Axes, chart: Chart) -> list[Any]:
     axes.grid(axis="x")
     if chart.log:
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
     for place, row in enumerate(chart.rows):
         for at, mark in enumerate(row.marks):

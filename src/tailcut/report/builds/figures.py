@@ -1,14 +1,13 @@
-"""What a build found of every variant, as texts for a table: one row per variant that was made."""
+"""What a build found of every variant, as a table and in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from tailcut.common.units import UnitError, parse_duration
 from tailcut.registry import Promotion, VariantRecord, Version, state_of
+from tailcut.report.document import Table
 
 NONE = "-"
 NO_NUMBER = 1e300
@@ -16,37 +15,31 @@ NO_NUMBER = 1e300
 to end beyond it has no upper end."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant; "-" stands where nothing was measured."""
-
-    name: str
-    size: str
-    metrics: dict[str, str]
-    drop: str
-    latency: str
-    ratio: str
-    cpu: str
-    money: str
-    verdict: str
-
-
-def rows(version: Version, promotion: Promotion | None) -> list[Row]:
-    """Make a row per variant that was made, in the record's order."""
-    return [
-        Row(
-            name=name,
-            size=size(each.size_bytes),
-            metrics={metric: f"{value:.4f}" for metric, value in each.evidence.get("metrics", {}).items()},
-            drop=_drop(each.evidence),
-            latency=_latency(each.evidence),
-            ratio=_ratio(each.evidence, name),
-            cpu=_cpu(each.evidence),
-            money=_money(each.evidence),
-            verdict=verdict(version, promotion, name),
+def variants_table(version: Version, promotion: Promotion | None) -> Table:
+    """A row per variant that was made, in the record's order; "-" stands where nothing was measured."""
+    made = {name: each.evidence for name, each in version.variants.items() if each.sha256}
+    metrics = list(dict.fromkeys(metric for each in made.values() for metric in each.get("metrics", {})))
+    money = ["cost per 1M"] if any(each.get("cost", {}).get("currency") for each in made.values()) else []
+    latency = f"{percentile(version)} under load"
+    head = ("variant", "size", *metrics, "drop, upper limit", latency, "ratio", "CPU per 1M", *money, "verdict")
+    rows = []
+    for name, each in made.items():
+        found = each.get("metrics", {})
+        rows.append(
+            (
+                name,
+                size(version.variants[name].size_bytes),
+                *(f"{found[metric]:.4f}" if metric in found else NONE for metric in metrics),
+                _drop(each),
+                _latency(each),
+                _ratio(each, name),
+                _cpu(each),
+                *([_money(each)] if money else []),
+                verdict(version, promotion, name),
+            )
         )
-        for name, each in version.variants.items()
-        if each.sha256
-    ]
+    words = ("variant", "drop, upper limit", latency, "ratio", "verdict")
+    return Table(head=head, rows=tuple(rows), left=tuple(map(head.index, words)))
 
 
 def rows_alone(version: Version) -> list[str]:
@@ -98,6 +91,12 @@ def _change(evidence: Mapping[str, Any]) -> str:
         by = f"by {change:.2g}" if change < NO_NUMBER else "to NaN or infinity"
         parts.append(f"seen is a change{of} {by} (company: {kind}; limit {limit:.2g})")
     return f" ({'; '.join(parts)})" if parts else ""
+
+
+def refusals(version: Version) -> list[str]:
+    """One text per refused variant with the reason, then one per reason why variants were not made."""
+    made = [f"{name} refused: {one.refused}" for name, one in version.variants.items() if one.refused and one.sha256]
+    return [*made, *not_made(version)]
 
 
 def not_made(version: Version) -> list[str]:

@@ -1,0 +1,131 @@
+"""A build as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tailcut.registry import Promotion, Version
+from tailcut.report.builds import figures
+from tailcut.report.builds.figures import figure
+from tailcut.report.document import Chart, Document, Mark, Row, Section, Table
+from tailcut.report.style import BAR, FASTER, UNCLEAR
+
+_COLOURS = {"promoted": FASTER, "made": BAR, "refused": UNCLEAR}
+
+
+def build_document(version: Version, promotion: Promotion | None) -> Document:
+    """Lay a build out: speed beside quality, the variants, their slices, and what it rests on."""
+    why = version.evidence.get("choice", {}).get("why", "")
+    notes = (*figures.refusals(version), *figures.rows_alone(version), *figures.logged(version))
+    return Document(
+        title=f"Build of {version.model}",
+        lead=f"Version {version.id}, built {version.created[:19]} UTC.{f' Chosen: {why}.' if why else ''}",
+        sections=(
+            _speed(version, promotion),
+            Section(title="Variants", tables=(figures.variants_table(version, promotion),), lines=notes),
+            _slices(version),
+            Section(title="Measured on", lines=tuple(f"{name}: {value}" for name, value in _facts(version).items())),
+        ),
+    )
+
+
+def _speed(version: Version, promotion: Promotion | None) -> Section:
+    """Latency and drop of every variant that was measured under load; empty where none was."""
+    metric, budget = _budget(version)
+    latencies, drops = [], []
+    for name, each in version.variants.items():
+        if not (speed := each.evidence.get("speed")):
+            continue
+        promoted = figures.verdict(version, promotion, name).startswith("promoted")
+        series = "promoted" if promoted else "refused" if each.refused else "made"
+        mid, low, high = speed["latency_ms"]
+        if high >= figures.NO_NUMBER:
+            low = high = mid  # the rounds were too few for an interval
+        dot = Mark(series=series, low=low, high=high, mid=mid)
+        latencies.append(Row(name=name, marks=(dot,), note=f"{mid:.3g} ms ({low:.3g}-{high:.3g})"))
+        judged = (each.evidence.get("quality") or {}).get("metrics", [])
+        drops.append(_drop(name, series, next((one for one in judged if one["metric"] == metric), None)))
+    limit_ms = figures.limit_ms(version)
+    charts = (
+        Chart(
+            title=f"{figures.percentile(version)} under load",
+            unit="ms (log), with its 95 % interval",
+            rows=tuple(latencies),
+            colours=_COLOURS,
+            limit=(f"SLO {limit_ms:g} ms", limit_ms) if limit_ms else None,
+            log=True,
+        ),
+        Chart(
+            title=f"Drop of {metric}",
+            unit="against the source model, with its lower and upper limit",
+            rows=tuple(drops),
+            colours=_COLOURS,
+            limit=(f"budget {budget:g}", budget),
+        ),
+    )
+    return Section(title="Speed and quality", charts=charts[: 1 + bool(metric)] if latencies else ())
+
+
+def _drop(name: str, series: str, judged: Mapping[str, Any] | None) -> Row:
+    """A drop with its limits; the drop itself stands for a limit that is not known."""
+    if judged is None or judged["drop"] is None:
+        return Row(name=name, note="not judged against the source")
+    drop = judged["drop"]
+    low, high = (drop if judged.get(side) is None else judged[side] for side in ("lower", "upper"))
+    note = f"{figure(drop)} ({figure(judged.get('lower'))} to {figure(judged.get('upper'))})"
+    return Row(name=name, marks=(Mark(series=series, low=low, high=high, mid=drop),), note=note)
+
+
+def _budget(version: Version) -> tuple[str, float]:
+    """Name the first budgeted metric and its budget; empty and 0 where nothing was judged."""
+    for each in version.variants.values():
+        for found in (each.evidence.get("quality") or {}).get("metrics", []):
+            return str(found["metric"]), float(found["budget"])
+    return "", 0.0
+
+
+def _slices(version: Version) -> Section:
+    """Every slice of every variant, the largest drop over its limit first."""
+    found = [
+        (name, part)
+        for name, each in version.variants.items()
+        for part in (each.evidence.get("quality") or {}).get("slices", [])
+    ]
+    if not found:
+        return Section(title="Slices", text="No slice was named in the manifest.")
+    found.sort(key=lambda pair: _harm(pair[1]), reverse=True)
+    rows = tuple(
+        (
+            name,
+            f"{part['slice']} = {part['value']}",
+            part["metric"],
+            str(part["rows"]),
+            *(figure(part[each]) for each in ("drop", "upper", "limit")),
+            f"{part['outcome']} {part['note']}".strip(),
+        )
+        for name, part in found
+    )
+    head = ("variant", "slice", "metric", "rows", "drop", "upper limit", "may drop", "outcome")
+    return Section(title="Slices, worst first", tables=(Table(head=head, rows=rows, left=(0, 1, 2, 7)),))
+
+
+def _harm(part: Mapping[str, Any]) -> float:
+    drop, limit = part["drop"], part["limit"]
+    return float("-inf") if drop is None or not limit else float(drop / limit)
+
+
+def _facts(version: Version) -> dict[str, str]:
+    evidence = version.evidence
+    cpu, holdout = (evidence.get(name, {}) for name in ("cpu", "holdout"))
+    parts = {name: holdout[name] for name in ("selection", "confirmation") if name in holdout}
+    return {
+        "processor": f"{cpu.get('model', '?')}, {cpu.get('cores', '?')} cores ({', '.join(cpu.get('flags', []))})",
+        "load": figures.load(version),
+        "holdout": f"{holdout.get('rows', '?')} rows",
+        **{
+            f"{name} split": f"{part.get('rows', '?')} rows, SHA-256 {str(part.get('sha256', '?'))[:12]}"
+            for name, part in parts.items()
+        },
+        **{name: str(number) for name, number in evidence.get("versions", {}).items()},
+    }
