@@ -237,13 +237,14 @@ def _only_layers(
     import msgspec
 
     from tailcut.cli._profiling import only_layers
+    from tailcut.report.document import Document, terminal
+    from tailcut.report.profile.document import layers_section
     from tailcut.report.profile.json import write_file
-    from tailcut.report.profile.text import render_layers
 
     if html is not None:
         raise ManifestError("--html with --layers alone", hint="an HTML page needs a target; --json writes the layers")
     found = only_layers(model, shapes, app_dir)
-    write(render_layers(found))
+    write(terminal(Document(title="", sections=(layers_section(found),))))
     if json_path is not None:
         write_file(json_path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
         note(f"wrote {json_path}")
@@ -251,16 +252,17 @@ def _only_layers(
 
 
 def _show(report: ProfileReport, json_path: Path | None, html: Path | None) -> ExitCode:
-    from tailcut.report.profile.html import render_profile_html
+    from tailcut.report.document import terminal
+    from tailcut.report.html import html as page
+    from tailcut.report.profile.document import profile_document
     from tailcut.report.profile.json import save_report, write_file
-    from tailcut.report.profile.text import render_profile
 
     # Before the text, so that the files are complete even if the reader of the text closes the pipe.
     if json_path is not None:
         save_report(report, json_path)
         note(f"wrote {json_path}")
     if html is not None:
-        write_file(html, render_profile_html(report).encode())
+        write_file(html, page(profile_document(report)).encode())
         note(f"wrote {html}")
-    write(render_profile(report))
+    write(terminal(profile_document(report, longest=60)))
     return ExitCode.OK if report.met else ExitCode.FAILED

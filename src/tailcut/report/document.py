@@ -123,7 +123,7 @@ def terminal(document: Document) -> str:
         texts = [section.title, section.text, *map(aligned, section.tables), *section.lines]
         if not section.details and any(texts[1:]):
             parts.append("\n".join(filter(None, texts)))
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
 
 
 def markdown(document: Document, picture: str = "") -> str:

@@ -12,8 +12,21 @@ STAGE_COLOURS = (
 )  # fmt: skip
 BAR, FASTER, SLOWER, UNCLEAR, LIMIT = "#2e75b6", "#2e8b57", "#c0392b", "#b8c0c8", "#9b59b6"
 
-_STAGE_RULES = "".join(f".s{index}{{fill:{colour}}}" for index, colour in enumerate(STAGE_COLOURS))
-_PERCENTILE_RULES = "".join(f".{name}{{fill:{colour};stroke:{colour}}}" for name, colour in PERCENTILE_COLOURS.items())
+STAGES = {
+    "network": "#8da2b5", "accept": "#b6a4d8", "receive": "#a9bcc7", "decode": "#efc35b", "sql": "#3f76b0", "cache":
+    "#55b0a6", "http": "#2f8f6b", "preprocess": "#c26a8a", "model": "#d9534f", "code": "#ef8b2c", "framework":
+    "#b9a798", "encode": "#c9a227", "wait": "#a8709c", "lock": "#7d4a8d", "loop": "#cf6a94", "gc": "#5f6fb5",
+    "unattributed": "#c3c8cd",
+}  # fmt: skip
+"""Stages of a profile, the same colour everywhere, on light and on dark."""
+
+_FLAMES = ("#f0a868", "#eeb87f", "#e8985a", "#f2c28f")
+_DARK = ("sql", "http", "preprocess", "model", "lock", "gc", "wait", "cache")
+"""Letters on these are white."""
+_FILLS = {
+    **{f"st-{name}": colour for name, colour in STAGES.items()},
+    **{f"fr{place}": colour for place, colour in enumerate(_FLAMES)},
+}
 
 CSS = f"""
 :root {{ --ink:{INK}; --soft:{SOFT}; --line:{LINE}; --page:#f6f8fa; --card:#fff; }}
@@ -27,44 +40,26 @@ main {{ max-width:1180px; margin:0 auto; padding:32px 24px 64px }}
 h1 {{ font-size:26px; margin:0 0 4px }}
 h2 {{ font-size:18px; margin:0 0 4px }}
 h3 {{ font-size:14px; margin:18px 0 2px }}
-section > ul {{ margin-top:16px }}
-.lead {{ color:var(--soft); margin:0 0 24px }}
+.lead, section > p {{ color:var(--soft); margin:0 0 16px }}
 .tiles {{ display:flex; gap:16px; flex-wrap:wrap; margin:0 0 24px }}
 .tile {{ flex:1 1 220px; background:var(--card); border:1px solid var(--line); border-radius:10px; padding:14px 18px }}
 .tile b {{ display:block; font-size:26px; line-height:1.2 }}
-.tile span {{ color:var(--soft); font-size:13px }}
+.tile span, .note, section > p {{ color:var(--soft); font-size:13px }}
 section {{ background:var(--card); border:1px solid var(--line); border-radius:10px; padding:20px 24px;
   margin:0 0 20px }}
-section > p {{ color:var(--soft); margin:0 0 10px; font-size:13px }}
-svg {{ width:100%; height:auto; display:block }}
-svg text {{ font:13px system-ui,sans-serif; fill:var(--ink); stroke:none }}
-svg .name {{ text-anchor:end }}
-svg .tick {{ text-anchor:middle; fill:var(--soft); font-size:12px }}
-svg .unit, svg .note {{ fill:var(--soft); font-size:12px }}
-svg .warn {{ fill:{SLOWER} }}
-svg .grid {{ stroke:var(--line) }}
-svg .link {{ stroke:var(--line); stroke-width:4 }}
-svg .spread {{ stroke-width:2; fill:none }}
-svg .limit {{ stroke:{LIMIT}; stroke-dasharray:5 4; stroke-width:1.5 }}
-svg .limit-name {{ fill:{LIMIT}; font-size:12px }}
-svg circle {{ stroke:var(--card); stroke-width:1.5 }}
-.bar {{ fill:{BAR} }} .faster {{ fill:{FASTER} }} .slower {{ fill:{SLOWER} }} .unclear {{ fill:{UNCLEAR} }}
-{_STAGE_RULES}{_PERCENTILE_RULES}
-.legend {{ display:flex; flex-wrap:wrap; gap:4px 16px; font-size:13px; color:var(--soft); margin:0 0 6px }}
-.legend i {{ display:inline-block; width:11px; height:11px; border-radius:3px; margin-right:6px; vertical-align:-1px }}
+svg {{ width:100%; height:auto; display:block; margin:0 0 12px }}
 .scroll {{ overflow-x:auto }}
 table {{ border-collapse:collapse; width:100%; font-size:13px; font-variant-numeric:tabular-nums }}
 th, td {{ text-align:right; padding:7px 10px; border-bottom:1px solid var(--line); white-space:nowrap }}
-th {{ color:var(--soft); font-weight:600 }}
-th:first-child, td:first-child {{ text-align:left; font-weight:600 }}
+th {{ color:var(--soft) }}
 .words {{ text-align:left }}
 td.words {{ white-space:normal; overflow-wrap:anywhere; min-width:110px }}
-.note {{ color:var(--soft); font-size:12.5px; margin:8px 0 0 }}
-td.why {{ text-align:left; white-space:normal; color:var(--soft) }}
-td:empty::after {{ content:"" }}
-ul {{ margin:0; padding-left:18px; font-size:13px }}
-code {{ font:12px ui-monospace,Menlo,Consolas,monospace; overflow-wrap:anywhere }}
-details summary {{ cursor:pointer; color:var(--soft); font-size:13px }}
-dl {{ display:grid; grid-template-columns:max-content 1fr; gap:2px 16px; font-size:13px; margin:0 }}
-dt {{ color:var(--soft) }} dd {{ margin:0 }}
+ul {{ margin:16px 0 0; padding-left:18px; font-size:13px; overflow-wrap:anywhere }}
+{"".join(f".{name}{{fill:{colour}}}" for name, colour in _FILLS.items())}
+.root {{ fill:var(--line) }}
+.frame rect {{ stroke:var(--card); stroke-width:.8 }}
+.frame:hover rect {{ fill-opacity:.72 }}
+.frame text {{ font:11.5px system-ui,sans-serif; fill:#1c1a17; pointer-events:none }}
+.frame .root-text {{ fill:var(--ink) }}
+{"".join(f".frame .st-{name} + text{{fill:#fff}}" for name in _DARK)}
 """

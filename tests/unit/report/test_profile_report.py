@@ -15,16 +15,24 @@ from tailcut.errors import ProfileError
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.payloads.diversity import read_diversity
 from tailcut.profiler.records import Recording, Request
+from tailcut.report.document import Area, terminal
+from tailcut.report.html import html
+from tailcut.report.profile.document import profile_document
 from tailcut.report.profile.flame import flame_graph
-from tailcut.report.profile.html import render_profile_html
 from tailcut.report.profile.json import ProfileReport, load_report, make_report, save_report
-from tailcut.report.profile.levers import rate
-from tailcut.report.profile.plot import cut_off, stacked_plot
 from tailcut.report.profile.shapes import Column, Frame, columns_of, spans_tree, stacks_tree, tree_of
-from tailcut.report.profile.text import render_profile
+from tailcut.report.profile.tables import rate
 from tailcut.report.profile.words import bottleneck, felt, ms, percent, seconds
 
 SLO = "p95=25ms,errors=0.1%"
+
+
+def render_profile(report: ProfileReport) -> str:
+    return terminal(profile_document(report, longest=60))
+
+
+def render_profile_html(report: ProfileReport) -> str:
+    return html(profile_document(report))
 
 
 def report(recording: Recording, slo: str = SLO, kind: str = "pilot") -> ProfileReport:
@@ -58,7 +66,7 @@ def test_the_text_holds_what_a_reader_needs(made: ProfileReport) -> None:
     text = render_profile(made)
     for part in (
         "Profile of pilot:app",
-        "396 answered, 4 failed",
+        "396: requests answered, 4 failed",
         "SLO p95 MISSED",
         "SLO errors MISSED: 1 %",
         "SELECT * FROM flights WHERE id = ? at features.py:42",
@@ -83,7 +91,7 @@ def test_what_a_cache_of_some_entries_would_have_answered_stands_in_text_and_pag
     assert lines[at + 1].split() == ["asked", "for", "16", "entries", "all"], "no size that is more than there are"
     row = next(line for line in lines[at + 2 :] if line.startswith("entities[]"))
     assert row.split()[1:] == ["0", "%", "90", "%"]
-    assert "<h3>By how many entries it holds</h3>" in render_profile_html(made)
+    assert "<h3>The same by how many entries the cache holds</h3>" in render_profile_html(made)
 
 
 def test_where_requests_are_felt_differently_the_shares_are_told(made: ProfileReport) -> None:
@@ -96,7 +104,7 @@ def test_where_requests_are_felt_differently_the_shares_are_told(made: ProfileRe
 
 def test_levers_stand_in_their_order_with_what_they_rest_on(made: ProfileReport) -> None:
     text = render_profile(made)
-    assert text.index("What to do:") < text.index("Where the time goes")
+    assert text.index("What to do\n") < text.index("Where the time goes")
     rows = [line.split() for line in text.splitlines()]
     wanted = ["1.", "feature", "cache", "9", "to", "12", "4.00", "9", "to", "12", "310", "yes:"]
     assert any(row[: len(wanted)] == wanted for row in rows)
@@ -104,7 +112,7 @@ def test_levers_stand_in_their_order_with_what_they_rest_on(made: ProfileReport)
         row[:6] == ["INT8", "28.1", "to", "28.4", "27.0", "-"] and "no: the model is 6 %" in " ".join(row)
         for row in rows
     )
-    assert "feature cache: 62 % hits, as the payloads repeat" in text
+    assert "feature cache rests on: 62 % hits, as the payloads repeat" in text
     assert "somewhere else" not in text  # what is left alone needs no ground
     assert "other processes used 3% of this machine's cores meanwhile" in text
     assert "two queries and the code around them go" in render_profile_html(made)
@@ -171,7 +179,7 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: bytes, te
 def test_the_page_stands_alone_and_is_well_formed(made: ProfileReport) -> None:
     page = render_profile_html(made)
     assert "<script" not in page
-    assert not re.findall(r'(?:src|href)="|url\(|@import|https?://', page)
+    assert not re.findall(r'(?:src|href)="(?!#)|url\((?!#)|@import', page)
     assert "&lt;script&gt;" in page  # a function's name is text
     svgs = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     assert len(svgs) == 3
@@ -179,18 +187,27 @@ def test_the_page_stands_alone_and_is_well_formed(made: ProfileReport) -> None:
         ElementTree.fromstring(svg)
 
 
-def test_the_plot_has_a_band_per_stage_and_a_title_per_column(made: ProfileReport) -> None:
-    plot = ElementTree.fromstring(stacked_plot(made.columns, limits=[("SLO p95", 25.0), ("far", 1e6)]))
-    classes = [each.get("class", "") for each in plot.iter()]
-    assert {"st-sql", "st-code", "st-accept"} <= set(classes)
-    assert "st-http" not in classes
-    assert classes.count("limit") == 1
-    assert classes.count("hover") == len(made.columns)
-    assert "higher than the plot" in cut_off(made.columns)
-    assert stacked_plot(()) == ""
+def plot_of(report: ProfileReport) -> tuple[str, Area]:
+    section = next(one for one in profile_document(report).sections if one.title == "All requests")
+    (chart,) = section.charts
+    assert isinstance(chart, Area)
+    return section.text, chart
 
 
-def test_a_few_requests_of_a_second_do_not_flatten_the_others() -> None:
+def test_the_plot_has_a_band_per_stage_and_the_limits_that_are_near(made: ProfileReport) -> None:
+    text, chart = plot_of(made)
+    names = [name for name, _ in chart.bands]
+    assert {"sql", "code", "accept"} <= set(names)
+    assert "http" not in names
+    assert list(chart.limits) == ["SLO p95 25 ms"]
+    assert len(chart.edges) == len(made.columns) + 1
+    assert "are higher, up to" in text
+    means = [sum(values) for values in zip(*chart.bands.values(), strict=True)]
+    assert means == pytest.approx([column.mean_ms for column in made.columns])
+    assert "All requests" not in render_profile_html(msgspec.structs.replace(made, columns=()))
+
+
+def test_a_few_requests_of_a_second_do_not_flatten_the_others(made: ProfileReport) -> None:
     columns = [
         Column(from_share=n / 100, to_share=(n + 1) / 100, count=1, max_ms=10.0, stages_ms={"code": 10.0})
         for n in range(97)
@@ -199,10 +216,10 @@ def test_a_few_requests_of_a_second_do_not_flatten_the_others() -> None:
         Column(from_share=n / 100, to_share=(n + 1) / 100, count=1, max_ms=900.0, stages_ms={"gc": 900.0})
         for n in range(97, 100)
     ]
-    assert cut_off(columns) == "The slowest 3 are higher than the plot, up to 900 ms."
-    plot = stacked_plot(columns, limits=[("SLO", 25.0)], thresholds=[("100 ms", 100.0)])
-    assert "SLO" in plot
-    assert "100 ms" not in plot
+    text, chart = plot_of(msgspec.structs.replace(made, columns=tuple(columns), slo="p95=15ms"))
+    assert text.endswith("The slowest 3 are higher, up to 900 ms.")
+    assert list(chart.limits) == ["SLO p95 15 ms"]
+    assert 15 < chart.top < 100
 
 
 def test_columns_are_sorted_and_hold_every_request_once() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from tailcut.profiler.records import Stage
 from tailcut.report.profile.shapes import Frame
 from tailcut.report.profile.words import ms, percent
+from tailcut.report.style import STAGES
 
 _WIDTH = 1080
 _ROW = 21
@@ -14,7 +14,6 @@ _LETTER = 6.8
 _LEAST = 0.8
 """Narrower frames are left out, in pixels."""
 _DEEPEST = 48
-_STYLES = {str(stage) for stage in Stage}
 
 
 def flame_graph(root: Frame) -> str:
@@ -60,6 +59,6 @@ def _frame(frame: Frame, whole: float, left: float, width: float, depth: int) ->
 def _style(frame: Frame, depth: int) -> str:
     if depth == 0:
         return "root"
-    if frame.style in _STYLES:
+    if frame.style in STAGES:
         return f"st-{frame.style}"
     return f"fr{sum(map(ord, frame.name)) % 4}"

@@ -1,16 +1,17 @@
-"""A profile's tables as short texts: the terminal and the page show the same cells."""
+"""A profile's tables."""
 
 from __future__ import annotations
 
-import msgspec
-
-from tailcut.profiler.attribution.budget import Budget, StageLine
+from tailcut.profiler.attribution.budget import Budget
 from tailcut.profiler.attribution.layers import ModelLayers
+from tailcut.profiler.levers.advice import Advice, LeverAdvice, span
 from tailcut.profiler.payloads.diversity import Diversity, Stream
 from tailcut.profiler.records import Stage
-from tailcut.report.profile.words import ms, name_of, percent, seconds, shortened
+from tailcut.report.document import Table, shortened
+from tailcut.report.profile.words import STEPS_TITLE, ms, name_of, percent, seconds
 
-BAR = 20
+_BAR = 20
+"""Blocks of a share of all."""
 _LEAST = 0.005
 _LEAST_MS = 0.0005
 _MOST_CULPRITS = 12
@@ -23,22 +24,6 @@ _SIZES = (16, 128, 1024, 8192, 65536)
 _LONG, _LONGER = 52, 64
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of texts.
-
-    Args:
-        head: names of the columns.
-        rows: as many cells each.
-        left: columns that hold words: they stand to the left.
-        note: what is to be known of the figures.
-    """
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left: tuple[int, ...] = (0,)
-    note: str = ""
-
-
 def stages_table(budget: Budget) -> Table:
     """The latency budget: a row per stage, and one for the whole request."""
     rows = [
@@ -49,18 +34,14 @@ def stages_table(budget: Budget) -> Table:
             ms(line.p99_ms),
             ms(line.near_ms),
             percent(line.near_share),
-            bar(line.near_share),
+            "█" * round(line.near_share * _BAR),
         )
-        for line in shown_lines(budget)
+        for line in budget.lines
+        if max(line.near_ms, line.p99_ms) >= _LEAST_MS
     ]
     if (wall := budget.wall) is not None:
         rows.append(("whole request", ms(wall.p50), ms(wall.p95), ms(wall.p99), ms(budget.near_ms), "100 %", ""))
     return Table(head=("stage", "p50 ms", "p95 ms", "p99 ms", "at p95 ms", "share", ""), rows=tuple(rows), left=(0, 6))
-
-
-def shown_lines(budget: Budget) -> list[StageLine]:
-    """The stages that take time worth showing."""
-    return [line for line in budget.lines if max(line.near_ms, line.p99_ms) >= _LEAST_MS]
 
 
 def culprits_table(budget: Budget, most: int = _MOST_CULPRITS, *, longest: int = _LONGER) -> Table:
@@ -77,7 +58,8 @@ def culprits_table(budget: Budget, most: int = _MOST_CULPRITS, *, longest: int =
     rest = sum(one.near_share for one in budget.culprits) - sum(one.near_share for one in shown)
     if rest >= _LEAST:
         rows.append((percent(rest), ms(rest * budget.near_ms), "", f"{len(budget.culprits) - len(shown)} more"))
-    return Table(head=("share", "at p95 ms", "stage", "what"), rows=tuple(rows), left=(2, 3))
+    title = "By name, of the requests near the p95"
+    return Table(head=("share", "at p95 ms", "stage", "what"), rows=tuple(rows), left=(2, 3), title=title)
 
 
 def calls_table(budget: Budget, most: int = _MOST_CALLS, *, longest: int = _LONG) -> Table:
@@ -120,6 +102,7 @@ def steps_table(budget: Budget, most: int = _MOST_STEPS, *, longest: int = _LONG
         for one in shown
     )
     return Table(
+        title=STEPS_TITLE,
         head=("mean ms", "own ms", "at p95 ms", "share", "calls", "stage", "what"),
         rows=rows if several else (),
         left=(5, 6),
@@ -170,6 +153,7 @@ def sizes_table(diversity: Diversity) -> Table:
     sizes = [size for size in _SIZES if any(size < one.distinct for one in shown)]
     rows = tuple((one.name, *(_at_size(one, size) for size in sizes), percent(one.repeats)) for one in shown)
     return Table(
+        title="The same by how many entries the cache holds",
         head=("asked for", *(f"{size:,} entries" for size in sizes), "all"),
         rows=rows if sizes else (),
         note="least recently used entries are evicted; entries do not expire",
@@ -183,6 +167,7 @@ def layers_table(model: ModelLayers, most: int = _MOST_LAYERS) -> Table:
         for one in model.layers[:most]
     )
     return Table(
+        title="Layers",
         head=("layer", "kind", "own ms", "share", "addressed by"),
         rows=rows,
         left=(0, 1, 4),
@@ -197,6 +182,7 @@ def operators_table(model: ModelLayers, most: int = _MOST_LAYERS) -> Table:
         for one in model.operators[:most]
     )
     return Table(
+        title="Operators",
         head=("operator", "calls a run", "own ms", "share", "addressed by"),
         rows=rows,
         left=(0, 4),
@@ -204,9 +190,47 @@ def operators_table(model: ModelLayers, most: int = _MOST_LAYERS) -> Table:
     )
 
 
-def bar(share: float, width: int = BAR) -> str:
-    """A share as a bar of blocks."""
-    return "█" * round(share * width)
+def levers_table(advice: Advice) -> Table:
+    """A row for the service as it is, then one per lever: those to pull first, in order."""
+    rows = [("", "as it is", ms(advice.p95_ms), "", "", rate(advice.capacity), "")]
+    rows += [
+        (
+            f"{one.order}." if one.order else "",
+            one.lever,
+            "-" if one.p95_ms is None else span(*one.p95_ms),
+            ms(one.bound_p95_ms),
+            "-" if one.after_p95_ms is None else span(*one.after_p95_ms),
+            rate(one.capacity),
+            _verdict(one),
+        )
+        for one in advice.levers
+    ]
+    return Table(
+        head=("", "lever", f"{advice.percentile} ms", "bound", "so far", "at most/s", "worth it?"),
+        rows=tuple(rows),
+        left=(0, 1, 6),
+        note=(
+            f"at {advice.rate:.4g} requests/s; each lever alone, best and worst; bound: what it is aimed at takes no"
+            " time and no request waits for another; so far: with those above it; at most: the requests/s that no"
+            f" resource allows more than, as it is {advice.limited_by}"
+        ),
+    )
+
+
+def _verdict(one: LeverAdvice) -> str:
+    """Say whether a lever is worth it, and why not."""
+    if one.worth:
+        return f"yes: {one.reason}" if one.reason else "yes"
+    if one.reason.startswith("not known: "):
+        return one.reason
+    return f"no: {one.reason.removeprefix('not worth it: ')}" if one.reason else "no"
+
+
+def rate(value: float | None) -> str:
+    """Requests per second."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def _at_life(stream: Stream, life_s: float) -> str:

@@ -8,6 +8,7 @@ from tailcut.profiler.attribution.budget import Budget, Culprit, StageLine
 from tailcut.profiler.attribution.gaps import READ_LATE, SENT_LATE
 from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.records import Stage
+from tailcut.report.document import shortened
 from tailcut.report.ladder.perception import perceived
 
 STAGE_WORDS: dict[Stage, str] = {
@@ -179,9 +180,3 @@ def seconds(value: float) -> str:
         if value >= size:
             return f"{value / size:g} {unit}"
     return f"{value * 1e3:g} ms"
-
-
-def shortened(text: str, longest: int) -> str:
-    """Text on one line that is not too long."""
-    line = " ".join(text.split())
-    return line if len(line) <= longest else f"{line[: longest - 1]}…"

@@ -1,0 +1,180 @@
+"""A profile as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailcut.common.slo import parse_objectives
+from tailcut.profiler.attribution.layers import ModelLayers
+from tailcut.profiler.records import Stage
+from tailcut.report.document import Area, Document, Section
+from tailcut.report.profile.flame import flame_graph
+from tailcut.report.profile.json import ProfileReport
+from tailcut.report.profile.shapes import Column
+from tailcut.report.profile.tables import (
+    calls_table,
+    culprits_table,
+    diversity_table,
+    layers_table,
+    levers_table,
+    operators_table,
+    sizes_table,
+    stages_table,
+    steps_table,
+)
+from tailcut.report.profile.words import bottleneck, felt, layers_words, ms, near_words, percent, tracing_words
+from tailcut.report.style import STAGES
+
+_TICKS = {"p25": 0.25, "p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_THRESHOLDS = {"100 ms: seems instant": 100.0, "300 ms: is noticed": 300.0, "1 s: focus is lost": 1000.0}
+_STEEP = 3.0
+"""The plot's height is that of the p99, but at most so many times the p95, and some room: a few requests of a second
+would flatten all others."""
+
+
+def profile_document(report: ProfileReport, longest: int = 400) -> Document:
+    """Lay a profile out: the bottleneck, what to do, where the time goes, the rest.
+
+    Args:
+        longest: name or query that is shown whole; a page wraps long ones, a terminal does not.
+    """
+    budget = report.budget
+    findings = (f"SLO {finding}" for finding in budget.findings)
+    steps = (stages_table(budget), culprits_table(budget, longest=longest), steps_table(budget, longest=longest))
+    return Document(
+        title=f"Profile of {report.target}",
+        lead=f"{report.rate:.4g} requests/s for {report.duration_s:.3g} s. {report.created}.",
+        tiles=_tiles(report),
+        sections=(
+            Section(title="The bottleneck", lines=tuple(filter(None, (bottleneck(budget), felt(budget), *findings)))),
+            *_levers(report),
+            _requests(report),
+            Section(
+                title="Where the time goes",
+                text=near_words(budget) if budget.lines else "",
+                tables=steps if budget.lines else (),
+            ),
+            *_flames(report),
+            Section(title="Queries and other calls, by total time", tables=(calls_table(budget, longest=longest),)),
+            *_diversity(report),
+            *map(layers_section, report.layers),
+            *_facts(report),
+        ),
+    )
+
+
+def layers_section(model: ModelLayers) -> Section:
+    """The slow layers of one model."""
+    first, *rest = layers_words(model)
+    tables = (layers_table(model), operators_table(model))
+    return Section(title=f"Slow layers of {first}", tables=tables, lines=tuple(rest))
+
+
+def plot_top(columns: Sequence[Column], limits_ms: Sequence[float]) -> float:
+    """Height of the plot, and of limits that are near, in milliseconds."""
+    p99, p95 = (next((one for one in columns if one.to_share >= share), columns[-1]).mean_ms for share in (0.99, 0.95))
+    high = min(p99, _STEEP * p95)
+    return 1.12 * max(high, *(value for value in limits_ms if value <= 2.0 * high), 1e-3)
+
+
+def _tiles(report: ProfileReport) -> tuple[tuple[str, str], ...]:
+    budget = report.budget
+    wall, line = budget.wall, budget.bottleneck
+    tiles = [(str(budget.answered), f"requests answered, {budget.failed} failed")]
+    if wall is not None:
+        tiles.append((f"{ms(wall.p95)} ms", f"p95, p50 {ms(wall.p50)} and p99 {ms(wall.p99)} ms"))
+    if line is not None and budget.near:
+        tiles.append((f"{percent(line.near_share)} {line.stage}", "largest part of the p95 request"))
+    if budget.findings:
+        tiles.append(("SLO met" if report.met else "SLO missed", report.slo))
+    return tuple(tiles)
+
+
+def _levers(report: ProfileReport) -> list[Section]:
+    advice = report.advice
+    if advice is None:
+        return []
+    doubts = " ".join(f"doubtful: {line}" for line in advice.doubts)
+    rests = [f"{one.lever} rests on: {'; '.join(one.basis)}" for one in advice.levers if one.basis and one.worth]
+    return [
+        Section(title="What to do", lines=advice.summary),
+        Section(
+            title="What each lever can win",
+            text=doubts,
+            tables=(levers_table(advice),),
+            lines=(*rests, *advice.notes),
+        ),
+    ]
+
+
+def _requests(report: ProfileReport) -> Section:
+    """Every request by latency, or the mean of neighbours, as a stack of its stages."""
+    columns = report.columns
+    if not columns:
+        return Section(title="All requests", details=True)
+    latency = parse_objectives(report.slo).latency if report.slo else ()
+    limits = {f"SLO {one.name} {one.limit_s * 1e3:g} ms": one.limit_s * 1e3 for one in latency}
+    top = plot_top(columns, list(limits.values()))
+    used = [stage for stage in map(str, Stage) if any(stage in column.stages_ms for column in columns)]
+    above = [column for column in columns if column.mean_ms > top]
+    cut = f" The slowest {sum(column.count for column in above)} are higher, up to" if above else ""
+    chart = Area(
+        title="Requests, the quickest on the left",
+        unit="requests by latency",
+        edges=(*(column.from_share for column in columns), 1.0),
+        bands={(stage, STAGES[stage]): tuple(one.stages_ms.get(stage, 0.0) for one in columns) for stage in used},
+        limits={name: value for name, value in {**limits, **_THRESHOLDS}.items() if value <= top},
+        top=top,
+        ticks=_TICKS,
+    )
+    return Section(
+        title="All requests",
+        text="Milliseconds from the intended send time to the last byte, by stage."
+        + (f"{cut} {ms(max(column.max_ms for column in above))} ms." if above else ""),
+        charts=(chart,),
+        details=True,
+    )
+
+
+def _flames(report: ProfileReport) -> list[Section]:
+    text = "A request near the p95: width is time, what runs inside something stands below it, largest first."
+    found = [Section(title="Flame graph", text=text, charts=(flame_graph(report.spans),), details=True)]
+    if report.stacks is not None:
+        text = (
+            "Sampled stacks of the threads that worked on requests, all requests together. Exact times are above;"
+            " samples say which functions they went to."
+        )
+        found.append(Section(title="Down to functions", text=text, charts=(flame_graph(report.stacks),), details=True))
+    return [section for section in found if any(section.charts)]
+
+
+def _diversity(report: ProfileReport) -> list[Section]:
+    if report.diversity is None:
+        return []
+    return [
+        Section(
+            title="How alike the requests are",
+            text="Share of look-ups that a cache would have answered, by how long its entries live, and how many it"
+            " must hold.",
+            tables=(diversity_table(report.diversity), sizes_table(report.diversity)),
+        )
+    ]
+
+
+def _facts(report: ProfileReport) -> tuple[Section, Section]:
+    pilot = report.pilot
+    hooked = [f"Hooked: {', '.join(pilot.hooks)}."] if pilot.hooks else []
+    notes = (tracing_words(report.kind), *hooked, *(f"note: {note}" for note in report.notes))
+    facts = {
+        "command": report.command,
+        "tailcut": report.tailcut,
+        **report.machine,
+        **({"event loop": pilot.loop} if pilot.loop else {}),
+        **({"threads for handlers": str(pilot.threads)} if pilot.threads else {}),
+        **pilot.versions,
+    }
+    lines = tuple(f"{name}: {value}" for name, value in facts.items())
+    return (
+        Section(title="What to know of these figures", lines=notes),
+        Section(title="Measured by", lines=lines, details=True),
+    )
