@@ -27,7 +27,7 @@ from tailcut.parity.analysis.request_form import parse_form
 from tailcut.parity.analysis.tolerance import parse_tolerance
 from tailcut.parity.plan import ParityPlan
 from tailcut.parity.run import run
-from tailcut.report.parity.cells import verdict
+from tailcut.report.parity.document import verdict
 from tailcut.report.parity.file import ParityRecord, VariantParity
 
 pytestmark = pytest.mark.integration

@@ -23,7 +23,7 @@ from tailcut.parity.analysis.mapping import parse_pair
 from tailcut.parity.plan import ParityPlan
 from tailcut.parity.run import run
 from tailcut.registry import NewVariant, Registry
-from tailcut.report.parity.cells import reasons
+from tailcut.report.parity.document import reasons
 from tailcut.report.parity.file import VariantParity
 
 pytestmark = pytest.mark.integration

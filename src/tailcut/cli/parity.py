@@ -169,18 +169,20 @@ def _run(subject: Subject, plan: ParityPlan) -> ParityRecord:
 
 
 def _show(record: ParityRecord, json_path: Path | None, html: Path | None) -> None:
+    from tailcut.report.document import terminal
+    from tailcut.report.html import html as page
+    from tailcut.report.parity.document import parity_document
     from tailcut.report.parity.file import save_parity
-    from tailcut.report.parity.html import render_parity_html
-    from tailcut.report.parity.text import render_parity
     from tailcut.system.whole_files import write_file
 
+    document = parity_document(record)
     if json_path is not None:
         save_parity(record, json_path)
         note(f"wrote {json_path}")
     if html is not None:
-        write_file(html, render_parity_html(record).encode())
+        write_file(html, page(document).encode())
         note(f"wrote {html}")
-    write(render_parity(record))
+    write(terminal(document))
 
 
 def _check_files(*paths: Path | None) -> None:

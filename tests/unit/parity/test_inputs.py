@@ -14,7 +14,7 @@ from tailcut.parity.causes import inputs_record, see_inputs
 from tailcut.parity.pilots import Pilot
 from tailcut.parity.replica import Replica
 from tailcut.profiler.recording.model_inputs import ModelCall
-from tailcut.report.parity.cells import reasons
+from tailcut.report.parity.document import reasons
 from tailcut.report.parity.file import InputsParity, VariantParity
 
 OK = Reply(200, {}, "")

@@ -8,6 +8,9 @@ import msgspec
 import pytest
 
 from tailcut.errors import LoadTestError
+from tailcut.report.document import terminal
+from tailcut.report.html import html
+from tailcut.report.parity.document import parity_document
 from tailcut.report.parity.file import (
     ColumnParity,
     FieldParity,
@@ -19,8 +22,6 @@ from tailcut.report.parity.file import (
     load_parity,
     save_parity,
 )
-from tailcut.report.parity.html import render_parity_html
-from tailcut.report.parity.text import render_parity
 
 FIELD = FieldParity(
     output="risk", pilot="out[].p", matched="same name", tolerance="1e-05", rows=4, differing_rows=2,
@@ -60,6 +61,14 @@ WRONG = VariantParity(
     ),
     common=("city = 'Rome': 100% of the rows that differ, 0% of the others",),
 )
+
+
+def render_parity(record: ParityRecord) -> str:
+    return terminal(parity_document(record))
+
+
+def render_parity_html(record: ParityRecord) -> str:
+    return html(parity_document(record))
 
 
 def record(*variants: VariantParity) -> ParityRecord:
