@@ -98,13 +98,14 @@ _HINT = "compare a span that the history has with --from, --to and --against, or
 def _show(found: Comparison, json_path: Path | None) -> None:
     import msgspec
 
-    from tailcut.report.comparison.text import render_comparison
+    from tailcut.report.comparison import comparison_document
+    from tailcut.report.document import terminal
     from tailcut.system.whole_files import write_file
 
     if json_path is not None:
         write_file(json_path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
         note(f"wrote {json_path}")
-    write(render_comparison(found))
+    write(terminal(comparison_document(found)))
 
 
 def _span(since: str, from_: str, to: str) -> tuple[float, float]:

@@ -14,7 +14,8 @@ from tailcut.observe.comparison.records import (
     StageChange,
     VariantComparison,
 )
-from tailcut.report.comparison.text import render_comparison
+from tailcut.report.comparison import comparison_document
+from tailcut.report.document import terminal
 
 
 def rendered(change: float, low: float, high: float) -> str:
@@ -28,12 +29,10 @@ def rendered(change: float, low: float, high: float) -> str:
         FigureChange(name=unit, unit=unit, verdict="grew", change=moved) for unit in ("share", "1/s", "rows")
     )
     model = ModelComparison(model="risk", variants=(variant,), figures=figures)
-    return render_comparison(
-        Comparison(
-            history="h", since_s=86_400, until_s=172_800, against_s=86_400, bucket_s=60, min_change=0.05,
-            models=(model,),
-        )
+    compared = Comparison(
+        history="h", since_s=86_400, until_s=172_800, against_s=86_400, bucket_s=60, min_change=0.05, models=(model,),
     )  # fmt: skip
+    return terminal(comparison_document(compared))
 
 
 def test_large_factors_are_whole_numbers_with_separators() -> None:

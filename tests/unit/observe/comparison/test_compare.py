@@ -12,7 +12,8 @@ from tailcut.observe.comparison.records import Comparison
 from tailcut.observe.comparison.stages import Terms
 from tailcut.observe.latency_figures import REQUEST
 from tailcut.observe.sample import Sample
-from tailcut.report.comparison.text import render_comparison
+from tailcut.report.comparison import comparison_document
+from tailcut.report.document import terminal
 
 MINUTES = 100
 SPAN_S = MINUTES * 60.0
@@ -154,7 +155,7 @@ def test_a_span_in_which_no_request_came_is_noted(tmp_path: Path, counts: tuple[
     assert f"no requests came in the {idle} span" in model.notes
     assert "request rate" not in {each.name for each in model.figures}
     assert not any(variant.stages for variant in model.variants)
-    assert "nothing could be compared" in render_comparison(found)
+    assert "nothing could be compared" in terminal(comparison_document(found))
 
 
 def test_a_stage_with_a_lower_mean_and_a_higher_p95_grew(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ def test_a_stage_with_a_lower_mean_and_a_higher_p95_grew(tmp_path: Path) -> None
     assert (stage.stage, stage.verdict) == (REQUEST, "grew")
     assert stage.p95 is not None
     assert stage.mean.change < 0 < stage.p95.change
-    assert "request of risk (onnx) grew in p95 by " in render_comparison(found)
+    assert "request of risk (onnx) grew in p95 by " in terminal(comparison_document(found))
 
 
 def test_one_model_alone_is_read(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""A comparison of two spans of the history for terminals."""
