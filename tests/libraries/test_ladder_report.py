@@ -95,10 +95,10 @@ def test_the_page_is_whole_and_needs_nothing_from_elsewhere() -> None:
 
 def test_names_are_escaped() -> None:
     record = sample()
-    evil = msgspec.structs.replace(record.rungs[1], name="<b>& $x$")
+    evil = msgspec.structs.replace(record.rungs[1], name="<b>& $x$ 日本")
     page = render_html(msgspec.structs.replace(record, rungs=(record.rungs[0], evil)))
     assert "<b>&<" not in page
-    assert page.count("&lt;b&gt;&amp; $x$") > 4, "in tables and charts"
+    assert page.count("&lt;b&gt;&amp; $x$ 日本") > 4, "in tables and charts"
     assert page == render_html(msgspec.structs.replace(record, rungs=(record.rungs[0], evil))), "the same every time"
 
 
@@ -144,6 +144,13 @@ def test_charts_follow_the_readers_colours_and_hold_what_was_measured() -> None:
         assert text in latency
     assert "var(--ink)" in latency
     assert "#1c2833" not in latency
+
+
+def test_stages_beyond_the_colours_are_drawn_too() -> None:
+    stages = {f"stage_{number}": 1.0 for number in range(15)}
+    measured = sample().rungs[1].measurements
+    many = tuple(msgspec.structs.replace(one, stages_ms={**stages, "total": 15.0}) for one in measured)
+    assert "stage_14" in render_html(changed(1, measurements=many))
 
 
 def test_without_matplotlib_the_report_is_whole_and_says_how_to_get_charts(

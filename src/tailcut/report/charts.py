@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -32,7 +33,7 @@ _DASHES: tuple[Any, ...] = ("--", ":", "-.", (0, (1, 3)))
 def svg(charts: Sequence[Chart | Area]) -> str:
     """Draw charts beside each other, in colours that follow the page's."""
     text = StringIO()
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings(action="ignore"):  # of letters that its font lacks
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         _figure([charts]).savefig(text, format="svg", metadata=nothing)
     drawn = text.getvalue()
@@ -45,7 +46,7 @@ def svg(charts: Sequence[Chart | Area]) -> str:
 def write_png(document: Document, path: Path) -> None:
     """Draw all charts of a document, those of a section beside each other."""
     grid = [[chart for chart in section.charts if not isinstance(chart, str)] for section in document.sections]
-    with matplotlib.rc_context({**_STYLE, "savefig.transparent": False}):
+    with matplotlib.rc_context({**_STYLE, "savefig.transparent": False}), warnings.catch_warnings(action="ignore"):
         figure = _figure([charts for charts in grid if charts])
         figure.suptitle(document.title, fontsize=15, fontweight="bold")
         figure.savefig(path, dpi=110, metadata={"Software": "tailcut"})

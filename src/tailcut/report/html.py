@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from html import escape
 
 from tailcut.report.document import Document, Section, Table
@@ -45,7 +44,7 @@ def _charts(section: Section) -> str:
 
 def _section(section: Section, charts: str) -> str:
     text = f"<p>{escape(section.text)}</p>" if section.text else ""
-    lines = _joined(f"<li>{escape(line)}</li>" for line in section.lines)
+    lines = "".join(f"<li>{escape(line)}</li>" for line in section.lines)
     inner = f"{charts}{''.join(map(_table, section.tables))}{f'<ul>{lines}</ul>' if lines else ''}"
     return f"<section><h2>{escape(section.title)}</h2>{text}{inner}</section>" if text or inner else ""
 
@@ -55,20 +54,13 @@ def _table(table: Table) -> str:
         return ""
     full = len(table.head)
     kinds = [' class="words"' if at in table.left else "" for at in range(full)]
-    head = _joined(f"<th{kind}>{escape(cell)}</th>" for kind, cell in zip(kinds, table.head, strict=True))
+    head = "".join(f"<th{kind}>{escape(cell)}</th>" for kind, cell in zip(kinds, table.head, strict=True))
     rows = []
     for row in table.rows:
-        spans = (
-            [""] * full
-            if len(row) == full
-            else [*[""] * (len(row) - 1), f' class="words" colspan="{full + 1 - len(row)}"']
-        )
-        rows.append(
-            _joined(
-                f"<td{span or kind}>{_cell(cell)}</td>" for span, kind, cell in zip(spans, kinds, row, strict=False)
-            )
-        )
-    body = _joined(f"<tr>{row}</tr>" for row in rows)
+        spanning = [f' class="words" colspan="{full + 1 - len(row)}"'] if len(row) < full else []
+        styles = [*kinds[: len(row) - len(spanning)], *spanning]
+        rows.append("".join(f"<td{style}>{_cell(cell)}</td>" for style, cell in zip(styles, row, strict=True)))
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
     title = f"<h3>{escape(table.title)}</h3>" if table.title else ""
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     return f'{title}<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}'
@@ -78,7 +70,3 @@ def _cell(text: str) -> str:
     """Indent by spaces that the page would drop."""
     inner = text.lstrip(" ")
     return "&emsp;" * ((len(text) - len(inner)) // 2) + escape(inner)
-
-
-def _joined(parts: Iterable[str]) -> str:
-    return "".join(parts)

@@ -14,7 +14,7 @@ from tailcut.common.slo import Objectives, parse_objectives
 from tailcut.errors import ProfileError
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.payloads.diversity import read_diversity
-from tailcut.profiler.records import Recording, Request
+from tailcut.profiler.records import Recording, Request, Stage
 from tailcut.report.document import Area, terminal
 from tailcut.report.html import html
 from tailcut.report.profile.document import profile_document
@@ -23,6 +23,7 @@ from tailcut.report.profile.json import ProfileReport, load_report, make_report,
 from tailcut.report.profile.shapes import Column, Frame, columns_of, spans_tree, stacks_tree, tree_of
 from tailcut.report.profile.tables import rate
 from tailcut.report.profile.words import bottleneck, felt, ms, percent, seconds
+from tailcut.report.style import STAGES
 
 SLO = "p95=25ms,errors=0.1%"
 
@@ -185,6 +186,10 @@ def test_the_page_stands_alone_and_is_well_formed(made: ProfileReport) -> None:
     assert len(svgs) == 3
     for svg in svgs:
         ElementTree.fromstring(svg)
+
+
+def test_every_stage_has_a_colour() -> None:
+    assert set(STAGES) == set(map(str, Stage))
 
 
 def plot_of(report: ProfileReport) -> tuple[str, Area]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 
 from tailcut.common.slo import parse_objectives
@@ -183,7 +184,7 @@ def _stages(ladder: LadderRecord, rows: tuple[RungFigures, ...], name: str) -> S
         cache = ", ".join(f"{outcome} {count}" for outcome, count in at.cache.items()) or "-"
         cells.append((rung, *(f"{at.stages_ms.get(one, 0.0):.3f}" for one in (*stages, "total")), cache))
     title = f"Where the server's time goes at {rate_title(ladder, name)}"
-    colours = dict(zip(stages, STAGE_COLOURS, strict=False))
+    colours = dict(zip(stages, cycle(STAGE_COLOURS), strict=False))
     chart = Chart(title=title, unit="% of the mean request", rows=tuple(bars), colours=colours)
     return Section(
         title=title,

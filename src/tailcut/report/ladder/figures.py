@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import fmean
 
 import msgspec
@@ -17,11 +18,8 @@ PERCENTILES = ("p50", "p95", "p99")
 class RateFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One rung at one rate over all rounds. Spreads: median round, lowest and highest round."""
 
-    rate: float
     latency_ms: dict[str, Spread]
     failed_share: float
-    sheds: int
-    errors: dict[str, int]
     saturated: bool
     cpu_s_per_1000: Spread | None
     stages_ms: dict[str, float]
@@ -114,15 +112,12 @@ def _at(record: RungRecord, name: str) -> RateFigures | None:
     cpu = [one.cpu_s_per_1000 for one in rounds if one.cpu_s_per_1000 is not None]
     requests = sum(one.requests for one in rounds)
     return RateFigures(
-        rate=rounds[0].rate,
         latency_ms={q: spread([getattr(shape, q) for shape in shapes]) for q in PERCENTILES} if shapes else {},
         failed_share=1 - sum(one.answered for one in rounds) / requests if requests else 0.0,
-        sheds=sum(one.sheds for one in rounds),
-        errors=_sum([one.errors for one in rounds]),
         saturated=any(one.saturated for one in rounds),
         cpu_s_per_1000=spread(cpu) if cpu else None,
         stages_ms=_stage_means(rounds),
-        cache=_sum([one.cache for one in rounds]),
+        cache=dict(sum((Counter(one.cache) for one in rounds), Counter())),
     )
 
 
@@ -138,14 +133,6 @@ def _change(before: RateFigures, after: RateFigures) -> Change | None:
     old, new = before.latency_ms["p95"], after.latency_ms["p95"]
     clear = new.high < old.low or new.low > old.high
     return Change(before_ms=old.mid, after_ms=new.mid, clear=clear)
-
-
-def _sum(counts: list[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for one in counts:
-        for name, count in one.items():
-            total[name] = total.get(name, 0) + count
-    return total
 
 
 def headline(ladder: LadderRecord) -> list[tuple[str, str]]:
