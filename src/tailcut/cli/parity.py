@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailcut.cli._load_flags import read_header, seconds
+from tailcut.cli._load_flags import check_files, read_header, seconds
 from tailcut.cli.console import ExitCode, note, usage, write
 from tailcut.cli.options import AppFolder, FieldPairs, ManifestPaths, ModelName, Settings, examples, load_subject
 
@@ -124,7 +124,7 @@ def parity(
     from tailcut.report.parity.file import load_parity
 
     with usage():
-        _check_files(json_path, html)
+        check_files(json_path, html)
         if from_ is not None:
             record = load_parity(from_)
     if from_ is None:
@@ -183,12 +183,3 @@ def _show(record: ParityRecord, json_path: Path | None, html: Path | None) -> No
         write_file(html, page(document).encode())
         note(f"wrote {html}")
     write(terminal(document))
-
-
-def _check_files(*paths: Path | None) -> None:
-    """Refuse before the run what could not be written after it."""
-    from tailcut.load.files import prepare
-
-    for path in paths:
-        if path is not None:
-            prepare(path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from tailcut.cli._load_flags import read_header, seconds
+from tailcut.cli._load_flags import check_files, read_header, seconds
 from tailcut.cli.console import ExitCode, note, usage, write
 from tailcut.cli.options import AppFolder, ManifestPaths, ModelName, Settings, examples
 from tailcut.errors import ManifestError
@@ -162,7 +162,7 @@ def profile(
 
         with usage():
             _refuse_others(context, _KEPT)
-            _check_files(html)
+            check_files(html)
             report = load_report(from_)
         raise typer.Exit(_show(report, None, html))
     if manifest is None and (usual := os.environ.get("TAILCUT_MANIFEST")):
@@ -172,7 +172,7 @@ def profile(
 
         with usage():
             _refuse_others(context, _LAYERS)
-            _check_files(json_path)
+            check_files(json_path)
         raise typer.Exit(_only_layers(layers, read_shapes(shape or []), app_dir, json_path, html))
     from concurrent.futures import ThreadPoolExecutor  # noqa: F401  (not with a queue.py of the user's)
 
@@ -192,7 +192,7 @@ def profile(
             timeout_s=seconds("--timeout", timeout),
             seed=seed,
         )
-        _check_files(json_path, html, raw)
+        check_files(json_path, html, raw)
         ready_s = seconds("--ready", ready)
     wanted = read_wanted(target, manifest, model, settings, plan, slo, app_dir, loop, ready_s, layers, shape, log)
     raise typer.Exit(_profile(wanted, levers, json_path, html, raw))
@@ -208,15 +208,6 @@ def _refuse_others(context: typer.Context, alone: Alone) -> None:
     ]
     if given:
         raise ManifestError(f"{', '.join(given)} with {alone.what}", hint=alone.hint)
-
-
-def _check_files(*paths: Path | None) -> None:
-    """Refuse before the run what could not be written after it."""
-    from tailcut.load.files import prepare
-
-    for path in paths:
-        if path is not None:
-            prepare(path)
 
 
 def _profile(wanted: Wanted, levers: bool, json_path: Path | None, html: Path | None, raw: Path | None) -> ExitCode:
@@ -239,7 +230,7 @@ def _only_layers(
     from tailcut.cli._profiling import only_layers
     from tailcut.report.document import Document, terminal
     from tailcut.report.profile.document import layers_section
-    from tailcut.report.profile.json import write_file
+    from tailcut.system.whole_files import write_file
 
     if html is not None:
         raise ManifestError("--html with --layers alone", hint="an HTML page needs a target; --json writes the layers")
@@ -255,7 +246,8 @@ def _show(report: ProfileReport, json_path: Path | None, html: Path | None) -> E
     from tailcut.report.document import terminal
     from tailcut.report.html import html as page
     from tailcut.report.profile.document import profile_document
-    from tailcut.report.profile.json import save_report, write_file
+    from tailcut.report.profile.json import save_report
+    from tailcut.system.whole_files import write_file
 
     # Before the text, so that the files are complete even if the reader of the text closes the pipe.
     if json_path is not None:

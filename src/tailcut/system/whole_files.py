@@ -11,7 +11,7 @@ from tailcut.errors import LoadTestError
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; its folders are made.
+    """Write a file whole or not at all; its folders are made. What is no regular file, such as a pipe, is written to.
 
     Raises:
         LoadTestError: it cannot be written.
@@ -19,6 +19,9 @@ def write_file(path: Path, content: bytes) -> None:
     scratch = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_bytes(content)
+            return
         scratch.write_bytes(content)
         scratch.replace(path)
     except OSError as error:

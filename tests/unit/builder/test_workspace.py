@@ -137,3 +137,16 @@ def test_another_error_of_a_report_has_its_own_way_out(tmp_path: Path) -> None:
     with pytest.raises(LoadTestError, match=os.strerror(errno.EEXIST)) as refused:
         write_file(tmp_path / "file" / "report.json", b"x")
     assert refused.value.hint == "choose a writable folder"
+
+
+def test_a_report_goes_into_a_pipe_or_through_a_link_as_it_is(tmp_path: Path) -> None:
+    """As ``/dev/stdout``, which must not be replaced by a file."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_file(tmp_path / "pipe", b"x")
+    assert os.read(reader, 2) == b"x"
+    os.close(reader)
+    (tmp_path / "link").symlink_to(tmp_path / "report.json")
+    write_file(tmp_path / "link", b"y")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "report.json").read_bytes() == b"y"

@@ -19,6 +19,7 @@ from tailcut.profiler.levers.work import outside_words
 from tailcut.profiler.payloads.diversity import Diversity
 from tailcut.profiler.records import Pilot, Recording, Stage
 from tailcut.report.profile.shapes import Column, Frame, columns_of, spans_tree, stacks_tree
+from tailcut.system.whole_files import write_file
 
 FORMAT = 2
 """Of the file; another number is another layout. Fields may be added without a new one."""
@@ -152,22 +153,9 @@ def save_report(report: ProfileReport, path: Path) -> None:
     """Write a report as JSON.
 
     Raises:
-        ProfileError: the file cannot be written.
+        LoadTestError: the file cannot be written.
     """
     write_file(path, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file, and the folders that it is in.
-
-    Raises:
-        ProfileError: it cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:
-        raise ProfileError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
 
 
 def load_report(path: Path) -> ProfileReport:

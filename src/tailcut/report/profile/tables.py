@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tailcut.common.units import format_duration
 from tailcut.profiler.attribution.budget import Budget
 from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.levers.advice import Advice, LeverAdvice, span
-from tailcut.profiler.payloads.diversity import Diversity, Stream
+from tailcut.profiler.payloads.diversity import Diversity, Point, Stream
 from tailcut.profiler.records import Stage
 from tailcut.report.document import Table, shortened
-from tailcut.report.profile.words import STEPS_TITLE, ms, name_of, percent, seconds
+from tailcut.report.profile.words import STEPS_TITLE, ms, name_of, percent
 
 _BAR = 20
 """Blocks of a share of all."""
@@ -119,7 +122,7 @@ def diversity_table(diversity: Diversity) -> Table:
             one.name,
             str(one.lookups),
             str(one.distinct),
-            *(_at_life(one, life) for life in lives),
+            *(_share_at(one.by_life, life) for life in lives),
             percent(one.repeats),
             _size(one),
         )
@@ -138,7 +141,7 @@ def diversity_table(diversity: Diversity) -> Table:
             "asked for",
             "look-ups",
             "distinct",
-            *(f"TTL {seconds(life)}" for life in lives),
+            *(f"TTL {format_duration(life)}" for life in lives),
             "ever",
             "entries for it",
         ),
@@ -151,7 +154,7 @@ def sizes_table(diversity: Diversity) -> Table:
     """Share of look-ups that a cache would have answered, by how many entries it holds; without rows where few do."""
     shown = [one for one in diversity.streams if not one.constant][:_MOST_STREAMS]
     sizes = [size for size in _SIZES if any(size < one.distinct for one in shown)]
-    rows = tuple((one.name, *(_at_size(one, size) for size in sizes), percent(one.repeats)) for one in shown)
+    rows = tuple((one.name, *(_share_at(one.by_size, size) for size in sizes), percent(one.repeats)) for one in shown)
     return Table(
         title="The same by how many entries the cache holds",
         head=("asked for", *(f"{size:,} entries" for size in sizes), "all"),
@@ -233,12 +236,8 @@ def rate(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def _at_life(stream: Stream, life_s: float) -> str:
-    return next((percent(point.share) for point in stream.by_life if point.at == life_s), "-")
-
-
-def _at_size(stream: Stream, size: int) -> str:
-    return next((percent(point.share) for point in stream.by_size if point.at == size), "-")
+def _share_at(points: Sequence[Point], at: float) -> str:
+    return next((percent(point.share) for point in points if point.at == at), "-")
 
 
 def _size(stream: Stream) -> str:

@@ -172,11 +172,3 @@ def ms(value: float) -> str:
 def percent(share: float) -> str:
     """A share as people write it."""
     return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.1f} %"
-
-
-def seconds(value: float) -> str:
-    """A life span as people write it."""
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        if value >= size:
-            return f"{value / size:g} {unit}"
-    return f"{value * 1e3:g} ms"
