@@ -10,7 +10,7 @@ import pytest
 from tests.unit.ladder.ladder_sample import sample
 
 from tailcut.errors import LoadTestError
-from tailcut.report.document import markdown, terminal
+from tailcut.report.document import Chart, markdown, terminal
 from tailcut.report.html import NO_CHARTS, html
 from tailcut.report.ladder.document import ladder_document, write_reports
 from tailcut.report.ladder.figures import headline, ladder_figures
@@ -98,7 +98,9 @@ def test_names_are_escaped() -> None:
     evil = msgspec.structs.replace(record.rungs[1], name="<b>& $x$ 日本")
     page = render_html(msgspec.structs.replace(record, rungs=(record.rungs[0], evil)))
     assert "<b>&<" not in page
-    assert page.count("&lt;b&gt;&amp; $x$ 日本") > 4, "in tables and charts"
+    for chart in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
+        assert ">&lt;b&gt;&amp; $x$ 日本</text>" in chart, "as it is, and no formula"
+    assert page.count("&lt;b&gt;&amp; $x$ 日本") > 8, "in tables, too"
     assert page == render_html(msgspec.structs.replace(record, rungs=(record.rungs[0], evil))), "the same every time"
 
 
@@ -144,6 +146,17 @@ def test_charts_follow_the_readers_colours_and_hold_what_was_measured() -> None:
         assert text in latency
     assert "var(--ink)" in latency
     assert "#1c2833" not in latency
+
+
+def test_bars_of_changes_say_what_may_be_noise() -> None:
+    latency, changes = ladder_document(sample()).sections[0].charts
+    assert isinstance(latency, Chart)
+    assert isinstance(changes, Chart)
+    assert latency.limit == ("SLO: p95 25 ms", 25.0)
+    assert [mark.series for mark in latency.rows[0].marks] == ["p50", "p95", "p99"]
+    series = {row.name: row.marks[0].series for row in changes.rows if row.marks}
+    assert series["+ ONNX fp32"] == "faster"
+    assert series["+ micro-batching, warm executors"] == "rounds overlap: may be noise"
 
 
 def test_stages_beyond_the_colours_are_drawn_too() -> None:
