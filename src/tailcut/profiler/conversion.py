@@ -5,7 +5,6 @@ Runs in the profiled process, once the recording is over.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -17,13 +16,12 @@ from tailcut.errors import ProfileError
 from tailcut.models.runtimes.checks import first_line
 from tailcut.models.runtimes.telemetry import keep_off
 from tailcut.profiler.attribution.layers import Conversion
+from tailcut.profiler.layers.onnx import run_times_ms
 from tailcut.profiler.recording.estimators import estimators
 
 if TYPE_CHECKING:
     from tailcut.common.tensors import Arrays
 
-_BUDGET_S = 0.5
-_FEWEST, _MOST = 3, 200
 _AROUND = ("best_estimator_", "estimator_")
 
 
@@ -126,11 +124,4 @@ def _run_ms(model: bytes, feeds: Arrays) -> float:
 
 
 def _median_ms(call: Callable[[], object]) -> float:
-    call()
-    times: list[float] = []
-    end_s = time.monotonic() + _BUDGET_S
-    while len(times) < _FEWEST or (len(times) < _MOST and time.monotonic() < end_s):
-        began_ns = time.perf_counter_ns()
-        call()
-        times.append((time.perf_counter_ns() - began_ns) / 1e6)
-    return percentile(times, 0.5)
+    return percentile(run_times_ms(call), 0.5)

@@ -18,6 +18,7 @@ from tailcut.profiler.attribution.layers import (
     operators_of,
     quiet,
 )
+from tailcut.profiler.layers import onnx as layers_onnx
 from tailcut.profiler.layers import torch as layers_torch
 from tailcut.profiler.layers.child import outcome_of
 from tailcut.profiler.layers.search import InputShape, LayersSpec, of_onnx, parse_shape
@@ -82,7 +83,7 @@ def test_a_torch_module_by_layer_and_operator(monkeypatch: pytest.MonkeyPatch) -
     import torch
 
     # So many runs, and so much work in a layer, that no neighbour's stall makes another layer the slowest.
-    monkeypatch.setattr(layers_torch, "_BUDGET_S", 0.2)
+    monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.2)
     wide = torch.nn.Linear(512, 16384)
     module = torch.nn.Sequential(torch.nn.LayerNorm(512), wide, torch.nn.Sequential(torch.nn.Linear(16384, 2))).eval()
     found = layers_torch.of_torch(module, (torch.zeros(32, 512),), {}, "wide")
@@ -122,7 +123,23 @@ def test_on_a_gpu_time_is_that_of_kernels(monkeypatch: pytest.MonkeyPatch) -> No
     events = [run, mark, event("aten::addmm", 20, 400, parent=mark, kernel_us=90.0)]
     (operator,) = layers_torch._operators(events, 1, True)
     assert (operator.name, operator.ms) == ("aten::addmm", pytest.approx(0.09))
-    assert layers_torch._operators_by_layer(events, True) == {"fc": {"aten::addmm": pytest.approx(0.09)}}
+    module = SimpleNamespace(named_modules=lambda: [("fc", module)])
+    (layer,) = layers_torch._layers(module, events, 1, True)
+    assert (layer.name, layer.lever, layer.ms) == ("fc", "quantisation", pytest.approx(0.09))
+
+
+def test_a_layers_own_time_leaves_out_the_layers_inside_it() -> None:
+    def mark(name: str, start: float, end: float, parent: object = None) -> SimpleNamespace:
+        times = SimpleNamespace(start=start, end=end)
+        return SimpleNamespace(
+            name=f"{layers_torch._MARK}{name}", time_range=times, cpu_parent=parent, device_type="DeviceType.CPU",
+        )  # fmt: skip
+
+    outer = mark("", 0, 1000)
+    events = [outer, mark("a", 100, 700, outer), mark("a", 700, 900, outer)]
+    module = SimpleNamespace(named_modules=lambda: [("", 0), ("a", 0.0)])
+    found = {one.name: (one.kind, one.calls, one.ms) for one in layers_torch._layers(module, events, 2, False)}
+    assert found == {"a": ("float", 1.0, 0.4), "(the model itself)": ("int", 0.5, pytest.approx(0.1))}
 
 
 def _onnx(folder: Path) -> Path:
@@ -142,8 +159,6 @@ def _onnx(folder: Path) -> Path:
 
 
 def test_an_onnx_model_by_node_and_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tailcut.profiler.layers import onnx as layers_onnx
-
     monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.02)
     found = of_onnx(_onnx(tmp_path), {"x": np.ones((64, 256), np.float32)}, "m", threads=1)
     assert {(each.name, each.kind) for each in found.layers} == {("dense", "MatMul"), ("squash", "Tanh")}
@@ -154,8 +169,6 @@ def test_an_onnx_model_by_node_and_operator(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_inputs_are_made_from_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tailcut.profiler.layers import onnx as layers_onnx
-
     monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.02)
     outcome = outcome_of(LayersSpec(model=str(_onnx(tmp_path))))
     assert outcome.found is not None
@@ -190,7 +203,7 @@ def test_what_is_wrong_with_a_model_is_said(tmp_path: Path, monkeypatch: pytest.
 def test_an_applications_own_models_are_timed_on_what_they_were_called_with(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    monkeypatch.setattr(layers_torch, "_BUDGET_S", 0.02)
+    monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.02)
     captured = Captured()
     large, small, idle = (torch.nn.Linear(8, width).eval() for width in (64, 2, 4))
     captured.torch(idle, (torch.zeros(1, 8),), {}, 5)
@@ -211,8 +224,6 @@ def test_an_applications_own_models_are_timed_on_what_they_were_called_with(monk
 def test_an_applications_own_session_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import onnxruntime
 
-    from tailcut.profiler.layers import onnx as layers_onnx
-
     monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.02)
     session = onnxruntime.InferenceSession(str(_onnx(tmp_path)), providers=["CPUExecutionProvider"])
     captured = Captured()
@@ -221,30 +232,3 @@ def test_an_applications_own_session_is_timed(tmp_path: Path, monkeypatch: pytes
     found = captured.find()
     assert [(one.model, one.inputs) for one in found.layers] == [("m.onnx", "x float32 [2, 256]")]
     assert found.notes == ()
-
-
-def test_an_openvino_model_by_node_and_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("openvino")
-    from tailcut.profiler.layers import openvino
-
-    monkeypatch.setattr(openvino, "_BUDGET_S", 0.02)
-    feeds = {"x": np.ones((256, 256), np.float32)}
-    found = openvino.of_openvino(_onnx(tmp_path), feeds, "m", threads=1, settings={})
-    assert {each.name: each.lever for each in found.operators}["FullyConnected"] == "quantisation"
-    assert found.operators[0].name in {"FullyConnected", "Tanh"}
-    assert any(each.name == "dense" for each in found.layers)
-    assert sum(each.share for each in found.operators) == pytest.approx(1.0)
-    with pytest.raises(ProfileError, match="cannot profile m"):
-        openvino.of_openvino(tmp_path / "absent.onnx", feeds, "m", threads=1, settings={})
-
-
-def test_a_node_that_computes_in_int8_needs_no_quantisation() -> None:
-    from datetime import timedelta
-
-    from tailcut.profiler.layers.openvino import _node
-
-    info = SimpleNamespace(
-        node_name="dense", node_type="FullyConnected", exec_type="brgemm_avx2_I8", real_time=timedelta(microseconds=12)
-    )
-    name, kind, ms = _node(info)
-    assert (name, kind, lever_of(kind), ms) == ("dense", "FullyConnected (INT8)", "", pytest.approx(0.012))

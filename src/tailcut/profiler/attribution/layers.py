@@ -26,8 +26,7 @@ _WEIGHTS = _names(
     "linear addmm mm matmul gemm conv conv1d conv2d conv3d convolution _convolution mkldnn_convolution "
     "cudnn_convolution thnn_conv2d _slow_conv2d_forward convtranspose fusedmatmul fusedgemm fusedconv lstm gru "
     "rnn mkldnn_rnn_layer _thnn_fused_lstm_cell attention multiheadattention embedlayernormalization "
-    "_transformer_encoder_layer_fwd _native_multi_head_attention _addmm_activation mkldnn_linear "
-    "fullyconnected deconvolution lstmcell"
+    "_transformer_encoder_layer_fwd _native_multi_head_attention _addmm_activation mkldnn_linear"
 )
 """Operators that multiply by weights: what INT8 and BF16 make quicker."""
 

@@ -6,7 +6,7 @@ import tempfile
 import time
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def of_onnx(
     with tempfile.TemporaryDirectory(prefix="tailcut-layers-") as folder:
         try:
             plain = onnxruntime.InferenceSession(_given(model), _options(threads, settings), providers=list(providers))
-            times = _timed(plain, feeds)
+            times = run_times_ms(lambda: plain.run(None, feeds))
             options = _options(threads, settings)
             options.enable_profiling = True
             options.profile_file_prefix = str(Path(folder) / "profile")
@@ -80,6 +80,19 @@ def described(values: Iterable[tuple[str, Any]]) -> str:
     return ", ".join(parts)
 
 
+def run_times_ms(run: Callable[[], object]) -> list[float]:
+    """Run a model again and again for about a second; milliseconds of each run."""
+    for _ in range(_WARM_UP):
+        run()
+    times: list[float] = []
+    end_s = time.monotonic() + _BUDGET_S
+    while len(times) < _FEWEST or (len(times) < _MOST and time.monotonic() < end_s):
+        began_ns = time.perf_counter_ns()
+        run()
+        times.append((time.perf_counter_ns() - began_ns) / 1e6)
+    return times
+
+
 def _given(model: Path | bytes) -> str | bytes:
     return model if isinstance(model, bytes) else str(model)
 
@@ -95,19 +108,6 @@ def _options(threads: int, settings: Mapping[str, Any] | None) -> Any:
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     return options
-
-
-def _timed(session: Any, feeds: Arrays) -> list[float]:
-    """Milliseconds of each run, about a second of them."""
-    for _ in range(_WARM_UP):
-        session.run(None, feeds)
-    times: list[float] = []
-    end_s = time.monotonic() + _BUDGET_S
-    while len(times) < _FEWEST or (len(times) < _MOST and time.monotonic() < end_s):
-        began_ns = time.perf_counter_ns()
-        session.run(None, feeds)
-        times.append((time.perf_counter_ns() - began_ns) / 1e6)
-    return times
 
 
 def _profile(events: list[dict[str, Any]], name: str, runtime: str, feeds: Arrays, times: list[float]) -> ModelLayers:

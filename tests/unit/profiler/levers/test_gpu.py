@@ -17,11 +17,12 @@ import pytest
 from tests.gpu_kit import Variant
 from tests.unit.profiler.levers.test_levers import advice, pilot
 
-from tailcut.errors import ArtifactError
+from tailcut.errors import ArtifactError, ProfileError
 from tailcut.manifest import Tensor
 from tailcut.profiler.attribution.layers import ModelLayers, device_use
 from tailcut.profiler.hooks import models
 from tailcut.profiler.layers import child
+from tailcut.profiler.layers import onnx as layers_onnx
 from tailcut.profiler.layers import torch as layers_torch
 from tailcut.profiler.levers.known import know
 from tailcut.profiler.levers.priors import Prior
@@ -277,7 +278,7 @@ def test_a_variant_in_half_precision_has_the_layers_of_that(tmp_path: Path, monk
     import torch
     from tests.models import tabular
 
-    monkeypatch.setattr(layers_torch, "_BUDGET_S", 0.05)
+    monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.05)
 
     torch.save(tabular.tabular().state_dict(), tmp_path / "m.pt")
     inputs = (Tensor(name="numeric", shape=(-1, 6)), Tensor(name="categorical", datatype="INT64", shape=(-1, 2)))
@@ -299,3 +300,21 @@ def test_a_variant_in_half_precision_has_the_layers_of_that(tmp_path: Path, monk
     if not torch.cuda.is_available():
         with pytest.raises(ArtifactError, match="finds no CUDA device here"):
             child._served_torch(away, tabular.tabular, arrays, "demo bf16", torch.get_num_threads())
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "tensorrt"])
+def test_of_a_runtime_without_layers_the_served_variant_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str
+) -> None:
+    from tailcut.serving import deployment_loader
+
+    manifest: Any = SimpleNamespace(
+        deployment=SimpleNamespace(name="demo", pool=SimpleNamespace(threads_of=lambda settings: 1))
+    )
+    variant = Variant(runtime, tmp_path / "m", (Tensor(name="x", shape=(-1, 6)),), (), {})
+    monkeypatch.setattr(deployment_loader, "find_variant", lambda manifest: variant)
+    with pytest.raises(
+        ProfileError, match=f"runs on {runtime}: layers are known for torch and for ONNX Runtime"
+    ) as found:
+        child._served(manifest, ())
+    assert "--layers module:callable" in str(found.value.hint)
