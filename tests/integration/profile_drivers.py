@@ -26,8 +26,6 @@ import urllib.request  # noqa: E402
 
 import aiosqlite  # noqa: E402
 import asyncpg  # noqa: E402
-import grpc  # noqa: E402
-import grpc.aio  # noqa: E402
 import psycopg  # noqa: E402
 from sqlalchemy import create_engine, text  # noqa: E402
 from sqlalchemy.ext.asyncio import create_async_engine  # noqa: E402
@@ -155,21 +153,6 @@ def with_urllib(port: int) -> None:
         assert len(response.read()) == 1 << 20
 
 
-async def with_grpc() -> None:
-    async def answer(request: bytes, context: object) -> bytes:
-        await asyncio.sleep(0.002)
-        return request
-
-    server = grpc.aio.server()
-    handlers = {"Ask": grpc.unary_unary_rpc_method_handler(answer)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pkg.Service", handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        assert await channel.unary_unary("/pkg.Service/Ask", bytes, bytes)(b"it") == b"it"
-    await server.stop(None)
-
-
 part("psycopg", with_psycopg)
 apart("async psycopg", with_async_psycopg)
 apart("asyncpg", with_asyncpg)
@@ -184,5 +167,4 @@ part("http.client", lambda: with_http_client(server.server_port))
 part("urllib", lambda: with_urllib(server.server_port))
 server.shutdown()
 server.server_close()
-apart("grpc", with_grpc)
 sys.stdout.write(json.dumps({"found": found, "places": places, "notes": tracer.notes}))

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import aiohttp
 import httpx
 import lightgbm
 import numpy as np
@@ -108,16 +107,11 @@ CALLS: dict[str, Callable[[], Any]] = {
 }
 
 
-async def by_aiohttp() -> None:
-    async with aiohttp.ClientSession() as client, client.get(URL) as reply:
-        await reply.read()
-
-
 async def by_httpx() -> None:
     await kept_async.get(URL)
 
 
-WAITS: dict[str, Callable[[], Awaitable[None]]] = {"/aiohttp": by_aiohttp, "/httpx-async": by_httpx}
+WAITS: dict[str, Callable[[], Awaitable[None]]] = {"/httpx-async": by_httpx}
 
 
 @contextlib.contextmanager

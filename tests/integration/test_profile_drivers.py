@@ -91,10 +91,6 @@ def test_the_standard_librarys_clients_are_seen(found: Found) -> None:
         assert [more for _, _, more in found[part]] == [False] + [True] * (len(found[part]) - 1)
 
 
-def test_an_asynchronous_grpc_call_is_the_services_time(found: Found) -> None:
-    assert [label for stage, label, _ in found["grpc"] if stage == "http"] == ["gRPC /pkg.Service/Ask"]
-
-
 BATCHING = """
 import asyncio
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Calls that only the application's own OpenTelemetry knows of are told by it, and none is counted twice."""
+"""Calls and code that only the application's own OpenTelemetry knows of are seen, and none is counted twice."""
 
 from __future__ import annotations
 
@@ -46,3 +46,10 @@ def test_a_span_that_another_task_ends_ends(otel: dict[tuple[str, str], Said]) -
     said = otel["otel:app", "/cassandra/elsewhere"]
     (span,) = [span for span in said.request.spans if span.stage is Stage.SQL]
     assert span.end_ns - span.start_ns == pytest.approx(said.naps_ns, rel=0.1)
+
+
+def test_a_span_that_the_application_makes_of_its_own_work_is_code(otel: dict[tuple[str, str], Said]) -> None:
+    said = otel["otel:app", "/internal"]
+    (span,) = [span for span in said.request.spans if span.label == "work"]
+    assert (span.stage, span.place.partition(":")[0]) == (Stage.CODE, "otel.py")
+    assert span.end_ns - span.start_ns >= 0.9 * least_ns(said)

@@ -23,7 +23,7 @@ MODELS = {
     "/lightgbm": "Booster.predict",
     "/lightgbm-sklearn": "LGBMClassifier.predict_proba",
 }
-CALLS = ["/requests", "/urllib3", "/urllib", "/httpx", "/aiohttp", "/httpx-async"]
+CALLS = ["/requests", "/urllib3", "/urllib", "/httpx", "/httpx-async"]
 
 
 @pytest.fixture(scope="module")

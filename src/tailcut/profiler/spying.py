@@ -27,7 +27,7 @@ from tailcut.profiler.records import Request, Sample, Stage
 
 _LONGEST_S = 3600
 _STOP_S = 10.0
-_ENTRIES = ("__call__", "run")
+_ENTRIES = ("__call__", "_traced", "run")
 _CALLED_AS = ("", "dependency ", "preprocess ", "postprocess ")
 """What stands before a function's name in the labels of its spans: what a dependency does in a thread has its own."""
 _OWN = "/tailcut/profiler/"
@@ -112,7 +112,7 @@ class Spy:
         requests = tuple(requests)
         known = {(span.label, span.place) for one in requests for span in one.spans if span.stage is Stage.CODE}
         roots = (one.spans[0] for one in requests if one.spans)
-        framework = next((root.label for root in roots if root.stage is Stage.FRAMEWORK), "")
+        framework = next((str(root.label) for root in roots if root.stage is not Stage.CODE), "")
         interval_ns = int(1e9 / self._rate)
         found = []
         for line in self._output.read_text(encoding="utf-8", errors="replace").splitlines():

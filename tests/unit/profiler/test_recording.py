@@ -96,7 +96,7 @@ def test_a_function_that_no_span_knows_is_in_the_frameworks_time(tmp_path: Path)
     mine = ("Mine.simple_response", str(tmp_path / "app.py"), 14)
     library = ("__call__", "/y/site-packages/starlette/middleware/cors.py", 5)
     layer, hook = ("traced", f"{OWN}/hooks/layering.py", 9), ("init", f"{OWN}/hooks/starlette.py", 9)
-    entry = ("Profiled.__call__", f"{OWN}/recording/middleware.py", 45)
+    entry = ("Profiled._traced", f"{OWN}/recording/middleware.py", 45)
 
     def told(*frames: Frame) -> tuple[tuple[str, str], str]:
         sample = make_sample([entry, *frames], 1, 0, {("dispatch", "app.py:10")}, places, "fastapi")

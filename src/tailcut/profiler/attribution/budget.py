@@ -28,6 +28,8 @@ _LEAST_AWAITED = 0.1
 """Of a function's time: below, it is not worth a line of its own."""
 _MUCH, _LEAST_USERS = 0.2, 0.1
 """Where a framework takes so much, functions of the user's in so many of its samples may be why."""
+_FRAMEWORKS = (Stage.FRAMEWORK, Stage.UNATTRIBUTED)
+"""What a framework does itself; of one without a hook its handlers on the event loop, too."""
 _UNNAMED = {
     Stage.NETWORK: "between client and server",
     Stage.ACCEPT: "sent, but the server had not begun: its event loop was busy, or had no core",
@@ -264,16 +266,17 @@ def by_name(
 
 def _functions(recording: Recording, doubted: frozenset[SpanName]) -> dict[Name, tuple[FunctionShare, ...]]:
     named = {
-        Name(Stage.CODE if name[1] else Stage.FRAMEWORK, *name): shares
+        Name(stage, *name): shares
         for name, shares in functions_of(recording).items()
         if name not in doubted
+        for stage in ((Stage.CODE,) if name[1] else _FRAMEWORKS)
     }
     holders = holders_of(recording.moments)
     return named | {Name(stage, _UNNAMED[stage], ""): holders for stage in (Stage.LOOP, Stage.ACCEPT)}
 
 
 def _shown(functions: tuple[FunctionShare, ...], stage: Stage, near_share: float) -> tuple[FunctionShare, ...]:
-    if stage == Stage.FRAMEWORK:
+    if stage in _FRAMEWORKS:
         functions = tuple(one for one in functions if one.share >= _LEAST_USERS and near_share >= _MUCH)
     return functions[:_MOST_FUNCTIONS]
 

@@ -1,4 +1,4 @@
-"""Caches over the network: Redis and Valkey, synchronous and not, and memcached."""
+"""Redis, synchronous and not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.hooks.wrapping import wrap, wrap_present
+from tailcut.profiler.hooks.wrapping import wrap
 from tailcut.profiler.recording.spans import one_line
 from tailcut.profiler.records import Stage
 
@@ -33,8 +33,7 @@ def _pipeline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _hook_client(module: ModuleType) -> None:
-    client = module.Redis if hasattr(module, "Redis") else module.Valkey
-    wrap(client, "execute_command", Stage.CACHE, _command)
+    wrap(module.Redis, "execute_command", Stage.CACHE, _command)
     wrap(module.Pipeline, "execute", Stage.CACHE, _pipeline)
 
 
@@ -42,18 +41,9 @@ def _hook_connections(module: ModuleType) -> None:
     wrap(module.BlockingConnectionPool, "get_connection", Stage.WAIT, "Redis's connection pool")
 
 
-def _hook_memcached(module: ModuleType) -> None:
-    names = ("get", "get_many", "gets", "set", "set_many", "delete", "incr", "multi_get")
-    wrap_present(module.Client, names, Stage.CACHE, None)
-
-
 HOOKS: dict[str, Hook] = {
     "redis.client": _hook_client,
     "redis.asyncio.client": _hook_client,
     "redis.connection": _hook_connections,
     "redis.asyncio.connection": _hook_connections,
-    "valkey.client": _hook_client,
-    "valkey.asyncio.client": _hook_client,
-    "pymemcache.client.base": _hook_memcached,
-    "aiomcache.client": _hook_memcached,
 }

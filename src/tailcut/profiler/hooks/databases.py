@@ -1,4 +1,4 @@
-"""Databases over the network: psycopg, asyncpg, SQLAlchemy, PyMySQL and mysqlclient, with their pools."""
+"""Databases over the network: psycopg, asyncpg and SQLAlchemy, with their pools."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def _hook_server_cursors(module: ModuleType) -> None:
     owner._fetch_gen = fetch_gen
 
 
-def _hook_connection(name: str, driver: str) -> Hook:
+def _hook_connection(name: str) -> Hook:
     def hook(module: ModuleType) -> None:
         connection = getattr(module, name)
-        wrap(connection, "connect", Stage.SQL, f"connect ({driver})")
+        wrap(connection, "connect", Stage.SQL, "connect (psycopg)")
         wrap(connection, "commit", Stage.SQL, "COMMIT", leaf=True)
         wrap(connection, "rollback", Stage.SQL, "ROLLBACK", leaf=True)
 
@@ -186,19 +186,6 @@ def _hook_sqlalchemy_pool(module: ModuleType) -> None:
     wrap(module.QueuePool, "_do_get", Stage.WAIT, "SQLAlchemy's pool")
 
 
-def _hook_pymysql(module: ModuleType) -> None:
-    wrap_present(module.Cursor, ("execute", "executemany"), Stage.SQL, _query)
-
-
-def _hook_mysqlclient(module: ModuleType) -> None:
-    # All kinds of cursors have it from here.
-    wrap_present(module.BaseCursor, ("execute", "executemany"), Stage.SQL, _query)
-
-
-def _hook_mysqlclient_connection(module: ModuleType) -> None:
-    wrap(module.Connection, "__init__", Stage.SQL, "connect (MySQLdb)")
-
-
 HOOKS: dict[str, Hook] = {
     "psycopg.cursor": _hook_psycopg("Cursor"),
     "psycopg.cursor_async": _hook_psycopg("AsyncCursor"),
@@ -207,8 +194,8 @@ HOOKS: dict[str, Hook] = {
     "psycopg._server_cursor": _hook_server_cursors,
     "psycopg._server_cursor_async": _hook_server_cursors,
     "psycopg._server_cursor_base": _hook_server_cursors,
-    "psycopg.connection": _hook_connection("Connection", "psycopg"),
-    "psycopg.connection_async": _hook_connection("AsyncConnection", "psycopg"),
+    "psycopg.connection": _hook_connection("Connection"),
+    "psycopg.connection_async": _hook_connection("AsyncConnection"),
     "psycopg.transaction": _hook_transactions,
     "psycopg_pool.pool": _hook_pool("ConnectionPool"),
     "psycopg_pool.pool_async": _hook_pool("AsyncConnectionPool"),
@@ -219,8 +206,4 @@ HOOKS: dict[str, Hook] = {
     "sqlalchemy.engine.events": _hook_sqlalchemy,
     "sqlalchemy.engine.default": _hook_sqlalchemy_dialects,
     "sqlalchemy.pool.impl": _hook_sqlalchemy_pool,
-    "pymysql.connections": _hook_connection("Connection", "pymysql"),
-    "pymysql.cursors": _hook_pymysql,
-    "MySQLdb.connections": _hook_mysqlclient_connection,
-    "MySQLdb.cursors": _hook_mysqlclient,
 }

@@ -13,7 +13,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from tailcut.profiler.recording.clocks import now
-from tailcut.profiler.recording.tracing import CODE, Open, close_timed, current, open_timed, open_under, tracer
+from tailcut.profiler.recording.tracing import CODE, Open, current, open_under, tracer
 from tailcut.profiler.records import Stage
 
 _ENCODE, _FRAMEWORK, _UNATTRIBUTED = Stage.ENCODE, Stage.FRAMEWORK, Stage.UNATTRIBUTED
@@ -69,29 +69,6 @@ def coded(function: Any, *, endpoint: bool = False) -> Any:
             return await function(*args, **kwargs)
         finally:
             _end(span)
-
-    traced._tailcut = True  # type: ignore[attr-defined]
-    return traced
-
-
-def coded_sync(function: Any, *, endpoint: bool = False) -> Any:
-    """The same for a function that is called on the event loop and does not await."""
-    label, place, own = tracer.places.describe(function)
-    if not own or getattr(function, "_tailcut", False):
-        return function
-
-    @functools.wraps(function)
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        parent = current.get()
-        if parent is None:
-            return function(*args, **kwargs)
-        if endpoint:
-            parent.trace.endpoint = (label, place)
-        span = open_timed(parent, CODE, label, place)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            close_timed(span)
 
     traced._tailcut = True  # type: ignore[attr-defined]
     return traced

@@ -1,26 +1,27 @@
-"""Spans that the application's own OpenTelemetry makes of calls to databases, caches and services.
+"""Spans of the application's own OpenTelemetry: calls to databases, caches and services, and parts of its code.
 
 Of libraries that have no hook here, an instrumentation of OpenTelemetry may know: where the application uses one, its
 spans of kind CLIENT are taken. Those of libraries that are hooked are not, or each call would count twice. By the
-semantic conventions of OpenTelemetry for database, HTTP and RPC client spans, old and new names.
+semantic conventions of OpenTelemetry for database, HTTP and RPC client spans, old and new names. Spans of kind INTERNAL
+are code where the application makes them itself.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.recording.clocks import now
-from tailcut.profiler.recording.tracing import close_span, current, open_under
+from tailcut.profiler.recording.tracing import close_span, current, open_under, tracer
 from tailcut.profiler.records import Stage
 
 _SCOPE = "opentelemetry.instrumentation."
 _HOOKED = frozenset({
-    "psycopg", "asyncpg", "sqlalchemy", "sqlite3", "aiosqlite", "pymysql", "mysqlclient", "redis", "pymemcache",
-    "httpx", "requests", "urllib3", "urllib", "aiohttp_client", "grpc",
+    "psycopg", "asyncpg", "sqlalchemy", "sqlite3", "aiosqlite", "redis", "httpx", "requests", "urllib3", "urllib",
 })  # fmt: skip
 """Instrumentations of what is hooked here."""
 _CACHES = frozenset({"redis", "memcached", "valkey", "hazelcast", "aerospike"})
@@ -48,21 +49,25 @@ def stage_of(name: str, attributes: Mapping[str, Any]) -> tuple[Stage, str] | No
 
 def _hook_sdk(module: ModuleType) -> None:
     owner: Any = module.Span
-    client = module.trace_api.SpanKind.CLIENT
+    client, internal = module.trace_api.SpanKind.CLIENT, module.trace_api.SpanKind.INTERNAL
     original_start, original_end = owner.start, owner.end
 
     @functools.wraps(original_start)
     def start(self: Any, *args: Any, **kwargs: Any) -> None:
         original_start(self, *args, **kwargs)
         parent = current.get()
-        if parent is None or self.kind is not client:
+        if parent is None or parent.trace.over:
             return
         scope = str(getattr(self.instrumentation_scope, "name", ""))
-        if scope.startswith(_SCOPE) and scope.removeprefix(_SCOPE).partition(".")[0] in _HOOKED:
-            return
-        found = stage_of(self.name, self.attributes or {})
+        library = scope.removeprefix(_SCOPE).partition(".")[0] if scope.startswith(_SCOPE) else ""
+        found = None
+        if self.kind is client and library not in _HOOKED:
+            found = stage_of(self.name, self.attributes or {})
+        elif self.kind is internal and not library:
+            found = Stage.CODE, self.name
         if found is not None:
-            setattr(self, _ATTRIBUTE, open_under(parent, *found))
+            place, at = tracer.places.spot(sys._getframe(1))
+            setattr(self, _ATTRIBUTE, open_under(parent, *found, place, at))
 
     @functools.wraps(original_end)
     def end(self: Any, *args: Any, **kwargs: Any) -> None:

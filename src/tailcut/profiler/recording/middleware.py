@@ -18,7 +18,7 @@ _MAX_FAILURES = 3
 _LINES = 12
 _MOST_CAUSES = 10
 _RECEIVE, _ENCODE = Stage.RECEIVE, Stage.ENCODE
-_FRAMEWORKS = ("fastapi", "starlette", "litestar")
+_FRAMEWORKS = ("fastapi", "starlette")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -36,6 +36,11 @@ class Profiled:
     def __init__(self, application: Application) -> None:
         self._application = application
         self._stage, self._label, self._place = describe_application(application)
+        if self._stage is Stage.UNATTRIBUTED:
+            tracer.note(
+                f"{self._label} has no hook: its own work, and your code that it runs on the event loop, are shown"
+                " together as unattributed. Threads, hooked calls and OpenTelemetry spans in it are seen"
+            )
         if self._stage is not Stage.FRAMEWORK:
             # Only now: a process that is not profiled loads no hooks.
             from tailcut.profiler.hooks.layering import entrances

@@ -1,17 +1,17 @@
-"""Drivers and runtimes that no hook knows: where the application imports one of them, the report says so."""
+"""Drivers and runtimes that no hook knows: the report names those that the application imports."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 _DATABASES = (
-    "psycopg2", "pg8000", "aiopg", "mysql.connector", "aiomysql", "asyncmy", "pymssql", "pyodbc", "aioodbc", "oracledb",
-    "cx_Oracle", "ibm_db", "duckdb", "pymongo", "motor", "cassandra.cluster", "clickhouse_driver", "neo4j", "aerospike",
-    "lmdb", "rocksdict", "pysqlite3", "apsw", "sqlcipher3",
+    "psycopg2", "pg8000", "aiopg", "mysql.connector", "pymysql", "MySQLdb", "aiomysql", "asyncmy", "pymssql", "pyodbc",
+    "aioodbc", "oracledb", "cx_Oracle", "ibm_db", "duckdb", "pymongo", "motor", "cassandra.cluster",
+    "clickhouse_driver", "neo4j", "aerospike", "lmdb", "rocksdict", "pysqlite3", "apsw", "sqlcipher3",
 )  # fmt: skip
 _SERVICES = (
-    "pylibmc", "bmemcached", "coredis", "pycurl", "tornado.httpclient", "nats", "zmq", "pika", "aio_pika", "kafka",
-    "confluent_kafka", "aiokafka",
+    "valkey", "pymemcache", "aiomcache", "pylibmc", "bmemcached", "coredis", "aiohttp.client", "grpc", "pycurl",
+    "tornado.httpclient", "nats", "zmq", "pika", "aio_pika", "kafka", "confluent_kafka", "aiokafka",
 )  # fmt: skip
 """Not websockets: uvicorn itself imports it."""
 _MODELS = (
@@ -32,5 +32,7 @@ def unhooked(modules: Collection[str]) -> tuple[str, ...]:
     if not found:
         return ()
     seen = [shown for name, shown in _OVER.items() if name in modules]
-    but = f"; what goes through {' or '.join(seen)} is seen" if seen else ""
-    return (f"imported, but not hooked: {', '.join(found)}. Their calls count as the code that makes them{but}",)
+    return (
+        f"imported, but not hooked: {', '.join(found)}. Their calls count as the code that makes them; seen is what"
+        f" goes through {' or '.join([*seen, 'an OpenTelemetry instrumentation'])}",
+    )

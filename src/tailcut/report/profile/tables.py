@@ -56,7 +56,7 @@ def culprits_table(budget: Budget, most: int = _MOST_CULPRITS, *, longest: int =
         rows += [
             ("", "", "", f"  {percent(each.share)} of the samples ({each.samples}): {each.function}")
             for each in one.functions[:3]
-            if one.stage in (Stage.CODE, Stage.FRAMEWORK)
+            if one.stage in (Stage.CODE, Stage.FRAMEWORK, Stage.UNATTRIBUTED)
         ]
     rest = sum(one.near_share for one in budget.culprits) - sum(one.near_share for one in shown)
     if rest >= _LEAST:
