@@ -221,13 +221,12 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
 
 def _deployment(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
     from tailcut.profiler.deployments.deployment import record_deployment
-    from tailcut.profiler.deployments.hook_steps import with_hook_steps
 
     assert wanted.subject is not None
     note(f"starting {wanted.subject.name}")
     with ProgressLine() as line:
         recording, _ = record_deployment(wanted.subject, wanted.plan, environment=environment, on_progress=line.show)
-    return with_hook_steps(recording, wanted.subject, wanted.plan, environment=environment, say=note)
+    return recording
 
 
 def _given_layers(wanted: Wanted, environment: Mapping[str, str]) -> tuple[ModelLayers, ...]:

@@ -18,7 +18,7 @@ _MAX_FAILURES = 3
 _LINES = 12
 _MOST_CAUSES = 10
 _RECEIVE, _ENCODE = Stage.RECEIVE, Stage.ENCODE
-_FRAMEWORKS = ("fastapi", "starlette")
+_FRAMEWORKS = ("fastapi", "starlette", "tailcut")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
