@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.profiler.payloads.diversity import WHOLE, key_of, read_diversity, sample_for
-from tailcut.profiler.payloads.reuse_distance import Distances, Reuse, cache_hits
+from tailcut.profiler.payloads.cache_hits import cache_hits
+from tailcut.profiler.payloads.diversity import WHOLE, Reuse, key_of, read_diversity, sample_for
 
 _LOOKUPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5)), max_size=120)
 
@@ -19,30 +19,17 @@ _LOOKUPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5)), max_size=1
 @settings(deadline=None)
 def test_distances_are_lru_hits(lookups: list[tuple[int, int]], size: int) -> None:
     """For every size at once, what a cache of that size would have answered."""
-    distances = Distances()
+    reuse = Reuse([1.0])
     cache: OrderedDict[int, None] = OrderedDict()
     hits = 0
     for key, _ in lookups:
-        distances.see(key)
+        reuse.see(key, 0.0)
         hits += key in cache
         cache[key] = None
         cache.move_to_end(key)
         if len(cache) > size:
             cache.popitem(last=False)
-    assert distances.hits(size) == hits
-
-
-def test_distances_stay_right_when_the_tree_is_renumbered() -> None:
-    """More look-ups than places, and more keys than places."""
-    generator = np.random.default_rng(1)
-    distances = Distances()
-    keys = generator.integers(0, 3000, 12_000).tolist()
-    last: dict[int, int] = {}
-    for number, key in enumerate(keys):
-        expected = len(set(keys[last[key] + 1 : number])) if key in last and number > 11_800 else None
-        found = distances.see(key)
-        assert expected is None or found == expected
-        last[key] = number
+    assert reuse.share_by_size(size) == pytest.approx(hits / len(lookups) if lookups else 0.0)
 
 
 @given(_LOOKUPS, st.integers(1, 20))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import msgspec
@@ -10,7 +11,6 @@ import numpy.typing as npt
 
 from tailcut.profiler.payloads.diversity import WHOLE, Diversity, key_of
 from tailcut.profiler.payloads.fields import tables_of, values_of
-from tailcut.profiler.payloads.reuse_distance import cache_hits
 
 _BODY = "body."
 
@@ -48,6 +48,32 @@ def answered_shares(
         return np.zeros(0)
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)[:-1]])
     return np.add.reduceat(hits.astype(np.float64), starts) / counts
+
+
+def cache_hits(
+    keys: Sequence[int], at_s: Sequence[float] | npt.NDArray[np.float64], *, life_s: float, size: int
+) -> npt.NDArray[np.bool_]:
+    """Play a cache bounded in both ways: entries live ``life_s``, the least recently used of ``size`` is evicted.
+
+    Args:
+        keys: looked up one after the other, shape [n].
+        at_s: when, ascending, shape [n].
+
+    Returns:
+        Whether each look-up was answered from the cache, shape [n].
+    """
+    born_s: OrderedDict[int, float] = OrderedDict()
+    hits = np.zeros(len(keys), dtype=bool)
+    for number, (key, now_s) in enumerate(zip(keys, at_s, strict=True)):
+        born = born_s.get(key)
+        if born is not None and now_s - born < life_s:
+            hits[number] = True
+        else:
+            born_s[key] = float(now_s)
+        born_s.move_to_end(key)
+        if len(born_s) > size:
+            born_s.popitem(last=False)
+    return hits
 
 
 def _keys(body: bytes, field: str) -> list[int]:

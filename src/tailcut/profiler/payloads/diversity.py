@@ -5,16 +5,19 @@ Every payload is looked up whole, and beside that every field of it: ``entities[
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from tailcut.cache.repeat_rate import SAMPLE
 from tailcut.profiler.payloads.fields import LEARNED, find_tables, values_of
-from tailcut.profiler.payloads.reuse_distance import Reuse
 
 LIVES_S = (0.1, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0)
 """Life spans that hit shares are told for."""
@@ -90,6 +93,74 @@ class Diversity(msgspec.Struct, frozen=True, kw_only=True):
     def whole(self) -> Stream:
         """Repeats of whole payloads."""
         return self.streams[0]
+
+
+class Reuse:
+    """Watches look-ups of one kind of thing; one pass, from which all hit shares follow.
+
+    A cache of ``n`` entries that evicts the least recently used has a key exactly where fewer than ``n`` other keys were
+    used since: the key's reuse distance. Source: R. L. Mattson et al. (1970), "Evaluation techniques for storage
+    hierarchies", IBM Systems Journal 9(2). A life span knows no such law, since an entry's life does not begin anew when
+    it is used: one moment of birth is kept per key and life span.
+
+    For long logs only keys are watched whose hash is in a fixed part of all hashes, and what is missed among them is
+    scaled up (misses and not hits: what a hot key adds by being in the sample, or not, is hits). Source: C. Waldspurger
+    et al. (2015), "Efficient MRC Construction with SHARDS", FAST '15, sections 3 and 3.4.
+
+    Args:
+        lives_s: life spans to count for.
+        sample: one key in so many is watched; 1 for all, exactly. Keys must be hashes where it is not 1.
+    """
+
+    def __init__(self, lives_s: Sequence[float], *, sample: int = 1) -> None:
+        self.sample = sample
+        self.lookups = 0
+        self._distances: Counter[int] = Counter()
+        self._last_use: dict[int, int] = {}
+        self._uses: list[int] = []
+        """The last use of each key, the latest last."""
+        self._lives_s = np.asarray(lives_s, dtype=np.float64)
+        self._misses: npt.NDArray[np.int64] = np.zeros(len(lives_s), dtype=np.int64)
+        self._born_s: dict[int, npt.NDArray[np.float64]] = {}
+
+    def see(self, key: int, at_s: float) -> None:
+        """Count a look-up of a key of 64 bits. Times may not go back."""
+        self.lookups += 1
+        if key % self.sample:
+            return
+        born_s = self._born_s.setdefault(key, np.full(len(self._lives_s), -np.inf))
+        over = at_s - born_s >= self._lives_s
+        self._misses += over
+        born_s[over] = at_s
+        if key in self._last_use:
+            place = bisect_left(self._uses, self._last_use[key])
+            self._distances[len(self._uses) - 1 - place] += 1
+            del self._uses[place]
+        self._uses.append(self.lookups)
+        self._last_use[key] = self.lookups
+
+    @property
+    def distinct(self) -> int:
+        """Keys seen; an estimate where only a sample is watched."""
+        return min(len(self._uses) * self.sample, self.lookups)
+
+    def share_ever(self) -> float:
+        """Share of the look-ups that repeat an earlier one."""
+        return self._share(len(self._uses))
+
+    def shares_by_life(self) -> list[float]:
+        """Share of hits per life span, in a cache without a bound."""
+        return [self._share(int(misses)) for misses in self._misses]
+
+    def share_by_size(self, size: int) -> float:
+        """Share of hits of an LRU cache of ``size`` entries that live for ever."""
+        # Distances in the sample are shorter by the part that is watched: a cache shrunk alike has the same misses.
+        shrunk = -(-size // self.sample)
+        later = sum(count for distance, count in self._distances.items() if distance >= shrunk)
+        return self._share(later + len(self._uses))
+
+    def _share(self, misses: int) -> float:
+        return max(1.0 - misses * self.sample / self.lookups, 0.0) if self.lookups else 0.0
 
 
 def read_diversity(payloads: Iterable[tuple[float, bytes]], *, timed: bool, sample: int = 1) -> Diversity:
