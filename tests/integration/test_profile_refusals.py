@@ -269,16 +269,13 @@ def test_a_server_that_ends_connections_after_exceptions_loses_no_request(folder
     assert not left_running(folder)
 
 
-def test_a_rate_that_is_too_much_is_said_with_the_one_that_is_not(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tailcut.profiler.trials._SEARCH_S", 3.0)
+def test_a_rate_that_is_too_much_is_said_with_the_one_that_is_not(folder: Path) -> None:
     with pytest.raises(ProfileError) as caught:
         record(plan(folder, "bad:slow", rate=40.0, timeout_s=1.0))
-    assert "bad:slow cannot sustain 40 requests/s" in caught.value.message
-    bears = float(caught.value.message.rpartition("sustains about ")[2].split()[0])
+    assert "bad:slow cannot sustain" in caught.value.message
+    bears = float(caught.value.message.rpartition("it answered ")[2].partition("/s")[0])
     assert 4.0 <= bears <= 26.0  # 25 a second is what 40 ms each allow
-    assert "give a rate of at most" in caught.value.hint
+    assert "profile it at a rate that it sustains, such as --rate" in caught.value.hint
     assert not left_running(folder)
 
 

@@ -27,7 +27,7 @@ from tailcut.profiler.recording.captured import FoundLayers
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.records import Recording, Sample
 from tailcut.profiler.spying import Spy
-from tailcut.profiler.trials import OnStep, bears, fell_behind, too_fast
+from tailcut.profiler.trials import OnStep, check_answered, check_rate, try_rate
 from tailcut.system.cpu_time import machine_seconds, threads_ns
 
 HEADER = "x-tailcut-profile"
@@ -59,24 +59,17 @@ def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
 
 def _record(plan: PilotPlan, say: OnStep) -> Recording:
     say(f"starting {plan.target}")
-    with _start(plan, profiled=True) as pilot:
+    with _start(plan) as pilot:
         ready = pilot.wait_ready(plan.ready_s, say)
         load = _load_plan(plan, pilot, ready)
         _probe(load, pilot, ready)
         say(f"trying {plan.rate:g} requests/s")
-        recording = _profiled(plan, load, pilot, ready, say) if bears(_numbered(load)) else None
-    # Only now, when the profiled one is gone, and with it the requests that still queue there, and what it held that
-    # only one process may have.
-    if recording is not None:
-        return recording
-    say("the queue grows: searching for a rate that the application sustains")
-    with _start(plan, profiled=False) as plain:
-        plain.wait_ready(plan.ready_s, say)
-        raise too_fast(plan.target, _on(load, plain))
+        try_rate(_numbered(load), plan.target)
+        return _profiled(plan, load, pilot, ready, say)
 
 
-def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording | None:
-    """Record, and all that needs the process that was recorded; None where it did not keep up after all."""
+def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording:
+    """Record, and all that needs the process that was recorded."""
     load = msgspec.structs.replace(load, duration_s=plan.recorded_s)
     stopped = plan.recorded_s < plan.duration_s
     first = f", the first {plan.max_requests:,} requests of {plan.duration_s:g} s" if stopped else ""
@@ -88,8 +81,8 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     machine_s, own_s = machine_seconds() - machine_s, process_time() - own_s
     heard = pilot.heard()
     _check_answers(load, pilot, ready, samples, facts, heard)
-    if fell_behind(_numbered(load), samples, facts):
-        return None
+    check_answered(_numbered(load), samples)
+    check_rate(load, samples, facts, plan.target)
     looking = _looking(plan, pilot, heard)
     looks, problem = _looks(plan, load, pilot, heard, looking)
     run = Run(
@@ -148,8 +141,8 @@ def _looking(plan: PilotPlan, pilot: PilotProcess, heard: Heard) -> Looking:
     return plan_looks(share, min(plan.sample_s, plan.duration_s), len(threads_ns(pilot.pid)))
 
 
-def _start(plan: PilotPlan, *, profiled: bool) -> PilotProcess:
-    options = Options(target=plan.target, report=-1, profiled=profiled, loop=plan.loop)
+def _start(plan: PilotPlan) -> PilotProcess:
+    options = Options(target=plan.target, report=-1, profiled=True, loop=plan.loop)
     return PilotProcess(options, directory=Path(plan.directory), environment=plan.environment)
 
 
@@ -194,11 +187,6 @@ def _check_answers(
 def _numbered(load: LoadPlan) -> LoadPlan:
     """The same load, each request with its number: only such requests are profiled."""
     return msgspec.structs.replace(load, numbered=HEADER)
-
-
-def _on(load: LoadPlan, pilot: PilotProcess) -> LoadPlan:
-    """The same load on another process."""
-    return msgspec.structs.replace(load, url=f"{pilot.url}{parse_url(load.url).path}", pid=pilot.pid)
 
 
 def _asked(load: LoadPlan) -> str:

@@ -1,48 +1,43 @@
-"""Runs beside the recording: can the application bear the rate, and which can it."""
+"""Whether the application sustains the rate: in a run before the recording, and in the recording itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import floor, log10
 
 import msgspec
 
-from tailcut.common.slo import Objectives
 from tailcut.errors import ProfileError
-from tailcut.ladder.pilot import queue_grows
-from tailcut.load import LoadPlan, LoadResult, RunFacts, Samples, SearchLimits, find_capacity, measure, summarise_run
+from tailcut.load import LoadPlan, RunFacts, Samples, measure, summarise_run
 from tailcut.load.recorder import Failure
+from tailcut.profiler.outside import too_fast
 
 _TRIAL_S = 2.0
 _LONGEST_TRIAL_S = 8.0
 _TRIAL_REQUESTS = 60
-_WARM_S = 0.5
-_SEARCH_S = 20.0
-_BELOW, _LEAST_RPS = 64, 10.0
-"""The search comes from far below: whoever was asked for too much is still busy with it in the next trial. But slow
-trials take long."""
-
-_COMFORT = 0.7
 _MOST_LOST = 0.02
 
 OnStep = Callable[[str], None]
 """Hears, in words, what is being done."""
 
 
-def bears(load: LoadPlan) -> bool:
-    """Say whether answers keep up with the plan's rate."""
-    trial = _trial(load)
-    return not _grows(summarise_run(trial, *measure(trial)))
-
-
-def fell_behind(load: LoadPlan, samples: Samples, facts: RunFacts) -> bool:
-    """Say whether answers did not keep up in a run.
+def try_rate(load: LoadPlan, target: str) -> None:
+    """Send the load for some seconds.
 
     Raises:
-        ProfileError: too many requests were not answered at all.
+        ProfileError: answers do not keep up with its rate; with one that the application sustains.
     """
-    check_answered(load, samples)
-    return bool(queue_grows(summarise_run(load, samples, facts)))
+    trial = _trial(load)
+    check_rate(trial, *measure(trial), target)
+
+
+def check_rate(load: LoadPlan, samples: Samples, facts: RunFacts, target: str) -> None:
+    """Refuse a run in which answers did not keep up.
+
+    Raises:
+        ProfileError: they did not; with a rate that the application sustains.
+    """
+    if error := too_fast(summarise_run(load, samples, facts), target):
+        raise error
 
 
 def check_answered(load: LoadPlan, samples: Samples) -> None:
@@ -75,44 +70,3 @@ def _trial(load: LoadPlan) -> LoadPlan:
     # What is in flight at the window's edges must not decide.
     duration_s = min(max(_TRIAL_S, _TRIAL_REQUESTS / (load.rate or 1.0)), _LONGEST_TRIAL_S)
     return msgspec.structs.replace(load, duration_s=duration_s, warmup_s=1.0, seed=load.seed + 1)
-
-
-def _grows(result: LoadResult) -> str:
-    lost = result.errors.get("timeout", 0)
-    return f"{lost} requests were abandoned" if lost else queue_grows(result)
-
-
-def too_fast(target: str, load: LoadPlan) -> ProfileError:
-    """Look for the rate that the application bears without profiling, and say it.
-
-    Args:
-        target: the application's name.
-        load: the load that was too much, on an application that is not profiled.
-    """
-    asked = load.rate or 0.0
-    base = msgspec.structs.replace(load, duration_s=_TRIAL_S, warmup_s=_WARM_S)
-    limits = SearchLimits(tolerance=0.1, max_rate=asked, max_total_s=_SEARCH_S)
-    start_rate = max(asked / _BELOW, min(asked / 4, _LEAST_RPS), 2.0)
-    found = find_capacity(base, Objectives(errors=0.5), start_rate=start_rate, limits=limits, judge=_grows).rate
-    if found >= asked * 0.95:
-        return ProfileError(
-            f"{target} sustains {asked:g} requests/s, but not while it is profiled",
-            hint=f"profile it at half of that: --rate {_rounded(asked / 2):g}",
-        )
-    bearable = f"it sustains about {found:.3g} requests/s" if found else "it does not sustain 2 requests/s"
-    way = "give cheaper payloads: --payloads"
-    if found:
-        way = f"give a rate of at most {_rounded(found * _COMFORT):g}, such as --rate {_rounded(found / 2):g}"
-    return ProfileError(
-        f"{target} cannot sustain {asked:g} requests/s: its queue grows, and the profile would show only that queue; "
-        f"{bearable}",
-        hint=f"{way}; half of its capacity shows the stages best",
-    )
-
-
-def _rounded(rate: float) -> float:
-    """Two digits, downwards."""
-    if rate <= 0:
-        return rate
-    step = 10.0 ** (floor(log10(rate)) - 1)
-    return floor(rate / step) * step

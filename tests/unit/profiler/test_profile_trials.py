@@ -34,12 +34,14 @@ def answering(monkeypatch: pytest.MonkeyPatch, *statuses: int) -> None:
 def test_whoever_replies_bears_the_rate(monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...]) -> None:
     """Whatever it says."""
     answering(monkeypatch, *statuses)
-    assert trials.bears(WITHOUT)
+    trials.try_rate(WITHOUT, "shop:app")
 
 
 def test_whoever_stays_silent_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, 200, 200, -3)
-    assert not trials.bears(WITHOUT)
+    with pytest.raises(ProfileError, match=r"shop:app cannot sustain 50 requests/s: it answered 33\.\d+/s") as caught:
+        trials.try_rate(WITHOUT, "shop:app")
+    assert "--rate 23" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -58,30 +60,3 @@ def test_requests_that_were_given_up_are_told_from_those_that_were_cut_off(
         trials.check_answered(load, trials.measure(load)[0])
     assert caught.value.message.startswith(says)
     assert way_out in caught.value.hint
-
-
-def test_what_an_application_still_has_of_one_trial_does_not_spoil_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for 2,000 requests a second it does 100, one after the other, and all of them, however late."""
-    now_s = free_s = 0.0
-
-    def measured(load: LoadPlan, **_: object) -> tuple[Samples, RunFacts]:
-        nonlocal now_s, free_s
-        sent_s = now_s + np.arange(0.0, load.warmup_s + load.duration_s, 1 / (load.rate or 1.0))
-        done_s = []
-        for each in sent_s:
-            free_s = max(free_s, each) + 0.01
-            done_s.append(free_s)
-        samples = Samples(
-            intended_ns=(sent_s * 1e9).astype(np.int64), sent_ns=(sent_s * 1e9).astype(np.int64),
-            done_ns=(np.array(done_s) * 1e9).astype(np.int64), status=np.full(sent_s.size, 200, np.int16),
-            cache=np.zeros(sent_s.size, np.int8), cache_names=("",), stages_ms={},
-            measured_from_ns=int((now_s + load.warmup_s) * 1e9),
-        )  # fmt: skip
-        now_s += load.warmup_s + load.duration_s
-        return samples, RunFacts(window_s=load.duration_s)
-
-    monkeypatch.setattr("tailcut.load.capacity.measure", measured)
-    error = trials.too_fast("shop:app", msgspec.structs.replace(WITHOUT, rate=2000.0))
-    bears = float(error.message.rpartition("sustains about ")[2].split()[0])
-    assert bears == pytest.approx(100, rel=0.15)
-    assert "such as --rate " in error.hint

@@ -98,10 +98,10 @@ class Diversity(msgspec.Struct, frozen=True, kw_only=True):
 class Reuse:
     """Watches look-ups of one kind of thing; one pass, from which all hit shares follow.
 
-    A cache of ``n`` entries that evicts the least recently used has a key exactly where fewer than ``n`` other keys were
-    used since: the key's reuse distance. Source: R. L. Mattson et al. (1970), "Evaluation techniques for storage
-    hierarchies", IBM Systems Journal 9(2). A life span knows no such law, since an entry's life does not begin anew when
-    it is used: one moment of birth is kept per key and life span.
+    A cache of ``n`` entries that evicts the least recently used has a key exactly where fewer than ``n`` other keys
+    were used since: the key's reuse distance. Source: R. L. Mattson et al. (1970), "Evaluation techniques for storage
+    hierarchies", IBM Systems Journal 9(2). A life span knows no such law, since an entry's life does not begin anew
+    when it is used: one moment of birth is kept per key and life span.
 
     For long logs only keys are watched whose hash is in a fixed part of all hashes, and what is missed among them is
     scaled up (misses and not hits: what a hot key adds by being in the sample, or not, is hits). Source: C. Waldspurger
