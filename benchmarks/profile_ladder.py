@@ -19,13 +19,12 @@ from typing import NamedTuple
 from tailcut.ladder.machine import commit_of
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.diversity import sent_payloads
-from tailcut.profiler.files import load_recording, save_recording
 from tailcut.profiler.levers.advice import advise
 from tailcut.profiler.levers.known import Known, know
 from tailcut.profiler.levers.work import End, LeverName, Work, pull, read_work, shorten_queues
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
-from tailcut.profiler.records import Recording
+from tailcut.profiler.records import Recording, load_recording, save_recording
 from tailcut.report.ladder.file import COMFORTABLE, LadderRecord, load_ladder
 
 RUNGS: Mapping[str, tuple[LeverName, ...]] = {

@@ -14,8 +14,7 @@ from tests.integration.servers import postgres_server, redis_server
 from tailcut.profiler.attribution.functions import functions_of
 from tailcut.profiler.attribution.span_table import STAGES
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.files import load_recording, save_recording
-from tailcut.profiler.records import Recording, Request, Span, Stage
+from tailcut.profiler.records import Recording, Request, Span, Stage, load_recording, save_recording
 
 pytestmark = pytest.mark.integration
 

@@ -120,7 +120,7 @@ def record(asked: Wanted) -> Recorded:
         elif wanted.kind == "deployment":
             recording = _deployment(wanted, environment)
         else:
-            from tailcut.profiler.url import record_url
+            from tailcut.profiler.outside import record_url
 
             with ProgressLine() as line:
                 recording, _ = record_url(wanted.plan, on_progress=line.show)

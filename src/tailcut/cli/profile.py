@@ -215,7 +215,7 @@ def _profile(wanted: Wanted, levers: bool, json_path: Path | None, html: Path | 
 
     found = record(wanted)
     if raw is not None:
-        from tailcut.profiler.files import save_recording
+        from tailcut.profiler.records import save_recording
 
         save_recording(found.recording, raw)
         note(f"wrote {raw}")

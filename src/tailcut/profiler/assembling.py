@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,8 +14,7 @@ from tailcut.load import LoadPlan, Samples, summarise_run
 from tailcut.load.summary import RunFacts
 from tailcut.profiler.attribution.background_calls import background_notes
 from tailcut.profiler.child_channel import Heard, Said
-from tailcut.profiler.matching import match_requests
-from tailcut.profiler.records import Pilot, Recording, Sample
+from tailcut.profiler.records import Pilot, Recording, Request, Sample
 
 _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?::|\Z)")
 _FRAME = re.compile(r'\s+File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>\S+)')
@@ -133,3 +132,37 @@ def raised(trace: str) -> str:
     own = [found for _, found in frames if not LIBRARY.search(found["file"])] or [found for _, found in frames]
     place = f" in {own[-1]['name']} ({Path(own[-1]['file']).name}:{own[-1]['line']})" if own else ""
     return f"{name.rpartition('.')[2] or 'an exception'}{place}"
+
+
+def match_requests(samples: Samples, start_ns: int, heard: Iterable[Request]) -> tuple[Request, ...]:
+    """Give each measured request of the load what the server knows of it.
+
+    Args:
+        samples: the client's; times count from ``start_ns``.
+        start_ns: of the monotonic clock.
+        heard: the server's, in any order; a number that comes twice (a client that sent again) counts once.
+    """
+    server = {one.number: one for one in heard}
+    found = []
+    columns = zip(
+        samples.intended_ns.tolist(),
+        samples.sent_ns.tolist(),
+        samples.done_ns.tolist(),
+        samples.status.tolist(),
+        strict=True,
+    )
+    for number, (intended_ns, sent_ns, done_ns, status) in enumerate(columns):
+        if intended_ns < samples.measured_from_ns or status == 0:
+            continue
+        times = {
+            "intended_ns": start_ns + intended_ns,
+            "sent_ns": start_ns + sent_ns if sent_ns >= 0 else -1,
+            "done_ns": start_ns + done_ns if done_ns >= 0 else -1,
+            "status": status,
+        }
+        known = server.get(number)
+        if known is None:
+            found.append(Request(number=number, **times))
+        else:
+            found.append(msgspec.structs.replace(known, **times))
+    return tuple(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import process_time
@@ -19,7 +19,6 @@ from tailcut.load.summary import RunFacts
 from tailcut.profiler.assembling import Run, assemble
 from tailcut.profiler.attribution.functions import Looking, code_s, plan_looks
 from tailcut.profiler.child_channel import Heard, Options, Said
-from tailcut.profiler.databases import computed_between_s, computed_ns
 from tailcut.profiler.diagnosis import choose_path, explain_answers
 from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.plan import PilotPlan, check_pilot
@@ -191,3 +190,34 @@ def _numbered(load: LoadPlan) -> LoadPlan:
 
 def _asked(load: LoadPlan) -> str:
     return f"{load.http_method} {parse_url(load.url).path}"
+
+
+_NAMES = frozenset({"postgres", "postmaster", "mysqld", "mariadbd"})
+"""As the kernel calls them. What runs inside the application's process (SQLite) is counted there."""
+
+_FIELD_CPU_NS = 0
+
+
+def computed_ns(proc: Path = Path("/proc")) -> dict[int, int]:
+    """Return nanoseconds that each database process of this machine has had of a core, by process.
+
+    Args:
+        proc: where the kernel tells of processes: proc(5), ``comm`` and ``schedstat``, which everybody may read.
+
+    Processes in another container are not seen, nor databases on another machine.
+    """
+    found: dict[int, int] = {}
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if (entry / "comm").read_text().strip() in _NAMES:
+                found[int(entry.name)] = int((entry / "schedstat").read_text().split()[_FIELD_CPU_NS])
+        except (OSError, ValueError, IndexError):
+            continue  # it ended, or the kernel keeps no such statistics
+    return found
+
+
+def computed_between_s(before: Mapping[int, int], after: Mapping[int, int]) -> float:
+    """Return seconds of a core that they had between two looks; of those that ended meanwhile it is not known."""
+    return sum(now - before.get(process, 0) for process, now in after.items()) / 1e9

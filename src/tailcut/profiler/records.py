@@ -7,9 +7,11 @@ between the client's sending and the server's entry is the network and waiting t
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 
+from tailcut.errors import ProfileError
 from tailcut.profiler.attribution.layers import Conversion, ModelLayers
 
 FORMAT = 2
@@ -246,3 +248,30 @@ def decode_recording(data: bytes) -> Recording:
     if found.format != FORMAT:
         raise ValueError(f"a recording of format {found.format}; this version reads format {FORMAT}")
     return found
+
+
+def save_recording(recording: Recording, path: Path) -> None:
+    """Write a recording as one file.
+
+    Raises:
+        ProfileError: the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_recording(recording))
+    except OSError as error:
+        raise ProfileError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
+
+
+def load_recording(path: Path) -> Recording:
+    """Read what ``save_recording`` wrote.
+
+    Raises:
+        ProfileError: the file is missing, holds something else, or is another version's.
+    """
+    try:
+        return decode_recording(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ProfileError(
+            f"cannot read a recording from {path}: {error}", hint="give a file written by tailcut profile"
+        ) from error

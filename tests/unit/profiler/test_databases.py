@@ -9,9 +9,9 @@ import pytest
 from tests.unit.profiler.levers.test_levers import pilot
 
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.databases import computed_between_s, computed_ns
 from tailcut.profiler.levers.known import Known
 from tailcut.profiler.levers.work import read_work
+from tailcut.profiler.pilot import computed_between_s, computed_ns
 from tailcut.profiler.records import Recording
 
 

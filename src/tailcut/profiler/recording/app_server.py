@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.metadata
 import importlib.util
+import inspect
+import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from tailcut.profiler.child_channel import Commands, Heard, Options, Route, Said
+from tailcut.profiler.child_channel import Commands, Heard, Options, Route, Said, facts
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.captured import captured
-from tailcut.profiler.recording.importing import Unusable, load_application, needed_parameters
 from tailcut.profiler.recording.middleware import Profiled
 from tailcut.profiler.recording.model_libraries import libraries
 from tailcut.profiler.recording.spans import requests_of
 from tailcut.profiler.recording.tracing import tracer
-from tailcut.profiler.recording.unhooked import unhooked
 from tailcut.profiler.spying import allow_spying
 
 Say = Callable[[Said], None]
@@ -234,3 +236,127 @@ def _versions() -> dict[str, str]:
             except importlib.metadata.PackageNotFoundError:
                 continue
     return found
+
+
+_DATABASES = (
+    "psycopg2", "pg8000", "aiopg", "mysql.connector", "pymysql", "MySQLdb", "aiomysql", "asyncmy", "pymssql", "pyodbc",
+    "aioodbc", "oracledb", "cx_Oracle", "ibm_db", "duckdb", "pymongo", "motor", "cassandra.cluster",
+    "clickhouse_driver", "neo4j", "aerospike", "lmdb", "rocksdict", "pysqlite3", "apsw", "sqlcipher3",
+)  # fmt: skip
+_SERVICES = (
+    "valkey", "pymemcache", "aiomcache", "pylibmc", "bmemcached", "coredis", "aiohttp.client", "grpc", "pycurl",
+    "tornado.httpclient", "nats", "zmq", "pika", "aio_pika", "kafka", "confluent_kafka", "aiokafka",
+)  # fmt: skip
+"""Not websockets: uvicorn itself imports it."""
+_MODELS = (
+    "tensorflow", "tflite_runtime", "ai_edge_litert", "jax", "paddle", "mxnet", "tensorrt", "llama_cpp", "ctranslate2",
+    "vllm", "onnxruntime_genai", "spacy", "fasttext", "gensim", "statsmodels", "prophet", "h2o",
+)  # fmt: skip
+_OVER = {"sqlalchemy": "SQLAlchemy", "keras": "Keras", "transformers": "transformers' generate()"}
+"""What hides some of these, and has a hook."""
+
+
+def unhooked(modules: Collection[str]) -> tuple[str, ...]:
+    """Name those that are imported, in one note; none where there are none.
+
+    Args:
+        modules: names of everything that is imported.
+    """
+    found = [name for name in (*_DATABASES, *_SERVICES, *_MODELS) if name in modules]
+    if not found:
+        return ()
+    seen = [shown for name, shown in _OVER.items() if name in modules]
+    return (
+        f"imported, but not hooked: {', '.join(found)}. Their calls count as the code that makes them; seen is what"
+        f" goes through {' or '.join([*seen, 'an OpenTelemetry instrumentation'])}",
+    )
+
+
+_LINES = 15
+
+
+class Unusable(Exception):
+    """The application cannot be served."""
+
+    def __init__(self, phase: str, error: str, text: str = "") -> None:
+        super().__init__(error)
+        self.said = Said(kind="failed", phase=phase, error=error, text=text)
+
+
+def load_application(target: str) -> Any:
+    """Import "module:attribute", or call "module:function()"."""
+    module_name, _, path = target.partition(":")
+    import uvicorn
+
+    # Only now, as uvicorn does it: a queue.py of the user's must not be taken for the standard library's before.
+    sys.path.insert(0, os.getcwd())
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        raise Unusable(
+            "server",
+            f"{module_name} starts a server of its own when it is imported",
+            _last_lines(traceback.format_stack()[:-1]),
+        )
+
+    kept = uvicorn.run, uvicorn.Server.run
+    uvicorn.run, uvicorn.Server.run = refused, refused  # type: ignore[method-assign]
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Unusable:
+        raise
+    except (Exception, SystemExit) as error:
+        raise Unusable("import", facts(error), _traceback(error)) from error
+    finally:
+        uvicorn.run, uvicorn.Server.run = kept  # type: ignore[method-assign]
+    for name in path.removesuffix("()").split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise Unusable("attribute", name) from None
+    if path.endswith("()"):
+        try:
+            found = found()
+        except Exception as error:
+            raise Unusable("call", facts(error), _traceback(error)) from error
+    _check_interface(found)
+    return found
+
+
+def _check_interface(application: Any) -> None:
+    if not callable(application):
+        raise Unusable("interface", f"a {type(application).__name__}, which cannot be called")
+    needed = needed_parameters(application)
+    if needed is None or len(needed) in {1, 3}:
+        return
+    kinds = {0: "a function that makes an application", 2: "a WSGI application"}
+    raise Unusable("interface", f"{kinds.get(len(needed), 'callable')}: it takes ({', '.join(needed)})")
+
+
+def needed_parameters(application: Any) -> tuple[str, ...] | None:
+    """Name what an application must be called with: three in ASGI's third version, one in its second.
+
+    None where that cannot be told; a class that is awaited after its call is as good as one with three.
+    """
+    if inspect.isclass(application) and hasattr(application, "__await__"):
+        return None
+    try:
+        parameters = list(inspect.signature(application).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return None
+    plain = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    return tuple(one.name for one in parameters if one.default is one.empty and one.kind in plain)
+
+
+def _traceback(error: BaseException) -> str:
+    kept = [one for one in traceback.extract_tb(error.__traceback__) if "/tailcut/profiler/" not in one.filename]
+    kept = [
+        one for one in kept if not one.filename.startswith("<frozen importlib") and "/importlib/" not in one.filename
+    ]
+    return _last_lines([*traceback.format_list(kept), *traceback.format_exception_only(error)])
+
+
+def _last_lines(parts: list[str]) -> str:
+    kept = [part for part in parts if "/tailcut/profiler/" not in part and "<frozen " not in part]
+    return "\n".join("".join(kept).rstrip().splitlines()[-_LINES:])

@@ -10,10 +10,10 @@ import pytest
 from tailcut.profiler.hooks import sqlite
 from tailcut.profiler.hooks.wrapping import awaited, called, wrap
 from tailcut.profiler.payloads.query_text import normalise_query
+from tailcut.profiler.recording.app_server import unhooked
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.spans import one_line, requests_of
 from tailcut.profiler.recording.tracing import Trace, current, open_root, tracer
-from tailcut.profiler.recording.unhooked import unhooked
 from tailcut.profiler.records import Span, Stage
 
 
