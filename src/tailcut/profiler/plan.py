@@ -18,8 +18,8 @@ from tailcut.profiler.diagnosis import check_target
 _CHECKED = 1000
 MAX_REQUESTS = 1000
 """Of a recording, all of which are traced: more than twice what a p95 needs."""
-SAMPLE_S = 8.0
-"""For how long stacks are looked at, at most: the whole profile has 45 s."""
+SAMPLE_S = 6.0
+"""For how long stacks are looked at: the whole profile has 45 s."""
 
 
 class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +39,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
         loop: of the application; "auto" is the one that uvicorn takes: uvloop where it is installed.
         ready_s: longest wait for the application's start.
         sample_s: for how long stacks are looked at, at most: in a run of its own, under the same load, because looking
-            takes of the cores that answer, and must not be in what is recorded. The less of the time code runs, the
-            longer, and the more often (``profiler.attribution.functions.plan_looks``).
+            takes of the cores that answer, and must not be in what is recorded.
         max_requests: the recording stops after so many (``max_requests_for``).
         layers: whether the layers of its models are timed in the end.
         seed: of arrivals and payloads.

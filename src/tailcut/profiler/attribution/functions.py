@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import msgspec
 
-from tailcut.profiler.attribution.stalls import Cover
-from tailcut.profiler.records import Moment, Recording, Request, Stage
+from tailcut.profiler.records import Moment, Recording, Stage
 
 SpanName = tuple[str, str]
 """Label and place of a span."""
 _LEAST_LOOKS = 20
 """That should have seen a function: of fewer, one that was not there says nothing."""
-_LOOKS = 400
-"""That should see code: forty of them one function that takes a tenth of its time."""
-_USUAL_S = 6.0
-_SLOWEST, _FASTEST = 50.0, 500.0
-"""Looks per second. At the latter py-spy takes a quarter of a core where there are nine threads."""
-_STACKS = 5000.0
-"""Per second: each look reads every thread's."""
 
 
 class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,43 +42,6 @@ def functions_of(recording: Recording) -> dict[SpanName, tuple[FunctionShare, ..
         span: _ranked({name: (took_ns, round(took_ns / interval_ns)) for name, took_ns in _whole(lines).items()})
         for span, lines in weights.items()
     }
-
-
-class Looking(NamedTuple):
-    """How stacks are looked at: so many times per second, for so many seconds."""
-
-    rate: float
-    seconds: float
-
-
-def plan_looks(code_share: float, longest_s: float, threads: int) -> Looking:
-    """Choose how to look at the stacks, so that quick code is seen often enough to tell its functions.
-
-    Args:
-        code_share: of the time, that code runs.
-        longest_s: that stacks may be looked at.
-        threads: of the process.
-    """
-    fastest = max(min(_FASTEST, _STACKS / max(threads, 1)), _SLOWEST)
-    needed = min(_LOOKS / max(code_share, 1e-9), fastest * longest_s)
-    usual_s = min(_USUAL_S, longest_s)
-    rate = min(max(needed / usual_s, _SLOWEST), fastest)
-    return Looking(rate, max(needed / rate, usual_s))
-
-
-def code_s(requests: Iterable[Request]) -> float:
-    """Return for how many seconds the requests' code ran, what it called and waited for left out."""
-    code_ns = 0
-    for one in requests:
-        # What a span called may overlap, and end later.
-        called: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        for span in one.spans:
-            called[span.parent].append((span.start_ns, span.end_ns))
-        for place, span in enumerate(one.spans):
-            if span.stage is Stage.CODE:
-                own = Cover.of(called[place]).minus(span.start_ns, span.end_ns)
-                code_ns += sum(end_ns - start_ns for start_ns, end_ns in own)
-    return code_ns / 1e9
 
 
 def seen_ns(recording: Recording) -> dict[SpanName, int]:

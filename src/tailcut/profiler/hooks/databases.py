@@ -43,8 +43,8 @@ def _ended(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 def _hook_psycopg(name: str) -> Hook:
     def hook(module: ModuleType) -> None:
         cursor = getattr(module, name)
-        wrap_present(cursor, ("execute", "executemany"), Stage.SQL, _query, leaf=True)
-        wrap_present(cursor, ("fetchall", "fetchmany"), Stage.SQL, _fetched, leaf=True, more=True)
+        wrap_present(cursor, ("execute", "executemany"), Stage.SQL, _query)
+        wrap_present(cursor, ("fetchall", "fetchmany"), Stage.SQL, _fetched, more=True)
 
     return hook
 
@@ -53,7 +53,7 @@ def _hook_server_cursors(module: ModuleType) -> None:
     """Rows come in pages, each asked for by the same generator, whoever drives it."""
     for name in ("ServerCursor", "AsyncServerCursor"):
         if hasattr(module, name):
-            wrap(getattr(module, name), "execute", Stage.SQL, _query, leaf=True)
+            wrap(getattr(module, name), "execute", Stage.SQL, _query)
     owner = getattr(module, "ServerCursorMixin", None)
     if owner is None or hasattr(owner._fetch_gen, "_tailcut"):
         return
@@ -82,15 +82,15 @@ def _hook_connection(name: str) -> Hook:
     def hook(module: ModuleType) -> None:
         connection = getattr(module, name)
         wrap(connection, "connect", Stage.SQL, "connect (psycopg)")
-        wrap(connection, "commit", Stage.SQL, "COMMIT", leaf=True)
-        wrap(connection, "rollback", Stage.SQL, "ROLLBACK", leaf=True)
+        wrap(connection, "commit", Stage.SQL, "COMMIT")
+        wrap(connection, "rollback", Stage.SQL, "ROLLBACK")
 
     return hook
 
 
 def _hook_transactions(module: ModuleType) -> None:
-    wrap(module.Transaction, "__enter__", Stage.SQL, "BEGIN", leaf=True)
-    wrap(module.Transaction, "__exit__", Stage.SQL, _ended, leaf=True)
+    wrap(module.Transaction, "__enter__", Stage.SQL, "BEGIN")
+    wrap(module.Transaction, "__exit__", Stage.SQL, _ended)
     wrap(module.AsyncTransaction, "__aenter__", Stage.SQL, "BEGIN")
     wrap(module.AsyncTransaction, "__aexit__", Stage.SQL, _ended)
 

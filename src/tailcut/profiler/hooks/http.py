@@ -41,8 +41,8 @@ def _hook_http_client(module: ModuleType) -> None:
     """A request is sent, answered and read in three calls; the connection remembers what was asked for."""
     connection = module.HTTPConnection
     wrap(connection, "endheaders", Stage.HTTP, _remembered)
-    wrap(connection, "getresponse", Stage.HTTP, _remembered, leaf=True, more=True)
-    wrap(module.HTTPResponse, "read", Stage.HTTP, _remembered, leaf=True, more=True)
+    wrap(connection, "getresponse", Stage.HTTP, _remembered, more=True)
+    wrap(module.HTTPResponse, "read", Stage.HTTP, _remembered, more=True)
     asked, answered = connection.putrequest, connection.getresponse
 
     @functools.wraps(asked)

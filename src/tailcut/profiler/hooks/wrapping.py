@@ -9,10 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tailcut.profiler.recording.background_calls import background_calls
-from tailcut.profiler.recording.clocks import now, of_thread
 from tailcut.profiler.recording.tracing import (
     LEAVES,
-    add_span,
     close_span,
     close_timed,
     current,
@@ -25,7 +23,6 @@ from tailcut.profiler.records import Stage
 Label = str | Callable[[tuple[Any, ...], dict[str, Any]], str | bytes]
 """What a call is called: always the same, or made of its arguments."""
 _KEPT_CHARS = 8_000
-_BRIEF_NS = 10_000
 _FRAMEWORKS = frozenset({Stage.DECODE, Stage.ENCODE, Stage.FRAMEWORK})
 """What frameworks do has no line of the user's below it; looking for one would walk the whole stack."""
 
@@ -36,7 +33,6 @@ def wrap(
     stage: Stage,
     label: Label,
     *,
-    leaf: bool = False,
     more: bool = False,
 ) -> None:
     """Replace ``owner.name`` by the same with a span around each call, awaited or not.
@@ -45,7 +41,6 @@ def wrap(
         owner: a class or module.
         name: of the function in it; a class method is one afterwards.
         stage, label: of the spans.
-        leaf: it calls nothing that has a span of its own.
         more: of a call that has a span already, such as rows of a query: no call of its own.
 
     Raises:
@@ -56,7 +51,7 @@ def wrap(
     if getattr(function, "_tailcut", False):
         return
     # asyncpg checks something first, in a function of its own.
-    make = awaited if inspect.iscoroutinefunction(inspect.unwrap(function)) else brief if leaf else called
+    make = awaited if inspect.iscoroutinefunction(inspect.unwrap(function)) else called
     wrapped = make(function, stage, label, more=more)
     wrapped._tailcut = True
     setattr(owner, name, classmethod(wrapped) if isinstance(original, classmethod) else wrapped)
@@ -68,7 +63,6 @@ def wrap_present(
     stage: Stage,
     label: Label | None,
     *,
-    leaf: bool = False,
     more: bool = False,
 ) -> None:
     """Wrap those of ``names`` that the owner has; without a label each goes by its own name.
@@ -80,7 +74,7 @@ def wrap_present(
     if not found:
         raise AttributeError(f"{owner!r} has none of {', '.join(names)}")
     for name in found:
-        wrap(owner, name, stage, name if label is None else label, leaf=leaf, more=more)
+        wrap(owner, name, stage, name if label is None else label, more=more)
 
 
 def after_init(owner: Any, attribute: str, change: Callable[[Any], Any]) -> None:
@@ -121,44 +115,6 @@ def called(function: Callable[..., Any], stage: Stage, label: Label, *, more: bo
             return function(*args, **kwargs)
         finally:
             close_timed(span)
-
-    return traced
-
-
-def brief(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
-    """A function that calls nothing that has a span: it gets its own when it is over, and none if it took no time."""
-    label = guarded(label)
-    current_span = current.get
-    spot, frame_of = tracer.places.spot, sys._getframe
-    outside = _outside(function, stage, label, more)
-
-    @functools.wraps(function)
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        parent = current_span()
-        if parent is None or parent.trace.over:
-            return outside(*args, **kwargs)
-        if parent.stage is stage:
-            return function(*args, **kwargs)
-        clock, start_ns = of_thread.clock, now()
-        began_ns = clock.cpu_at(start_ns)
-        inside = parent.cpu_ns >= 0 and parent.thread == clock.number
-        before = clock.schedule if inside else clock.look(start_ns)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            end_ns = now()
-            if end_ns - start_ns >= _BRIEF_NS:
-                cpu_ns = clock.cpu_since(start_ns, began_ns, end_ns)
-                if not inside:
-                    after = clock.look_since(before, start_ns, cpu_ns, end_ns)
-                else:
-                    after = clock.schedule if start_ns >= clock.sure_ns else before
-                name = label if isinstance(label, str) else label(args, kwargs)
-                place, at = spot(frame_of(1))
-                if not place:
-                    place, at = parent.place, parent.at
-                span = add_span(parent, stage, name, start_ns, end_ns, place, at, cpu_ns, before, after)
-                span.more = more
 
     return traced
 

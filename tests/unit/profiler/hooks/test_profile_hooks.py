@@ -23,7 +23,7 @@ from tailcut.profiler.hooks.caches import _command, _pipeline
 from tailcut.profiler.hooks.http import _short
 from tailcut.profiler.hooks.imports import ImportHooks
 from tailcut.profiler.hooks.locks import _TracedLock, _waiting
-from tailcut.profiler.hooks.wrapping import awaited, brief, called, wrap
+from tailcut.profiler.hooks.wrapping import awaited, called, wrap
 from tailcut.profiler.recording import clocks, tracing
 from tailcut.profiler.recording.middleware import Profiled
 from tailcut.profiler.recording.places import Places
@@ -398,20 +398,6 @@ def test_a_sleeping_thread_has_no_cpu_time_and_a_computing_one_has(request_: Tra
     busy = found["busy"]
     assert busy.cpu_ns + max(busy.delay_ns, 0) <= busy.end_ns - busy.start_ns
     assert busy.cpu_ns > 1_000_000
-
-
-def test_a_call_that_calls_nothing_has_a_span_only_if_it_took_time(request_: Trace) -> None:
-    fetch = brief(lambda size: [None] * size, Stage.SQL, "fetch")
-    assert len(fetch(200_000)) == 200_000
-    (span,) = request_.spans[1:]
-    assert (span.stage, span.label, span.parent) == (Stage.SQL, "fetch", request_.spans[0])
-    assert place_of(span).startswith("tests/unit/profiler/hooks/test_profile_hooks.py:")
-    assert 0 < span.cpu_ns <= span.end_ns - span.start_ns
-    before = len(request_.spans)
-    quick = brief(lambda: 1, Stage.SQL, "fetch")
-    assert [quick() for _ in range(100)] == [1] * 100
-    assert len(request_.spans) < before + 50
-    assert current.get() is request_.spans[0]
 
 
 def test_a_wait_for_a_core_is_what_the_kernel_counted_meanwhile(request_: Trace) -> None:

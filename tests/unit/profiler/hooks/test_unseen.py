@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tailcut.profiler.hooks import layering, sqlite, streams
-from tailcut.profiler.hooks.wrapping import awaited, brief, called
+from tailcut.profiler.hooks.wrapping import awaited, called
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.places import Places, code_of
 from tailcut.profiler.recording.tracing import Trace, current, tracer
@@ -35,10 +35,9 @@ async def refuses_later(url: str) -> None:
     raise ConnectionError(url)
 
 
-@pytest.mark.parametrize("make", [called, brief])
-def test_a_label_that_cannot_be_made_is_not_the_users_error(request_: Trace, make: Any) -> None:
+def test_a_label_that_cannot_be_made_is_not_the_users_error(request_: Trace) -> None:
     with pytest.raises(ConnectionError):
-        make(refuses, Stage.HTTP, impossible)("http://[bad")
+        called(refuses, Stage.HTTP, impossible)("http://[bad")
     with pytest.raises(ConnectionError):
         asyncio.run(awaited(refuses_later, Stage.HTTP, impossible)("http://[bad"))
 
