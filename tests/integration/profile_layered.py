@@ -77,12 +77,6 @@ class Timed(APIRoute):
         return timed
 
 
-class Guarded(Route):
-    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
-        nap()
-        await super().handle(scope, receive, send)
-
-
 class Classy(HTTPEndpoint):
     async def post(self, request: Request) -> JSONResponse:
         await request.body()
@@ -98,10 +92,6 @@ async def mounted(scope: Any, receive: Any, send: Any) -> None:
 class Instance:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await mounted(scope, receive, send)
-
-
-async def plainly(request: Request) -> JSONResponse:
-    return JSONResponse("plainly")
 
 
 custom = APIRouter(route_class=Timed)
@@ -147,7 +137,6 @@ app.mount("/mounted", mounted)
 app.router.routes += [
     Route("/classy", Classy),
     Route("/instance", Instance()),
-    Guarded("/guarded", plainly, methods=["POST"]),
 ]
 
 

@@ -29,7 +29,6 @@ LAYERED = {
     "/sending": ("Frozen.__call__.passing", b"3"),
     "/handled": ("refused", b'"refused"'),
     "/custom": ("Timed.get_route_handler.timed", b"3"),
-    "/guarded": ("Guarded.handle", b'"plainly"'),
     "/classy": ("Classy.post", b'"classy"'),
     "/mounted/it": ("mounted", b'"mounted"'),
     "/instance": ("Instance.__call__", b'"mounted"'),

@@ -29,11 +29,10 @@ from tailcut.profiler.trials import OnStep, check_answered, check_rate, try_rate
 from tailcut.system.cpu_time import machine_seconds, threads_ns
 
 HEADER = "x-tailcut-profile"
+"""With a request's number: only such requests are profiled."""
 
-_LOOKS = 200.0
-"""At the stacks, per second: of code that runs for a tenth of the time, a hundred in six seconds."""
-_STACKS = 5000.0
-"""Per second: each look reads every thread's."""
+_LOOKS, _STACKS = 500.0, 5000.0
+"""Per second; each look reads every thread's stack. Most looks at quick code are lost: its stacks change meanwhile."""
 _PROBE_RATE = 20.0
 _PROBE_S = 0.3
 _PROBE_TIMEOUT_S = 30.0
@@ -66,7 +65,7 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
         load = _load_plan(plan, pilot, ready)
         _probe(load, pilot, ready)
         say(f"trying {plan.rate:g} requests/s")
-        try_rate(_numbered(load), plan.target)
+        try_rate(load, plan.target)
         return _profiled(plan, load, pilot, ready, say)
 
 
@@ -78,12 +77,12 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     say(f"recording for {plan.recorded_s:.3g} s at {plan.rate:g} requests/s{first}")
     pilot.begin()
     before, machine_s, own_s = computed_ns(), machine_seconds(), process_time()
-    samples, facts = measure(_numbered(load))
+    samples, facts = measure(load)
     database_s = computed_between_s(before, computed_ns())
     machine_s, own_s = machine_seconds() - machine_s, process_time() - own_s
     heard = pilot.heard()
     _check_answers(load, pilot, ready, samples, facts, heard)
-    check_answered(_numbered(load), samples)
+    check_answered(load, samples)
     check_rate(load, samples, facts, plan.target)
     rate, seconds = min(_LOOKS, _STACKS / len(threads_ns(pilot.pid))), min(plan.sample_s, plan.duration_s)
     looks, problem = _looks(plan, load, pilot, heard, rate, seconds)
@@ -126,7 +125,7 @@ def _looks(
 ) -> tuple[tuple[Sample, ...], str]:
     """Send the load once more and look at the stacks meanwhile; where that fails, say why: the recording is whole."""
     # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
-    sampled = msgspec.structs.replace(_numbered(load), duration_s=seconds, warmup_s=0.0, seed=load.seed + 2)
+    sampled = msgspec.structs.replace(load, duration_s=seconds, warmup_s=0.0, seed=load.seed + 2)
     try:
         with Spy(pilot.pid, rate) as spy:
             measure(sampled)
@@ -153,6 +152,7 @@ def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: Said) -> LoadPlan:
         timeout_s=plan.timeout_s,
         pid=pilot.pid,
         seed=plan.seed,
+        numbered=HEADER,
     )
     requests = build_requests(load, parse_url(load.url), 1)
     own_path = requests[0].split(b" ", 2)[1] != b"/"
@@ -163,7 +163,7 @@ def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: Said) -> LoadPlan:
 def _probe(load: LoadPlan, pilot: PilotProcess, ready: Said) -> None:
     """A few requests first, so that a wrong path or payload shows before anything is measured."""
     few = msgspec.structs.replace(
-        _numbered(load), rate=_PROBE_RATE, arrivals="constant", duration_s=_PROBE_S, warmup_s=0.0,
+        load, rate=_PROBE_RATE, arrivals="constant", duration_s=_PROBE_S, warmup_s=0.0,
         timeout_s=_PROBE_TIMEOUT_S,
     )  # fmt: skip
     samples, facts = measure(few)
@@ -177,11 +177,6 @@ def _check_answers(
     error = explain_answers(statuses, facts.bodies, heard.failures, ready.routes, asked=_asked(load), log=pilot.log())
     if error is not None:
         raise error
-
-
-def _numbered(load: LoadPlan) -> LoadPlan:
-    """The same load, each request with its number: only such requests are profiled."""
-    return msgspec.structs.replace(load, numbered=HEADER)
 
 
 def _asked(load: LoadPlan) -> str:

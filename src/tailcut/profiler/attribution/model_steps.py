@@ -66,36 +66,27 @@ def steps_of(found: Attribution, near: Ints) -> tuple[ModelStep, ...]:
     for span in np.flatnonzero(is_step).tolist():
         upper = int(above[span])
         parents.setdefault(int(flat.name[span]), int(flat.name[upper]) if upper >= 0 else -1)
-    sums = _Sums(found, near, whole_ns, is_step, chosen)
-    return tuple(sums.step(name, depth) for name, depth in _in_order(parents, sums.near_ns))
 
+    def sums(values: Floats) -> Floats:
+        return np.bincount(flat.name[is_step], weights=values[is_step], minlength=len(flat.names)).astype(np.float64)
 
-class _Sums:
-    def __init__(self, of: Attribution, near: Ints, whole_ns: Floats, is_step: Bools, chosen: Bools) -> None:
-        flat, count = of.flat, len(of.flat.names)
-        self._flat, self._requests, self._near = flat, len(flat.requests), len(near)
-        self._wall_ns = float(flat.wall_ns[near].sum()) or 1.0
-
-        def sums(values: Floats) -> Floats:
-            found = np.bincount(flat.name[is_step], weights=values[is_step], minlength=count)
-            return found.astype(np.float64)
-
-        self._all_ns, self._own_ns = sums(whole_ns), sums(of.self_ns.astype(np.float64))
-        self.near_ns, self._calls = sums(np.where(chosen, whole_ns, 0.0)), sums(np.ones(len(is_step)))
-
-    def step(self, name: int, depth: int) -> ModelStep:
-        stage, label, place = self._flat.names[name]
-        return ModelStep(
-            stage=stage,
-            label=label,
-            place=place,
+    all_ns, own_ns, calls = sums(whole_ns), sums(found.self_ns.astype(np.float64)), sums(np.ones(len(is_step)))
+    near_ns = sums(np.where(chosen, whole_ns, 0.0))
+    requests, wall_ns = len(flat.requests), float(flat.wall_ns[near].sum()) or 1.0
+    return tuple(
+        ModelStep(
+            stage=flat.names[name].stage,
+            label=flat.names[name].label,
+            place=flat.names[name].place,
             depth=depth,
-            per_request=float(self._calls[name]) / self._requests,
-            mean_ms=float(self._all_ns[name]) / self._requests / 1e6,
-            own_ms=float(self._own_ns[name]) / self._requests / 1e6,
-            near_ms=float(self.near_ns[name]) / self._near / 1e6,
-            near_share=float(self.near_ns[name]) / self._wall_ns,
+            per_request=float(calls[name]) / requests,
+            mean_ms=float(all_ns[name]) / requests / 1e6,
+            own_ms=float(own_ns[name]) / requests / 1e6,
+            near_ms=float(near_ns[name]) / len(near) / 1e6,
+            near_share=float(near_ns[name]) / wall_ns,
         )
+        for name, depth in _in_order(parents, near_ns)
+    )
 
 
 def _above(parent: Ints, is_step: Bools) -> Ints:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -38,6 +37,8 @@ def record_deployment(
 ) -> tuple[Recording, LoadResult]:
     """Start the deployment, send it a load, and make a recording of what it says of its own time.
 
+    It has a process of its own; this thread is kept on the load's core meanwhile.
+
     Args:
         subject: the deployment, and what computes its features.
         plan: what is sent; its ``url`` is a path (empty: ``/predict/{model}``), its ``payloads`` may be empty where
@@ -46,44 +47,9 @@ def record_deployment(
         on_progress: as in ``tailcut.load.run``.
 
     Raises:
-        ManifestError: nobody says what is sent.
+        ManifestError: nobody says what is sent, or a model that computes its features is missing.
         StartError: it does not come up, or does not answer the first request.
         LoadTestError, ProfileError: as ``record_load``.
-    """
-    manifest = subject.manifest
-    with started(subject, plan, environment=environment) as served:
-        recording, result = record_load(
-            served.plan, f"deployment {manifest.deployment.name}", known=_stages(manifest), on_progress=on_progress
-        )
-        served.process.check_alive("under load")
-    cpu = "" if result.cpu_s_per_1000 is None else f"; {result.cpu_s_per_1000:.3g} CPU seconds per 1,000 replies"
-    return with_notes(recording, f"{served.where}{cpu}", *_cache_notes(result), _NEXT), result
-
-
-class Served(NamedTuple):
-    """A deployment that is served for a load.
-
-    Attributes:
-        process: its server.
-        plan: of the load, with the server's URL and process id; one of its requests has been answered.
-        where: which cores server and load have, in words.
-    """
-
-    process: ServerProcess
-    plan: LoadPlan
-    where: str
-
-
-@contextmanager
-def started(subject: Subject, plan: LoadPlan, *, environment: Mapping[str, str]) -> Iterator[Served]:
-    """Serve a deployment in a process of its own, and keep this thread on the load's core meanwhile.
-
-    Args:
-        subject, plan, environment: as in ``record_deployment``.
-
-    Raises:
-        ManifestError: the traffic is missing, or a model that computes its features.
-        StartError: it does not come up, or does not answer the first request.
     """
     manifest, deployment = subject.manifest, subject.manifest.deployment
     payloads = plan.payloads or deployment.ladder.traffic
@@ -96,21 +62,19 @@ def started(subject: Subject, plan: LoadPlan, *, environment: Mapping[str, str])
     port = free_port()
     url = f"http://127.0.0.1:{port}{plan.url or f'/predict/{deployment.name}'}"
     core, load_core = _cores(deployment)
-    where = "cores shared with the load" if core is None else f"server on core {core}, load on core {load_core}"
     with tempfile.TemporaryDirectory(prefix="tailcut-profile-") as folder:
-        server = ServerProcess(
-            serve_command(subject, port),
-            port,
-            Path(folder) / "serve.log",
-            environment=environment,
-            directory=manifest.directory,
-            core=core,
-        )
+        log, command = Path(folder) / "serve.log", serve_command(subject, port)
+        server = ServerProcess(command, port, log, environment=environment, directory=manifest.directory, core=core)
         with server, pinned(load_core):
             server.wait_until_ready("/v2/health/ready", timeout_s=_READY_S, ok=(200,))
             plan = msgspec.structs.replace(plan, url=url, payloads=payloads, pid=server.pid)
             _try_one(server, plan)
-            yield Served(server, plan, where)
+            name = f"deployment {deployment.name}"
+            recording, result = record_load(plan, name, known=_stages(manifest), on_progress=on_progress)
+            server.check_alive("under load")
+    where = "cores shared with the load" if core is None else f"server on core {core}, load on core {load_core}"
+    cpu = "" if result.cpu_s_per_1000 is None else f"; {result.cpu_s_per_1000:.3g} CPU seconds per 1,000 replies"
+    return with_notes(recording, f"{where}{cpu}", *_cache_notes(result), _NEXT), result
 
 
 def _try_one(server: ServerProcess, plan: LoadPlan) -> None:

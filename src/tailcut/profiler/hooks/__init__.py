@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 from tailcut.profiler.hooks import (
     caches,
     databases,
@@ -42,18 +40,9 @@ def install_hooks() -> None:
         otel,
         deployments,
     ):
-        for name, hook in room.HOOKS.items():
-            hooks[name] = _both(hooks[name], hook) if name in hooks else hook
+        hooks.update(room.HOOKS)
         prefixes.update(getattr(room, "PREFIXES", {}))
     ImportHooks(hooks, prefixes, _done).install()
-
-
-def _both(one: Hook, other: Hook) -> Hook:
-    def hook(module: ModuleType) -> None:
-        one(module)
-        other(module)
-
-    return hook
 
 
 def _done(name: str, error: Exception | None) -> None:

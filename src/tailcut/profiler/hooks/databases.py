@@ -40,13 +40,10 @@ def _ended(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return "COMMIT" if len(args) < 2 or args[1] is None else "ROLLBACK"
 
 
-def _hook_psycopg(name: str) -> Hook:
-    def hook(module: ModuleType) -> None:
-        cursor = getattr(module, name)
-        wrap_present(cursor, ("execute", "executemany"), Stage.SQL, _query)
-        wrap_present(cursor, ("fetchall", "fetchmany"), Stage.SQL, _fetched, more=True)
-
-    return hook
+def _hook_psycopg(module: ModuleType) -> None:
+    cursor = getattr(module, "AsyncCursor", None) or module.Cursor
+    wrap_present(cursor, ("execute", "executemany"), Stage.SQL, _query)
+    wrap_present(cursor, ("fetchall", "fetchmany"), Stage.SQL, _fetched, more=True)
 
 
 def _hook_server_cursors(module: ModuleType) -> None:
@@ -78,14 +75,11 @@ def _hook_server_cursors(module: ModuleType) -> None:
     owner._fetch_gen = fetch_gen
 
 
-def _hook_connection(name: str) -> Hook:
-    def hook(module: ModuleType) -> None:
-        connection = getattr(module, name)
-        wrap(connection, "connect", Stage.SQL, "connect (psycopg)")
-        wrap(connection, "commit", Stage.SQL, "COMMIT")
-        wrap(connection, "rollback", Stage.SQL, "ROLLBACK")
-
-    return hook
+def _hook_connection(module: ModuleType) -> None:
+    connection = getattr(module, "AsyncConnection", None) or module.Connection
+    wrap(connection, "connect", Stage.SQL, "connect (psycopg)")
+    wrap(connection, "commit", Stage.SQL, "COMMIT")
+    wrap(connection, "rollback", Stage.SQL, "ROLLBACK")
 
 
 def _hook_transactions(module: ModuleType) -> None:
@@ -95,11 +89,9 @@ def _hook_transactions(module: ModuleType) -> None:
     wrap(module.AsyncTransaction, "__aexit__", Stage.SQL, _ended)
 
 
-def _hook_pool(name: str) -> Hook:
-    def hook(module: ModuleType) -> None:
-        wrap(getattr(module, name), "getconn", Stage.WAIT, "psycopg_pool")
-
-    return hook
+def _hook_pool(module: ModuleType) -> None:
+    pool = getattr(module, "AsyncConnectionPool", None) or module.ConnectionPool
+    wrap(pool, "getconn", Stage.WAIT, "psycopg_pool")
 
 
 def _hook_asyncpg(module: ModuleType) -> None:
@@ -187,18 +179,18 @@ def _hook_sqlalchemy_pool(module: ModuleType) -> None:
 
 
 HOOKS: dict[str, Hook] = {
-    "psycopg.cursor": _hook_psycopg("Cursor"),
-    "psycopg.cursor_async": _hook_psycopg("AsyncCursor"),
+    "psycopg.cursor": _hook_psycopg,
+    "psycopg.cursor_async": _hook_psycopg,
     # One module before psycopg 3.3.
     "psycopg.server_cursor": _hook_server_cursors,
     "psycopg._server_cursor": _hook_server_cursors,
     "psycopg._server_cursor_async": _hook_server_cursors,
     "psycopg._server_cursor_base": _hook_server_cursors,
-    "psycopg.connection": _hook_connection("Connection"),
-    "psycopg.connection_async": _hook_connection("AsyncConnection"),
+    "psycopg.connection": _hook_connection,
+    "psycopg.connection_async": _hook_connection,
     "psycopg.transaction": _hook_transactions,
-    "psycopg_pool.pool": _hook_pool("ConnectionPool"),
-    "psycopg_pool.pool_async": _hook_pool("AsyncConnectionPool"),
+    "psycopg_pool.pool": _hook_pool,
+    "psycopg_pool.pool_async": _hook_pool,
     "asyncpg.connection": _hook_asyncpg,
     "asyncpg.cursor": _hook_asyncpg_cursors,
     "asyncpg.prepared_stmt": _hook_prepared,

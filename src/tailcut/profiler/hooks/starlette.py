@@ -18,7 +18,6 @@ from tailcut.profiler.hooks.layering import (
     entrances,
     layered,
     layering,
-    reentered,
     rendering,
     until_reply,
     users,
@@ -67,7 +66,6 @@ def _hook_routing(module: ModuleType) -> None:
 
     module.request_response = request_response  # type: ignore[attr-defined]
     _hook_mounts(module)
-    _hook_custom_routes(module)
 
 
 def _hook_mounts(module: ModuleType) -> None:
@@ -97,23 +95,6 @@ def _layer_argument(owner: Any) -> None:
         original(self, *args, **kwargs)
 
     owner.__init__ = init
-
-
-def _hook_custom_routes(module: ModuleType) -> None:
-    """Kinds of routes that the user defines: their ``handle``, in which the framework's own may be called."""
-
-    def init_subclass(cls: Any, /, **kwargs: Any) -> None:
-        super(module.BaseRoute, cls).__init_subclass__(**kwargs)
-        handle = cls.__dict__.get("handle")
-        if handle is None or users(handle) is None:
-            return
-        cls.handle = coded(handle)
-        for base in cls.__mro__[1:]:
-            inner = base.__dict__.get("handle")
-            if inner is not None and users(inner) is None and not getattr(inner, "_tailcut", False):
-                base.handle = reentered(inner)
-
-    module.BaseRoute.__init_subclass__ = classmethod(init_subclass)
 
 
 def _hook_endpoints(module: ModuleType) -> None:

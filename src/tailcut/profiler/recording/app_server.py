@@ -137,7 +137,7 @@ def _serve(application: Any, options: Options, say: Say) -> None:
         timeout_graceful_shutdown=3,
         timeout_keep_alive=600,
     )
-    server = _Server(config, application, listening.getsockname()[1], say)
+    server = _server(config, application, listening.getsockname()[1], say)
     # uvicorn exits where the application's start-up fails.
     with suppress(SystemExit):
         server.run(sockets=[listening])
@@ -154,28 +154,17 @@ def _three(application: Any) -> Any:
     return application
 
 
-def _make_server() -> Any:
+def _server(config: Any, application: Any, port: int, say: Say) -> Any:
+    """Return a server of uvicorn's that says when it is ready."""
     import uvicorn
 
     class Server(uvicorn.Server):
-        """uvicorn's server, which says when it is ready."""
-
-        def __init__(self, config: Any, application: Any, port: int, say: Say) -> None:
-            super().__init__(config)
-            self._application = application
-            self._port = port
-            self._say = say
-
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
             if self.started:
-                self._say(_ready(self._application, self._port))
+                say(_ready(application, port))
 
-    return Server
-
-
-def _Server(config: Any, application: Any, port: int, say: Say) -> Any:  # noqa: N802  (uvicorn is imported late)
-    return _make_server()(config, application, port, say)
+    return Server(config)
 
 
 def _ready(application: Any, port: int) -> Said:

@@ -1,6 +1,6 @@
 """The application's own models with one real input each, kept while it is profiled, to time their layers and graphs.
 
-Runs in the profiled process. A call that has been kept costs one look-up in a dictionary.
+Runs in the profiled process.
 """
 
 from __future__ import annotations
@@ -39,14 +39,12 @@ class FoundLayers(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class _Kept:
-    __slots__ = ("find", "model", "name", "spent_ns")
-
-    def __init__(self, name: str, model: Any, find: Callable[[], ModelLayers | Conversion]) -> None:
-        self.name = name
-        self.model = model  # held, so that its id stays its own
-        self.find = find
-        self.spent_ns = 0
+class _Kept(msgspec.Struct):
+    name: str
+    model: Any
+    """Held, so that its id stays its own."""
+    find: Callable[[], ModelLayers | Conversion]
+    spent_ns: int = 0
 
 
 class Captured:
@@ -57,33 +55,19 @@ class Captured:
 
     def torch(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], took_ns: int) -> None:
         """Take in a call of an outermost torch module."""
-        kept = self._kept.get(id(module))
-        if kept is None:
-            if len(self._kept) >= _MOST:
-                return
-            name = type(module).__name__
-            kept = self._keep(name, module, lambda: _of_torch(module, args, dict(kwargs), name))
-        kept.spent_ns += took_ns
+        name = type(module).__name__
+        self._call(name, module, lambda: _of_torch(module, args, dict(kwargs), name), took_ns)
 
     def onnx(self, session: Any, feeds: Any, took_ns: int) -> None:
         """Take in a call of an onnxruntime session with inputs by name."""
-        kept = self._kept.get(id(session))
-        if kept is None:
-            source = getattr(session, "_model_path", None) or getattr(session, "_model_bytes", None)
-            if len(self._kept) >= _MOST or not source or not isinstance(feeds, dict):
-                return
+        source = getattr(session, "_model_path", None) or getattr(session, "_model_bytes", None)
+        if source and isinstance(feeds, dict):
             name = Path(source).name if isinstance(source, (str, Path)) else "an ONNX model"
-            kept = self._keep(name, session, lambda: _of_onnx(session, source, dict(feeds), name))
-        kept.spent_ns += took_ns
+            self._call(name, session, lambda: _of_onnx(session, source, dict(feeds), name), took_ns)
 
     def estimator(self, owner: Any, method: str, rows: Any, name: str, took_ns: int) -> None:
         """Take in a call of an outermost estimator."""
-        kept = self._kept.get(id(owner))
-        if kept is None:
-            if len(self._kept) >= _MOST:
-                return
-            kept = self._keep(name, owner, lambda: _of_estimator(owner, method, rows, name))
-        kept.spent_ns += took_ns
+        self._call(name, owner, lambda: _of_estimator(owner, method, rows, name), took_ns)
 
     def clear(self) -> None:
         """Forget them: the recording begins, and what a model was warmed up with is no request's input."""
@@ -112,9 +96,12 @@ class Captured:
                 layers.append(found)
         return FoundLayers(layers=tuple(layers), conversions=tuple(conversions), notes=tuple(notes))
 
-    def _keep(self, name: str, model: Any, find: Callable[[], ModelLayers | Conversion]) -> _Kept:
-        kept = self._kept[id(model)] = _Kept(name, model, find)
-        return kept
+    def _call(self, name: str, model: Any, find: Callable[[], ModelLayers | Conversion], took_ns: int) -> None:
+        kept = self._kept.get(id(model))
+        if kept is None and len(self._kept) < _MOST:
+            kept = self._kept[id(model)] = _Kept(name, model, find)
+        if kept is not None:
+            kept.spent_ns += took_ns
 
 
 captured = Captured()
