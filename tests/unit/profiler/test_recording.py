@@ -20,7 +20,7 @@ from tailcut.load import Samples
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import LoadPlan, parse_url
 from tailcut.load.summary import RunFacts
-from tailcut.profiler import child_channel
+from tailcut.profiler import child_channel, spying
 from tailcut.profiler.assembling import Run, assemble, match_requests
 from tailcut.profiler.child_channel import Heard, Route, Said
 from tailcut.profiler.diagnosis import check_target, choose_path, explain_answers, explain_failure, explain_silence
@@ -107,6 +107,25 @@ def test_a_function_that_no_span_knows_is_in_the_frameworks_time(tmp_path: Path)
     assert told(layer, ("dispatch", str(tmp_path / "app.py"), 14))[0] == ("dispatch", "app.py:10")
     assert told(library, hook, mine)[0] == ("", "")
     assert make_sample([entry, library, mine], 1, 0, set(), places).code == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("stage", "code"),
+    [(Stage.UNATTRIBUTED, ("litestar", "")), (Stage.FRAMEWORK, ("litestar", "")), (Stage.CODE, ("", ""))],
+)
+def test_stacks_in_a_framework_are_its_times_whether_it_has_a_hook_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: Stage, code: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(spying, "find_spy", lambda: "")
+    root = Span(stage=stage, label="litestar", start_ns=0, end_ns=9)
+    request = Request(number=0, intended_ns=0, sent_ns=0, done_ns=9, spans=(root,))
+    app, entry = tmp_path / "app.py", f"Profiled._traced ({OWN}/recording/middleware.py:60)"
+    with spying.Spy(os.getpid(), 100.0) as spy:
+        (spy._folder / "stacks").write_text(
+            f"run (/y/server.py:1);{entry};predict ({app}:4) 7\nrun (/y/server.py:1) 5\n"
+        )
+        (seen,) = spy.samples([request], Places(str(tmp_path)))
+    assert (seen.code, seen.place, seen.weight_ns) == (code, "predict (app.py:4)", 70_000_000)
 
 
 def test_time_below_a_hook_is_the_hooks(tmp_path: Path) -> None:

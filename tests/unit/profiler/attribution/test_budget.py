@@ -180,14 +180,14 @@ def test_functions_that_samples_saw_for_a_moment_only_speak_for_nothing() -> Non
     assert "Inside it" not in bottleneck(make_budget(seen))
 
 
-def in_framework(framework_ms: float) -> Recording:
+def in_framework(framework_ms: float, stage: Stage = Stage.FRAMEWORK) -> Recording:
     """Requests of 10 ms; half of the framework's samples are in a function of the user's that it called unasked."""
     requests = []
     for number in range(40):
         start = number * 100 * _MS
         inner, end = start + int(framework_ms * _MS), start + 10 * _MS
         spans = (
-            Span(stage=Stage.FRAMEWORK, label="fastapi", start_ns=start, end_ns=end),
+            Span(stage=stage, label="fastapi", start_ns=start, end_ns=end),
             Span(stage=Stage.MODEL, label="Net", place="app.py:12", parent=0, start_ns=inner, end_ns=end),
         )
         requests.append(
@@ -211,6 +211,13 @@ def test_where_a_framework_takes_much_the_users_functions_in_it_are_named() -> N
     assert "Inside it, 50 % of the samples (12) are in Mine.simple_response (app.py:7)" in bottleneck(much)
     assert any("Mine.simple_response" in row[-1] for row in culprits_table(much).rows)
     assert little.culprits_of(Stage.FRAMEWORK)[0].functions == ()
+
+
+def test_of_a_framework_without_a_hook_the_users_functions_are_named_in_what_is_unattributed() -> None:
+    budget = make_budget(in_framework(8.0, Stage.UNATTRIBUTED))
+    (framework,) = budget.culprits_of(Stage.UNATTRIBUTED)
+    assert [one.function for one in framework.functions] == ["Mine.simple_response (app.py:7)"]
+    assert any("Mine.simple_response" in row[-1] for row in culprits_table(budget).rows)
 
 
 def test_what_held_the_loop_is_named() -> None:
