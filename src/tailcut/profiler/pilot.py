@@ -173,14 +173,11 @@ def _probe(load: LoadPlan, pilot: PilotProcess, ready: Said) -> None:
 def _check_answers(
     load: LoadPlan, pilot: PilotProcess, ready: Said, samples: Samples, facts: RunFacts, heard: Heard
 ) -> None:
+    asked = f"{load.http_method} {parse_url(load.url).path}"
     statuses = Counter(samples.status[samples.status != 0].tolist())
-    error = explain_answers(statuses, facts.bodies, heard.failures, ready.routes, asked=_asked(load), log=pilot.log())
+    error = explain_answers(statuses, facts.bodies, heard.failures, ready.routes, asked=asked, log=pilot.log())
     if error is not None:
         raise error
-
-
-def _asked(load: LoadPlan) -> str:
-    return f"{load.http_method} {parse_url(load.url).path}"
 
 
 _NAMES = frozenset({"postgres", "postmaster", "mysqld", "mariadbd"})

@@ -50,17 +50,15 @@ def check_answered(load: LoadPlan, samples: Samples) -> None:
     silent, requests = int((measured & (samples.status < 0)).sum()), int(measured.sum())
     if silent <= _MOST_LOST * requests:
         return
-    profiled = "with profiling" if load.numbered else "without profiling"
     late = int((measured & (samples.status == Failure.TIMEOUT)).sum())
     if late <= silent / 2:
         raise ProfileError(
-            f"{silent} of {requests} requests got no answer {profiled}, {silent - late} of them because their"
+            f"{silent} of {requests} requests got no answer, {silent - late} of them because their"
             " connections ended without one, at a rate that was fine before",
             hint="see what it printed: a process of the application may have died, or its server may end connections",
         )
     raise ProfileError(
-        f"{silent} of {requests} requests got no answer within {load.timeout_s:g} s {profiled}, at a rate that was fine"
-        " before",
+        f"{silent} of {requests} requests got no answer within {load.timeout_s:g} s, at a rate that was fine before",
         hint="the application hangs at times: look at its threads while it does (py-spy dump --pid), at its locks and "
         "its database; if it is only slow, allow more with --timeout",
     )

@@ -47,8 +47,8 @@ def test_whoever_stays_silent_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("statuses", "says", "way_out"),
     [
-        ((200, -3), "50 of 100 requests got no answer within 30 s without profiling", "at its locks"),
-        ((200, -2), "50 of 100 requests got no answer without profiling, 50 of them because", "may have died"),
+        ((200, -3), "50 of 100 requests got no answer within 30 s, at a rate that was fine", "at its locks"),
+        ((200, -2), "50 of 100 requests got no answer, 50 of them because", "may have died"),
     ],
 )
 def test_requests_that_were_given_up_are_told_from_those_that_were_cut_off(
