@@ -68,7 +68,7 @@ def make(work: Work) -> Result:
             **thresholds.compare(model, held.inputs, output, rows, expected=expected, given=given, single=made.single),
         }
     except BuildError as error:
-        raise _refused(work, _reasons(work, model, error.message)) from None
+        raise _refused(work, (error.message,)) from None
     return Result({"opset": dict(made.opsets), "nodes": made.nodes, "float32": made.single, **found})
 
 
@@ -77,18 +77,6 @@ def _refused(work: Work, failures: tuple[str, ...]) -> BuildError:
         f"the model has no exact ONNX form: {'; '.join(failures)}",
         hint=f"the {work.base.name!r} variant serves it unchanged; or move this step into the preprocess hook",
     )
-
-
-def _reasons(work: Work, model: Any, said: str) -> tuple[str, ...]:
-    """Compare each step alone, and name those that differ; where none does, it is the last one."""
-    from tailcut.builder.tables import model as tables
-    from tailcut.builder.tables.comparing import columns_differ
-    from tailcut.builder.tables.steps import piece
-
-    held = work.manifest.deployment.model
-    rows = work.selection.take(min(_BLOCK, work.selection.rows))
-    found = tables.convert(model, held.inputs, held.outputs[0], rows, piece=piece(columns_differ)).failures
-    return (*found, said) if found else (tables.named_last(model, said),)
 
 
 def _model(work: Work) -> Any:

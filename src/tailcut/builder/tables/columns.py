@@ -153,3 +153,12 @@ def guard(graph: Graph, name: str, dtype: Any, *, nan: bool) -> None:
     held = graph.add("Where", [graph.add("IsNaN", [name]), zero, name]) if nan else name
     spoiled = graph.add("ReduceSum", [graph.add("Mul", [held, zero]), graph.whole([1])], keepdims=1)
     graph.guards.append(graph.cast(spoiled, dtype, DOUBLE))
+
+
+def takes_nan(model: Any) -> bool:
+    """Tell whether an estimator or a step takes NaN; those of other packages than scikit-learn do."""
+    if not type(model).__module__.startswith("sklearn."):
+        return True
+    from sklearn.utils import get_tags
+
+    return bool(get_tags(model).input_tags.allow_nan)

@@ -37,31 +37,3 @@ def wrong_rows(expected: Array, given: Array, *, single: bool, size: float | Non
         limit = (SINGLE if single else DOUBLE) * largest + (SINGLE if single else relative) * np.abs(source)
         right = np.where(finite, error <= limit, ~np.isfinite(other))
     return ~right.all(axis=1), float(np.nanmax(np.where(finite, error, 0.0), initial=0.0))
-
-
-def columns_differ(expected: Array, given: Array) -> str:
-    """Say how the columns of a converted step differ from what the fitted step gave; empty where they do not."""
-    if expected.dtype == object:
-        pairs = zip(expected.tolist(), given.tolist(), strict=True)
-        same = np.array([[_same(*each) for each in zip(*pair, strict=True)] for pair in pairs])
-        wrong: Any = ~same.all(axis=1)
-        return "" if not wrong.any() else f"{int(wrong.sum())} of {len(wrong)} rows differ"
-    source, other = np.asarray(expected, dtype=np.float64), np.asarray(given, dtype=np.float64)
-    with np.errstate(invalid="ignore"):
-        error = np.abs(source - other)
-    near = DOUBLE if expected.dtype == np.float64 else 1e-6
-    size = np.abs(source[np.isfinite(source)]).max(initial=0.0)
-    with np.errstate(invalid="ignore"):
-        same = (source == other) | (np.isnan(source) & np.isnan(other)) | (error <= near * (np.abs(source) + size))
-    wrong = ~same.all(axis=1)
-    if not wrong.any():
-        return ""
-    worst = np.nanmax(error[~same], initial=0.0)
-    return f"{int(wrong.sum())} of {len(wrong)} rows differ from its transform, by up to {worst:.3g}"
-
-
-def _same(expected: Any, given: Any) -> bool:
-    """Compare objects; a missing text is "" in the graph."""
-    if isinstance(expected, float) and np.isnan(expected):
-        return given == "" or (isinstance(given, float) and bool(np.isnan(given)))
-    return bool(expected == given)

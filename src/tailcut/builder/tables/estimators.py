@@ -9,7 +9,7 @@ import numpy as np
 
 from tailcut.builder import ensembles
 from tailcut.builder.tables import fallback, linear, trees
-from tailcut.builder.tables.columns import Table, Unconvertible, guard, matrix
+from tailcut.builder.tables.columns import Table, Unconvertible, guard, matrix, takes_nan
 from tailcut.builder.tables.nodes import DOUBLE, FLOAT, TEXT, Graph
 from tailcut.builder.tables.steps import Walk, transform
 from tailcut.errors import BuildError
@@ -142,15 +142,6 @@ def _trees(graph: Graph, model: Any, table: Table, *, double: bool) -> Answer:
     if not hasattr(model, "classes_") and held.link not in {"sigmoid", "softmax"}:
         classes = 0
     return Answer(found, held.targets, DOUBLE if wide else FLOAT, classes)
-
-
-def takes_nan(model: Any) -> bool:
-    """Tell whether an estimator takes NaN; boosters do."""
-    if type(model).__module__.partition(".")[0] != "sklearn":
-        return True
-    from sklearn.utils import get_tags
-
-    return bool(get_tags(model).input_tags.allow_nan)
 
 
 def _vote(walk: Walk, graph: Graph, model: Any, table: Table, given: Any, path: tuple[str, ...]) -> Answer | None:

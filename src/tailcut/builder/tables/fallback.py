@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.builder.tables.columns import Table, Unconvertible, floats, one
+from tailcut.builder.tables.columns import Table, Unconvertible, floats, one, takes_nan
 from tailcut.builder.tables.live import Live, width
 from tailcut.builder.tables.nodes import DOMAIN, DOUBLE, FLOAT, TEXT, Graph
 
@@ -23,9 +23,9 @@ def step(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     Raises:
         Unconvertible: skl2onnx does not know it, or cannot be given such columns.
     """
-    name, _ = _converted(graph, step, table, None)
-    out = live.out.dtype if hasattr(live.out, "dtype") else DOUBLE
-    return one(name, width(live.out), out if out != TEXT else DOUBLE, table)
+    name, dtype = _converted(graph, step, table, None)
+    out = live.out.dtype if hasattr(live.out, "dtype") and live.out.dtype != TEXT else DOUBLE
+    return one(graph.cast(name, dtype, out), width(live.out), out, table)
 
 
 def estimator(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
@@ -47,7 +47,7 @@ def _converted(graph: Graph, model: Any, table: Table, options: Any) -> tuple[st
     if table.text:
         name, dtype = _texts(graph, table), TEXT
     else:
-        name, dtype = floats(graph, table)
+        name, dtype = floats(graph, table, nan=takes_nan(model))
     kind = {TEXT: StringTensorType, FLOAT: FloatTensorType, DOUBLE: DoubleTensorType}[dtype]
     try:
         with warnings.catch_warnings():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder.tables import scalers
-from tailcut.builder.tables.columns import Block, Table, Unconvertible, floats, guard, matrix, one, select
+from tailcut.builder.tables.columns import Block, Table, Unconvertible, floats, guard, matrix, one, select, takes_nan
 from tailcut.builder.tables.live import Live
 from tailcut.builder.tables.nodes import DOUBLE, FLOAT, TEXT, Graph
 
@@ -127,11 +127,6 @@ def pca(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     return replace(found, loose=False)
 
 
-def svd(graph: Graph, step: Any, table: Table, live: Live) -> Table:
-    """TruncatedSVD."""
-    return replace(projected(graph, table, step.components_.T, None), loose=False)
-
-
 def projected(graph: Graph, table: Table, weights: Any, bias: Any) -> Table:
     """Multiply by a matrix and add a vector, in the dtype that NumPy takes."""
     name, dtype = floats(graph, table, nan=False)
@@ -145,12 +140,9 @@ def projected(graph: Graph, table: Table, weights: Any, bias: Any) -> Table:
 
 def selected(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     """Return the columns that a selector of features keeps."""
-    from sklearn.utils import get_tags
-
-    nan = bool(get_tags(step).input_tags.allow_nan)
     if table.loose and not table.text:
         dtype = table.dtype if table.dtype.kind == "f" else DOUBLE
-        guard(graph, matrix(graph, table, dtype), dtype, nan=nan)
+        guard(graph, matrix(graph, table, dtype), dtype, nan=takes_nan(step))
     if table.names is None and not table.mixed and not table.text:
         table = one(matrix(graph, table, table.dtype), table.width, table.dtype, table)
     return select(graph, table, np.flatnonzero(step.get_support()).tolist())

@@ -21,7 +21,7 @@ from tailcut.builder.tables.reference import (
     is_booster,
     tensor_columns,
 )
-from tailcut.builder.tables.steps import Piece, Walk
+from tailcut.builder.tables.steps import Walk
 from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
@@ -53,9 +53,7 @@ class Written:
         save(self.onnx, str(path))
 
 
-def convert(
-    model: Any, tensors: Sequence[Tensor], output: Tensor, sample: Arrays, *, piece: Piece | None = None
-) -> Written:
+def convert(model: Any, tensors: Sequence[Tensor], output: Tensor, sample: Arrays) -> Written:
     """Convert a model.
 
     Args:
@@ -63,13 +61,12 @@ def convert(
         tensors: model.inputs.
         output: the first of model.outputs.
         sample: some rows, on which the live steps show what they give.
-        piece: compares each step alone, where the reason for a difference is looked for.
 
     Raises:
         ArtifactError: the model was fitted on other columns.
         BuildError: it gives another shape than the output's.
     """
-    graph, walk = Graph([output.name, *(tensor.name for tensor in tensors)]), Walk(piece)
+    graph, walk = Graph([output.name, *(tensor.name for tensor in tensors)]), Walk()
     table = table_of_inputs(graph, model, tensors)
     given = as_given(model, tensors)(sample)
     answer = estimators.answer(walk, graph, model, table, given, double=output.datatype == "FP64")
@@ -81,16 +78,6 @@ def convert(
     made = model_of(graph, inputs, [value_info(output.name, NUMPY_OF[output.datatype], output.shape)])
     opsets = tuple((each.domain or "ai.onnx", each.version) for each in made.opset_import)
     return Written(made, (), graph.single, len(made.graph.node), opsets)
-
-
-def named_last(model: Any, why: str) -> str:
-    """Say why the last step has no exact form."""
-    walk, path = Walk(), []
-    while getattr(model, "steps", None):
-        name, model = model.steps[-1]
-        path.append(name)
-    walk.fail(path, model, why)
-    return walk.failures[0]
 
 
 def table_of_inputs(graph: Graph, model: Any, tensors: Sequence[Tensor]) -> Table:

@@ -50,16 +50,6 @@ def _rounds_parameters(step: Any, live: Live) -> bool:
     return np.array_equal(rounded, np.asarray(step.transform(rows)), equal_nan=True)
 
 
-def min_max(graph: Graph, step: Any, table: Table, live: Live) -> Table:
-    """MinMaxScaler."""
-    name, dtype = floats(graph, table)
-    name = in_place(graph, "Mul", name, dtype, step.scale_)
-    name = in_place(graph, "Add", name, dtype, step.min_)
-    if step.clip:
-        name = clip(graph, name, dtype, *step.feature_range)
-    return one(name, table.width, dtype, table)
-
-
 def max_abs(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     """MaxAbsScaler."""
     name, dtype = floats(graph, table)

@@ -14,19 +14,15 @@ import numpy as np
 
 from tailcut.builder.tables import encoders, fallback, features, imputers, scalers
 from tailcut.builder.tables.columns import Block, Table, Unconvertible, matrix, select
-from tailcut.builder.tables.live import Live, dense, is_frame, is_sparse, lost, names, table_of, width
+from tailcut.builder.tables.live import Live, is_frame, is_sparse, lost, names, width
 from tailcut.builder.tables.nodes import DOUBLE, TEXT, Graph
 
 Converter = Callable[[Graph, Any, Table, Live], Table]
-
-Piece = Callable[[Any, Live, Converter], str]
-"""Compares one step, converted alone, with what it gave; returns how they differ, or nothing."""
 
 _CONVERTERS: dict[str, Converter] = {
     "SimpleImputer": imputers.simple,
     "MissingIndicator": imputers.indicator,
     "StandardScaler": scalers.standard,
-    "MinMaxScaler": scalers.min_max,
     "MaxAbsScaler": scalers.max_abs,
     "RobustScaler": scalers.robust,
     "Normalizer": scalers.normalizer,
@@ -39,20 +35,13 @@ _CONVERTERS: dict[str, Converter] = {
     "PowerTransformer": features.power,
     "PolynomialFeatures": features.polynomial,
     "PCA": features.pca,
-    "TruncatedSVD": features.svd,
 }
 
 
 @dataclass
 class Walk:
-    """A way through a model's steps.
+    """A way through a model's steps; ``failures`` are those that have no exact form, with the reason."""
 
-    Attributes:
-        piece: compares each step alone; None to convert only.
-        failures: steps that have no exact form, with the reason.
-    """
-
-    piece: Piece | None = None
     failures: list[str] = field(default_factory=list)
 
     def fail(self, path: Sequence[str], step: Any, why: str) -> None:
@@ -143,15 +132,10 @@ def _leaf(walk: Walk, graph: Graph, step: Any, table: Table, given: Any, path: t
         warnings.simplefilter("ignore")
         live = Live(given, step.transform(given))
     try:
-        convert = converter_of(step)
-        made = as_live(graph, convert(graph, step, table, live), live.out)
-        differs = walk.piece(step, live, convert) if walk.piece else ""
+        return as_live(graph, converter_of(step)(graph, step, table, live), live.out), live.out
     except Unconvertible as error:
         walk.fail(path, step, str(error))
         return lost(live.out), live.out
-    if differs:
-        walk.fail(path, step, differs)
-    return made, live.out
 
 
 def _column_transformer(
@@ -219,31 +203,3 @@ def _taken(given: Any, places: Sequence[int], *, flat: bool) -> Any:
     if is_frame(given):
         return given.iloc[:, where]
     return given[:, where]
-
-
-def piece(rows: Callable[[Any, Any], str]) -> Piece:
-    """Return what converts a step alone, runs it on the rows that the live step got, and compares with ``rows``."""
-
-    def compare(step: Any, live: Live, convert: Converter) -> str:
-        from tailcut.builder.tables.nodes import model_of, run, value_info
-
-        graph = Graph()
-        table, feeds = table_of(live.given)
-        made = as_live(graph, convert(graph, step, table, live), live.out)
-        inputs = [value_info(block.name, block.dtype, [-1, block.width]) for block in table.blocks]
-        for block in made.blocks:
-            end = graph.add("Identity", [block.name])
-            found = run(model_of(graph, inputs, [value_info(end, block.dtype, [-1, block.width])]), feeds)
-            start = sum(each.width for each in made.blocks[: made.blocks.index(block)])
-            differs = rows(_part(live.out, start, block.width), found)
-            if differs:
-                return differs
-        return ""
-
-    return compare
-
-
-def _part(out: Any, start: int, columns: int) -> Any:
-    from tailcut.builder.tables.live import columns as split
-
-    return np.stack(split(dense(out))[start : start + columns], axis=1)

@@ -12,7 +12,7 @@ from tailcut.builder import ensembles
 from tailcut.builder.ensembles.base import Bools, Doubles, Ensemble
 from tailcut.builder.ensembles.probes import Probes, probes
 from tailcut.builder.tables import estimators
-from tailcut.builder.tables.columns import Block, Table
+from tailcut.builder.tables.columns import Block, Table, takes_nan
 from tailcut.builder.tables.comparing import wrong_rows
 from tailcut.builder.tables.live import is_frame, is_sparse
 from tailcut.builder.tables.nodes import DOUBLE, FLOAT, Graph, model_of, run, value_info
@@ -82,7 +82,7 @@ def _direct(
     given: Run,
     single: bool,
 ) -> dict[str, Any]:
-    integral, nan = _columns(tensors, estimators.takes_nan(model))
+    integral, nan = _columns(tensors, takes_nan(model))
     side = np.concatenate(
         [background[tensor.name].reshape(-1, len(tensor_columns(tensor))).astype(np.float64) for tensor in tensors], 1
     )
