@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests import recipe_kit
 from tests.models import encoder, tabular
 
 from tailcut.builder import Holdout
-from tailcut.builder.recipes import fusions, kernels, onnx_export, racing, recipe
+from tailcut.builder.recipes import fusions, kernels, onnx_export, recipe
 from tailcut.builder.recipes.base import Work
 from tailcut.builder.records import Made
 from tailcut.errors import BuildError
@@ -45,41 +46,59 @@ def answers(runtime):
 def test_a_bert_is_fused_layer_by_layer_and_answers_the_same(exported: Work) -> None:
     plain = exported.path.read_bytes()
     found = fusions.improve(exported, encoder.encoder(), answers)
-    assert found["layers"] == encoder.LAYERS
-    scripted = next(each for each in found["candidates"] if each["name"] == "scripted")
-    assert scripted["fused"] is True
-    assert scripted["operators"]["Attention"] == encoder.LAYERS
-    assert scripted["operators"]["SkipLayerNormalization"] == 2 * encoder.LAYERS
-    assert found["times"]["plain"]["ratio"] == 1.0
-    undone = next(each for each in found["candidates"] if each["name"] == "scripted, norms apart")
-    assert undone["norms"] == 2 * encoder.LAYERS
-    assert set(found["times"]) >= {"plain", "scripted", "scripted, norms apart"}
-    kept = kinds_of(exported.path)
-    if found["status"] == "fused":
-        assert kept["Attention"] == encoder.LAYERS
-        assert found["times"][found["kept"]]["ratio"] < racing.GAIN
+    assert (found["layers"], found["failed"]) == (encoder.LAYERS, {})
+    assert found["norms"] == 2 * encoder.LAYERS
+    assert found["kept"] == ("fused" if found["ratio"] < fusions.GAIN else "plain")
+    assert kinds_of(exported.path)["Attention"] == (encoder.LAYERS if found["status"] == "fused" else 0)
     if found["kept"] == "plain":
         assert exported.path.read_bytes() == plain
     exported.path.write_bytes(plain)
 
 
+def faster_if(monkeypatch: pytest.MonkeyPatch, chosen: Callable[[str], bool]) -> None:
+    """Let runtimes whose file's name is chosen take half the time of the others."""
+    monkeypatch.setattr(fusions, "timed", lambda runtime, *_: 1.0 if chosen(runtime._name) else 2.0)
+
+
 def test_a_faster_fused_model_replaces_the_plain_one(exported: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = exported.path.read_bytes()
-    monkeypatch.setattr(racing, "timed", lambda runtime, *_: 1.0 if fused(runtime) else 2.0)
+    faster_if(monkeypatch, lambda name: name.endswith(".fused"))
     found = fusions.improve(exported, encoder.encoder(), answers)
-    assert (found["status"], found["kept"]) == ("fused", "scripted")
-    base = Made(name="onnx", runtime="onnxruntime", path=str(exported.path))
-    assert kinds_of(exported.path)["Attention"] == encoder.LAYERS
-    quantised = recipe_kit.work(exported.folder, recipe_kit.ENCODER, base, encoder.holdout(), "dynamic.onnx")
-    counts = recipe("int8-dynamic").make(quantised).found["operators"]
-    assert counts["integer"] == 4 * encoder.LAYERS  # attention's three weights are one operator
+    assert (found["status"], found["kept"], found["ratio"]) == ("fused", "fused", 0.5)
+    kinds = kinds_of(exported.path)
+    assert (kinds["Attention"], kinds["SkipLayerNormalization"]) == (encoder.LAYERS, 0)
+    assert kinds["Sum"] == kinds["LayerNormalization"] == 2 * encoder.LAYERS
+    session = onnxruntime.SessionOptions()
+    session.optimized_model_filepath = str(exported.folder / "opened.onnx")
+    session.log_severity_level = 3
+    onnxruntime.InferenceSession(str(exported.path), session, providers=["CPUExecutionProvider"])
+    assert kinds_of(exported.folder / "opened.onnx")["SkipLayerNormalization"] == 0
+    exported.path.write_bytes(plain)
+
+
+def test_a_slower_fused_model_is_not_kept(exported: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = exported.path.read_bytes()
+    faster_if(monkeypatch, lambda name: not name.endswith(".fused"))
+    found = fusions.improve(exported, encoder.encoder(), answers)
+    assert (found["status"], found["kept"], found["ratio"]) == ("unfused", "plain", 2.0)
+    assert exported.path.read_bytes() == plain
+
+
+def test_a_model_without_known_heads_has_its_norms_apart(exported: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = exported.path.read_bytes()
+    monkeypatch.setattr(fusions, "shape_of", lambda module: (0, 0))
+    faster_if(monkeypatch, lambda name: name.endswith(".norms-apart"))
+    found = fusions.improve(exported, encoder.encoder(), answers)
+    assert (found["status"], found["kept"]) == ("unfused", "norms apart")
+    assert found["failed"] == {"fused": "BuildError: no part of the module gives its number of attention heads"}
+    assert kinds_of(exported.path)["Sum"] == found["norms"] >= 2 * encoder.LAYERS
     exported.path.write_bytes(plain)
 
 
 def test_a_mask_with_holes_is_read_as_it_is(exported: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not as a length, which is right only where all padding comes last."""
     plain = exported.path.read_bytes()
-    monkeypatch.setattr(racing, "timed", lambda runtime, *_: 1.0 if fused(runtime) else 2.0)
+    faster_if(monkeypatch, lambda name: name.endswith(".fused"))
     assert fusions.improve(exported, encoder.encoder(), answers)["status"] == "fused"
     rows = exported.selection.take(4)
     rows["attention_mask"][0, 0] = rows["attention_mask"][1, 2] = 0
@@ -90,45 +109,15 @@ def test_a_mask_with_holes_is_read_as_it_is(exported: Work, monkeypatch: pytest.
     exported.path.write_bytes(plain)
 
 
-def fused(runtime) -> bool:
-    """Fused sessions were opened from a file that says so."""
-    return runtime._name.endswith(".fused")
-
-
-def apart(runtime) -> bool:
-    """So were those whose fusions were undone."""
-    return "apart" in runtime._name
-
-
 def kinds_of(path: Path) -> Counter[str]:
     return Counter(node.op_type for node in onnx.load(str(path)).graph.node)
-
-
-def test_norms_apart_replace_the_fused_ones_where_they_are_faster(
-    exported: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = exported.path.read_bytes()
-    monkeypatch.setattr(
-        racing, "timed", lambda runtime, *_: 1.0 if apart(runtime) and "fused" in runtime._name else 2.0
-    )
-    found = fusions.improve(exported, encoder.encoder(), answers)
-    assert (found["status"], found["kept"]) == ("fused", "scripted, norms apart")
-    kinds = kinds_of(exported.path)
-    assert kinds["SkipLayerNormalization"] == 0
-    assert kinds["Sum"] == kinds["LayerNormalization"] == 2 * encoder.LAYERS
-    session = onnxruntime.SessionOptions()
-    session.optimized_model_filepath = str(exported.folder / "opened.onnx")
-    session.log_severity_level = 3
-    onnxruntime.InferenceSession(str(exported.path), session, providers=["CPUExecutionProvider"])
-    assert kinds_of(exported.folder / "opened.onnx")["SkipLayerNormalization"] == 0
-    exported.path.write_bytes(plain)
 
 
 def fused_base(exported: Work, monkeypatch: pytest.MonkeyPatch) -> Made:
     """The fused model as the variant "onnx"."""
     plain = exported.path.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(racing, "timed", lambda runtime, *_: 1.0 if fused(runtime) else 2.0)
+        faster_if(patch, lambda name: name.endswith(".fused"))
         fusions.improve(exported, encoder.encoder(), answers)
     path = exported.folder / "fused-base.onnx"
     path.write_bytes(exported.path.read_bytes())
@@ -136,19 +125,18 @@ def fused_base(exported: Work, monkeypatch: pytest.MonkeyPatch) -> Made:
     return Made(name="onnx", runtime="onnxruntime", path=str(path))
 
 
-@pytest.mark.parametrize("faster", [True, False])
-def test_int8_undoes_fusions_where_that_is_faster(
-    exported: Work, monkeypatch: pytest.MonkeyPatch, faster: bool
-) -> None:
+@pytest.mark.parametrize("skips", [True, False], ids=["fused with their norms", "apart"])
+def test_int8_undoes_fusions(exported: Work, monkeypatch: pytest.MonkeyPatch, skips: bool) -> None:
+    if skips:
+        monkeypatch.setattr(kernels, "norms_apart", lambda model: 0)
     base = fused_base(exported, monkeypatch)
-    monkeypatch.setattr(racing, "timed", lambda runtime, *_: 1.0 if apart(runtime) == faster else 2.0)
-    work = recipe_kit.work(exported.folder, recipe_kit.ENCODER, base, encoder.holdout(), f"dynamic-{faster}.onnx")
+    monkeypatch.undo()
+    work = recipe_kit.work(exported.folder, recipe_kit.ENCODER, base, encoder.holdout(), f"dynamic-{skips}.onnx")
     found = recipe("int8-dynamic").make(work).found
-    assert found["forms"]["kept"] == ("apart" if faster else "fused")
-    assert found["forms"]["undone"] == {"norms": 2 * encoder.LAYERS, "gelus": encoder.LAYERS}
+    assert found["undone"] == {"norms": 2 * encoder.LAYERS if skips else 0, "gelus": encoder.LAYERS}
+    assert found["operators"]["integer"] == 4 * encoder.LAYERS  # attention's three weights are one operator
     kinds = kinds_of(work.path)
-    assert kinds["SkipLayerNormalization"] == (0 if faster else 2 * encoder.LAYERS)
-    assert kinds["BiasGelu"] == (0 if faster else encoder.LAYERS)
+    assert (kinds["SkipLayerNormalization"], kinds["BiasGelu"]) == (0, 0)
     assert kinds["QAttention"] == encoder.LAYERS
 
 
@@ -191,7 +179,6 @@ def test_where_there_is_no_gelu_and_no_norm_nothing_is_done(tmp_path: Path) -> N
     with pytest.raises(BuildError, match="nothing to approximate: the model has no exact GELU"):
         recipe("int8-fast-gelu").make(work)
     assert kernels.apart(tmp_path / "m.onnx", tmp_path / "apart.onnx") == {"norms": 0, "gelus": 0}
-    assert not (tmp_path / "apart.onnx").exists()
 
 
 def test_a_model_whose_export_no_longer_answers_the_same_is_not_kept(exported: Work) -> None:
@@ -200,8 +187,7 @@ def test_a_model_whose_export_no_longer_answers_the_same_is_not_kept(exported: W
     with torch.no_grad():
         other.bert.embeddings.word_embeddings.weight.mul_(1.5)
     found = fusions.improve(exported, other, answers)
-    scripted = next(each for each in found["candidates"] if each["name"] == "scripted")
-    assert "differs from the source model" in scripted["failed"]
+    assert "differs from the source model" in found["failed"]["fused"]
     assert found["status"] == "unfused"
     assert kinds_of(exported.path)["Attention"] == 0
     exported.path.write_bytes(plain)

@@ -1,30 +1,35 @@
-"""Transformer fusions: attention, skip connection with layer norm, and bias with GELU as one operator each.
+"""Transformer fusions: attention, and bias with GELU, as one operator each.
 
 onnxruntime fuses by pattern, and patterns depend on who exported the model: the torch.export based exporter's BERT
-matches hardly any (2.13), the older TorchScript exporter's matches all. So both are tried; a candidate counts as fused
-only where the number of fused operators says so, and it is kept only where it answers as the source does and is faster
-here, in turns, by more than noise. onnxruntime fuses part of a plain export by itself when it opens it: the gain is
-often nothing. The fusion of skip connections with layer norms loses on many processors, so every form is tried with
-those apart, too (see ``kernels``).
+matches hardly any (2.13), the older TorchScript exporter's matches all. Skip connections stay apart from layer norms
+(see ``kernels``). The fused form counts only where every attention layer was found in it. It is kept where it answers
+as the source does and is faster here, in turns, by more than noise; where it cannot be made, the plain export with its
+norms apart takes its place.
 """
 
 from __future__ import annotations
 
 import logging
+import statistics
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tailcut.builder.quality import export_check
-from tailcut.builder.recipes import kernels, onnx_export, racing
+from tailcut.builder.recipes import kernels, onnx_export
 from tailcut.builder.recipes.base import Work
 from tailcut.errors import BuildError
 from tailcut.models.runtimes import Runtime
 
-_SKIPS = ("SkipLayerNormalization", "EmbedLayerNormalization")
-_APART = ", norms apart"
 OPSET = 17
+ROUNDS = 9
+GAIN = 0.97
+"""A form replaces the plain one where its median ratio of times is below this."""
+
+_CALLS = 8
+_SKIPS = ("SkipLayerNormalization", "EmbedLayerNormalization")
 
 
 def attention_layers(model: Any) -> int:
@@ -37,7 +42,7 @@ def attention_layers(model: Any) -> int:
 
 
 def improve(work: Work, module: Any, answers: Callable[[Runtime], export_check.Run]) -> dict[str, Any]:
-    """Try fused forms of the model at ``work.path`` and replace the file by the one that is faster, if any.
+    """Replace the file at ``work.path`` by a faster form of the model, if there is one.
 
     Args:
         work: the recipe's; ``work.path`` holds the checked export.
@@ -45,88 +50,58 @@ def improve(work: Work, module: Any, answers: Callable[[Runtime], export_check.R
         answers: turns an opened variant into what ``export_check.check`` compares.
 
     Returns:
-        evidence: status, the layers found, every candidate with its counts, the times of the forms that were raced, and
-        which one was kept.
+        evidence: status, the layers found, the form that was tried, its time as a share of the plain one's, and why
+        other forms could not be made.
     """
     import onnx
 
     layers = attention_layers(onnx.load(str(work.path)))
     if not layers:
         return {"status": "nothing to fuse", "layers": 0}
-    source = answers(work.open(work.base))
-    heads, width = shape_of(module)
-
-    def usable(file: Path) -> None:
-        export_check.check(source, answers(work.open_file(file, "onnxruntime")), work.selection, _outputs(work))
-
-    candidates: list[dict[str, Any]] = []
-    if heads:
-        plain = {"exported": lambda: work.path, "scripted": lambda: _scripted(work, module)}
-        candidates = [_fused(work, name, make, layers, (heads, width), usable) for name, make in plain.items()]
-    forms = {"plain": work.path, **{each["name"]: each["file"] for each in candidates if each["fused"]}}
-    undone = [_apart(work, name, file, usable) for name, file in forms.items()]
-    forms |= {each["name"]: each["file"] for each in undone if "file" in each}
-    timed = racing.race(work, forms) if len(forms) > 1 else {}
-    kept = racing.fastest(timed) if timed else "plain"
-    if kept != "plain":
-        forms[kept].replace(work.path)
-    return {
-        "status": "unfused" if kept in {"plain", f"plain{_APART}"} else "fused",
-        "layers": layers,
-        "kept": kept,
-        **({} if heads else {"reason": "no part of the module gives its number of attention heads"}),
-        "candidates": [
-            {name: value for name, value in each.items() if name != "file"} for each in (*candidates, *undone)
-        ],
-        "times": timed,
+    source, outputs = answers(work.open(work.base)), work.manifest.deployment.model.outputs
+    forms: dict[str, Callable[[], Any]] = {
+        "fused": lambda: fused(work, module, layers),
+        "norms apart": lambda: onnx.load(str(work.path)),
     }
+    found: dict[str, Any] = {"layers": layers, "failed": {}}
+    for form, make in forms.items():
+        file = work.folder / f"{work.path.stem}.{form.replace(' ', '-')}.onnx"
+        try:
+            model = make()
+            norms = kernels.norms_apart(model)
+            onnx.save(model, str(file))
+            export_check.check(source, answers(work.open_file(file, "onnxruntime")), work.selection, outputs)
+        except Exception as error:  # exporters, fusions and sessions raise whatever their passes raise
+            found["failed"][form] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            continue
+        ratio = time_ratio(work, file)
+        kept = form if ratio < GAIN else "plain"
+        if kept != "plain":
+            file.replace(work.path)
+        return {
+            **found,
+            "status": "fused" if kept == "fused" else "unfused",
+            "kept": kept,
+            "norms": norms,
+            "ratio": ratio,
+        }
+    return {**found, "status": "unfused", "kept": "plain"}
 
 
-def _fused(
-    work: Work,
-    name: str,
-    make: Callable[[], Path],
-    layers: int,
-    shape: tuple[int, int],
-    usable: Callable[[Path], None],
-) -> dict[str, Any]:
-    """Fuse one export, count, and compare with the source; what fails is recorded, not raised."""
-    file = work.folder / f"{work.path.stem}.{name}.fused.onnx"
-    made: dict[str, Any] = {"name": name, "fused": False}
-    try:
-        made["operators"] = counts = fuse(make(), file, *shape)
-        if counts["Attention"] != layers or sum(counts[kind] for kind in _SKIPS) < 2 * layers:
-            return made
-        usable(file)
-        return {**made, "fused": True, "file": file}
-    except Exception as error:  # exporters and fusions raise whatever their passes raise
-        return {**made, "failed": _text(error)}
+def fused(work: Work, module: Any, layers: int) -> Any:
+    """Export with the TorchScript based exporter, and fuse.
 
-
-def _apart(work: Work, name: str, form: Path, usable: Callable[[Path], None]) -> dict[str, Any]:
-    """Undo the fusion of skip connections with layer norms in one form."""
-    import onnx
-
-    made: dict[str, Any] = {"name": f"{name}{_APART}"}
-    file = work.folder / f"{form.stem}.apart.onnx"
-    try:
-        model = onnx.load(str(form))
-        made["norms"] = kernels.norms_apart(model)
-        if not made["norms"]:
-            return made
-        onnx.save(model, str(file))
-        usable(file)
-        return {**made, "file": file}
-    except Exception as error:  # a session refuses what its own checks refuse
-        return {**made, "failed": _text(error)}
-
-
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def _outputs(work: Work) -> Any:
-    return work.manifest.deployment.model.outputs
+    Raises:
+        BuildError: the module does not tell its heads, a layer was not found, or the file is too large.
+    """
+    heads, width = shape_of(module)
+    if not heads:
+        raise BuildError("no part of the module gives its number of attention heads")
+    model, counts = fuse(_scripted(work, module), heads, width)
+    if counts.get("Attention", 0) != layers or sum(counts.get(kind, 0) for kind in _SKIPS) < 2 * layers:
+        raise BuildError(f"of {layers} attention layers the operators found are {counts}")
+    onnx_export.strip(model)
+    return model
 
 
 def shape_of(module: Any) -> tuple[int, int]:
@@ -143,9 +118,8 @@ def shape_of(module: Any) -> tuple[int, int]:
     return 0, 0
 
 
-def fuse(plain: Path, file: Path, heads: int, width: int) -> dict[str, int]:
-    """Write ``plain`` with onnxruntime's fusions for BERT-like encoders, and count the fused operators."""
-    import onnx
+def fuse(plain: Path, heads: int, width: int) -> tuple[Any, dict[str, int]]:
+    """Return ``plain`` with onnxruntime's fusions for BERT-like encoders, and how many operators were fused."""
     from onnxruntime.transformers import optimizer
     from onnxruntime.transformers.fusion_options import FusionOptions
 
@@ -169,10 +143,8 @@ def fuse(plain: Path, file: Path, heads: int, width: int) -> dict[str, int]:
             )
     finally:
         logging.root.setLevel(loud)
-    counts = {name: int(count) for name, count in model.get_fused_operator_statistics().items()}
-    onnx_export.strip(model.model)
-    onnx.save(model.model, str(file))
-    return {"Attention": 0, **dict.fromkeys(_SKIPS, 0), **{name: count for name, count in counts.items() if count}}
+    counts = {name: int(count) for name, count in model.get_fused_operator_statistics().items() if count}
+    return model.model, counts
 
 
 def _scripted(work: Work, module: Any) -> Path:
@@ -199,8 +171,26 @@ def _scripted(work: Work, module: Any) -> Path:
             opset_version=OPSET,
         )
     if path.stat().st_size > onnx_export.LARGEST_BYTES:
-        raise BuildError(
-            f"the fused model has {path.stat().st_size / 2**30:.1f} GiB, one ONNX file holds up to 2 GiB",
-            hint="nothing to do: the variant is served without fused operators, a little slower",
-        )
+        raise BuildError(f"the model has {path.stat().st_size / 2**30:.1f} GiB, one ONNX file holds up to 2 GiB")
     return path
+
+
+def time_ratio(work: Work, file: Path) -> float:
+    """Time a file beside the one at ``work.path``, in turns, on single rows with one thread; the rounds' median."""
+    runtimes = [work.open_file(each, "onnxruntime") for each in (work.path, file)]
+    ratios = []
+    for number in range(ROUNDS + 1):
+        order = runtimes if number % 2 else runtimes[::-1]
+        taken = {each: statistics.median(timed(each, work, place) for place in range(_CALLS)) for each in order}
+        ratios.append(taken[runtimes[1]] / taken[runtimes[0]])
+    for runtime in runtimes:
+        runtime.close()
+    return statistics.median(ratios[1:])  # the first round warms up
+
+
+def timed(runtime: Runtime, work: Work, place: int) -> float:
+    """Milliseconds of one call with the row at ``place``."""
+    inputs = work.selection.take(1, place)
+    begun_s = time.perf_counter()
+    runtime.run(inputs, [work.manifest.deployment.judged])
+    return (time.perf_counter() - begun_s) * 1000.0

@@ -4,8 +4,8 @@ One scale serves all rows of a run, so each row runs alone when it is served.
 
 Weights are signed (QInt8), activations unsigned, which is what x86 kernels want. Where the processor's 8-bit products
 saturate (see ``hardware.saturates``) weights keep to 7 bits (reduce_range); the other choice is built as well and its
-agreement recorded, so that the evidence shows what saturation does to this model. Of the choice made there are two
-forms, as the fp32 file is fused and with its fusions undone (see ``kernels``); the one that is faster here is kept.
+agreement recorded, so that the evidence shows what saturation does to this model. Fusions that the 8-bit products do
+better without are undone before (see ``kernels``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tailcut.builder.recipes import calibration, kernels, racing
+from tailcut.builder.recipes import calibration, kernels
 from tailcut.builder.recipes.base import OnnxInt8, Result, Work
 from tailcut.builder.recipes.graph_names import Numbered
 from tailcut.common.tensors import Array
@@ -22,8 +22,6 @@ from tailcut.errors import BuildError, DoesNotApply
 
 OPERATORS = ("MatMul", "Gemm", "Attention")
 """Attention is onnxruntime's fused one, whose weights are its second input as well; see ``fusions``."""
-_WORSE = 1.1
-"""A faster form may have this many times the error of the other: their roundings differ."""
 
 
 class Int8Dynamic(OnnxInt8):
@@ -33,7 +31,7 @@ class Int8Dynamic(OnnxInt8):
     summary = "INT8 weights, activations quantised per row, so each row runs alone; needs no calibration"
 
     def make(self, work: Work) -> Result:
-        """Quantise the fp32 file every way that fits this processor; keep the closest, and the faster form of it."""
+        """Quantise the fp32 file every way that fits this processor; keep the closest."""
         return Result(make(work, Path(work.base.path)))
 
 
@@ -49,32 +47,9 @@ def make(work: Work, base: Path) -> dict[str, Any]:
         given = calibration.answers(opened, work.selection, output, chunk_rows=1)
         return mean_abs_error(expected, given)
 
-    found = quantize(base, work.path, saturates=work.here.saturates, error_of=error_of)
-    return {**found, "forms": _faster_form(work, base, found, error_of)}
-
-
-def _faster_form(work: Work, base: Path, chosen: dict[str, Any], error_of: Callable[[Path], float]) -> dict[str, Any]:
-    """Quantise ``base`` with its fusions undone as well, and keep that where it is as close and faster."""
-    apart, prepared, candidate = (
-        work.folder / f"{work.path.stem}.{form}.onnx" for form in ("apart", "apart-prepared", "apart-quantised")
-    )
-    changed = kernels.apart(base, apart)
-    if not any(changed.values()):
-        return {"kept": "fused"}
-    try:
-        prepare(apart, prepared)
-        _quantize(prepared, candidate, chosen["per_channel"], chosen["reduce_range"])
-        error = error_of(candidate)
-    except Exception as failure:  # onnxruntime's quantizer raises whatever its passes raise
-        return {"kept": "fused", "undone": changed, "failed": f"{type(failure).__name__}: {failure}"}
-    found = {"undone": changed, "mean_abs_error": error}
-    if error > _WORSE * chosen["mean_abs_error"]:
-        return {"kept": "fused", **found}
-    times = racing.race(work, {"fused": work.path, "apart": candidate})
-    kept = racing.fastest(times)
-    if kept == "apart":
-        candidate.replace(work.path)
-    return {"kept": kept, **found, "times": times}
+    apart = work.folder / f"{work.path.stem}.apart.onnx"
+    undone = kernels.apart(base, apart)
+    return {**quantize(apart, work.path, saturates=work.here.saturates, error_of=error_of), "undone": undone}
 
 
 def quantize(base: Path, path: Path, *, saturates: bool, error_of: Callable[[Path], float]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ class Int8FastGelu(OnnxInt8):
     summary = "int8-dynamic with GELU approximated by tanh"
 
     def make(self, work: Work) -> Result:
-        """Approximate, quantise every way that fits this processor, keep the closest, and the faster form of it.
+        """Approximate, quantise every way that fits this processor, keep the closest.
 
         Raises:
             DoesNotApply: the model has no exact GELU.

@@ -1,9 +1,9 @@
 """The same graph by other operators, where those have the faster kernels.
 
-onnxruntime fuses a skip connection with its layer norm, and a bias with its GELU. On x86 without AVX-512 (1.31) neither
-pays always: SkipLayerNormalization is scalar code, eight times slower than Sum and LayerNormalization, which is
-vectorised (onnxruntime pull request 31973); and a bias that a GELU has taken is one that the 8-bit product before it
-cannot add while it converts its sums to float. So both are offered apart; whoever asks measures which is faster.
+onnxruntime fuses a skip connection with its layer norm, and a bias with its GELU. Neither pays (1.31):
+SkipLayerNormalization is scalar code, slower than Sum and LayerNormalization, which is vectorised (onnxruntime pull
+request 31973); and a bias that a GELU has taken is one that the 8-bit product before it cannot add while it converts
+its sums to float.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ def apart(source: Path, target: Path) -> dict[str, int]:
     """Write ``source`` with skip connections apart from layer norms and biases apart from GELUs; the sums are the same.
 
     Returns:
-        how many of each were changed; nothing is written where both are 0.
+        how many of each were changed.
     """
-    model = _load(source)
+    import onnx
+
+    model = onnx.load(str(source))
     counts = {"norms": norms_apart(model), "gelus": gelus_apart(model)}
-    if any(counts.values()):
-        _save(model, target)
+    onnx.save(model, str(target))
     return counts
 
 
@@ -47,12 +48,14 @@ def approximate(source: Path, target: Path) -> int:
     0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), Hendrycks and Gimpel 2016 (https://arxiv.org/abs/1606.08415):
     at most 5e-4 from the exact one, and half its time. Nothing is written where there is none.
     """
-    model = _load(source)
+    import onnx
+
+    model = onnx.load(str(source))
     _name_gelus(model)
     exact = sum(_is_exact(node) for node in model.graph.node)
     if exact:
         gelus_apart(model, fast=True)
-        _save(model, target)
+        onnx.save(model, str(target))
     return exact
 
 
@@ -163,15 +166,3 @@ def _rewritten(model: Any, rewrite: Rewrite) -> int:
         # Shapes of values that are gone, or have another source, would contradict the graph.
         del graph.value_info[:]
     return found
-
-
-def _load(path: Path) -> Any:
-    import onnx
-
-    return onnx.load(str(path))
-
-
-def _save(model: Any, path: Path) -> None:
-    import onnx
-
-    onnx.save(model, str(path))
