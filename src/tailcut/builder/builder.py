@@ -71,13 +71,10 @@ def build(
     origins = {} if from_registry else _origins(manifest)
     with registry.build_lock(deployment.name), workspace.folder() as folder, StepRunner() as runner:
         running = Building(manifest, folder, host_capabilities.look(), progress, runner)
-        _check_room(running, registry)
         holdout = running.step("holdout", base=from_registry)
         written = msgspec.convert(holdout.pop("code"), code_snapshot.WrittenCode)
         subject = running.take_base(from_registry) if from_registry else running.make_source()
-        _check_room(running, registry)
         _make_others(running, subject)
-        _check_room(running, registry, written)
         _judge_quality(running, registry, holdout["confirmation"]["sha256"])
         race = _race(running)
         choice, load = _judge_speed(running)
@@ -98,13 +95,6 @@ def build(
         code_snapshot.check_unchanged(written, manifest)
         version = _store(running, registry, evidence, origins, written)
         return version, registry.promote(deployment.name, version.id, choice.variant)
-
-
-def _check_room(running: Building, registry: Registry, written: code_snapshot.WrittenCode | None = None) -> None:
-    """Check that there is room for the variants that are made so far, and for what is kept with them."""
-    artifacts = [Path(each.made.path) for each in running.made if each.made is not None]
-    kept = kept_rows.files(running.folder) | (code_snapshot.files_of(written, running.folder) if written else {})
-    workspace.check(running.folder, registry, artifacts, kept.values())
 
 
 NOT_JUDGED = "the source variant: speed was not judged (build.rounds = 0)"

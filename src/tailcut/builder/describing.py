@@ -1,8 +1,8 @@
-"""Describes a source model for a new manifest: its tensors, the limits that it proves, and the holdout's ranges."""
+"""Describes a source model for a new manifest: its tensors, and the limits that it proves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,25 +32,21 @@ _FREE = 4
 _MOST_OUTPUTS = 64
 """Outputs of a module that are looked at: how many there are is known only after it has run."""
 
-_MOST_COLUMNS = 32
-_MOST_VALUES = 5
 _FP32_BYTES = 4
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
-    """The tensors of a model, its limits and the ranges of the holdout.
+    """The tensors of a model and its limits.
 
     Attributes:
         inputs: the tensors of ``model.inputs``.
         outputs: the tensors of ``model.outputs``.
         bounds: limits of the inputs that the model proves.
-        ranges: input name -> what the holdout holds, a line each.
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     bounds: tuple[Bound, ...] = ()
-    ranges: dict[str, list[str]] = {}
 
 
 def describe(source: str, holdout: str, folder: Path) -> Described:
@@ -106,7 +102,7 @@ def _of_object(model: Any, section: Model, arrays: Arrays, width: int | None) ->
     names = [name] if len(found) == 1 else [f"{name}_{place}" for place in range(len(found))]
     outputs = tuple(_output(model, name, array, width) for name, array in zip(names, found, strict=True))
     bounds = of_source(model, run, section.inputs, rows).bounds
-    return Described(inputs=section.inputs, outputs=outputs, bounds=tuple(bounds), ranges=_ranges(arrays))
+    return Described(inputs=section.inputs, outputs=outputs, bounds=tuple(bounds))
 
 
 def _of_file(path: Path, holdout: str, manifest: Manifest) -> Described:
@@ -122,8 +118,7 @@ def _of_file(path: Path, holdout: str, manifest: Manifest) -> Described:
     rows = {tensor.name: arrays.get(tensor.name, _zeros(tensor))[:_ROWS] for tensor in inputs}
     run = caller(None, path, Model(source=str(path), inputs=inputs, outputs=outputs))
     bounds = of_source(None, run, inputs, rows, path=path).bounds
-    known = {tensor.name: arrays[tensor.name] for tensor in inputs if tensor.name in arrays}
-    return Described(inputs=inputs, outputs=outputs, bounds=tuple(bounds), ranges=_ranges(known))
+    return Described(inputs=inputs, outputs=outputs, bounds=tuple(bounds))
 
 
 def _nodes(path: Path) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -225,34 +220,6 @@ def _has_gaps(array: Any) -> bool:
     if array.dtype.kind == "O":
         return any(map(is_missing, array.ravel()))
     return array.dtype.kind == "f" and not bool(np.isfinite(array).all())
-
-
-def _ranges(arrays: Arrays) -> dict[str, list[str]]:
-    return {name: list(_lines(array)) for name, array in arrays.items()}
-
-
-def _lines(array: Array) -> Iterator[str]:
-    """Yield the range of each column in the holdout, or of all of them together where there are many."""
-    flat = array.reshape(len(array), -1)
-    if not 1 < flat.shape[1] <= _MOST_COLUMNS:
-        yield f"holdout: {_range(flat)}"
-        return
-    for column in range(flat.shape[1]):
-        yield f"holdout, column {column}: {_range(flat[:, column])}"
-
-
-def _range(values: Any) -> str:
-    if values.dtype.kind not in "biuf":
-        texts = sorted({str(value) for value in values.ravel()})
-        more = ", ..." if len(texts) > _MOST_VALUES else ""
-        longest = max(len(text) for text in texts)
-        shown = ", ".join(repr(text) for text in texts[:_MOST_VALUES])
-        return f"{len(texts)} values ({shown}{more}), at most {longest} characters"
-    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
-    if not finite.size:
-        return "gaps only"
-    gaps = f", {values.size - finite.size} gaps" if finite.size < values.size else ""
-    return f"{finite.min().item():.6g} to {finite.max().item():.6g}{gaps}"
 
 
 def _manifest(source: str, folder: Path) -> Manifest:

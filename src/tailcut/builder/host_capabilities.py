@@ -43,7 +43,6 @@ _PACKAGES = (
     "nncf",
     "tensorrt",
     "cuda-bindings",
-    "nvidia-modelopt",
     "scikit-learn",
     "skl2onnx",
     "onnxmltools",

@@ -26,12 +26,12 @@ def filled(model: Described, source: str, holdout: str) -> Filled:
     """Return the keys of a manifest that follow from a described model.
 
     Args:
-        model: its tensors, limits and ranges.
+        model: its tensors and limits.
         source: as ``model.source`` has it.
         holdout: as ``holdout.source`` has it; empty: none.
     """
-    inputs = [_block(tensor, model.bounds, model.ranges.get(tensor.name, [])) for tensor in model.inputs]
-    outputs = [_block(tensor, (), ()) for tensor in model.outputs]
+    inputs = [_block(tensor, model.bounds) for tensor in model.inputs]
+    outputs = [_block(tensor, ()) for tensor in model.outputs]
     found: dict[str, Any] = {"model.source": source, "model.inputs": inputs, "model.outputs": outputs}
     return found | ({"holdout.source": holdout} if holdout else {})
 
@@ -98,13 +98,13 @@ def where(bound: Bound) -> str:
     return named if places else ""
 
 
-def _block(tensor: Tensor, bounds: Sequence[Bound], ranges: Sequence[str]) -> Block:
+def _block(tensor: Tensor, bounds: Sequence[Bound]) -> Block:
     own = [bound for bound in bounds if bound.input == tensor.name]
     values: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
     values |= {"allow_nan": True} if tensor.allow_nan else {}
     for bound in own:
         values |= keys_of(bound) if not bound.columns else {}
-    return Block(values, [*ranges, *_comments(own)])
+    return Block(values, list(_comments(own)))
 
 
 def _comments(bounds: Sequence[Bound]) -> Iterator[str]:

@@ -57,7 +57,7 @@ def init(
     """Write a commented tailcut.toml: every key with its meaning and default, required keys with examples.
 
     With --from-model the model is loaded and run on a few rows. Its tensors are filled in. A limit of an input is
-    filled in only where the model raises beyond it; the holdout's ranges are added as comments.
+    filled in only where the model raises beyond it.
     """
     from tailcut.manifest.template import template
 

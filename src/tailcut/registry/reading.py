@@ -26,7 +26,6 @@ from tailcut.registry.documents import (
 from tailcut.registry.records import Promotion, Variant, Version
 from tailcut.registry.storage import open_storage
 from tailcut.registry.storage_local import LocalStorage
-from tailcut.system.atomic_files import digest
 from tailcut.system.machine import read_machine
 
 
@@ -59,10 +58,6 @@ class Reader:
         if self.folder is None:
             raise ArtifactError(f"the registry {self.url} is not a local folder", hint="use its url")
         return self.folder
-
-    def holds(self, artifact: Path) -> bool:
-        """Whether the registry has a file of the same content; reads all of it."""
-        return self._storage.size_bytes(blob_path(digest(artifact))) == artifact.stat().st_size
 
     @cached_property
     def machine(self) -> Machine:

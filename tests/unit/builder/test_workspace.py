@@ -1,27 +1,22 @@
-"""Whether disks have room for what a build is still to write: looked at before the load rounds, and named."""
+"""A full disk: what a build or a report says, and what it leaves."""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tailcut.builder import workspace
-from tailcut.errors import ArtifactError, BuildError, LoadTestError
+from tailcut.errors import ArtifactError, LoadTestError
 from tailcut.manifest import Tensor
 from tailcut.registry import NewVariant, Registry
 from tailcut.system.whole_files import write_file
 
 MIB = 1 << 20
-RECORDS = 4 * MIB
 
 
 @contextmanager
@@ -58,50 +53,6 @@ def add(registry: Registry, *artifacts: Path) -> str:
         outputs=(Tensor(name="y"),),
         variants=[NewVariant(f"v{number}", "onnxruntime", path) for number, path in enumerate(artifacts)],
     ).id
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
-@given(sizes=st.lists(st.integers(0, 5000), max_size=3), kept=st.integers(0, 5000), spare=st.integers(-3000, 3000))
-def test_a_build_is_refused_exactly_where_its_files_do_not_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], kept: int, spare: int
-) -> None:
-    """Folder and registry are on one disk here, so that both their needs count."""
-    artifacts = [artifact(tmp_path / f"{number}", size) for number, size in enumerate(sizes)]
-    others = [artifact(tmp_path / "kept", kept)]
-    registry = Registry(tmp_path / "not" / "yet" / "there")
-    needed = 2 * sum(sizes) + kept + 2 * RECORDS
-    monkeypatch.setattr(workspace, "free_bytes", lambda _: needed + spare)
-    if spare >= 0:
-        workspace.check(tmp_path, registry, artifacts, others)
-        return
-    with pytest.raises(BuildError, match="has too little free space") as refused:
-        workspace.check(tmp_path, registry, artifacts, others)
-    assert f"{(needed + spare) / MIB:.1f} MiB are free" in refused.value.message
-    assert registry.url in refused.value.message
-    assert re.search(r"free \d+\.\d MiB there, set TMPDIR or registry\.path", refused.value.hint)
-
-
-def test_what_the_registry_has_already_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = artifact(tmp_path / "a", 3 * MIB)
-    registry = Registry(tmp_path / "registry")
-    monkeypatch.setattr(workspace, "free_bytes", lambda _: 3 * MIB + 2 * RECORDS)
-    with pytest.raises(BuildError):
-        workspace.check(tmp_path, registry, [path])
-    add(registry, path)
-    workspace.check(tmp_path, registry, [path])
-
-
-def test_two_disks_are_looked_at_apart(tmp_path: Path) -> None:
-    path = artifact(tmp_path / "a", MIB)
-    with small_disk(tmp_path / "disk", 4 * MIB) as disk:
-        with pytest.raises(BuildError) as refused:
-            workspace.check(tmp_path, Registry(disk / "registry"), [path])
-        assert "5.0 MiB for the registry" in refused.value.message
-        assert "load rounds" not in refused.value.message
-        assert "4.0 MiB are free" in refused.value.message
-        with pytest.raises(BuildError) as refused:
-            workspace.check(disk, Registry(tmp_path / "registry"), [path])
-        assert "5.0 MiB for the load rounds" in refused.value.message
 
 
 def test_a_disk_that_becomes_full_in_the_middle_leaves_the_registry_as_it_was(tmp_path: Path) -> None:

@@ -25,22 +25,18 @@ COMPARED_ROWS = 256
 """Rows whose answers tell how close a candidate is."""
 
 BINS = 2048
-_LEVELS = 128
-"""Of the coarse distribution that the entropy method compares with: half of 8 bits, as the halves are symmetric."""
-
 Range = tuple[float, float]
-METHODS = ("min-max", "mean of extremes", "percentile 99.9", "percentile 99.99", "percentile 99.999", "entropy")
+METHODS = ("min-max", "percentile 99.9", "percentile 99.99", "percentile 99.999")
 
 
 class Spread:
-    """What is remembered of one tensor: extremes, their mean over batches, and a histogram that widens by halving."""
+    """What is remembered of one tensor: extremes, and a histogram that widens by halving."""
 
     def __init__(self) -> None:
         self.low, self.high = np.inf, -np.inf
         self.batches = 0
         self.counts: npt.NDArray[np.int64] = np.zeros(BINS, np.int64)
         self.limit = 0.0
-        self._lows = self._highs = 0.0
 
     def add(self, values: Array) -> None:
         """Take in one batch's values, any shape; an empty batch changes nothing.
@@ -56,7 +52,6 @@ class Spread:
             raise ValueError("NaN or infinity")
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.batches += 1
-        self._lows, self._highs = self._lows + low, self._highs + high
         self._widen(max(-low, high))
         self.counts += np.histogram(flat, BINS, range=(-self.limit, self.limit))[0]
 
@@ -77,10 +72,6 @@ class Spread:
         """
         if method == "min-max":
             low, high = self.low, self.high
-        elif method == "mean of extremes":
-            low, high = self._lows / self.batches, self._highs / self.batches
-        elif method == "entropy":
-            low, high = self._entropy()
         elif method.startswith("percentile ") and method in METHODS:
             low, high = self._percentile(float(method.rpartition(" ")[2]))
         else:
@@ -94,32 +85,6 @@ class Spread:
         cut = (100.0 - percent) / 200.0
         first, last = (int(place) for place in np.searchsorted(below, [cut, 1.0 - cut]))
         return float(edges[first]), float(edges[min(last, BINS - 1) + 1])
-
-    def _entropy(self) -> Range:
-        """The symmetric cut whose coarse form loses least (Kullback-Leibler), outliers counted into its ends.
-
-        Source: S. Migacz, 8-bit inference with TensorRT, GTC 2017.
-        """
-        half = BINS // 2
-        widths = range(_LEVELS // 2, half + 1, _LEVELS // 2)
-        losses = [_divergence(self.counts, half - width, half + width) for width in widths]
-        reach = self.limit * widths[int(np.argmin(losses))] / half
-        return -reach, reach
-
-
-def _divergence(counts: npt.NDArray[np.int64], start: int, stop: int) -> float:
-    kept = counts[start:stop].astype(np.float64)
-    full = kept.copy()
-    full[0] += counts[:start].sum()
-    full[-1] += counts[stop:].sum()
-    present = full > 0
-    groups = kept.reshape(_LEVELS, -1)
-    filled = np.maximum(present.reshape(_LEVELS, -1).sum(axis=1), 1)
-    coarse = np.where(present, np.repeat(groups.sum(axis=1) / filled, groups.shape[1]), 0.0)
-    if not coarse.sum():
-        return float("inf")
-    p, q = full / full.sum(), np.maximum(coarse / coarse.sum(), 1e-9)
-    return float(np.sum(p[present] * np.log(p[present] / q[present])))
 
 
 def batches(selection: Holdout, rows: int, chunk_rows: int = CHUNK_ROWS) -> Iterator[Arrays]:

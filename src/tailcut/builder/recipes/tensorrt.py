@@ -1,9 +1,8 @@
 """Recipe "tensorrt": an engine for this GPU, half precision put into the ONNX graph first, a profile per bucket.
 
 TensorRT 11 is strongly typed: it runs each operator in the type that the graph gives it, so that precision is decided
-before (TensorRT 11 release notes: weak typing and its builder flags are gone). ModelOpt's AutoCast decides it better
-where it is installed; it runs in a process of its own, because it brings other versions of onnx and onnxruntime.
-Else recipe fp16's conversion does. An engine whose answers are not finite is built again from fp32.
+before (TensorRT 11 release notes: weak typing and its builder flags are gone), by recipe fp16's conversion. An engine
+whose answers are not finite is built again from fp32.
 
 Engines are never looked up by the name or the structure of a model, which has given wrong answers (onnxruntime issues
 6455, 32254): the key has a hash of the ONNX file with its weights, and everything else that the engine depends on.
@@ -13,8 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.builder.holdouts import arrays
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda, fp16
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
@@ -34,7 +30,6 @@ from tailcut.models.runtimes._device import Device, load_cudart
 from tailcut.models.runtimes.tensorrt import load_tensorrt
 from tailcut.system.machine import read_machine
 
-AUTOCAST_TIMEOUT_S = 600.0
 WORKSPACE_BYTES = 4 << 30
 
 Shapes = dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
@@ -91,30 +86,11 @@ def typed(work: Work, precision: str) -> tuple[Path, str]:
     if precision == "fp32":
         return base, "nothing"
     path = work.folder / "tensorrt-typed.onnx"
-    if "nvidia-modelopt" in work.here.packages:
-        return _autocast(base, path, work), "modelopt autocast"
     try:
         fp16.write(base, path, fp16.GUARDED)
     except Exception as error:  # the converter raises whatever onnx raises
         raise BuildError(f"conversion to half precision failed: {type(error).__name__}: {error}") from error
     return path, "onnxruntime float16"
-
-
-def _autocast(base: Path, path: Path, work: Work) -> Path:
-    rows = work.folder / "tensorrt-rows.npz"
-    arrays.save(rows, work.selection.take(min(cuda.COMPARED_ROWS, work.selection.rows)))
-    command = [sys.executable, "-m", "modelopt.onnx.autocast", "--onnx_path", str(base), "--output_path", str(path)]
-    command += ["--low_precision_type", "fp16", "--keep_io_types", "--calibration_data", str(rows)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=AUTOCAST_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired as error:
-        raise BuildError(f"modelopt autocast took longer than {AUTOCAST_TIMEOUT_S:g} s") from error
-    if done.returncode or not path.exists():
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
-        raise BuildError(f"modelopt autocast ended with {done.returncode}: {last[0]}")
-    return path
 
 
 def shapes(inputs: tuple[Tensor, ...], rows: int, seen: Mapping[str, Array]) -> Shapes:
