@@ -12,8 +12,8 @@ from tailcut.builder import Holdout
 from tailcut.builder.progress import silent
 from tailcut.builder.records import Made
 from tailcut.builder.speed import served
-from tailcut.builder.speed.device_time import held_seconds
 from tailcut.builder.speed.rounds import Entrant, Rounds
+from tailcut.builder.speed.served import held_seconds
 from tailcut.errors import BuildError
 from tailcut.manifest import Cost, load
 

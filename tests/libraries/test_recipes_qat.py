@@ -16,7 +16,7 @@ from tests import recipe_kit
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.plan import applicable
-from tailcut.builder.recipes import int8_qat, qat_weights, recipe
+from tailcut.builder.recipes import int8_qat, recipe
 from tailcut.builder.recipes.base import Subject
 
 torch = pytest.importorskip("torch")
@@ -151,7 +151,7 @@ def test_weights_and_biases_in_integers_stay_within_their_step(
 ) -> None:
     """Of a channel without weights as well, whose bias would not fit into 32 bits at a step of almost nothing."""
     path = gemm(tmp_path_factory.mktemp("g") / "m.onnx", weight if turned else weight.T.copy(), bias, turned)
-    assert qat_weights.quantize(path, 7) == 1
+    assert int8_qat.quantize_weights(path, 7) == 1
     constants = {each.name: numpy_helper.to_array(each) for each in onnx.load(str(path)).graph.initializer}
     assert "w" not in constants
     integers, scale = constants["w/0/integer"], constants["w/0/scale"]
@@ -168,7 +168,7 @@ def test_layers_whose_input_is_not_rounded_are_left_in_float(tmp_path: Path) -> 
 
     path = graphs.linear(tmp_path / "m.onnx", hidden=8)
     before = path.read_bytes()
-    assert qat_weights.quantize(path, 8) == 0
+    assert int8_qat.quantize_weights(path, 8) == 0
     assert onnx.load(str(path)).graph == onnx.load_from_string(before).graph
 
 

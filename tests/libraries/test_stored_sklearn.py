@@ -23,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from tests.build_kit import live, made
 
-from tailcut.builder.sources import _skops
+from tailcut.builder.sources import sklearn as source
 from tailcut.errors import ArtifactError, ManifestError
 from tailcut.models.runtimes.base import OpenSpec
 from tailcut.models.runtimes.skops import SkopsRuntime, load
@@ -82,11 +82,11 @@ STORE = """
 import hashlib, sys
 from pathlib import Path
 import joblib, numpy as np
-from tailcut.builder.sources import _skops
+from tailcut.builder.sources import sklearn as source
 x = np.ones((4, 6), np.float32)
 for name, model in joblib.load(sys.argv[1]).items():
     file = Path(sys.argv[1]).with_suffix(".skops")
-    assert _skops.store(model, {"x": x}, lambda each: np.asarray(each.predict(x)), file, {}) == ([], "")
+    assert source.store(model, {"x": x}, lambda each: np.asarray(each.predict(x)), file, {}) == ([], "")
     print(hashlib.sha256(file.read_bytes()).hexdigest())
 """
 
@@ -137,7 +137,7 @@ def own(tmp_path: Path) -> Path:
     """A stored model with a type of the user's."""
     model = make_pipeline(Own(), LogisticRegression()).fit(ROWS, CLASS)
     file = tmp_path / "own.skops"
-    code, why = _skops.store(model, {"x": ROWS[:8]}, answers, file, {f"{__name__}.Own": lambda: Own})
+    code, why = source.store(model, {"x": ROWS[:8]}, answers, file, {f"{__name__}.Own": lambda: Own})
     assert (code, why) == ([f"{__name__}:Own"], "")
     return file
 

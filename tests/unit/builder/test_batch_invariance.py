@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.builder import Holdout
-from tailcut.builder.quality import batch_invariance, neighbour_rows
+from tailcut.builder.quality import batch_invariance
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError, InferenceError
 from tailcut.manifest import Model, Tensor
@@ -314,7 +314,7 @@ def test_a_change_is_the_largest_difference(alone: Any, together: Any, change: f
 def test_every_row_has_each_kind_of_company_where_it_is_said_to_be(rows: int, kinds: int) -> None:
     holdout = FLOATS.subset(np.arange(70))
     seen: dict[str, list[int]] = {}
-    for company in neighbour_rows.companies(holdout, (X,), rows):
+    for company in batch_invariance.companies(holdout, (X,), rows):
         x = company.inputs["x"]
         np.testing.assert_array_equal(x[company.places], holdout.inputs["x"][list(company.rows)])
         assert len(x) > len(company.rows) or len(x) > 1

@@ -1,4 +1,4 @@
-"""builder.pairing: which two variants, and where they switch."""
+"""builder.recipes.pair: which two variants, and where they switch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.builder.speed.pairing import best_switch
+from tailcut.builder.recipes.pair import best_switch
 
 LENGTHS = (16, 32, 64, 128)
 

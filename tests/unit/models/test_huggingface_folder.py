@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.errors import ArtifactError
-from tailcut.models.runtimes.huggingface import lengths, read
+from tailcut.models.runtimes.huggingface import folder, read
 
 BERT: dict[str, Any] = {"architectures": ["BertModel"], "model_type": "bert", "max_position_embeddings": 64}
 CLASSIFIER = BERT | {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "bad", "1": "good"}}
@@ -184,13 +184,13 @@ def test_a_setting_of_the_tokenizer_that_is_not_known_is_a_warning(tmp_path: Pat
 def test_the_longest_input_is_the_first_limit_that_is_named_and_no_more_than_positions(
     named: Any, tokenizer: dict[str, Any], config: dict[str, Any], expected: int | None
 ) -> None:
-    assert lengths.longest(named, tokenizer, config) == expected
+    assert folder.longest(named, tokenizer, config) == expected
 
 
 @given(st.none() | st.integers(-1, 10**40), st.none() | st.integers(-1, 10**40), st.integers(1, 5000), st.booleans())
 def test_the_longest_input_never_exceeds_a_limit(named: int | None, own: int | None, most: int, skips: bool) -> None:
     config = {"model_type": "roberta" if skips else "bert", "max_position_embeddings": most + 2, "pad_token_id": 1}
-    found = lengths.longest(named, {"model_max_length": own}, config)
+    found = folder.longest(named, {"model_max_length": own}, config)
     assert found is not None
     assert 1 <= found <= (most if skips else most + 2)
     if named is not None and 0 < named < 1_000_000:

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from tailcut.builder.bounds import columns, indices, lengths, onnx, torch
+from tailcut.builder.bounds import categories, indices, lengths, onnx, ranges, torch
 from tailcut.builder.bounds.indices import Seen
-from tailcut.builder.bounds.trials import OutOfTime, Trials
+from tailcut.builder.bounds.trials import MOST_COLUMNS, OutOfTime, Trials
 from tailcut.builder.objects import is_module
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays
@@ -62,7 +62,7 @@ def of_source(
         if not trials.answers(trials.rows):
             return Found(sizes=sizes)
         if seen is None:
-            return Found(bounds=_in_time(columns.bounds_of(model, trials)))
+            return Found(bounds=_in_time(_of_columns(model, trials)))
         proven = chain(indices.bounds_of(seen.indices, trials), lengths.bounds_of(seen.lengths, trials))
         return Found(bounds=_in_time(proven), sizes=sizes)
     except Exception:
@@ -92,3 +92,33 @@ def _seen(model: Any, trials: Trials, path: Path | None) -> Seen | None:
 
         return torch.seen(huggingface.module(path, tuple(tensor.name for tensor in trials.inputs)), trials)
     return None
+
+
+# -- Models of tables --------------------------------------------------------------------------------------------------
+
+
+_FEW_COLUMNS = 3
+"""Columns that are tried of an estimator without steps: it looks at the table as a whole."""
+
+
+def _of_columns(model: Any, trials: Trials) -> Iterator[Bound]:
+    """Yield the values that the model's encoders know, and the limits of its numbers.
+
+    Args:
+        model: the user's object, for the categories of the encoders inside it.
+        trials: of that object.
+    """
+    lists = categories.known(model)
+    # Code of the user's may bring other values to an encoder than those that come in: "A" as "a".
+    unchanged = not categories.has_own_code(model)
+    for tensor in trials.inputs:
+        closed = categories.closed(trials, tensor, lists)
+        if unchanged:
+            yield from categories.bounds_of(trials, tensor, closed, lists)
+        others = [place for place in range(trials.columns(tensor)) if place not in closed]
+        yield from ranges.bounds_of(trials, tensor, others, MOST_COLUMNS if _has_steps(model) else _FEW_COLUMNS)
+
+
+def _has_steps(model: Any) -> bool:
+    """Tell whether columns may go different ways in an object, as in a pipeline or in code of the user's."""
+    return hasattr(model, "steps") or categories.has_own_code(model)

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.builder.holdouts.label_types import checked
-from tailcut.builder.holdouts.labels import Coding, numbered, strata
+from tailcut.builder.holdouts.labels import Coding, checked, numbered, strata
 from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor

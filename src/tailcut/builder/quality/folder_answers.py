@@ -6,9 +6,10 @@ The user of a folder has no object of their own: what they would call is ``Sente
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from tailcut import text
 from tailcut.builder.calling import said
-from tailcut.builder.quality import reference, texts
+from tailcut.builder.quality import reference
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, MissingExtra, TailcutError
 from tailcut.manifest import Manifest
@@ -47,8 +48,8 @@ class Own:
     """
 
     name: str
-    tokens: Callable[[texts.Text], Arrays]
-    answer: Callable[[texts.Text], Array]
+    tokens: Callable[[Text], Arrays]
+    answer: Callable[[Text], Array]
     vocabulary: dict[str, int]
     special: list[str]
 
@@ -63,7 +64,7 @@ class LibraryAnswer:
         answer: (numbers,); None of a text so long that it would take long.
     """
 
-    text: texts.Text
+    text: Text
     tokens: Arrays
     answer: Array | None
 
@@ -117,17 +118,17 @@ def _transformers() -> Any:
     return transformers
 
 
-def _probes(folder: Folder, own: Own) -> list[texts.Text]:
-    words, longest = texts.words_of(own.vocabulary), folder.texts.max_tokens or _MOST_TOKENS
-    found: list[texts.Text] = []
+def _probes(folder: Folder, own: Own) -> list[Text]:
+    words, longest = words_of(own.vocabulary), folder.texts.max_tokens or _MOST_TOKENS
+    found: list[Text] = []
     if not folder.texts.needs_pair:
-        found += texts.singles(words, own.special, longest)
+        found += singles(words, own.special, longest)
     if folder.texts.pairs:
-        found += texts.pairs(words, own.special, longest)
+        found += pairs(words, own.special, longest)
     return found
 
 
-def _asked(own: Own, given: texts.Text) -> LibraryAnswer | None:
+def _asked(own: Own, given: Text) -> LibraryAnswer | None:
     """Ask the library; None where it has no answer, to a text that is too long for its positions, for instance."""
     try:
         tokens = own.tokens(given)
@@ -137,7 +138,7 @@ def _asked(own: Own, given: texts.Text) -> LibraryAnswer | None:
         return None
 
 
-def _encoded(path: Path, names: Sequence[str], given: Sequence[texts.Text]) -> Arrays:
+def _encoded(path: Path, names: Sequence[str], given: Sequence[Text]) -> Arrays:
     """Return the arrays that serving makes of rows with these texts."""
     rows = [
         dict(zip((text.FIELD, text.PAIR), (each,) if isinstance(each, str) else each, strict=False)) for each in given
@@ -187,11 +188,11 @@ def _sentence(folder: Folder) -> Own:
     call = model.encode if embeds else model.predict
     prompt = model.prompts.get(model.default_prompt_name) if model.default_prompt_name else None
 
-    def tokens(given: texts.Text) -> Arrays:
+    def tokens(given: Text) -> Arrays:
         found = model.preprocess([given], prompt=prompt)
         return {name: np.asarray(found[name][0]) for name in (_IDS, "attention_mask", _KINDS) if name in found}
 
-    def answer(given: texts.Text) -> Array:
+    def answer(given: Text) -> Array:
         return np.asarray(call([given], show_progress_bar=False)[0]).reshape(-1)
 
     special = [str(token) for token in model.tokenizer.all_special_tokens]
@@ -210,12 +211,12 @@ def _pipeline(folder: Folder, rank: int) -> Own:
     # A manifest that declares one number takes the second of two probabilities.
     second = rank == 1 and len(order) == 2 and folder.head is not None and folder.head.activation == "Softmax"
 
-    def tokens(given: texts.Text) -> Arrays:
+    def tokens(given: Text) -> Arrays:
         parts = (given,) if isinstance(given, str) else given
         found = made.tokenizer(*parts, truncation=True)
         return {name: np.asarray(values) for name, values in found.items()}
 
-    def answer(given: texts.Text) -> Array:
+    def answer(given: Text) -> Array:
         row = {"text": given} if isinstance(given, str) else dict(zip(("text", "text_pair"), given, strict=True))
         scores = {each["label"]: each["score"] for each in made(row, truncation=True, top_k=None)}
         found = np.array([scores[order[place]] for place in range(len(order))], dtype=np.float32)
@@ -292,3 +293,61 @@ def _compare(own: Own, asked: Sequence[LibraryAnswer], mine: Array) -> float:
 def _short(value: Any) -> str:
     found = repr(value)
     return found if len(found) <= _SHOWN else f"{found[:_SHOWN]}..."
+
+
+# -- Texts that reach what the configuration says ----------------------------------------------------------------------
+
+
+Text = str | tuple[str, str]
+
+_WORDS = 40
+_SPECIAL = 6
+_ODD = (
+    "Ünïcödé naïve CAFÉ déjà-vu",
+    "你好 世界 こんにちは 🙂 ﬁne Ⅷ",
+    "İstanbul STRASSE straße",
+    "  spaces\tand\nlines   ",
+    "don't 3.14, (a; b)! http://x.y/z?q=1 #tag @me",
+)
+_COMMON = ("the", "a", "and", "of", "in", "is", "it", "to", "for", "on", "with", "as", "was", "at", "by")
+_MARKS = "▁Ġ#"
+"""What vocabularies put before the parts of words."""
+
+
+def words_of(vocabulary: Mapping[str, int]) -> list[str]:
+    """Return words of a vocabulary, at most 40, spread over it; common words where it has none."""
+    plain = [token.lstrip(_MARKS) for token, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
+    words = list(dict.fromkeys(word for word in plain if len(word) > 1 and word.isalpha()))
+    step = max(1, len(words) // _WORDS)
+    return words[::step][:_WORDS] or list(_COMMON)
+
+
+def singles(words: Sequence[str], special: Sequence[str], longest: int) -> list[str]:
+    """Return texts; the last two are cut.
+
+    Args:
+        special: special tokens of the tokenizer.
+        longest: longest input in tokens.
+    """
+    some = " ".join(islice(cycle(words), 5))
+    marked = [f"{words[0]} {token} {words[-1]}" for token in special[:_SPECIAL]]
+    long = " ".join(islice(cycle(words), 2 * longest + 8))
+    return ["", words[0], some, some.upper(), some.title(), *marked, *_ODD, long, long.upper()]
+
+
+def pairs(words: Sequence[str], special: Sequence[str], longest: int) -> list[tuple[str, str]]:
+    """Return pairs of texts; the last three are cut. See ``singles``."""
+    short, other = " ".join(islice(cycle(words), 4)), " ".join(islice(cycle(reversed(words)), 6))
+    long = " ".join(islice(cycle(words), 2 * longest + 8))
+    marked = [(f"{words[0]} {token}", short) for token in special[:_SPECIAL]]
+    return [
+        (short, other),
+        (other, short.upper()),
+        ("", short),
+        (short, ""),
+        *marked,
+        *pairwise(_ODD),
+        (long, short),
+        (short, long),
+        (long, long),
+    ]

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from math import exp, log
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,6 @@ from tailcut.builder.quality import judging, scoring
 from tailcut.builder.recipes.base import Result, Subject, Work
 from tailcut.builder.records import Made
 from tailcut.builder.speed.interleaving import take_turns
-from tailcut.builder.speed.pairing import LEAST_GAIN, LengthSwitch, best_switch
 from tailcut.common.tensors import Arrays
 from tailcut.errors import DoesNotApply
 from tailcut.gate import QualityVerdict
@@ -251,3 +251,61 @@ def _file(name: str, dimension: int, at: int, short: Made, long: Made) -> bytes:
 
     pair = PairFile(input=name, dimension=dimension, at=at, short=part(short), long=part(long))
     return msgspec.json.format(msgspec.json.encode(pair, order="sorted"), indent=2) + b"\n"
+
+
+# -- The switch point --------------------------------------------------------------------------------------------------
+
+
+LEAST_GAIN = 0.03
+"""A pair holds two models in memory: below 3 % less time (geometric mean over lengths) it is not worth that."""
+
+
+class LengthSwitch(msgspec.Struct, frozen=True, kw_only=True):
+    """A pair of variants.
+
+    Attributes:
+        short: the variant that runs inputs of at most ``at``.
+        long: the variant that runs the others.
+        at: longest measured length at which ``short`` runs.
+        single: the best variant alone: least geometric mean over all lengths.
+        ratio: the pair's time over that of ``single``, geometric mean over all lengths; 1 or less.
+    """
+
+    short: str
+    long: str
+    at: int
+    single: str
+    ratio: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether it is worth two models in memory."""
+        return self.ratio <= 1.0 - LEAST_GAIN
+
+
+def best_switch(ms: Mapping[str, Mapping[int, float]]) -> LengthSwitch | None:
+    """Find the pair and the switch point with the least time.
+
+    Every length counts alike, as a ratio, so that long inputs (few, slow, and what the high percentiles are made of)
+    weigh neither more nor less than short ones.
+
+    Args:
+        ms: variant -> length -> milliseconds; two variants or more, the same lengths for each, two or more.
+
+    Returns:
+        None where one variant is the fastest at every length.
+    """
+    lengths = sorted(next(iter(ms.values())))
+    cost = {name: [log(found[length]) for length in lengths] for name, found in ms.items()}
+    single = min(cost, key=lambda name: sum(cost[name]))
+    best = (sum(cost[single]), single, single, len(lengths))
+    for count in range(1, len(lengths)):
+        short = min(cost, key=lambda name: sum(cost[name][:count]))
+        long = min(cost, key=lambda name: sum(cost[name][count:]))
+        if short != long:
+            best = min(best, (sum(cost[short][:count]) + sum(cost[long][count:]), short, long, count))
+    total, short, long, count = best
+    if short == long:
+        return None
+    ratio = exp((total - sum(cost[single])) / len(lengths))
+    return LengthSwitch(short=short, long=long, at=lengths[count - 1], single=single, ratio=ratio)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tailcut.errors import ArtifactError
-from tailcut.models.runtimes.huggingface import heads, lengths, sentence, stages
-from tailcut.models.runtimes.huggingface.files import EXPORT, read_object, refused, settings_of
-from tailcut.models.runtimes.huggingface.heads import Head
+from tailcut.models.runtimes.huggingface import activations, sentence, stages
+from tailcut.models.runtimes.huggingface.files import EXPORT, read_object, refuse_unknown, refused, settings_of
 from tailcut.models.runtimes.huggingface.stages import Stage
 
 PIPELINE = "text-classification"
@@ -130,7 +130,7 @@ def read(path: Path) -> Folder:
 def _plain(path: Path, config: dict[str, Any], architecture: str) -> sentence.Sentence:
     """Return the settings of a folder without modules.json: a classifier, or an encoder whose tokens are averaged."""
     if architecture.endswith(_CLASSIFIER):
-        library = sentence.SCORES if heads.is_cross_encoder(config) else PIPELINE
+        library = sentence.SCORES if is_cross_encoder(config) else PIPELINE
         return sentence.Sentence(library, sentence.CLASSIFIER)
     if architecture and (architecture.endswith(_DECODERS) or not architecture.endswith(_HEADLESS)):
         raise ArtifactError(
@@ -143,10 +143,10 @@ def _plain(path: Path, config: dict[str, Any], architecture: str) -> sentence.Se
 
 def _head(path: Path, config: dict[str, Any], settings: sentence.Sentence, found: tuple[Stage, ...]) -> Head:
     if settings.library == PIPELINE:
-        return heads.of_pipeline(path, config)
+        return of_pipeline(path, config)
     dense = [stage.sizes[1] for stage in found if stage.kind == "Dense" and stage.gives == stages.SCORES]
-    columns = dense[-1] if dense else heads.columns_of(config)
-    return heads.of_cross_encoder(path, config, columns=columns, saved=settings.activation)
+    columns = dense[-1] if dense else columns_of(config)
+    return of_cross_encoder(path, config, columns=columns, saved=settings.activation)
 
 
 def _check(folder: Path, transformer: Path, config: dict[str, Any]) -> str:
@@ -195,8 +195,8 @@ def _texts(transformer: Path, config: dict[str, Any], settings: sentence.Sentenc
     )
     embeds = settings.library == sentence.EMBEDS
     texts = Texts(
-        max_tokens=lengths.longest(settings.max_tokens, own, config),
-        pad_id=lengths.pad_id(config),
+        max_tokens=longest(settings.max_tokens, own, config),
+        pad_id=pad_id(config),
         prompt=settings.prompt,
         lower_case=settings.lower_case,
         side=side,
@@ -205,3 +205,157 @@ def _texts(transformer: Path, config: dict[str, Any], settings: sentence.Sentenc
         needs_pair=settings.library == sentence.SCORES,
     )
     return texts, warnings
+
+
+# -- The longest input, in tokens --------------------------------------------------------------------------------------
+
+
+_NO_LIMIT = 1_000_000
+"""tokenizer_config.json says "no limit" with a number above this."""
+
+_SKIPPING = (
+    *("camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm"),
+    *("xlm-roberta", "xlm-roberta-xl", "xmod"),
+)
+"""Model types whose first position is that of the padding token plus one."""
+
+
+def positions(config: Mapping[str, Any]) -> int | None:
+    """Return how many tokens have a position: RoBERTa's kind skips those up to the padding token's id.
+
+    Args:
+        config: of config.json.
+
+    Returns:
+        None where the file names no limit.
+    """
+    most = _limit(config.get("max_position_embeddings"))
+    if most is None or config.get("model_type") not in _SKIPPING:
+        return most
+    return most - pad_id(config) - 1
+
+
+def pad_id(config: Mapping[str, Any]) -> int:
+    """Return the id of the padding token by config.json; where it names none, the model type's own."""
+    kind = config.get("model_type")
+    found = config.get("pad_token_id")
+    # mpnet takes 1 whatever config.json says.
+    if kind == "mpnet" or (found is None and kind in _SKIPPING):
+        return 1
+    return int(found or 0)
+
+
+def longest(named: Any, tokenizer: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
+    """Return the longest input.
+
+    Args:
+        named: what a sentence-transformers folder says (max_seq_length, or model_max_length of its tokenizer's
+            arguments), which goes before the tokenizer's own; None where it says nothing.
+        tokenizer: of tokenizer_config.json.
+        config: of config.json. Positions that the model does not have are no inputs.
+
+    Returns:
+        None where no file names a limit.
+    """
+    own = _limit(tokenizer.get("model_max_length", tokenizer.get("max_len")))
+    known = [limit for limit in (_limit(named) or own, positions(config)) if limit is not None]
+    return min(known) if known else None
+
+
+def _limit(value: Any) -> int | None:
+    return int(value) if isinstance(value, int | float) and 0 < value < _NO_LIMIT else None
+
+
+# -- The end of a classifier -------------------------------------------------------------------------------------------
+
+
+_PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
+_SECTION = ("activation_fn", "version")
+_OLD_ACTIVATION = "sbert_ce_default_activation_function"
+
+
+@dataclass(frozen=True)
+class Head:
+    """The end of a classifier.
+
+    Attributes:
+        columns: number of scores per row.
+        activation: class of torch.nn that the scores go through.
+        labels: name of each score, of id2label; empty where the folder has the default names only.
+    """
+
+    columns: int
+    activation: str
+    labels: tuple[str, ...] = ()
+
+
+def is_cross_encoder(config: dict[str, Any]) -> bool:
+    """Tell whether a folder without modules.json was saved by a CrossEncoder, by what that leaves in config.json."""
+    return _OLD_ACTIVATION in config or "sentence_transformers" in config
+
+
+def of_pipeline(path: Path, config: dict[str, Any]) -> Head:
+    """Return the head as transformers' pipeline "text-classification" applies it.
+
+    Args:
+        path: of config.json.
+
+    Raises:
+        ArtifactError: a setting that is not supported.
+    """
+    columns, problem = columns_of(config), config.get("problem_type")
+    if problem not in (None, *_PROBLEMS):
+        raise refused(path, "problem_type", problem, f"known are {', '.join(_PROBLEMS)}")
+    if problem == "regression":
+        activation = activations.IDENTITY
+    elif problem == "multi_label_classification" or columns == 1:
+        activation = activations.SIGMOID
+    else:
+        activation = "Softmax"
+    function = config.get("function_to_apply")
+    applied = "none" if activation == activations.IDENTITY else activation.lower()
+    if function is not None and str(function).lower() != applied:
+        raise refused(
+            path,
+            "function_to_apply",
+            function,
+            f"transformers does not read it here; by problem_type and the number of labels it applies {applied!r}",
+            hint="set problem_type in config.json, or remove function_to_apply",
+        )
+    return Head(columns, activation, labels_of(config))
+
+
+def of_cross_encoder(path: Path, config: dict[str, Any], *, columns: int, saved: Any = None) -> Head:
+    """Return the head as a CrossEncoder applies it: a sigmoid to a single score and nothing to several by default.
+
+    Args:
+        path: of config.json.
+        columns: number of scores per row.
+        saved: ``activation_fn`` of config_sentence_transformers.json, which goes first.
+
+    Raises:
+        ArtifactError: an activation function that is no class of torch.nn, or an unknown key.
+    """
+    section = config.get("sentence_transformers") or {}
+    refuse_unknown(path, section, _SECTION, section)
+    for key, value in (
+        ("activation_fn", saved),
+        ("sentence_transformers.activation_fn", section.get("activation_fn")),
+        (_OLD_ACTIVATION, config.get(_OLD_ACTIVATION)),
+    ):
+        if value is not None:
+            return Head(columns, activations.named(path, key, value), labels_of(config))
+    return Head(columns, activations.SIGMOID if columns == 1 else activations.IDENTITY, labels_of(config))
+
+
+def columns_of(config: dict[str, Any]) -> int:
+    """Return how many scores a classifier gives, by config.json."""
+    labels = config.get("id2label")
+    return len(labels) if labels else int(config.get("num_labels") or 2)
+
+
+def labels_of(config: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the scores in their order; empty where they are transformers' own (LABEL_0, ...)."""
+    named = {int(place): str(name) for place, name in (config.get("id2label") or {}).items()}
+    names = tuple(named.get(place, f"LABEL_{place}") for place in range(len(named)))
+    return names if any(name != f"LABEL_{place}" for place, name in enumerate(names)) else ()
