@@ -29,7 +29,7 @@ from tailcut.builder.quality import logged, outputs
 from tailcut.builder.recipes import catalog, int8_qat
 from tailcut.builder.recipes.base import INT8, PORTABLE, Recipe, Subject
 from tailcut.builder.records import to_add
-from tailcut.builder.speed import hardware, served, verdicts
+from tailcut.builder.speed import served, verdicts
 from tailcut.builder.speed.rounds import Entrant, Rounds
 from tailcut.builder.steps import SELECTION_FILE
 from tailcut.errors import ArtifactError, BuildError, TailcutError
@@ -80,8 +80,8 @@ def build(
         choice, load = _judge_speed(running)
         running.conclude()
         evidence = {
-            "cpu": hardware.cpu(),
-            "versions": hardware.versions(),
+            "cpu": host_capabilities.cpu(),
+            "versions": host_capabilities.versions(),
             "holdout": holdout,
             "bounds": _bounds(running),
             "race": race,

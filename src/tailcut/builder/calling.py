@@ -30,8 +30,9 @@ def call(key: str, reference: str, manifest: Manifest) -> Any:
     except Exception as error:
         traceback.print_exc()
         module, _, name = reference.partition(":")
+        where = place(error) or _defined(function)
         raise BuildError(
-            f"{key} {reference} raised {said(error)}{_brackets(place(error) or _defined(function))}",
+            f"{key} {reference} raised {said(error)}{f' ({where})' if where else ''}",
             hint=f"fix it, and try it alone: python -c 'import {module}; {module}.{name}()'",
         ) from error
 
@@ -40,10 +41,6 @@ def said(error: BaseException) -> str:
     """Return the kind of an exception and the first line of what it says."""
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _brackets(where: str) -> str:
-    return f" ({where})" if where else ""
 
 
 def _defined(function: Callable[..., Any]) -> str:

@@ -1,13 +1,15 @@
-"""What this machine has, as far as it decides which recipes can pay here. Read once per build, by the parent."""
+"""What this machine has: what decides which recipes can pay here, and what the evidence was measured on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import platform
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
-from tailcut.builder.speed import hardware
-from tailcut.system.machine import package_versions, visible_gpus
+from tailcut.common.fingerprint import Machine
+from tailcut.system.machine import package_versions, read_machine, visible_gpus
 
 
 class HostCapabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,7 +17,7 @@ class HostCapabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         machine: architecture, as ``platform.machine()`` names it.
-        flags: instruction sets that decide kernels, see ``hardware.cpu``.
+        flags: instruction sets that decide kernels, see ``cpu``.
         cores: that this process may use.
         cuda: names of the CUDA devices, as the driver's own tool lists them; empty where there is none.
         packages: installed package -> version, of those that recipes need.
@@ -29,8 +31,12 @@ class HostCapabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saturates(self) -> bool:
-        """Whether 8-bit products saturate here; see ``hardware.saturates``."""
-        return hardware.saturates(self.machine, self.flags)
+        """Whether 8-bit products saturate here, so that weights must keep to 7 bits.
+
+        x86 without VNNI multiplies with VPMADDUBSW, whose 16-bit sums of two u8 x s8 products overflow
+        (onnxruntime's quantization guide, "when to use reduce range"; onnxruntime issues 6004 and 14642).
+        """
+        return self.machine in {"x86_64", "AMD64"} and not {"avx512_vnni", "avx_vnni"} & set(self.flags)
 
 
 _PACKAGES = (
@@ -57,11 +63,37 @@ _PACKAGES = (
 
 def look() -> HostCapabilities:
     """Look at this machine; opens no device and imports no runtime."""
-    cpu = hardware.cpu()
+    machine = read_machine()
     return HostCapabilities(
-        machine=cpu["machine"],
-        flags=tuple(cpu["flags"]),
-        cores=cpu["cores"],
+        machine=machine.architecture,
+        flags=tuple(machine.flags),
+        cores=machine.cores,
         cuda=visible_gpus(),
         packages=package_versions(_PACKAGES),
     )
+
+
+# -- Evidence ----------------------------------------------------------------------------------------------------------
+
+
+_RECORDED = ("tailcut", "numpy", "onnxruntime", "onnx", "onnxscript", "torch")
+
+
+def cpu(machine: Machine | None = None) -> dict[str, Any]:
+    """Describe a machine's processor: model, architecture, usable cores and the flags that decide kernels.
+
+    Args:
+        machine: the one to describe; this one where None.
+    """
+    machine = machine or read_machine()
+    return {
+        "model": machine.processor,
+        "machine": machine.architecture,
+        "cores": machine.cores,
+        "flags": list(machine.flags),
+    }
+
+
+def versions(packages: Iterable[str] = _RECORDED) -> dict[str, str]:
+    """Versions of Python and of the packages that made or ran a variant; absent ones are left out."""
+    return {"python": platform.python_version(), **package_versions(packages)}

@@ -157,7 +157,7 @@ def score(spec: Spec) -> dict[str, Any]:
     company = batch_invariance.coupling(runtime, holdout, deployment.model, _files(made))
     if company["rows_alone"] and not alone:
         found = _every(runtime, holdout, deployment, alone=True)
-    _save(spec, spec.target, found)
+    arrays.save(scores_file(spec.folder, spec.target), found)
     drift_reference.write_outputs(Path(spec.folder), spec.target, found, holdout, deployment)
     if logged_failed := _score_logged(spec, runtime, deployment, alone=company["rows_alone"]):
         company["logged"] = {"failed": logged_failed}
@@ -298,10 +298,6 @@ def artifact(folder: str | Path, name: str) -> Path:
 def scores_file(folder: str | Path, name: str) -> Path:
     """Where a variant's outputs on the confirmation split are kept."""
     return Path(folder) / f"scores-{name}.npz"
-
-
-def _save(spec: Spec, name: str, found: Arrays) -> None:
-    arrays.save(scores_file(spec.folder, name), found)
 
 
 def _scores(spec: Spec, name: str) -> Arrays:

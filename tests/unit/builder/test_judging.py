@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tailcut import gate
-from tailcut.builder import Holdout
+from tailcut.builder import Holdout, host_capabilities
 from tailcut.builder.holdouts.labels import Coding
 from tailcut.builder.quality import export_check, judging, scoring
-from tailcut.builder.speed import hardware, race
+from tailcut.builder.speed import race
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Manifest, Tensor
@@ -287,14 +287,15 @@ def test_a_race_begins_each_round_with_another_variant() -> None:
     ],
 )
 def test_weights_keep_to_seven_bits_on_x86_without_vnni(machine: str, flags: set[str], wanted: bool) -> None:
-    assert hardware.saturates(machine, flags) is wanted
+    here = host_capabilities.HostCapabilities(machine=machine, flags=tuple(flags), cores=1)
+    assert here.saturates is wanted
 
 
 def test_the_evidence_names_processor_and_versions() -> None:
-    assert hardware.cpu()["cores"] >= 1
-    assert hardware.cpu()["model"]
-    assert {"python", "numpy", "onnxruntime"} <= set(hardware.versions())
-    assert "no-such-package" not in hardware.versions(["no-such-package"])
+    assert host_capabilities.cpu()["cores"] >= 1
+    assert host_capabilities.cpu()["model"]
+    assert {"python", "numpy", "onnxruntime"} <= set(host_capabilities.versions())
+    assert "no-such-package" not in host_capabilities.versions(["no-such-package"])
 
 
 # -- The user's own metrics ------------------------------------------------------------------------------------------

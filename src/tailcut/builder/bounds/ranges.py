@@ -101,7 +101,7 @@ def _limit(trials: Trials, tensor: Tensor, place: int, sign: Sign) -> Limit | No
     if answers(extreme):
         return None
     if extreme != largest and answers(largest):
-        value = largest if tensor.datatype == "FP64" else _written(tensor, sign, largest)
+        value = sign * FLOAT32 if tensor.datatype == "FP32" else largest
         return Limit(value, "the model refuses infinity")
     if tensor.datatype == "FP64" and answers(sign * FLOAT32) and not any(answers(sign * v) for v in _BEYOND_FLOAT32):
         return Limit(sign * FLOAT32, "the model computes in float32")
@@ -113,10 +113,6 @@ def _limit(trials: Trials, tensor: Tensor, place: int, sign: Sign) -> Limit | No
     if not answers(start):
         return None
     return Limit(_between(tensor, start, largest, answers), "the model raises beyond")
-
-
-def _written(tensor: Tensor, sign: Sign, largest: float) -> float:
-    return sign * FLOAT32 if tensor.datatype == "FP32" else largest
 
 
 def _between(tensor: Tensor, inside: Any, outside: Any, answers: Any) -> float | int:

@@ -116,9 +116,6 @@ def _of_columns(model: Any, trials: Trials) -> Iterator[Bound]:
         if unchanged:
             yield from categories.bounds_of(trials, tensor, closed, lists)
         others = [place for place in range(trials.columns(tensor)) if place not in closed]
-        yield from ranges.bounds_of(trials, tensor, others, MOST_COLUMNS if _has_steps(model) else _FEW_COLUMNS)
-
-
-def _has_steps(model: Any) -> bool:
-    """Tell whether columns may go different ways in an object, as in a pipeline or in code of the user's."""
-    return hasattr(model, "steps") or categories.has_own_code(model)
+        # Columns may go different ways in a pipeline, and in code of the user's.
+        apart = hasattr(model, "steps") or not unchanged
+        yield from ranges.bounds_of(trials, tensor, others, MOST_COLUMNS if apart else _FEW_COLUMNS)

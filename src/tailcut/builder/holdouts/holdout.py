@@ -257,16 +257,15 @@ class Holdout:
             named = {name: arrays[name] for name in arrays.files}
         padding = str(named["padding"]) if "padding" in named else ""
         labels, numbers = named.get("labels"), named.get("numbers")
-        inputs = {name: _text_as_objects(array) for name, array in _group(named, "input").items()}
+        inputs = {
+            name: array.astype(np.object_) if array.dtype.kind == "U" else array
+            for name, array in _group(named, "input").items()
+        }
         return Holdout(inputs, labels, _group(named, "slice"), padding, numbers, _group(named, "raw"))
 
 
 def _group(named: Arrays, group: str) -> Arrays:
     return {name.removeprefix(f"{group}/"): each for name, each in named.items() if name.startswith(f"{group}/")}
-
-
-def _text_as_objects(array: Array) -> Array:
-    return array.astype(np.object_) if array.dtype.kind == "U" else array
 
 
 def _beyond(array: Array, tensor: Tensor) -> Bools:

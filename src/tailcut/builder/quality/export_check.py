@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,9 @@ def check(source: Run, exported: Run, holdout: Holdout, outputs: Sequence[Tensor
     for rows in BATCH_ROWS:
         inputs = holdout.take(rows)
         expected, given = source(inputs), exported(inputs)
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
         for tensor in outputs:
-            where = f"output {tensor.name!r} at batch {rows} ({_shapes(inputs)})"
+            where = f"output {tensor.name!r} at batch {rows} ({shapes})"
             errors = compare(expected[tensor.name], given[tensor.name], tensor, where)
             found.append({"rows": rows, "output": tensor.name, **errors})
     return found
@@ -97,7 +98,3 @@ def compare(expected: Array, given: Array, tensor: Tensor, where: str) -> dict[s
             hint="an operator was exported incorrectly, or the model is random: call eval() and fix every seed",
         )
     return {"max_abs": worst, "max_rel": relative}
-
-
-def _shapes(inputs: Mapping[str, Array]) -> str:
-    return ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())

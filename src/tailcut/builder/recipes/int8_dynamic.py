@@ -3,9 +3,9 @@
 One scale serves all rows of a run, so each row runs alone when it is served.
 
 Weights are signed (QInt8), activations unsigned, which is what x86 kernels want. Where the processor's 8-bit products
-saturate (see ``hardware.saturates``) weights keep to 7 bits (reduce_range); the other choice is built as well and its
-agreement recorded, so that the evidence shows what saturation does to this model. Fusions that the 8-bit products do
-better without are undone before (see ``kernels``).
+saturate (see ``HostCapabilities.saturates``) weights keep to 7 bits (reduce_range); the other choice is built as well
+and its agreement recorded, so that the evidence shows what saturation does to this model. Fusions that the 8-bit
+products do better without are undone before (see ``kernels``).
 """
 
 from __future__ import annotations

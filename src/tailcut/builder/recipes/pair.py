@@ -95,7 +95,11 @@ class Pair:
                 "ms_between": closer,
                 "dropped": dropped,
             },
-            settings=_most((short, long)),
+            # Of the part that has more; the runtime gives each part no more threads than its own.
+            settings={
+                name: max(int(part.settings.get(name, 1)) for part in (short, long))
+                for name in ("threads", "executors")
+            },
             parts={each.name: each.path for each in (short, long)},
             reference=switch.single,
         )
@@ -226,11 +230,6 @@ def _block(runtime: Runtime, samples: Sequence[Arrays], output: str) -> Callable
     calls = max(_LEAST_CALLS, min(2 * _SAMPLES, int(_BLOCK_S * 1e3 / max(least_ms, 1e-3))))
     chosen = [samples[number % len(samples)] for number in range(calls)]
     return lambda: statistics.median(timed(inputs) for inputs in chosen)
-
-
-def _most(parts: Sequence[Made]) -> dict[str, int]:
-    """Threads and executors of the part that has more; the runtime gives each part no more threads than its own."""
-    return {name: max(int(part.settings.get(name, 1)) for part in parts) for name in ("threads", "executors")}
 
 
 def _no_pair(switch: LengthSwitch | None, ms: Mapping[str, Mapping[int, float]]) -> str:

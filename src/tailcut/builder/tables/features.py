@@ -86,7 +86,8 @@ def power(graph: Graph, step: Any, table: Table, live: Live) -> Table:
         # Refused: what is not positive.
         positive = graph.add("Greater", [wide, graph.constant(0.0, DOUBLE)])
         taken = graph.add("Or", [positive, graph.add("IsNaN", [wide])])
-        guard(graph, graph.add("Where", [taken, graph.constant(0.0, DOUBLE), _nan(graph)]), DOUBLE, nan=False)
+        zero, missing = graph.constant(0.0, DOUBLE), graph.constant(np.nan, DOUBLE)
+        guard(graph, graph.add("Where", [taken, zero, missing]), DOUBLE, nan=False)
         found = _powered(graph, graph.add("Log", [wide]), powers)
     else:
         zero = graph.constant(0.0, DOUBLE)
@@ -111,10 +112,6 @@ def _powered(graph: Graph, logarithm: str, powers: Any) -> str:
 
 def _less(graph: Graph, name: str) -> str:
     return graph.add("Less", [name, graph.constant(0.0, DOUBLE)])
-
-
-def _nan(graph: Graph) -> str:
-    return graph.constant(np.nan, DOUBLE)
 
 
 def pca(graph: Graph, step: Any, table: Table, live: Live) -> Table:
