@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +12,10 @@ import typer
 from tailcut.cli._listing import live_code_lines
 from tailcut.cli.console import ExitCode, note, write
 from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject, manifest_option
-from tailcut.errors import BuildError, ManifestError
+from tailcut.errors import BuildError, ManifestError, TailcutError
 
 if TYPE_CHECKING:
+    from tailcut.builder.progress import Progress
     from tailcut.manifest import Manifest
     from tailcut.manifest.subject import Subject
     from tailcut.registry import Promotion, Version
@@ -72,7 +75,6 @@ def build(
     nothing was built (the registry is unchanged).
     """
     from tailcut.builder import build as make
-    from tailcut.cli._build_progress import shown
 
     flags = (_recipes(recipes), _quantize(quantize), time_limit, _logged(replay))
     subject = load_subject(manifest, model, settings, *flags, keep_unset=True)
@@ -80,7 +82,7 @@ def build(
         _list(subject.manifest)
         return
     recorded = _feature_models(subject)
-    with shown() as progress:
+    with told() as progress:
         version, promotion = make(
             subject.manifest, from_registry=from_registry or "", progress=progress, feature_models=recorded
         )
@@ -88,6 +90,31 @@ def build(
     _print(version, promotion)
     fails = subject.manifest.deployment.build.rounds and not version.evidence["choice"]["meets_slo"]
     raise typer.Exit(ExitCode.FAILED if fails else ExitCode.OK)
+
+
+@contextmanager
+def told() -> Iterator[Progress]:
+    """Write a line on stderr for each finished step of the build inside, and each reason that no table tells."""
+    from tailcut.builder.progress import Log
+
+    log = Log()
+
+    def tell(lines: list[str]) -> None:
+        for line in lines:
+            note(line)
+
+    error: str | None = ""
+    try:
+        yield lambda event: tell(log.take(event))
+        error = None
+    except TailcutError as ended:
+        error = ended.message
+        raise
+    except KeyboardInterrupt:
+        tell(log.stopped())
+        raise
+    finally:
+        tell(log.close(error))
 
 
 def _feature_models(subject: Subject) -> dict[str, str]:
