@@ -98,6 +98,5 @@ def _planted(number: int, plant: str) -> dict[str, Any]:
         "stale debt": {"debt": 40.0},
         "missing debt is 0": {"debt": row["debt"] or 0.0},
         "notes in lower case": {"note": row["note"].lower()},
-        "Rome only off": {"income": row["income"] + 1000 if row["city"] == "Rome" else row["income"]},
     }
     return {**row, **changes.get(plant, {})}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tailcut.parity.analysis.changes import EXACT, explain
 from tailcut.parity.analysis.comparing import Exchange, Reply
-from tailcut.parity.analysis.concentration import concentrations
 from tailcut.parity.analysis.paths import MISSING, leaves, parse_path, values_at
 from tailcut.parity.analysis.request_form import Takes, form_of
 from tailcut.parity.analysis.tolerance import Tolerance, compare
@@ -113,12 +112,3 @@ def test_entities_are_found_wherever_they_are(numbers: list[int], key: str, alon
     wanted = numbers[:1] if alone else numbers
     assert form is not None
     assert form.apply(body) == {"entities": [{"user_id": number} for number in wanted]}
-
-
-@given(st.lists(st.sampled_from("xyz"), min_size=30, max_size=60))
-def test_the_value_that_all_rows_that_differ_have_is_named(kinds: list[str]) -> None:
-    differs = [kind == "y" for kind in kinds]
-    assume(3 <= sum(differs) <= len(kinds) - 3)
-    found = concentrations([{"kind": kind, "place": 1} for kind in kinds], differs)
-    assert [one.text for one in found] == ["kind = 'y'"]
-    assert (found[0].differing, found[0].equal) == (1.0, 0.0)

@@ -117,7 +117,7 @@ def parity(
 
     Each servable variant is compared in turn, with prediction and feature caches off unless --set turns one on. Fields
     of the replies are compared where their names are equal, or as --map says. Where answers differ, tailcut looks for
-    causes: in the inputs of the model, where the pilot is an application, and in what differing rows have in common.
+    the cause in the inputs of the model, where the pilot is an application.
     Exit code 0: equal; 1: answers differ; 2: wrong flag, or a wrong file named by a flag; 3: one side could not be
     reached, or no answers could be compared.
     """

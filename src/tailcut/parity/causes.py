@@ -1,4 +1,4 @@
-"""Why answers differ: the model's inputs on both sides, what differing rows have in common, and answers that move."""
+"""Why answers differ: the model's inputs on both sides, and answers that move."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from tailcut.common.json_values import encode
 from tailcut.errors import TailcutError
 from tailcut.manifest.subject import Subject
 from tailcut.parity.analysis.changes import EXACT
-from tailcut.parity.analysis.columns import ColumnDifference, Columns, ModelCallInputs, compare_columns, joined, matched
+from tailcut.parity.analysis.columns import ColumnDifference, Columns, compare_columns, joined, matched
 from tailcut.parity.analysis.comparing import Comparison, Exchange, sides_of
-from tailcut.parity.analysis.concentration import concentrations
 from tailcut.parity.analysis.tolerance import compare, is_missing, tolerance_of
 from tailcut.parity.asking import Asker
 from tailcut.parity.pilots import Pilot
@@ -63,20 +62,17 @@ def diagnose(
     notes = [f"{unsteady} of {len(differing)} requests that differ: {_MOVING}"] if unsteady else []
     tell("looking for causes")
     inputs: InputsParity | None = None
-    common: list[str] = []
-    try:
-        with open_replica(subject, variant or subject.manifest.deployment.serve.variant) as replica:
-            if pilot.inputs is not None:
+    if pilot.inputs is not None:
+        try:
+            with open_replica(subject, variant or subject.manifest.deployment.serve.variant) as replica:
                 seen = see_inputs(pilot, replica, sample)
                 inputs = inputs_record(seen, replica, [one.number for one in differing])
-            common = _common(replica, sample, found) if differing else []
-    except TailcutError as error:
-        notes.append(f"causes were not looked for: {error.message}")
+        except TailcutError as error:
+            notes.append(f"causes were not looked for: {error.message}")
     return msgspec.structs.replace(
         record,
         unsteady=unsteady,
         inputs=inputs,
-        common=tuple({one.partition(": ")[0]: one for one in (*common, *record.common)}.values()),
         notes=(*record.notes, *notes),
     )
 
@@ -108,21 +104,6 @@ def _distinct(exchanges: Sequence[Exchange], most: int) -> list[Exchange]:
     for one in exchanges:
         found.setdefault(encode([one.path, one.request]), one)
     return list(found.values())[:most]
-
-
-def _common(replica: Replica, exchanges: Sequence[Exchange], found: Sorted) -> list[str]:
-    """Say what the feature rows that differ have in common."""
-    wrong = {(one.number, one.row) for one in found.differences}
-    rows: list[Row] = []
-    differs: list[bool] = []
-    for one in exchanges:
-        try:
-            features = replica.feature_rows(one.asked)
-        except TailcutError:
-            continue
-        rows += features
-        differs += [(one.number, row) in wrong for row in range(len(features))]
-    return [str(one) for one in concentrations(rows, differs)]
 
 
 # -- Inputs of the model ----------------------------------------------------------------------------------------------
@@ -190,7 +171,7 @@ def see_inputs(pilot: Pilot, replica: Replica, exchanges: Sequence[Exchange]) ->
         except TailcutError as error:
             seen.leave_out(exchange.number, f"the deployment's inputs could not be computed here: {error.message}")
             continue
-        call = joined([_call(one) for one in calls], exchange.rows)
+        call = joined(calls, exchange.rows)
         theirs = matched(call, ours) if call is not None else None
         if call is None or theirs is None:
             seen.leave_out(exchange.number, _unmatched(calls, ours))
@@ -264,10 +245,6 @@ def _count(value: Any) -> int:
 
 def _differ(before: Sequence[Any], after: Sequence[Any]) -> bool:
     return any(not compare(one, other, EXACT).equal for one, other in zip(before, after, strict=True))
-
-
-def _call(call: ModelCall) -> ModelCallInputs:
-    return ModelCallInputs(call.model, call.named, call.placed)
 
 
 def _column(found: ColumnDifference, features: Sequence[str]) -> ColumnParity:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tailcut.parity.analysis.changes import explain
@@ -14,7 +14,6 @@ from tailcut.parity.analysis.comparing import (
     figures_of,
     outcome_of,
 )
-from tailcut.parity.analysis.concentration import concentrations, flattened
 from tailcut.parity.analysis.mapping import Pair
 from tailcut.parity.analysis.tolerance import tolerance_of
 from tailcut.parity.deployments import Chosen
@@ -77,20 +76,7 @@ def variant_record(chosen: Chosen, found: Sorted, comparison: Comparison) -> Var
         statuses=tuple(_status(one) for one in found.statuses[:FIRST]),
         fields=tuple(_field(found.answered, pair, comparison) for pair in comparison.pairs),
         differences=tuple(_difference(one, bodies[one.number]) for one in found.differences[:FIRST]),
-        common=tuple(common_in(found, comparison)),
     )
-
-
-def common_in(found: Sorted, comparison: Comparison) -> list[str]:
-    """Say what rows that differ have in common, by the fields of the requests."""
-    wrong = {(one.number, one.row) for one in found.differences}
-    rows: list[Mapping[str, Any]] = []
-    differs: list[bool] = []
-    for one in found.answered:
-        for row, item in enumerate(next(iter(one.asked.values()), [])):
-            rows.append(flattened(item, "" if isinstance(item, Mapping) else "entity"))
-            differs.append((one.number, row) in wrong)
-    return [str(one) for one in concentrations(rows, differs)]
 
 
 def _field(answered: Sequence[Exchange], pair: Pair, comparison: Comparison) -> FieldParity:

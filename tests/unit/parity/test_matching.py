@@ -9,7 +9,6 @@ import pytest
 from tailcut.errors import ManifestError
 from tailcut.parity.analysis.changes import EXACT, explain
 from tailcut.parity.analysis.comparing import Exchange, Reply, differences_in, figures_of, outcome_of
-from tailcut.parity.analysis.concentration import concentrations
 from tailcut.parity.analysis.mapping import parse_pair
 from tailcut.parity.analysis.paths import MISSING, parse_path
 from tailcut.parity.analysis.request_form import Takes, form_of, parse_form
@@ -163,7 +162,6 @@ def test_only_the_tolerance_of_their_own_field_is_of_integers() -> None:
 def test_a_change_of_integers_beyond_the_range_of_float_is_looked_for_without_an_error() -> None:
     assert explain([10**400, 2, 3], [10**400, 5, 9]) == ""
     assert explain([10**400, 3, 4], [10**400, 2, 3]) == "x + 1"
-    assert concentrations([{"id": 10**400 + place} for place in range(8)], [True, False] * 4) == []
 
 
 @pytest.mark.parametrize("filled", [MISSING, {"a": 1}, [{"a": 1}], [0.5]])

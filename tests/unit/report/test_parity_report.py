@@ -59,7 +59,6 @@ WRONG = VariantParity(
             ),
         ),
     ),
-    common=("city = 'Rome': 100% of the rows that differ, 0% of the others",),
 )
 
 
@@ -84,7 +83,6 @@ def test_the_text_says_what_differs_and_why() -> None:
         "2 of 4 requests differ; 1 answered by one side only",
         "input x[1], filled by age, differs in 2 of 4 rows: the pilot has x + 1 (x: the deployment's value)",
         "x[1]   age",
-        "in common: city = 'Rome'",
         "no reply",
         "not compared",
     ):

@@ -22,7 +22,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from tailcut.observe.traces import attributes as names
 from tailcut.observe.traces.kept import Kept
 from tailcut.observe.traces.settings import ExportSettings
 from tailcut.observe.traces.spans import BatchIds, Span, batch_span, spans_of
@@ -39,7 +38,8 @@ _INTERVAL_MS = 500
 _AT_ONCE = 128
 _MAX_BATCHES = 4096
 """Batches whose spans were exported that are remembered, so that each is exported once."""
-_SCOPE = InstrumentationScope(names.SCOPE, version(), names.SCHEMA_URL)
+_SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
+_SCOPE = InstrumentationScope("tailcut", version(), _SCHEMA_URL)
 _KINDS = {"internal": trace.SpanKind.INTERNAL, "server": trace.SpanKind.SERVER}
 
 
@@ -80,13 +80,13 @@ class Collector(SpanTarget):
         )
         self._resource = Resource.create(
             {
-                names.SERVICE_NAME: service,
-                names.SERVICE_INSTANCE: str(uuid4()),
-                names.HOST_NAME: socket.gethostname(),
-                names.PROCESS_ID: os.getpid(),
+                "service.name": service,
+                "service.instance.id": str(uuid4()),
+                "host.name": socket.gethostname(),
+                "process.pid": os.getpid(),
                 **OTELResourceDetector().detect().attributes,
             },
-            names.SCHEMA_URL,
+            _SCHEMA_URL,
         )
         self._log = logging.getLogger(trace_exporter.__name__)
         self._log.addFilter(self._is_of_others)
@@ -139,7 +139,7 @@ class ApplicationProvider(SpanTarget):
 
     def __init__(self, provider: TracerProvider) -> None:
         self._ids = _GivenIds()
-        self._tracer = cast(Tracer, provider.get_tracer(names.SCOPE, version(), names.SCHEMA_URL))
+        self._tracer = cast(Tracer, provider.get_tracer("tailcut", version(), _SCHEMA_URL))
         self._tracer.id_generator = self._ids
 
     def send(self, traces: Sequence[Sequence[Span]]) -> str:
@@ -318,7 +318,7 @@ def _parent(span: Span) -> trace.SpanContext | None:
 
 
 def _links(span: Span) -> list[trace.Link]:
-    return [trace.Link(_context(link, link.span_id), {names.LINK: link.what}) for link in span.links]
+    return [trace.Link(_context(link, link.span_id), {"tailcut.link": link.what}) for link in span.links]
 
 
 def _context(of: Any, span_id: str, is_remote: bool = False) -> trace.SpanContext:

@@ -1,4 +1,8 @@
-"""Spans of a kept request, made from its timings: pure, and the same whenever they are made."""
+"""Spans of a kept request, made from its timings: pure, and the same whenever they are made.
+
+Attributes are named after OpenTelemetry's semantic conventions for HTTP and RPC, of the version that the exporter names;
+tailcut's own begin with ``tailcut.``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ import msgspec
 
 from tailcut.common.timings import STAGE_NAMES, Stage
 from tailcut.observe.outcomes import CODES
-from tailcut.observe.traces import attributes as names
 from tailcut.observe.traces.kept import Kept
 from tailcut.observe.traces.trace_context import derived_id
 
@@ -117,11 +120,11 @@ def batch_span(number: int, members: Sequence[Kept], ids: BatchIds) -> Span | No
                     start_ns=started_ns + kept.wall_ns,
                     duration_ns=max(finished_ns - started_ns, 0),
                     attributes={
-                        names.MODEL: kept.model,
-                        names.VARIANT: kept.variant,
-                        names.BATCH: own.span_id,
-                        names.BATCH_REQUESTS: requests,
-                        names.BATCH_ROWS: rows,
+                        "tailcut.model": kept.model,
+                        "tailcut.variant": kept.variant,
+                        "tailcut.batch.id": own.span_id,
+                        "tailcut.batch.requests": requests,
+                        "tailcut.batch.rows": rows,
                     },
                     links=tuple([_link(each, "member") for each in members]),
                 )
@@ -164,11 +167,11 @@ class _Maker:
                 parent_id=parent_id,
                 error="error" if failed else "",
                 attributes={
-                    names.GROUP: name,
-                    names.GROUP_RESULT: result,
-                    names.GROUP_HITS: hits,
-                    names.GROUP_MISSES: misses,
-                    names.GROUP_STALE: stale,
+                    "tailcut.feature.group": name,
+                    "tailcut.feature.result": result,
+                    "tailcut.feature.hits": hits,
+                    "tailcut.feature.misses": misses,
+                    "tailcut.feature.stale": stale,
                 },
             )
 
@@ -202,9 +205,9 @@ class _Maker:
                 mates = [each for each in self._in_batch(number) if each.trace is not self._kept.trace]
                 links += [_link(each, "neighbour") for each in mates]
         found: dict[str, Value] = {
-            names.BATCH: self._ids.link(batches[0][0]).span_id,
-            names.BATCH_REQUESTS: max(batch[1] for batch in batches),
-            names.BATCH_ROWS: sum(batch[2] for batch in batches),
+            "tailcut.batch.id": self._ids.link(batches[0][0]).span_id,
+            "tailcut.batch.requests": max(batch[1] for batch in batches),
+            "tailcut.batch.rows": sum(batch[2] for batch in batches),
         }
         return self._span("batch", _BATCHES, start_ns, end_ns, attributes=found, links=tuple(links))
 
@@ -228,7 +231,7 @@ class _Maker:
             parent_id=parent_id or self._span_id,
             start_ns=start_ns + self._kept.wall_ns,
             duration_ns=end_ns - start_ns,
-            attributes={names.STAGE: stage} if attributes is None else attributes,
+            attributes={"tailcut.stage": stage} if attributes is None else attributes,
             links=links,
             error=error,
             state=self._kept.trace.state,
@@ -239,14 +242,14 @@ class _Maker:
 def _own_span(kept: Kept) -> Span:
     trace = kept.trace
     name, kind, found = _described(kept)
-    found[names.MODEL], found[names.ROUTE] = kept.model, kept.route
+    found["tailcut.model"], found["tailcut.route"] = kept.model, kept.route
     optional = {
-        names.VARIANT: kept.variant,
-        names.VERSION: kept.version,
-        names.CACHE: kept.cache,
-        names.KEPT: kept.reason,
-        names.REQUEST_ID: kept.request_id,
-        names.ERROR_TYPE: kept.code if kept.failed else "",
+        "tailcut.variant": kept.variant,
+        "tailcut.version": kept.version,
+        "tailcut.cache": kept.cache,
+        "tailcut.kept": kept.reason,
+        "tailcut.request_id": kept.request_id,
+        "error.type": kept.code if kept.failed else "",
     }
     found.update((key, value) for key, value in optional.items() if value)
     return Span(
@@ -272,10 +275,10 @@ def _described(kept: Kept) -> tuple[str, str, dict[str, Value]]:
     if (path := _HTTP.get(kept.route)) is not None:
         path = path.format(kept.model)
         status = 200 if not kept.failed else CODES.get(kept.code, 500)
-        found = {names.HTTP_METHOD: "POST", names.HTTP_ROUTE: path, names.HTTP_STATUS: status}
+        found = {"http.request.method": "POST", "http.route": path, "http.response.status_code": status}
         return f"POST {path}", "server", found
     if (method := _RPC.get(kept.route)) is not None:
-        found = {names.RPC_SYSTEM: "grpc", names.RPC_SERVICE: _RPC_SERVICE, names.RPC_METHOD: method}
+        found = {"rpc.system": "grpc", "rpc.service": _RPC_SERVICE, "rpc.method": method}
         return f"{_RPC_SERVICE}/{method}", "server", found
     return f"predict {kept.model}", "internal", found
 

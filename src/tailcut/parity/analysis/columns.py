@@ -7,28 +7,10 @@ from typing import Any, NamedTuple
 
 from tailcut.parity.analysis.changes import EXACT, explain
 from tailcut.parity.analysis.tolerance import compare
+from tailcut.profiler.recording.model_inputs import ModelCall
 
 Columns = dict[str, list[Any]]
 """Name -> one value per row."""
-
-
-class ModelCallInputs(NamedTuple):
-    """What an application handed to its model in one request.
-
-    Attributes:
-        model: the class and method, such as "Pipeline.predict_proba".
-        named: inputs that have a name: keyword arguments, feeds of a session, columns of a DataFrame.
-        placed: inputs by position, each a list of rows; a row of a matrix is a list.
-    """
-
-    model: str
-    named: Mapping[str, list[Any]]
-    placed: Sequence[list[Any]]
-
-    @property
-    def rows(self) -> int:
-        """How many rows it has."""
-        return len(next(iter((*self.named.values(), *self.placed)), []))
 
 
 class ColumnDifference(NamedTuple):
@@ -54,17 +36,17 @@ _FIRST = 3
 _NULL = "None where x is NaN, which scikit-learn's imputers do not take for missing"
 
 
-def joined(calls: Sequence[ModelCallInputs], rows: int) -> ModelCallInputs | None:
+def joined(calls: Sequence[ModelCall], rows: int) -> ModelCall | None:
     """Put the calls of one request together: one with all rows, or one call per row; None where they do not fit."""
-    whole = [call for call in calls if call.rows == rows]
+    whole = [call for call in calls if _rows_of(call) == rows]
     if whole:
         return whole[-1]
     last = calls[-1].model if calls else ""
     same = [call for call in calls if call.model == last]
-    if rows > 1 and len(same) == rows and all(call.rows == 1 for call in same):
+    if rows > 1 and len(same) == rows and all(_rows_of(call) == 1 for call in same):
         named = {name: [call.named[name][0] for call in same if name in call.named] for name in same[0].named}
         placed = [[call.placed[at][0] for call in same if at < len(call.placed)] for at in range(len(same[0].placed))]
-        return ModelCallInputs(last, named, placed)
+        return ModelCall(model=last, named=named, placed=tuple(placed))
     return None
 
 
@@ -83,7 +65,7 @@ def split(name: str, values: list[Any], width: int, columns: Sequence[str] = ())
     return {column: [row[place] for row in values] for place, column in enumerate(names)}
 
 
-def matched(call: ModelCallInputs, ours: Mapping[str, Columns]) -> Columns | None:
+def matched(call: ModelCall, ours: Mapping[str, Columns]) -> Columns | None:
     """Find the pilot's columns for those of the deployment; None where they do not fit.
 
     Args:
@@ -130,6 +112,10 @@ def compare_columns(
     return sorted(found, key=lambda one: -one.differing)
 
 
+def _rows_of(call: ModelCall) -> int:
+    return len(next(iter((*call.named.values(), *call.placed)), []))
+
+
 def _nulls(theirs: Sequence[Any], ours: Sequence[Any]) -> list[int]:
     """Places of a column of texts where the pilot has None and the deployment NaN."""
     if not any(isinstance(value, str) for value in ours):
@@ -138,7 +124,7 @@ def _nulls(theirs: Sequence[Any], ours: Sequence[Any]) -> list[int]:
     return [place for place, (one, other) in pairs if one is None and isinstance(other, float)]
 
 
-def _in_order(call: ModelCallInputs, ours: Mapping[str, Columns]) -> list[list[Any]]:
+def _in_order(call: ModelCall, ours: Mapping[str, Columns]) -> list[list[Any]]:
     """The pilot's tensors in the deployment's order: by their names where all of them have one."""
     if call.named and set(ours) <= set(call.named):
         return [call.named[name] for name in ours]

@@ -35,7 +35,7 @@ def verdict(record: ParityRecord) -> str:
 
 
 def reasons(variant: VariantParity) -> list[str]:
-    """Say which inputs differ and how, which could not be compared, and what differing rows have in common."""
+    """Say which inputs differ and how, and which could not be compared."""
     found = []
     differing = variant.inputs.differing if variant.inputs is not None else ()
     if len(differing) > 1 and (shared := set.intersection(*(set(one.features) for one in differing))):
@@ -46,7 +46,6 @@ def reasons(variant: VariantParity) -> list[str]:
         found.append(f"input {one.column}{filled} differs in {one.differing_rows} of {one.rows} rows{what}")
     if variant.inputs is not None:
         found += _inputs(variant.inputs, variant.differing_requests)
-    found += [f"in common: {one}" for one in variant.common]
     return [*found, *variant.notes]
 
 

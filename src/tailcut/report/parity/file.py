@@ -123,7 +123,6 @@ class VariantParity(msgspec.Struct, frozen=True, kw_only=True):
         statuses: answered by one side only, or failed by the deployment: how many, and the first of them.
         unsteady: of the requests that differ and were asked again, those that the pilot then answered otherwise.
         fields, differences: all fields, and the first values that differ.
-        common: what rows that differ have in common.
         inputs: of the model on both sides; None where they were not looked at.
         failed: why the variant was not asked; empty where it was.
         notes: what else a reader must know.
@@ -143,7 +142,6 @@ class VariantParity(msgspec.Struct, frozen=True, kw_only=True):
     unsteady: int = 0
     fields: tuple[FieldParity, ...] = ()
     differences: tuple[ValueDifference, ...] = ()
-    common: tuple[str, ...] = ()
     inputs: InputsParity | None = None
     failed: str = ""
     notes: tuple[str, ...] = ()
