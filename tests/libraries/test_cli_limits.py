@@ -1,25 +1,21 @@
-"""``tailcut init --from-model`` writes the limits that a model proves, ``tailcut check`` proposes those that lack."""
+"""``tailcut init --from-model`` writes the limits that a model proves."""
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tailcut.builder.bounds.ranges import FLOAT32
-from tailcut.builder.quality.reference import Call, caller
-from tailcut.cli._limits import undeclared
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
-from tailcut.manifest import Deployment, Manifest, Model, load
+from tailcut.manifest import Deployment, load
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -211,7 +207,7 @@ WIDE = '{"x": ROWS[["age", "shop"]].to_numpy()}'
         ("multi:softmax", 3, WIDE, (-1, 3)),
     ],
 )
-def test_init_and_check_call_a_booster_as_the_build_does(
+def test_init_calls_a_booster_as_the_build_does(
     objective: str, classes: int, inputs: str, output: tuple[int, ...], command: Command
 ) -> None:
     pytest.importorskip("xgboost")
@@ -224,11 +220,6 @@ def test_init_and_check_call_a_booster_as_the_build_does(
     section = manifest.deployment.model
     limits = {(one.name, one.min, one.max) for one in section.inputs}
     assert limits == {(one.name, -FLOAT32, FLOAT32) for one in section.inputs}
-    bare = tuple(msgspec.structs.replace(one, min=None, max=None) for one in section.inputs)
-    deployment = msgspec.structs.replace(manifest.deployment, model=msgspec.structs.replace(section, inputs=bare))
-    rows = {one.name: np.ones((2, *one.shape[1:])) for one in bare}
-    found = undeclared(Manifest(deployment, manifest.directory), rows)
-    assert {(bound.input, bound.min, bound.max) for bound in found} == limits
 
 
 GAPS = """
@@ -322,53 +313,6 @@ name = "y"
 [serve]
 variant = "source"
 """
-
-
-def test_check_proposes_limits_that_the_manifest_lacks(command: Command) -> None:
-    save_graph()
-    Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits=""))
-    code, out, err = command("check")
-    assert code == ExitCode.OK, err
-    assert "limit         shop: min = 0, max = 49 (table shops has 50 rows); not in the manifest\n" in out
-    limits = json.loads(command("check", "--json")[1])["limits"]
-    assert limits == [{"input": "shop", "min": 0, "max": 49, "why": "table shops has 50 rows"}]
-
-
-def test_check_proposes_nothing_that_is_declared_already(command: Command) -> None:
-    save_graph()
-    Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits="min = 0\nmax = 40"))
-    code, out, _ = command("check", "--json")
-    assert (code, json.loads(out)["limits"]) == (ExitCode.OK, [])
-    Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits="min = 0"))
-    assert [limit["max"] for limit in json.loads(command("check", "--json")[1])["limits"]] == [49]
-
-
-def test_what_a_source_prints_is_not_in_the_report(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_graph()
-    Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits=""))
-
-    def printing(model: object, path: Path, section: Model) -> Call:
-        sys.stdout.write(f"loading {path}")
-        return caller(model, path, section)
-
-    monkeypatch.setattr("tailcut.builder.quality.reference.caller", printing)
-    code, out, err = command("check", "--json")
-    assert (code, len(json.loads(out)["limits"])) == (ExitCode.OK, 1)
-    assert "loading" in err
-
-
-def test_check_does_not_fail_where_the_source_cannot_be_loaded(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_graph()
-    Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits=""))
-
-    def missing(model: object, path: Path, section: Model) -> None:
-        raise ImportError("no package onnx")
-
-    monkeypatch.setattr("tailcut.builder.quality.reference.caller", missing)
-    code, out, _ = command("check", "--json")
-    assert (code, json.loads(out)["limits"]) == (ExitCode.OK, [])
 
 
 HEADS = """

@@ -7,12 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter, perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from tailcut.cli._check_report import Failure, Group, Origin, Report, Request, Step, Tensor, Untried, Variant
-from tailcut.cli._limits import undeclared
 from tailcut.cli.console import note
 from tailcut.common.tensors import DATATYPE_OF, Arrays
 from tailcut.common.timings import STAGE_NAMES
@@ -39,6 +37,108 @@ _STOP_S = 2.0
 _SAMPLE = 6
 
 
+Origin = Literal["entity", "row", "kept row", "example tensors"]
+
+
+class Tensor(msgspec.Struct):
+    """A tensor that went into or came out of the model."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    sample: list[Any]
+    """The first few values of its first row."""
+
+
+class Group(msgspec.Struct):
+    """What a feature group said about the entity."""
+
+    name: str
+    key: dict[str, Any]
+    ttl_s: float
+    ttl: str
+    """As the manifest has it."""
+    source_ms: float
+    """Time spent in its source; 0 where it was read from a preloaded table."""
+    values: dict[str, Any]
+
+
+class Step(msgspec.Struct):
+    """A step and how long it took."""
+
+    name: str
+    ms: float
+
+
+class Variant(msgspec.Struct):
+    """What is served."""
+
+    name: str
+    runtime: str
+    version: str
+    size_bytes: int
+    sha256: str
+    refused: str
+
+
+class Request(msgspec.Struct):
+    """The same row as a request, through the caches."""
+
+    stages_ms: dict[str, float]
+    total_ms: float
+    cache: str
+
+
+class Untried(msgspec.Struct):
+    """A stage of serving that this row did not go through."""
+
+    stage: str
+    what: str
+    """What of the manifest it would have run."""
+
+
+class Failure(msgspec.Struct):
+    """Where it failed and why."""
+
+    step: str
+    code: str
+    message: str
+    hint: str
+
+
+class Report(msgspec.Struct):
+    """Everything that was seen; what comes after a failure is empty. ``rows_alone``: each row runs alone."""
+
+    deployment: str
+    directory: str
+    origins: dict[str, int]
+    """How many values came from the file, the environment and flags."""
+    origin: Origin
+    ok: bool = False
+    variant: Variant | None = None
+    executor: str = ""
+    executor_reason: str = ""
+    executors: int = 0
+    rows_alone: bool = False
+    warm_up_ms: dict[int, float] = {}
+    unjudged: str = ""
+    """Why the build's verdict is not about the features that the model gets here."""
+    groups_opened: list[str] = []
+    groups: list[Group] = []
+    fresh_for_s: float | None = None
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
+    answer: msgspec.Raw = msgspec.Raw(b"null")
+    steps: list[Step] = []
+    request: Request | None = None
+    references: list[str] = []
+    """Keys for the build and the ladder whose references were imported; serving does not need them."""
+    untried: list[Untried] = []
+    warnings: list[str] = []
+    """What a server of this model would go on without."""
+    failure: Failure | None = None
+
+
 class Inspection:
     """What ``tailcut check`` sees of one model.
 
@@ -55,7 +155,6 @@ class Inspection:
         counts = dict(Counter(manifest.origins.values()))
         self.report = Report(manifest.deployment.name, str(manifest.directory), counts, origin)
         self.report.untried = list(_untried(manifest.deployment, origin))
-        self.inputs: Arrays = {}
         self.step = ""
         self.manifest = manifest
         self._engine = engine
@@ -125,7 +224,7 @@ class Inspection:
             with self._step("preprocess"):
                 limits = pipeline.serving.limits
                 inputs = limited_inputs(pipeline.transform, limits, rows, from_client=report.origin == "row")
-        self.inputs, report.inputs = inputs, _tensors(inputs)
+        report.inputs = _tensors(inputs)
         with self._step("infer"), _call(engine, _PATIENCE_S) as context:
             outputs = await pipeline.infer(context, inputs, 1, pipeline.outputs)
         report.outputs = _tensors(outputs)
@@ -254,8 +353,6 @@ async def _inspected(inspection: Inspection) -> Seen:
     except Exception:
         note(f"{inspection.manifest.deployment.name} failed at: {inspection.step}")
         raise
-    if error is None:
-        inspection.report.limits = undeclared(inspection.manifest, inspection.inputs)
     return Seen(inspection.report, inspection.step, error)
 
 

@@ -1,18 +1,13 @@
-"""Limits that a model proves, as ``init`` writes them into a manifest and ``check`` proposes them."""
+"""Limits that a model proves, as ``init`` writes them into a manifest."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from tailcut.common.bounds import Bound
-from tailcut.common.tensors import Arrays
-from tailcut.manifest import Manifest, resolve
 from tailcut.manifest.keys import to_toml
 from tailcut.manifest.template import Block, Filled
-from tailcut.models.runtimes.live import source_path
 
 if TYPE_CHECKING:
     from tailcut.builder.describing import Described
@@ -34,48 +29,6 @@ def filled(model: Described, source: str, holdout: str) -> Filled:
     outputs = [_block(tensor, ()) for tensor in model.outputs]
     found: dict[str, Any] = {"model.source": source, "model.inputs": inputs, "model.outputs": outputs}
     return found | ({"holdout.source": holdout} if holdout else {})
-
-
-def undeclared(manifest: Manifest, rows: Arrays) -> list[Bound]:
-    """Return the limits that the source model proves and the manifest does not have.
-
-    Args:
-        manifest: the deployment's.
-        rows: input rows that the model answers.
-
-    Returns:
-        empty where the source model cannot be loaded here: serving may have neither its code nor its packages.
-    """
-    tensors = {tensor.name: tensor for tensor in manifest.deployment.model.inputs}
-    try:
-        # The user's code may print, and the report goes to stdout.
-        with redirect_stdout(sys.stderr):
-            found = _of_source(manifest, rows)
-    except Exception:
-        return []
-    return [bound for bound in found if any(not _declares(tensors[bound.input], key) for key in keys_of(bound))]
-
-
-def _of_source(manifest: Manifest, rows: Arrays) -> list[Bound]:
-    from tailcut.builder.bounds import of_source
-    from tailcut.builder.quality.reference import caller
-
-    section = manifest.deployment.model
-    path = source_path(manifest)
-    model: Any = None
-    if path is None:
-        model = resolve(section.source, manifest)()
-    elif path.is_dir():
-        from tailcut.models.runtimes.huggingface import module
-
-        names = tuple(tensor.name for tensor in section.inputs)
-        model = module(path, names, rank=len(section.outputs[0].shape), weights=True)
-    run = caller(model, path if model is None else None, section)
-    return of_source(model, run, section.inputs, rows, path=path).bounds
-
-
-def _declares(tensor: Tensor, key: str) -> bool:
-    return getattr(tensor, key) not in (None, ())
 
 
 def keys_of(bound: Bound) -> dict[str, Any]:

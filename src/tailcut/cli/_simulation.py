@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache, partial
-from itertools import pairwise
-from pathlib import Path
+from functools import partial
 from statistics import median
 from typing import NamedTuple
 
@@ -18,7 +16,6 @@ from tailcut.common.slo import Objectives, judge
 from tailcut.common.statistics import percentile
 from tailcut.errors import LoadTestError
 from tailcut.load.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
-from tailcut.load.plan import read_trace
 from tailcut.load.replay import Replay, is_replay, read_arrivals
 from tailcut.manifest import Batching, Deployment, Manifest, Slo
 from tailcut.models.runtimes.tuning import tuned_points, tuned_spread
@@ -139,9 +136,13 @@ def read_traffic(log: str, arrivals: str, rows: int, model: str) -> Traffic:
             raise LoadTestError(f"{flag} and --replay were both given", hint=f"leave {flag} out: the log says it")
     found = _of_model(log, read_arrivals(log), model)
     arrivals_ns = trace_ns(found.times_s())
-    _check_lasts(log, arrivals_ns)
+    if not arrivals_ns[-1]:
+        raise LoadTestError(
+            f"the arrivals of {log} last 0 s, which is no rate",
+            hint="a simulation needs requests at two times at least: record more",
+        )
     sampled = [line for line in found.differences() if "sample" in line]
-    for line in (*found.notes, *sampled, *_long_gap(found)):
+    for line in (*found.notes, *sampled):
         note(f"{log}: {line}")
     counts = found.rows()
     many = f"{min(counts)} to {max(counts)} rows" if min(counts) < max(counts) else f"{counts[0]} rows"
@@ -152,14 +153,6 @@ def read_traffic(log: str, arrivals: str, rows: int, model: str) -> Traffic:
         tenants=[str(record.tenant) for record in found.records],
         said=f"replay of {log} ({len(counts)} requests of {many})",
     )
-
-
-def _check_lasts(source: str, arrivals_ns: npt.NDArray[np.int64]) -> None:
-    if not arrivals_ns[-1]:
-        raise LoadTestError(
-            f"the arrivals of {source} last 0 s, which is no rate",
-            hint="a simulation needs requests at two times at least: record more",
-        )
 
 
 def _of_model(log: str, found: Replay, model: str) -> Replay:
@@ -175,18 +168,6 @@ def _of_model(log: str, found: Replay, model: str) -> Replay:
         notes = f"{others} of {len(found.records)} requests are left out: they are of other models than {model}"
         return Replay(own, (*found.notes, notes))
     return found
-
-
-def _long_gap(found: Replay) -> Iterator[str]:
-    """Say where nothing came for a day: of two runs of a server, or of one whose clock was wrong."""
-    at_ns = [record.time_ns for record in found.records]
-    gap_ns, at = max((later - earlier, at) for at, (earlier, later) in enumerate(pairwise(at_ns)))
-    if gap_ns > _DAY_NS:
-        begin, end = (found.records[place].time or f"{at_ns[place] / 1e9:g} s" for place in (at, at + 1))
-        yield (
-            f"no request came from {begin} to {end} ({gap_ns / _DAY_NS:.0f} days), which counts in all rates; name "
-            "one file of the log to leave that out"
-        )
 
 
 def known_cost(manifest: Manifest | None, given: Mapping[int, float]) -> Known:
@@ -283,33 +264,20 @@ def _limit_ns(batching: Batching, slo: Slo) -> int:
 
 
 def check_arrivals(kind: str, rates: Sequence[float]) -> None:
-    """Refuse what is no kind of arrivals nor a trace file, and no rate of arrivals that have none of their own."""
-    if kind in _KINDS and 0 in rates:
-        raise LoadTestError(
-            f"--rate is 0, but {kind} arrivals need a rate", hint="give a rate above 0, or a trace file"
-        )
-    if kind not in _KINDS and not Path(kind).is_file():
-        raise LoadTestError(
-            f"--arrivals is {kind!r}: neither {', '.join(_KINDS)} nor an existing file",
-            hint="give one of these, or a file with one time in seconds per line",
-        )
+    """Refuse what is no kind of arrivals, and a rate of 0, which is that of a request log."""
     if kind not in _KINDS:
-        _check_lasts(kind, _trace(Path(kind).absolute()))
+        raise LoadTestError(
+            f"--arrivals is {kind!r}, expected {', '.join(_KINDS)}", hint="--replay takes the arrivals of a request log"
+        )
+    if 0 in rates:
+        raise LoadTestError(f"--rate is 0, but {kind} arrivals need a rate", hint="give a rate above 0, or --replay")
 
 
 def _arrivals(assumed: Assumptions, rate: float) -> npt.NDArray[np.int64]:
     if assumed.arrivals == "burst":
         return bursts_ns(rate, assumed.duration_s, assumed.seed)
-    if assumed.arrivals in {"poisson", "constant"}:
-        kind: Kind = "poisson" if assumed.arrivals == "poisson" else "constant"
-        return offsets_ns(steady(rate, assumed.duration_s, kind=kind), assumed.seed)
-    return scaled(_trace(Path(assumed.arrivals).absolute()), rate)
-
-
-@lru_cache(maxsize=1)
-def _trace(path: Path) -> npt.NDArray[np.int64]:
-    """Read a file of arrivals, as ``tailcut load --trace`` does; once, however many rates are simulated."""
-    return trace_ns(read_trace(path))
+    kind: Kind = "poisson" if assumed.arrivals == "poisson" else "constant"
+    return offsets_ns(steady(rate, assumed.duration_s, kind=kind), assumed.seed)
 
 
 def scaled(offsets_ns: npt.NDArray[np.int64], rate: float) -> npt.NDArray[np.int64]:

@@ -22,7 +22,7 @@ from tailcut.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from tailcut.cli._check_report import Report
+    from tailcut.cli._inspection import Report
     from tailcut.manifest import Manifest
     from tailcut.manifest.host import HostManifest
 
@@ -59,8 +59,7 @@ def check(
     """Load everything, send one row through every stage and report each stage.
 
     Without --entity and --row the model runs a holdout row kept by its version, else zeros of the right shape; earlier
-    stages are reported as not tried. Input limits that the source model proves and the manifest lacks are proposed,
-    where that model can be loaded here. References that only build and ladder use (holdout.source, ladder.setup,
+    stages are reported as not tried. References that only build and ladder use (holdout.source, ladder.setup,
     ladder.traffic) are imported but not called. Files of tokens, the webhook's secret and the collector's settings are
     read; nothing is sent to the webhook or the collector. A history or request log that cannot be written is a warning.
     Of several models all are checked. --entity, --row and --variant are for the one that --model names; with one of
@@ -182,12 +181,6 @@ def _lines(report: Report) -> Iterator[str]:
         stages = ", ".join(f"{name} {ms:.3f}" for name, ms in report.request.stages_ms.items())
         total = f"total {report.request.total_ms:.3f} ms, cache {report.request.cache}"
         yield _line("once more", f"{stages}, {total}")
-    for bound in report.limits:
-        from tailcut.cli._limits import text, where
-
-        yield _line(
-            "limit", f"{' '.join(filter(None, (bound.input, where(bound))))}: {text(bound)}; not in the manifest"
-        )
     if report.references:
         yield _line("imported", f"{', '.join(report.references)} (not called)")
     for one in report.untried:

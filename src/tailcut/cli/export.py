@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailcut.cli._export_rules import Output, check_output, deliver, prometheus_rules
+from tailcut.cli.console import note, usage, write
 from tailcut.cli.options import ManifestPaths, Settings, examples, load_host, manifest_paths
 
+if TYPE_CHECKING:
+    from tailcut.manifest.host import HostManifest
+    from tailcut.report.monitoring.prometheus_rules import Subject
+
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", show_default="stdout", help="File to write.")
+]
 _RULES = (
     ("tailcut export prometheus-rules > tailcut.rules.yml", "rules for ./tailcut.toml"),
     ("tailcut export prometheus-rules -m host.toml -o tailcut.rules.yml", "for all models of a host"),
@@ -38,8 +46,60 @@ def grafana(
     """
     from tailcut.report.monitoring.grafana import dashboard
 
-    check_output(output)
+    _check_output(output)
     host = load_host(manifest_paths(manifest), settings)
     deployments = [each.manifest.deployment for each in host.models if each.manifest is not None]
     names = ", ".join(each.name for each in deployments)
-    deliver(json.dumps(dashboard(deployments, title or f"tailcut: {names}"), indent=2) + "\n", output)
+    _deliver(json.dumps(dashboard(deployments, title or f"tailcut: {names}"), indent=2) + "\n", output)
+
+
+def prometheus_rules(manifest: ManifestPaths = None, settings: Settings = None, output: Output = None) -> None:
+    """Write recording and alert rules for Prometheus, from the SLOs and thresholds of the manifest."""
+    from tailcut.report.monitoring.prometheus_rules import rules_text
+
+    _check_output(output)
+    host = load_host(manifest_paths(manifest), settings)
+    _deliver(rules_text(host.observe.alerts, _subject(host)), output)
+
+
+def _check_output(output: Path | None) -> None:
+    """Refuse before the work what could not be written after it."""
+    if output is not None:
+        from tailcut.load.files import prepare
+
+        with usage("--output"):
+            prepare(output)
+
+
+def _deliver(text: str, output: Path | None) -> None:
+    """Write a text to a file, or to stdout."""
+    if output is None:
+        write(text.rstrip("\n"))
+        return
+    from tailcut.system.whole_files import write_file
+
+    write_file(output, text.encode())
+    note(f"wrote {output}")
+
+
+def _subject(host: HostManifest) -> Subject:
+    """Return the objectives as the servers count them.
+
+    Raises:
+        TailcutError: a model's manifest cannot be read.
+    """
+    from tailcut.observe.latency_figures import LatencyFigures, Objective
+    from tailcut.report.monitoring.prometheus_rules import Subject
+
+    objectives: list[Objective] = []
+    has_features = False
+    for hosted in host.models:
+        if hosted.manifest is None:
+            assert hosted.error is not None
+            raise hosted.error
+        deployment = hosted.manifest.deployment
+        figures = LatencyFigures()
+        figures.set_objectives(deployment.slo.latency, deployment.slo.errors)
+        objectives += figures.objectives
+        has_features |= bool(deployment.features.groups)
+    return Subject(objectives, has_features)

@@ -168,7 +168,7 @@ def profile(
     if manifest is None and (usual := os.environ.get("TAILCUT_MANIFEST")):
         manifest = [Path(usual)]
     if not target and manifest is None and layers not in {"", "off"}:
-        from tailcut.cli._profile_flags import read_shapes
+        from tailcut.cli._profiling import read_shapes
 
         with usage():
             _refuse_others(context, _LAYERS)
@@ -176,7 +176,7 @@ def profile(
         raise typer.Exit(_only_layers(layers, read_shapes(shape or []), app_dir, json_path, html))
     from concurrent.futures import ThreadPoolExecutor  # noqa: F401  (not with a queue.py of the user's)
 
-    from tailcut.cli._profile_flags import read_wanted
+    from tailcut.cli._profiling import read_wanted
     from tailcut.load import LoadPlan
 
     sys.path[:0] = [str(app_dir.resolve()), ""]  # payload modules of the application's and of the current folder

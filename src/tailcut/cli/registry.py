@@ -9,16 +9,16 @@ from typing import Annotated
 import typer
 
 from tailcut.cli._code import code, code_check, other_code
-from tailcut.cli._export import export
 from tailcut.cli._listing import list_rows, list_table, live_code_lines
-from tailcut.cli._registry import AsJson, Model, Place, Which, as_typed, only_model, open_registry
-from tailcut.cli._smoke import Quick, smoke_test
+from tailcut.cli._registry import AsJson, Model, Place, Which, as_typed, load_named, only_model, open_registry
 from tailcut.cli._versions import differences, size, summary
 from tailcut.cli.console import ExitCode, note, print_error, write
 from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples
 from tailcut.common.fingerprint import Machine
 from tailcut.errors import ManifestError, NotServable
 from tailcut.registry import Promotion, Registry, Version, read_machine
+from tailcut.registry.checking import Trial
+from tailcut.registry.exporting import export as export_variant
 from tailcut.report.builds.figures import refusals, variants_table
 from tailcut.report.document import aligned
 
@@ -28,6 +28,8 @@ OtherMachine = Annotated[
         "--machine", metavar="FILE", help="Judge for the machine in this file, printed by `tailcut registry machine`."
     ),
 ]
+
+Quick = Annotated[bool, typer.Option("--quick", help="Check only size and SHA-256; open no variant.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -127,7 +129,7 @@ def verify(
     """
     registry = open_registry(manifest, model, settings, place)[0]
     bad = 0
-    for what, error in registry.verify(smoke_test(manifest, model, settings, place, registry, quick=quick)):
+    for what, error in registry.verify(_smoke_test(manifest, model, settings, place, registry, quick=quick)):
         if error is None:
             write(f"ok {what}")
         elif isinstance(error, NotServable):
@@ -162,7 +164,7 @@ def promote(
     registry, named = open_registry(manifest, model, settings, place)
     name = model or named or only_model(registry)
     check = code_check(manifest, model, settings, place, force=force)
-    trial = smoke_test(manifest, model, settings, place, registry, quick=quick)
+    trial = _smoke_test(manifest, model, settings, place, registry, quick=quick)
     with as_typed(registry, model, name):
         _print_promotion(name, registry.promote(name, version, variant, force=force, check=check, trial=trial))
 
@@ -184,9 +186,27 @@ def rollback(
     registry, named = open_registry(manifest, model, settings, place)
     name = model or named or only_model(registry)
     check = code_check(manifest, model, settings, place, force=force)
-    trial = smoke_test(manifest, model, settings, place, registry, quick=quick)
+    trial = _smoke_test(manifest, model, settings, place, registry, quick=quick)
     with as_typed(registry, model, name):
         _print_promotion(name, registry.rollback(name, check=check, trial=trial, notice=note))
+
+
+def export(
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="A version's id, 'latest' or 'promoted'.")],
+    variant: Annotated[str, typer.Argument(metavar="VARIANT", help="Name of the variant to export.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")],
+    manifest: ManifestPaths = None,
+    settings: Settings = None,
+    model: Model = "",
+    place: Place = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+) -> None:
+    """Write a variant's artifact to FILE, and what it takes, gives and needs to FILE.json."""
+    registry, named = open_registry(manifest, model, settings, place)
+    name = model or named or only_model(registry)
+    with as_typed(registry, model, name):
+        for written in export_variant(registry, registry.version(name, version), variant, file, force=force):
+            write(str(written))
 
 
 def retire(
@@ -260,6 +280,27 @@ _COMMANDS: dict[Callable[..., None], tuple[tuple[str, str], ...]] = {
         ("tailcut registry gc", "remove it"),
     ),
 }
+
+
+def _smoke_test(
+    manifest: list[Path] | None,
+    model: str,
+    settings: list[str] | None,
+    place: str | None,
+    registry: Registry,
+    *,
+    quick: bool,
+) -> Trial | None:
+    """Return what opens a variant and runs rows on it; None for the quick check.
+
+    Args:
+        place: of the registry, where it was given in place of the manifest: then there is no code of the user's.
+    """
+    if quick:
+        return None
+    from tailcut.models.smoke_test import SmokeTest
+
+    return SmokeTest(registry, load_named(manifest, model, settings) if place is None else None)
 
 
 def _read_machine(file: Path | None) -> Machine | None:

@@ -34,7 +34,6 @@ def register(app: typer.Typer) -> None:
                 'tailcut simulate --cost "1=9ms,8=70ms" --rate 90,120 --json capacity.json',
                 "without a manifest",
             ),
-            ("tailcut simulate --arrivals times.txt --rate 0", "replay a trace at its own rate"),
             ("tailcut simulate --replay requests/ --executors 1,2", "the arrivals and rows of a request log"),
         ),
     )(simulate)
@@ -48,7 +47,7 @@ def simulate(
         str,
         typer.Option(
             metavar="R,R,...",
-            help="Requests per second; 0: the rate of the trace.",
+            help="Requests per second; 0: the rate of the request log.",
             show_default="100; with --replay the log's own",
         ),
     ] = "",
@@ -57,7 +56,7 @@ def simulate(
         typer.Option(metavar="N,N,...", help="Executor counts."),
     ] = "1",
     arrivals: Annotated[
-        str, typer.Option(metavar="KIND", help="poisson, constant, burst (0.25 s on, 0.25 s off), or a trace file.")
+        str, typer.Option(metavar="KIND", help="poisson, constant or burst (0.25 s on, 0.25 s off).")
     ] = "poisson",
     replay: Annotated[
         str,

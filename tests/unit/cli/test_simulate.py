@@ -111,22 +111,6 @@ def test_arrivals(arrivals: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{arrivals} arrivals" in capsys.readouterr().out
 
 
-def test_a_trace_is_replayed_and_can_be_stretched_to_a_rate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    # The columns behind the time are another program's, as for `tailcut load --trace`.
-    (tmp_path / "times.txt").write_text("# s, user\n" + "\n".join(f"{number / 20},u{number}" for number in range(100)))
-    assert run(["simulate", *COST, "--arrivals", "times.txt", "--rate", "0,40", "--json", "out.json"]) == ExitCode.OK
-    lines = json.loads((tmp_path / "out.json").read_text())["lines"]
-    assert [line["offered"] for line in lines] == [100, 100]
-    assert lines[1]["goodput"] == pytest.approx(2 * lines[0]["goodput"], rel=0.05)
-
-
-@pytest.mark.parametrize("times", ["5\n", "5\n5\n"])
-def test_a_trace_needs_two_times(times: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "times.txt").write_text(times)
-    assert run(["simulate", *COST, "--arrivals", "times.txt", "--rate", "40"]) == ExitCode.USAGE
-    assert "the arrivals of times.txt last 0 s" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -143,7 +127,7 @@ def test_a_trace_needs_two_times(times: str, capsys: pytest.CaptureFixture[str],
         (["--cost", "1=5ms,1=6ms"], "--cost has '1=6ms'"),
         (["--cost", "8=5ms,1=12ms"], "--cost has 8 rows in 5 ms, but 1 in 12 ms"),
         (["--rows", "5000"], "--rows 5000 exceeds batching.max_queue_rows = 1024"),
-        (["--arrivals", "foo"], "--arrivals is 'foo': neither poisson, constant, burst nor an existing file"),
+        (["--arrivals", "foo"], "--arrivals is 'foo', expected poisson, constant, burst"),
     ],
 )
 def test_what_is_wrong_is_said(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

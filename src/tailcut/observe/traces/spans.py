@@ -1,7 +1,7 @@
 """Spans of a kept request, made from its timings: pure, and the same whenever they are made.
 
-Attributes are named after OpenTelemetry's semantic conventions for HTTP and RPC, of the version that the exporter names;
-tailcut's own begin with ``tailcut.``.
+Attributes are named after OpenTelemetry's semantic conventions for HTTP and RPC, of the version that the exporter
+names; tailcut's own begin with ``tailcut.``.
 """
 
 from __future__ import annotations
