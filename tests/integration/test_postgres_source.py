@@ -92,20 +92,34 @@ def test_now_tenant_and_with(database) -> None:
 
 
 def test_an_entity_of_the_wrong_type_is_the_clients_fault_and_hurts_no_neighbour(database) -> None:
-    """Nothing tells the key's type where the query computes with it: the query is prepared for each that is sent."""
+    """Where the query computes with the key, its type is the first of text, bigint and double that the query takes."""
 
     async def test(service) -> None:
-        for _ in range(2):
-            with pytest.raises(BadRequest, match=r"entity id='1' does not fit .*\(id: str\)"):
-                await values(service, "1")
-        right, wrong = await asyncio.gather(values(service, 1), values(service, "2"), return_exceptions=True)
+        right, wrong = await asyncio.gather(values(service, 1), values(service, "x"), return_exceptions=True)
         assert right == ["one"]
         assert isinstance(wrong, BadRequest)
-        with pytest.raises(BadRequest):
-            await values(service, 2, "2")
-        assert await values(service, 2, 1.0) == ["two", "one"]
+        with pytest.raises(BadRequest, match="which is no bigint"):
+            await values(service, 2, 1.5)
+        assert await values(service, 2, 1.0, "2") == ["two", "one", "two"]
 
     run(database, test, group(sql="SELECT keys.id, value FROM keys JOIN numbers ON numbers.id - keys.id = 0"))
+
+
+def test_a_key_that_is_only_returned_is_text_and_goes_with_any_type(database) -> None:
+    first = group("first", columns=("n",), sql="SELECT keys.id, length(keys.id) AS n FROM keys")
+    second = group("second", columns=("value",), sql="SELECT id, value FROM keys JOIN numbers USING (id)")
+
+    async def alone(service) -> None:
+        rows = (await fetch(service, "ab", 42, "42")).rows
+        assert [(row["id"], row["n"]) for row in rows] == [("ab", 2), ("42", 2), ("42", 2)]
+        with pytest.raises(BadRequest, match="which is no text"):
+            await fetch(service, True)
+
+    async def beside(service) -> None:
+        assert (await fetch(service, "1")).rows == [{"id": 1, "n": 1, "value": "one"}]
+
+    run(database, alone, first)
+    run(database, beside, first, second)
 
 
 def test_one_key_that_the_query_cannot_compute_fails_alone(database) -> None:

@@ -24,7 +24,6 @@ from tailcut.cache.freshness import blend_source_s, effective_ttl_s, negative_tt
 from tailcut.cache.keys import feature_key
 from tailcut.features.entry import Entry, Failure, Outcome, Row, StaleEntry
 from tailcut.features.groups import Group
-from tailcut.features.isolating import fetch_isolating
 from tailcut.features.line import NOBODY_WAITS, Caller, Flight, Line, Lookup, SourceCall
 from tailcut.features.outages import Outages
 from tailcut.features.sources.base import (
@@ -32,9 +31,9 @@ from tailcut.features.sources.base import (
     ColumnProblem,
     Key,
     KeyRefused,
-    KeyTypeRefused,
     ModelFailed,
     ModelMisfit,
+    Source,
     SourceContext,
     SourceDown,
     SourceError,
@@ -262,7 +261,7 @@ class Calls:
         task: asyncio.Task[Any] | None = None
         try:
             context = SourceContext(self._clock(), tenant, gives_up_s, caller)
-            task = self.own(fetch_isolating(group.source, keys, context))
+            task = self.own(_fetch_isolating(group.source, keys, context))
             # Not asyncio.timeout: a source that ignores its cancellation must not hold up those who wait.
             done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
             if not done:
@@ -336,9 +335,43 @@ def _failure(error: SourceError) -> Failure:
     return Failure(
         str(error),
         kind=kind,
-        key_type=isinstance(error, KeyTypeRefused | KeyRefused),
+        key_type=isinstance(error, KeyRefused),
         unreachable=isinstance(error, SourceUnreachable),
         retry_s=error.retry_s if isinstance(error, SourceShed) else None,
         hint=error.hint if isinstance(error, ModelFailed) else "",
         misfit=isinstance(error, ModelMisfit),
     )
+
+
+async def _fetch_isolating(source: Source, keys: list[Key], context: SourceContext) -> list[Answer]:
+    """Ask a source, halving the keys when it fails, so that one bad key does not fail its neighbours.
+
+    A few halvings find one or two bad keys among many; when all are bad the rest is given up.
+
+    Raises:
+        SourceError: the source raised for every key, or failed in a way that has nothing to do with the keys.
+    """
+    halvings_left = 2 * len(keys).bit_length()
+    answered = False
+
+    async def ask(part: list[Key]) -> list[Answer]:
+        nonlocal answered, halvings_left
+        try:
+            answers = await source.fetch(part, context)
+        except SourceDown:
+            raise
+        except SourceError as error:
+            if len(part) == 1 or halvings_left <= 0:
+                return [error] * len(part)
+            halvings_left -= 1
+            middle = len(part) // 2
+            return await ask(part[:middle]) + await ask(part[middle:])
+        if len(answers) != len(part):
+            raise SourceDown(f"the source returned {len(answers)} rows for {len(part)} keys")
+        answered = True
+        return answers
+
+    answers = await ask(keys)
+    if not answered and isinstance(answers[0], SourceError):
+        raise answers[0]
+    return answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tailcut.cache.freshness import is_valid_ttl
@@ -12,7 +12,7 @@ from tailcut.features.entry import Entry, Row
 from tailcut.features.key_types import KeyType
 from tailcut.features.preload import Table
 from tailcut.features.sources.base import Key, Source, SourceError
-from tailcut.features.statistics import Counters, GroupStatistics
+from tailcut.features.statistics import GroupStatistics
 from tailcut.manifest.levels import groups_in_levels
 from tailcut.manifest.schema import FeatureGroup, Features
 
@@ -64,7 +64,7 @@ class Group:
     """Whether the key is the entity's fields, all and in order and as they are."""
     converted: tuple[int, ...] = ()
     """Parts of the key whose type differs from that of the column of a request's row."""
-    counters: Counters = field(default_factory=Counters)
+    counters: GroupStatistics = field(init=False)
     usages: dict[bytes, Usage] = field(default_factory=dict)
     recent_source_s: float = 0.0
     failures: int = 0
@@ -75,6 +75,7 @@ class Group:
     """Values for a key without a row; None where such a key is unknown."""
 
     def __post_init__(self) -> None:
+        self.counters = GroupStatistics(self.name, "+".join(self.spec.key))
         defaults = self.spec.defaults
         # In the columns' order, as rows from sources have them: stores keep values without names.
         self.default_row = {column: defaults[column] for column in self.spec.columns} if defaults else None
@@ -148,21 +149,7 @@ class Group:
 
     def statistics(self) -> GroupStatistics:
         """Snapshot of the counters."""
-        counted = self.counters
-        return GroupStatistics(
-            name=self.name,
-            entity_type="+".join(self.spec.key),
-            hits=counted.hits,
-            misses=counted.misses,
-            stale_served=counted.stale_served,
-            errors=counted.errors,
-            refreshes=counted.refreshes,
-            single_flight_joins=counted.single_flight_joins,
-            source_calls=counted.source_calls,
-            source_keys=counted.source_keys,
-            source_s=counted.source_s,
-            in_use=len(self.usages),
-        )
+        return replace(self.counters, in_use=len(self.usages))
 
 
 def has_no_row(key: Key) -> bool:

@@ -10,13 +10,22 @@ from typing import Any
 from tailcut.cache.flights import wait_all
 from tailcut.cache.freshness import is_usable_stale, retry_delay_s, stale_wait_s
 from tailcut.cache.keys import feature_key
+from tailcut.errors import (
+    BadRequest,
+    FeatureError,
+    FeatureTimeout,
+    FeatureUnavailable,
+    Shed,
+    TailcutError,
+    UnknownEntity,
+)
 from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls
-from tailcut.features.entry import Entry, Outcome, Row
-from tailcut.features.feature_errors import error_of, key_of, timed_out, unavailable, unknown
+from tailcut.features.entry import Entry, Failure, Outcome, Row
 from tailcut.features.group_times import GroupTimes, Want
-from tailcut.features.groups import Group, has_no_row
+from tailcut.features.groups import Group, KeyProblem, has_no_row
 from tailcut.features.line import NOBODY_WAITS, Lookup
+from tailcut.features.outages import DATABASE
 from tailcut.features.sources.base import Key
 from tailcut.features.usage import UsageTable
 
@@ -101,11 +110,11 @@ class LevelFetcher:
         for group in groups:
             group_tenant = group.tenant_of(tenant)
             for position, row in enumerate(rows):
-                key = key_of(group, row)
+                key = _key_of(group, row)
                 try:
                     store_key = feature_key(group.id, key, group_tenant)
                 except TypeError as error:
-                    raise unavailable(group, "its key cannot be looked up", f"{key}: {error}") from error
+                    raise _unavailable(group, "its key cannot be looked up", f"{key}: {error}") from error
                 want = wants.get(store_key)
                 if want is None:
                     want = wants[store_key] = Want(group, Lookup(key, store_key))
@@ -122,7 +131,7 @@ class LevelFetcher:
             want.entry = Entry(table.rows.get(key, group.default_row), table.fresh_until_s, table.ttl_s)
             want.stale = table.fresh_until_s <= now_s
             if want.stale and not is_usable_stale(table.fresh_until_s, group.spec.stale_for_s, now_s):
-                raise unavailable(group, table.why_expired())
+                raise _unavailable(group, table.why_expired())
 
     async def _from_cache(self, wants: list[Want], into: Rows, deadline_s: float) -> None:
         if not wants:
@@ -136,7 +145,7 @@ class LevelFetcher:
             task = self._calls.own(look_up)
             await asyncio.wait({task}, timeout=max(left_s, 0.0))
             if not task.done():
-                raise timed_out(wants[0].group)
+                raise _timed_out(wants[0].group)
             entries = task.result()
         now_s = self._monotonic_s()
         for want, entry in zip(wants, entries, strict=True):
@@ -155,7 +164,7 @@ class LevelFetcher:
     ) -> None:
         left_s = deadline_s - self._monotonic_s()
         if left_s <= 0:
-            raise timed_out(next(iter(missing)))
+            raise _timed_out(next(iter(missing)))
         caller = times.caller if times is not None else None
         alone: list[asyncio.Task[Any]] = []
         for group, wants in missing.items():
@@ -216,7 +225,7 @@ class LevelFetcher:
                 key, store_key = want.lookup.key, want.lookup.store_key
                 self._usages.note(group, key, store_key, group.tenant_of(tenant), entry, now_s)
             if entry.row is None:
-                raise unknown(group, want.lookup.key)
+                raise _unknown(group, want.lookup.key)
             counters = group.counters
             if group.table is not None:
                 counters.hits += 1
@@ -232,14 +241,14 @@ class LevelFetcher:
         """Turn what a call found, or did not find in time, into an entry or an error."""
         assert want.future is not None
         if not want.future.done():
-            raise timed_out(want.group)
+            raise _timed_out(want.group)
         outcome = want.future.result()
         if isinstance(outcome, Entry):
             want.entry, want.stale = outcome, outcome.is_stale
         elif self._is_usable(want, now_s):
             want.entry, want.stale = want.held, True
         else:
-            raise error_of(want.group, want.lookup.key, outcome)
+            raise _error_of(want.group, want.lookup.key, outcome)
 
     def _is_usable(self, want: Want, now_s: float) -> bool:
         held = want.held
@@ -253,3 +262,83 @@ class LevelFetcher:
 
 async def _wait_for(wants: list[Want], timeout_s: float) -> None:
     await wait_all([want.future for want in wants if want.future is not None], timeout_s)
+
+
+# -- Errors of features that could not be fetched --
+
+
+def _key_of(group: Group, row: Row) -> Key:
+    """The group's key in a request's row.
+
+    Raises:
+        BadRequest: a field of the entity is not of the key's type.
+        FeatureUnavailable: a column of another group is not.
+    """
+    try:
+        return group.key_of(row)
+    except KeyProblem as problem:
+        if group.by_entity:
+            raise BadRequest(
+                f'entity field {problem}, as feature group "{group.name}" has it', hint=problem.kind.takes
+            ) from problem
+        raise _unavailable(group, f"its key {problem}") from problem
+
+
+def _error_of(group: Group, key: Key, failure: Failure) -> TailcutError:
+    """The error for a key that a source could not answer."""
+    if failure.key_type and group.by_entity:
+        return BadRequest(
+            f'entity {_describe(group, key)} does not fit feature group "{group.name}": {failure.message}',
+            hint="send the entity's fields with the types of the source (numbers as numbers, text as text)",
+        )
+    if failure.retry_s is not None:
+        return Shed(
+            f'feature group "{group.name}" has no value: {failure.message}',
+            hint="retry after Retry-After seconds; the model behind the group is overloaded",
+            retry_after_s=failure.retry_s,
+        )
+    if failure.misfit:
+        return FeatureError(
+            f'feature group "{group.name}" does not fit its source: {failure.message}',
+            hint=failure.hint,
+            group=group.name,
+        )
+    if failure.kind:
+        error = _unavailable(group, f"its source failed ({failure.kind})", failure.message)
+    else:
+        error = _unavailable(group, failure.message, hint=failure.hint)
+    if failure.unreachable:
+        error.source = DATABASE  # one cause, whichever of its groups met it
+    return error
+
+
+def _describe(group: Group, key: Key) -> str:
+    """A key with the names of its columns."""
+    return ", ".join(f"{column}={value!r}" for column, value in zip(group.spec.key, key, strict=True))
+
+
+def _unknown(group: Group, key: Key) -> UnknownEntity:
+    """The error for a key without a row."""
+    return UnknownEntity(
+        f'feature group "{group.name}" has no row for {_describe(group, key)}',
+        hint="check the entity, or give the group defaults for entities without a row",
+    )
+
+
+def _unavailable(group: Group, reason: str, detail: str = "", hint: str = "") -> FeatureUnavailable:
+    """The error for a group that could not be fetched."""
+    return FeatureUnavailable(
+        f'feature group "{group.name}" is unavailable and has no value within its stale limit of '
+        f"{group.spec.stale_for_s:g} s: {reason}",
+        hint=hint or "check the group's source; a longer stale_for serves older values during an outage",
+        detail=detail,
+        group=group.name,
+    )
+
+
+def _timed_out(group: Group) -> FeatureTimeout:
+    """The error for a deadline that passed."""
+    return FeatureTimeout(
+        f'the request\'s deadline passed while feature group "{group.name}" was being fetched',
+        hint="send a longer timeout, raise slo.timeout, or make the group's source faster",
+    )

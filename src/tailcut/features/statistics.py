@@ -1,4 +1,4 @@
-"""Counters of the feature stage: mutable inside, an immutable snapshot outside."""
+"""Counters of the feature stage."""
 
 from __future__ import annotations
 
@@ -8,57 +8,30 @@ from tailcut.cache.bypass import BypassStatistics
 from tailcut.cache.memory import MemoryStatistics
 
 
-class Counters:
-    """What happened to one group since the start."""
-
-    __slots__ = (
-        "errors",
-        "hits",
-        "misses",
-        "refreshes",
-        "single_flight_joins",
-        "source_calls",
-        "source_keys",
-        "source_s",
-        "stale_served",
-    )
-
-    def __init__(self) -> None:
-        self.hits = 0
-        self.misses = 0
-        self.stale_served = 0
-        self.errors = 0
-        self.refreshes = 0
-        self.single_flight_joins = 0
-        self.source_calls = 0
-        self.source_keys = 0
-        self.source_s = 0.0
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GroupStatistics:
-    """One group since the start."""
+    """One group since the start; the group counts in its own, others get copies."""
 
     name: str
     entity_type: str
     """The key's columns joined by "+"."""
-    hits: int
+    hits: int = 0
     """Look-ups answered fresh from the cache (or the preloaded table)."""
-    misses: int
+    misses: int = 0
     """Look-ups that found nothing fresh."""
-    stale_served: int
+    stale_served: int = 0
     """Values served past their TTL because the source failed."""
-    errors: int
+    errors: int = 0
     """Source calls that failed or timed out, in whole or for a key."""
-    refreshes: int
+    refreshes: int = 0
     """Keys that were refreshed in the background."""
-    single_flight_joins: int
+    single_flight_joins: int = 0
     """Misses that waited for a call under way instead of making their own."""
-    source_calls: int
-    source_keys: int
-    source_s: float
+    source_calls: int = 0
+    source_keys: int = 0
+    source_s: float = 0.0
     """Seconds spent in source calls, summed."""
-    in_use: int
+    in_use: int = 0
     """Keys that are kept fresh in the background now."""
 
 

@@ -61,10 +61,6 @@ class ModelMisfit(ModelDown):
     """Another model does not take the group's key, or does not answer with its columns, whatever the key is."""
 
 
-class KeyTypeRefused(SourceError):
-    """The source's query cannot take keys of these types (text compared with an integer column, say)."""
-
-
 class SourceShed(SourceDown):
     """A source has no room now.
 

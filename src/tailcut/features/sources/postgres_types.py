@@ -17,13 +17,11 @@ from tailcut.features.key_types import (
     ANY,
     BIGINT,
     BOOLEAN,
-    BYTEA,
     CHAR,
     CITEXT,
     DATE,
     DOUBLE,
     NUMERIC,
-    REAL,
     TEXT,
     TIMESTAMP,
     TIMESTAMPTZ,
@@ -42,7 +40,6 @@ _OF_NAME = {
     "oid": BIGINT,
     "numeric": NUMERIC,
     "float8": DOUBLE,
-    "float4": REAL,
     "text": TEXT,
     "varchar": TEXT,
     "name": TEXT,
@@ -53,14 +50,13 @@ _OF_NAME = {
     "timestamp": TIMESTAMP,
     "timestamptz": TIMESTAMPTZ,
     "bool": BOOLEAN,
-    "bytea": BYTEA,
 }
 _SQL_OF = {
     "bigint": "bigint[]",
     "numeric": "numeric[]",
     "double precision": "double precision[]",
-    "real": "real[]",
     "text": "text[]",
+    "text (compared with nothing)": "text[]",
     # Not character: that is character(1), which cuts.
     "char": "bpchar[]",
     # The extension's type has no binary form that asyncpg knows.
@@ -70,15 +66,12 @@ _SQL_OF = {
     "timestamp": "timestamp[]",
     "timestamp with time zone": "timestamptz[]",
     "boolean": "boolean[]",
-    "bytea": "bytea[]",
 }
-_SQL_OF_PYTHON: dict[type, str] = {str: "text[]", int: "bigint[]", float: "double precision[]", bool: "boolean[]"}
 _TO_PARAMETER: dict[str, Callable[[Any], Any]] = {
     "numeric": lambda value: Decimal(repr(value)),
     "date": date.fromisoformat,
     "timestamp": datetime.fromisoformat,
     "timestamp with time zone": datetime.fromisoformat,
-    "bytea": lambda value: bytes.fromhex(value[2:]),
 }
 
 # Nothing that a key can be is comparable with any of these, nor cast to one or from one.
@@ -107,16 +100,9 @@ SELECT found.name FROM (
 """
 
 
-def keys_relation(columns: Sequence[str], types: Sequence[KeyType], values: Sequence[type] = ()) -> str | None:
-    """The ``keys`` relation for keys of these types; None where one cannot be looked up.
-
-    Args:
-        values: Python's types of the values, which count where a type is not known.
-    """
-    names = [
-        _SQL_OF.get(kind.name) or (_SQL_OF_PYTHON.get(values[at]) if values else None) for at, kind in enumerate(types)
-    ]
-    return postgres_keys(columns, [name for name in names if name]) if all(names) else None
+def keys_relation(columns: Sequence[str], types: Sequence[KeyType]) -> str:
+    """The ``keys`` relation for keys of these types."""
+    return postgres_keys(columns, [_SQL_OF[kind.name] for kind in types])
 
 
 def parameters(kind: KeyType, values: Sequence[Any]) -> list[Any]:
