@@ -23,8 +23,8 @@ from tests.wait_kit import until
 from tailcut.common.timings import Stage, Timings
 from tailcut.errors import StartError, TailcutError
 from tailcut.manifest.schema.observe import Alerts as Settings
+from tailcut.observe.alerts.evaluation import WEEK_S
 from tailcut.observe.alerts.evaluator import Alerts
-from tailcut.observe.alerts.latency_growth import WEEK_S
 from tailcut.observe.alerts.probes import Probes
 from tailcut.observe.alerts.rules import ALERTS
 from tailcut.observe.exposition import REQUESTS

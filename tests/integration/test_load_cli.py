@@ -14,6 +14,7 @@ from tests.integration.servers import load_stub
 from tests.scale import sized
 
 from tailcut.cli.app import run
+from tailcut.load import load_samples
 
 pytestmark = pytest.mark.integration
 
@@ -46,13 +47,13 @@ def inside(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
 
 
 def test_an_slo_that_is_met_exits_0(url: str, tmp_path: Path) -> None:
-    files = ["--json", str(tmp_path / "out.json"), "--raw", str(tmp_path / "out.csv")]
+    files = ["--json", str(tmp_path / "out.json"), "--raw", str(tmp_path / "out.npz")]
     done = tailcut(f"{url}/delay/5", "--slo", "p95=5s,errors=0.1%", "--timeout", "10s", *files)
     assert done.returncode == 0, done.stderr
     assert "SLO p95 met" in done.stdout
     result = json.loads((tmp_path / "out.json").read_text())
     assert result["latency_ms"]["p50"] >= 5
-    assert (tmp_path / "out.csv").read_text().startswith("intended_s,sent_s,done_s,status\n")
+    assert load_samples(tmp_path / "out.npz").status.size > 0
 
 
 def test_an_slo_that_is_missed_exits_1_and_says_which_objective(url: str) -> None:

@@ -9,9 +9,7 @@ from hypothesis.extra import numpy as hnp
 
 from tailcut.common.tensors import Array
 from tailcut.observe.drift.bets import STAKES, Bets, payoffs_of, transform
-from tailcut.observe.drift.cells import Cellular
-from tailcut.observe.drift.detector import Detector, Settings
-from tailcut.observe.drift.effect import Effect
+from tailcut.observe.drift.detector import Cellular, Detector, Effect, Settings
 from tailcut.observe.drift.sketch import sketch
 
 FLOATS = hnp.arrays(np.float64, st.integers(1, 200), elements=st.floats(width=32))

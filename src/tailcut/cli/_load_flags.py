@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from tailcut.cli.console import note, usage
@@ -41,12 +39,3 @@ def read_header(text: str) -> tuple[str, str]:
     if not colon or not name.strip():
         raise LoadTestError(f"the header is {text!r}", hint="write it as --header 'Name: value'")
     return name.strip(), value.strip()
-
-
-def check_files(*paths: Path | None) -> None:
-    """Refuse before the run what could not be written after it."""
-    from tailcut.load.files import prepare
-
-    for path in paths:
-        if path is not None:
-            prepare(path)

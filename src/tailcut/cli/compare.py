@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailcut.cli._load_flags import seconds
-from tailcut.cli.console import ExitCode, note, usage, write
+from tailcut.cli.console import ExitCode, check_files, note, usage, write
 from tailcut.cli.options import ManifestPaths, Settings, examples, load_host, manifest_paths
 from tailcut.common.units import format_duration
 from tailcut.errors import LoadTestError, StoreError
@@ -59,7 +59,6 @@ def compare(
     a stage is named where the interval of its growth is above 0 and the growth at least --min-change.
     Exit code 0: no stage grew; 1: one did; 2: wrong flag; 3: no history, or too little in it.
     """
-    from tailcut.load.files import prepare
     from tailcut.observe.comparison.compare import compare as run
     from tailcut.observe.comparison.stages import Terms
     from tailcut.observe.history import History
@@ -68,8 +67,7 @@ def compare(
         since_s, until_s = _span(since, from_, to)
         against_s = _against(against, since_s, until_s)
         terms = Terms(min_change=_share(min_change), seed=seed)
-        if json_path is not None:
-            prepare(json_path)
+        check_files(json_path)
     path = history if history is not None else _history_file(manifest, settings)
     found = run(History(path), since_s, until_s, against_s, model=model or None, terms=terms)
     if not found.models:

@@ -25,6 +25,8 @@ from tailcut.errors import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
 
@@ -59,6 +61,19 @@ def usage(flag: str = "") -> Iterator[None]:
         yield
     except (LoadTestError, ProfileError) as error:
         raise ManifestError(f"{flag}: {error.message}" if flag else error.message, hint=error.hint) from error
+
+
+def check_files(*paths: Path | None) -> None:
+    """Refuse before the work what could not be written after it.
+
+    Raises:
+        LoadTestError: which file, and why.
+    """
+    from tailcut.load.files import prepare
+
+    for path in paths:
+        if path is not None:
+            prepare(path)
 
 
 def stdout() -> Console:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailcut.cli.console import note, usage, write
+from tailcut.cli.console import check_files, note, usage, write
 from tailcut.cli.options import ManifestPaths, Settings, examples, load_host, manifest_paths
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def grafana(
     """
     from tailcut.report.monitoring.grafana import dashboard
 
-    _check_output(output)
+    with usage("--output"):
+        check_files(output)
     host = load_host(manifest_paths(manifest), settings)
     deployments = [each.manifest.deployment for each in host.models if each.manifest is not None]
     names = ", ".join(each.name for each in deployments)
@@ -57,18 +58,10 @@ def prometheus_rules(manifest: ManifestPaths = None, settings: Settings = None, 
     """Write recording and alert rules for Prometheus, from the SLOs and thresholds of the manifest."""
     from tailcut.report.monitoring.prometheus_rules import rules_text
 
-    _check_output(output)
+    with usage("--output"):
+        check_files(output)
     host = load_host(manifest_paths(manifest), settings)
     _deliver(rules_text(host.observe.alerts, _subject(host)), output)
-
-
-def _check_output(output: Path | None) -> None:
-    """Refuse before the work what could not be written after it."""
-    if output is not None:
-        from tailcut.load.files import prepare
-
-        with usage("--output"):
-            prepare(output)
 
 
 def _deliver(text: str, output: Path | None) -> None:

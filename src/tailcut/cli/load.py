@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailcut.cli._load_flags import objectives, read_header, seconds
-from tailcut.cli.console import ExitCode, note, usage, write
+from tailcut.cli.console import ExitCode, check_files, note, usage, write
 from tailcut.cli.options import examples
 from tailcut.cli.progress import ProgressLine
 from tailcut.errors import LoadTestError
@@ -81,7 +81,7 @@ def load(
     max_search: Annotated[str, typer.Option(help="With --find-capacity: start no new step after this time.")] = "5m",
     pid: Annotated[int, typer.Option(help="Measure the CPU time of this server process and its children.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
-    raw: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the raw samples, as .npz or .csv.")] = None,
+    raw: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the raw samples, as .npz.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed of arrivals and payloads.")] = 0,
 ) -> None:
     """Send open-loop load to a URL: every request at its planned time, independent of earlier answers.
@@ -91,6 +91,7 @@ def load(
     not run.
     """
     from tailcut.load import LoadPlan
+    from tailcut.load.files import prepare
     from tailcut.load.payloads import check_payloads
     from tailcut.load.plan import check_plan, intended_times, parse_url
 
@@ -123,7 +124,9 @@ def load(
             _check_search(plan, raw)
         elif plan.trace and (hours := float(intended_times(plan)[-1]) / 3.6e12) > 1:
             note(f"{plan.trace}: its arrivals last {hours:,.1f} hours at --speed {plan.speed:g}; raise it to take less")
-        _check_files(json_path, raw)
+        check_files(json_path)
+        if raw is not None:
+            prepare(raw, ".npz")
     met = _search(plan, json_path, max_search_s) if find_capacity else _run(plan, json_path, raw)
     if not met:
         raise typer.Exit(ExitCode.FAILED)
@@ -192,16 +195,6 @@ def _check_search(plan: LoadPlan, raw: Path | None) -> None:
                 f"{flag} has no effect with --find-capacity, which runs many short steps at its own rates",
                 hint="leave one of them out; --json writes the figures of every step",
             )
-
-
-def _check_files(json_path: Path | None, raw: Path | None) -> None:
-    """Refuse before the run what could not be written after it."""
-    from tailcut.load.files import RAW_SUFFIXES, prepare
-
-    if json_path is not None:
-        prepare(json_path)
-    if raw is not None:
-        prepare(raw, RAW_SUFFIXES)
 
 
 def _ramp(text: str) -> tuple[float, float] | None:

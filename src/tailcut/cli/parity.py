@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailcut.cli._load_flags import check_files, read_header, seconds
-from tailcut.cli.console import ExitCode, note, usage, write
+from tailcut.cli._load_flags import read_header, seconds
+from tailcut.cli.console import ExitCode, check_files, note, usage, write
 from tailcut.cli.options import AppFolder, FieldPairs, ManifestPaths, ModelName, Settings, examples, load_subject
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailcut.cli.console import ExitCode, note, usage, write
+from tailcut.cli.console import ExitCode, check_files, note, usage, write
 from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject, manifest_paths
 from tailcut.common.slo import Objectives, parse_duration_s
 from tailcut.errors import LoadTestError
@@ -100,13 +100,11 @@ def simulate(
     import msgspec
 
     from tailcut.cli import _simulation
-    from tailcut.load.files import prepare
     from tailcut.manifest import Batching, Slo
     from tailcut.system.whole_files import write_file
 
     with usage():
-        if json_path is not None:
-            prepare(json_path)
+        check_files(json_path)
         loaded = _manifest(manifest, model, settings, needed=not cost)
         traffic = None
         if replay:

@@ -12,7 +12,7 @@ import msgspec
 
 from tailcut.cache.bypass import BypassedStore
 from tailcut.cache.redis import open_redis
-from tailcut.common.units import UnitError, parse_duration
+from tailcut.common.units import parse_duration
 from tailcut.errors import ManifestError, StartError
 from tailcut.features.entry import StoredEntry
 from tailcut.features.groups import Group
@@ -96,7 +96,6 @@ class Opener:
 
     async def _group(self, spec: FeatureGroup) -> Group:
         where = f'features.groups "{spec.name}"'
-        self._check(spec, where)
         ttl = self._ttl(spec, where)
         source = await self._source(spec, where)
         return Group(
@@ -117,36 +116,8 @@ class Opener:
             # A function that hangs must not hold up the exit.
             self.executor.shutdown(wait=False, cancel_futures=True)
 
-    def _check(self, spec: FeatureGroup, where: str) -> None:
-        if [bool(spec.sql or spec.preload_sql), bool(spec.function), bool(spec.model)].count(True) != 1:
-            raise StartError(
-                f"{where} needs exactly one source: sql, function or model", hint="set one of them and remove the rest"
-            )
-        if spec.preload and not (spec.preload_sql or spec.function):
-            raise StartError(f"{where}: preload needs preload_sql or a function", hint="add one, or remove preload")
-        if not spec.preload and not (spec.sql or spec.function or spec.model):
-            raise StartError(f"{where} has preload_sql but neither sql nor preload", hint="set preload = true")
-        if spec.preload and spec.per_tenant:
-            raise StartError(
-                f"{where}: a preloaded table has no values per tenant", hint="remove per_tenant or preload"
-            )
-        if spec.defaults and set(spec.defaults) != set(spec.columns):
-            raise StartError(
-                f"{where}: defaults are for {sorted(spec.defaults)}, the columns are {sorted(spec.columns)}",
-                hint="give a default for every column, or none at all",
-            )
-
     def _ttl(self, spec: FeatureGroup, where: str) -> float | Callable[..., Any]:
-        if ":" not in spec.ttl:
-            try:
-                return float(parse_duration(spec.ttl))
-            except UnitError as error:
-                raise StartError(f"{where}: ttl: {error}", hint='write for example "30s"') from error
-        if spec.preload:
-            raise StartError(
-                f"{where}: ttl is a function, but a preloaded table has one TTL", hint='write for example "30s"'
-            )
-        return self._resolved(spec.ttl, f"{where}: ttl")
+        return self._resolved(spec.ttl, f"{where}: ttl") if ":" in spec.ttl else float(parse_duration(spec.ttl))
 
     async def _source(self, spec: FeatureGroup, where: str) -> Source:
         if spec.function:

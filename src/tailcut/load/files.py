@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from pathlib import Path
 
 from tailcut.errors import LoadTestError
 
-RAW_SUFFIXES = (".npz", ".csv")
 
-
-def prepare(path: Path, suffixes: Collection[str] = ()) -> None:
+def prepare(path: Path, suffix: str = "") -> None:
     """Make the file's folder, and refuse before a run what could not be written after it.
 
     Args:
         path: the file.
-        suffixes: what its name may end with; empty: anything.
+        suffix: of its name; empty: any.
 
     Raises:
         LoadTestError: another suffix, or the file cannot be written.
     """
-    if suffixes and path.suffix not in suffixes:
-        raise LoadTestError(
-            f"raw samples cannot be written as {path.name!r}", hint=f"name a {' or '.join(suffixes)} file"
-        )
+    if suffix and path.suffix != suffix:
+        raise LoadTestError(f"raw samples cannot be written as {path.name!r}", hint=f"name a {suffix} file")
     reason = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.errors import LoadTestError
-from tailcut.load.files import RAW_SUFFIXES, prepare
+from tailcut.load.files import prepare
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,17 +34,25 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def save_samples(samples: Samples, path: Path) -> None:
-    """Write raw samples: ``.npz`` holds everything, ``.csv`` the times and statuses.
+    """Write raw samples as ``.npz``.
 
     Raises:
         LoadTestError: another suffix, or the file cannot be written.
     """
-    prepare(path, RAW_SUFFIXES)
+    prepare(path, ".npz")
+    arrays: dict[str, npt.NDArray[np.generic]] = {
+        "intended_ns": samples.intended_ns,
+        "sent_ns": samples.sent_ns,
+        "done_ns": samples.done_ns,
+        "status": samples.status,
+        "cache": samples.cache,
+        "cache_names": np.asarray(samples.cache_names),
+        "measured_from_ns": np.asarray(samples.measured_from_ns),
+    }
+    arrays.update({f"stage_{name}": column for name, column in samples.stages_ms.items()})
     try:
-        if path.suffix == ".npz":
-            _save_npz(samples, path)
-        else:
-            _save_csv(samples, path)
+        with path.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
     except OSError as error:
         raise LoadTestError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
 
@@ -72,34 +80,3 @@ def load_samples(path: Path) -> Samples:
         raise LoadTestError(
             f"cannot read raw samples from {path}: {error}", hint="give a .npz file written by --raw"
         ) from error
-
-
-def _save_npz(samples: Samples, path: Path) -> None:
-    arrays: dict[str, npt.NDArray[np.generic]] = {
-        "intended_ns": samples.intended_ns,
-        "sent_ns": samples.sent_ns,
-        "done_ns": samples.done_ns,
-        "status": samples.status,
-        "cache": samples.cache,
-        "cache_names": np.asarray(samples.cache_names),
-        "measured_from_ns": np.asarray(samples.measured_from_ns),
-    }
-    arrays.update({f"stage_{name}": column for name, column in samples.stages_ms.items()})
-    with path.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
-
-
-def _save_csv(samples: Samples, path: Path) -> None:
-    def seconds(times_ns: npt.NDArray[np.int64]) -> list[str]:
-        return ["" if time_ns < 0 else f"{time_ns / 1e9:.9f}" for time_ns in times_ns.tolist()]
-
-    columns = zip(
-        seconds(samples.intended_ns),
-        seconds(samples.sent_ns),
-        seconds(samples.done_ns),
-        samples.status.tolist(),
-        strict=True,
-    )
-    with path.open("w", encoding="utf-8") as file:
-        file.write("intended_s,sent_s,done_s,status\n")
-        file.writelines(f"{intended},{sent},{done},{status}\n" for intended, sent, done, status in columns)

@@ -10,8 +10,7 @@ log = logging.getLogger("tailcut.server")
 
 _INTERVAL_NS = 5_000_000_000
 _MOST_KINDS = 64
-_MOST_IN_FULL = 8
-"""Failures written with their tracebacks in an interval."""
+"""Kinds that are kept apart: so many tracebacks are written at once."""
 
 
 def _new_id() -> str:
@@ -25,16 +24,13 @@ _Key = tuple[str, str]
 class FailureLog:
     """The first failure of a kind in full, then every few seconds how many more there were. Owned by the event loop.
 
-    Where there are more kinds than it keeps apart, or more new ones at once than it writes in full, further ones count
-    as one for each first word. The first of each of those, of which there are few, is written in full always.
+    Where there are more kinds than it keeps apart, further ones count as one for each first word, of which there are few.
     """
 
     def __init__(self, interval_ns: int = _INTERVAL_NS, new_id: Callable[[], str] = _new_id) -> None:
         self._interval_ns = interval_ns
         self._new_id = new_id
         self._kinds: dict[_Key, _Kind] = {}
-        self._in_full = 0
-        self._in_full_from_ns = 0
 
     def failed(
         self, kind: str, text: str, cause: BaseException | None, now_ns: int, request_id: str = "", model: str = ""
@@ -51,46 +47,33 @@ class FailureLog:
         Returns:
             the incident's id, under which the log has it: that of the first failure of this kind written in full.
         """
-        may_write = self._may_write(now_ns)
+        code = kind.partition(" ")[0]
         key = model, kind
-        if key not in self._kinds and not (may_write and self._has_room(now_ns)):
-            key = model, kind.partition(" ")[0]
+        if key not in self._kinds and len(self._kinds) >= _MOST_KINDS:
+            key = model, code
         known = self._kinds.get(key)
-        if known is not None and (known.more or not may_write or now_ns - known.written_ns < self._interval_ns):
+        if known is not None and (known.more or now_ns - known.written_ns < self._interval_ns):
             known.more += 1
             known.text = text
             known.request_id = request_id
             if now_ns - known.written_ns >= self._interval_ns:
                 self._write_count(key, known, now_ns)
             return known.incident
-        self._in_full += 1
         incident = self._new_id()
         self._kinds[key] = _Kind(now_ns, incident)
-        extra = {"incident": incident, "code": kind.partition(" ")[0], "request_id": request_id, "model": model}
+        extra = {"incident": incident, "code": code, "request_id": request_id, "model": model}
         log.error("[%s] %s", incident, text, exc_info=cause, extra=extra)
         return incident
 
     def flush(self, now_ns: int) -> None:
-        """Write the counts that are due."""
-        for key, known in self._kinds.items():
-            if known.more and now_ns - known.written_ns >= self._interval_ns:
+        """Write the counts that are due; forget the kinds that have been quiet for an interval."""
+        for key, known in list(self._kinds.items()):
+            if now_ns - known.written_ns < self._interval_ns:
+                continue
+            if known.more:
                 self._write_count(key, known, now_ns)
-
-    def _may_write(self, now_ns: int) -> bool:
-        """Whether one more may be written in full now."""
-        if now_ns - self._in_full_from_ns >= self._interval_ns:
-            self._in_full, self._in_full_from_ns = 0, now_ns
-        return self._in_full < _MOST_IN_FULL
-
-    def _has_room(self, now_ns: int) -> bool:
-        """Whether one more kind is kept apart; those that have been quiet for an interval are forgotten for it."""
-        if len(self._kinds) < _MOST_KINDS:
-            return True
-        self.flush(now_ns)
-        quiet = [key for key, known in self._kinds.items() if now_ns - known.written_ns >= self._interval_ns]
-        for key in quiet:
-            del self._kinds[key]
-        return bool(quiet)
+            else:
+                del self._kinds[key]
 
     def _write_count(self, key: _Key, known: _Kind, now_ns: int) -> None:
         model, kind = key

@@ -12,7 +12,7 @@ from tailcut.common.json_values import encode
 from tailcut.errors import TailcutError
 from tailcut.manifest.subject import Subject
 from tailcut.parity.analysis.changes import EXACT
-from tailcut.parity.analysis.columns import ColumnDifference, Columns, compare_columns, joined, matched
+from tailcut.parity.analysis.columns import Columns, compare_columns, joined, matched
 from tailcut.parity.analysis.comparing import Comparison, Exchange, sides_of
 from tailcut.parity.analysis.tolerance import compare, is_missing, tolerance_of
 from tailcut.parity.asking import Asker
@@ -20,7 +20,7 @@ from tailcut.parity.pilots import Pilot
 from tailcut.parity.replica import Replica, Row, open_replica
 from tailcut.parity.results import Sorted
 from tailcut.profiler.recording.model_inputs import ModelCall
-from tailcut.report.parity.file import ColumnParity, InputsParity, VariantParity
+from tailcut.report.parity.file import InputsParity, VariantParity
 
 _DIFFERING, _EQUAL = 40, 20
 """Requests that causes are looked for in."""
@@ -192,12 +192,12 @@ def inputs_record(seen: SeenInputs, replica: Replica, differing: Collection[int]
         differing: numbers of the requests whose answers differ.
     """
     found = compare_columns(seen.theirs, seen.ours, seen.requests)
-    feeding = _features_of([one.name for one in found], seen, replica) if found else {}
+    feeding = _features_of([one.column for one in found], seen, replica) if found else {}
     return InputsParity(
         model=seen.model,
         rows=len(seen.rows),
         columns=len(seen.ours),
-        differing=tuple(_column(one, feeding.get(one.name, ())) for one in found),
+        differing=tuple(msgspec.structs.replace(one, features=feeding.get(one.column, ())) for one in found),
         left_out=len(seen.left_out),
         left_out_differing=len(set(seen.left_out) & set(differing)),
         problem=seen.problem,
@@ -245,18 +245,6 @@ def _count(value: Any) -> int:
 
 def _differ(before: Sequence[Any], after: Sequence[Any]) -> bool:
     return any(not compare(one, other, EXACT).equal for one, other in zip(before, after, strict=True))
-
-
-def _column(found: ColumnDifference, features: Sequence[str]) -> ColumnParity:
-    return ColumnParity(
-        column=found.name,
-        features=tuple(features),
-        rows=found.rows,
-        differing_rows=found.differing,
-        max_difference=found.largest,
-        change=found.change,
-        first=found.values,
-    )
 
 
 def _unmatched(calls: Sequence[ModelCall], ours: dict[str, Columns]) -> str:

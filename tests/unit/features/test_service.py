@@ -283,23 +283,19 @@ def test_statistics_count_per_group_and_entity_type() -> None:
 @pytest.mark.parametrize(
     ("setup", "text"),
     [
-        (features(group(ttl="10")), 'features.groups "g": ttl: "10" has no unit'),
         (features(group(function="test:missing")), 'features.groups "g": function: cannot load'),
         (features(group(sql="SELECT 1 FROM keys")), "features.database is ''"),
         (features(group(sql="SELECT 1 FROM keys"), database="mysql://x"), "neither PostgreSQL nor SQLite"),
         (features(group(sql="SELECT 1 FROM keys"), database="sqlite:////nowhere/x.db"), "no file /nowhere/x.db"),
         (features(group(), cache="redis"), 'cache = "redis", but features.redis is'),
         (features(group(), cache="redis", redis="http://x"), "not a Redis URL"),
-        (features(group(preload=True, per_tenant=True)), "has no values per tenant"),
-        (features(group(preload=True, ttl="test:ttl")), "a preloaded table has one TTL"),
-        (features(group(defaults={"other": 1})), "give a default for every column|defaults are for"),
         (features(group(), clock="test:missing"), "features.clock: cannot use 'test:missing'"),
         (features(group(), clock="test:text"), "features.clock: 'test:text' returned 'now'"),
         (features(group(key=("other",))), "other is neither a field"),
     ],
 )
 def test_a_wrong_set_up_is_refused_by_name_at_the_start(setup, text) -> None:
-    start_error(setup, {"g": StubSource(values), "ttl": lambda key, row: 1, "text": lambda: "now"}, text)
+    start_error(setup, {"g": StubSource(values), "text": lambda: "now"}, text)
 
 
 def test_close_tells_whoever_waits_and_can_be_called_twice() -> None:

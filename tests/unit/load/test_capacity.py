@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailcut.load.capacity_search import CapacitySearch
+from tailcut.load.capacity import CapacitySearch
 
 
 def search_against(true_capacity: float, *, start: float = 10.0, **limits: float) -> CapacitySearch:

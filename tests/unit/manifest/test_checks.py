@@ -68,6 +68,16 @@ GROUPS = [
         "features.groups.g.defaults: bb is not a column of this group",
         "mean b?",
     ),
+    (
+        [changed(preload=True, preload_sql="S", per_tenant=True)],
+        "features.groups.g.preload: a preloaded table has no values per tenant",
+        "remove per_tenant",
+    ),
+    (
+        [changed(preload=True, preload_sql="S", ttl="m:f")],
+        "features.groups.g.ttl: a function, but a preloaded table has one TTL",
+        "30s",
+    ),
     ([changed(ttl="5")], 'features.groups.g.ttl: "5" has no unit; write "5s" or "5ms"', "package.module:callable"),
     ([changed(ttl="0s")], "features.groups.g.ttl: 0s would never be fresh", 'features.cache = "off"'),
     (

@@ -71,7 +71,7 @@ def test_a_call_per_row_is_put_together() -> None:
 
 def difference(theirs: list[Any], ours: list[Any]) -> tuple[str, int]:
     found = compare_columns({"a": theirs}, {"a": ours}, range(len(ours)))
-    return found[0].change, found[0].differing
+    return found[0].change, found[0].differing_rows
 
 
 def test_differences_are_described() -> None:

@@ -91,6 +91,10 @@ def _group(group: FeatureGroup, features: Features) -> Iterator[ManifestError]:
             f"{path}.preload: true needs preload_sql or function, but neither is set",
             hint="set preload_sql to a query that returns the whole table, or set preload = false",
         )
+    if group.preload and group.per_tenant:
+        yield ManifestError(
+            f"{path}.preload: a preloaded table has no values per tenant", hint="remove per_tenant or preload"
+        )
     yield from _ttl(path, group)
     yield from _defaults(path, group)
     for name, columns in (("key", group.key), ("columns", group.columns)):
@@ -106,6 +110,10 @@ def _group(group: FeatureGroup, features: Features) -> Iterator[ManifestError]:
 
 def _ttl(path: str, group: FeatureGroup) -> Iterator[ManifestError]:
     if ":" in group.ttl:
+        if group.preload:
+            yield ManifestError(
+                f"{path}.ttl: a function, but a preloaded table has one TTL", hint='write a duration such as "30s"'
+            )
         return
     try:
         ttl_s = parse_duration(group.ttl)

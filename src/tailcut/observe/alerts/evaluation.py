@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import NamedTuple
 
+import numpy as np
+
 from tailcut.manifest.schema.observe import Alerts as Settings
-from tailcut.observe.alerts.likely_stage import failures, likely_stage
+from tailcut.observe.alerts.likely_stage import failures, likely_stage, most_grown
 from tailcut.observe.alerts.minute_counts import Key, MinuteCounts
 from tailcut.observe.alerts.rules import RULES, BurnWindow, Finding, Level, Rule, Selection, Share, windows_for
-from tailcut.observe.latency_figures import SLO_GOOD, SLO_REQUESTS
+from tailcut.observe.fine_histogram import PLACES, RATIO, Counts, percentile_ns
+from tailcut.observe.history import History
+from tailcut.observe.latency_figures import REQUEST, SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.outcomes import SHED_CODES
+from tailcut.observe.path_metrics import FEATURE_SOURCE_SECONDS
 
 _LEVELS: Sequence[Level] = ("good", "between", "bad")
 _CLEAR_SHARE = 0.8
@@ -171,3 +177,167 @@ def _time(minutes: int) -> str:
     if minutes >= 2 * 24 * 60:
         return f"{minutes // (24 * 60)} d"
     return f"{minutes // 60} h" if minutes >= 60 else f"{minutes} min"
+
+
+# -- Memory that keeps growing --
+
+
+_MIB = 1024.0**2
+_LEAST_BYTES = 32 * _MIB
+_DAY_MINUTES = 24 * 60
+_LEAST_MINUTES = 8
+_LEAST_PROJECTED = 25
+"""Minutes from which on growth is projected over a day."""
+_STEADY_SHARE = 1 / 6
+"""Of all growth, what each of the three steps between quarters must have: half of what it has if growth is even."""
+
+
+class _Growth(NamedTuple):
+    """Bytes at the beginning of a span and what was added, each step of it."""
+
+    minutes: int
+    base: float
+    grown: float
+    is_steady: bool
+
+
+class MemoryGrowth:
+    """A sample of memory per minute of the last day. For one thread.
+
+    Args:
+        limit: bytes that the process may have; infinity where there is no limit.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._samples: deque[float] = deque(maxlen=_DAY_MINUTES)
+
+    def add(self, value: float) -> None:
+        """Add the bytes of a minute after the warm-up."""
+        self._samples.append(value)
+
+    def find(self, share: float) -> Finding | None:
+        """Judge the whole time, its second half, and so on; None with too few samples.
+
+        Args:
+            share: of the memory at the beginning of a span, by which it must have grown.
+        """
+        samples, minutes, found = np.array(self._samples), len(self._samples), []
+        while minutes >= _LEAST_MINUTES:
+            found.append(_growth(samples[-minutes:]))
+            minutes //= 2
+        if not found:
+            return None
+        worst = max(found, key=lambda each: (self._is_leak(each, share), each.is_steady, each.grown))
+        level: Level = "bad" if self._is_leak(worst, share) else "between" if worst.is_steady else "good"
+        text = (
+            f"memory of the server and its executors grew by {worst.grown / _MIB:.0f} MiB from {worst.base / _MIB:.0f} "
+            f"MiB in {worst.minutes} min and goes on"
+        )
+        if self._limit < float("inf"):
+            text += f"; the limit is {self._limit / _MIB:.0f} MiB"
+        percent = 100 * worst.grown / max(worst.base, 1.0)
+        return Finding("memory_leak", "", "", "ticket", level, percent, 100 * share, "memory", text)
+
+    def _is_leak(self, growth: _Growth, share: float) -> bool:
+        if not growth.is_steady:
+            return False
+        per_day = growth.grown / (0.75 * growth.minutes) * _DAY_MINUTES
+        is_near = growth.minutes >= _LEAST_PROJECTED and growth.base + growth.grown + per_day >= self._limit
+        return growth.grown >= share * growth.base or is_near
+
+
+def _growth(samples: np.ndarray) -> _Growth:
+    lows = np.array([quarter.min() for quarter in np.array_split(samples, 4)])
+    grown = float(lows[-1] - lows[0])
+    is_steady = grown >= _LEAST_BYTES and float(np.diff(lows).min()) >= _STEADY_SHARE * grown
+    return _Growth(len(samples), float(lows[0]), grown, is_steady)
+
+
+# -- p95 week over week --
+
+
+WEEK_S = 7 * 24 * 3600
+HOUR_S = 3600
+
+_SHARE = 0.95
+_NORMAL_95 = 1.645
+
+
+class Hour(NamedTuple):
+    """Answered requests of one model in one hour.
+
+    Attributes:
+        histogram: of the whole requests, (``PLACES``,).
+        stage_ns: nanoseconds by stage, of all requests.
+        group_s: seconds in feature sources, by group.
+    """
+
+    histogram: Counts
+    stage_ns: dict[str, float]
+    group_s: dict[str, float]
+
+
+def read_hour(history: History, until_s: int) -> dict[str, Hour]:
+    """Return the hour that ends at ``until_s`` (Unix seconds), by model. Waits for the disk.
+
+    Raises:
+        StoreError: the history cannot be read.
+    """
+    span = until_s - HOUR_S, until_s
+    found: dict[str, Hour] = {}
+    for row in history.latency(*span, bucket_s=HOUR_S):
+        hour = found.setdefault(row.model, Hour(np.zeros(PLACES, np.int64), {}, {}))
+        if row.stage == REQUEST:
+            hour.histogram[:] += row.histogram
+        else:
+            hour.stage_ns[row.stage] = hour.stage_ns.get(row.stage, 0.0) + row.total_ns
+    for each in history.counts(*span, name=FEATURE_SOURCE_SECONDS.series[0], bucket_s=HOUR_S):
+        if each.model in found:
+            groups, group = found[each.model].group_s, each.labels.get("group", "")
+            groups[group] = groups.get(group, 0.0) + each.value
+    return found
+
+
+def find_growth(now: Mapping[str, Hour], then: Mapping[str, Hour], limit: float, least: int) -> list[Finding]:
+    """Return a finding per model that has at least ``least`` answers in both hours.
+
+    Args:
+        limit: growth that is alarmed, 0.15 for 15 %. A percentile of the fine histogram may be half a bound off on
+            either side, so that much less fires, too; and counting alone must not explain half of the limit: the lower
+            bound of p95 now (95 %, of order statistics) is compared with the upper bound of then.
+    """
+    found = []
+    for model in now.keys() & then.keys():
+        hours = now[model], then[model]
+        counts = [int(each.histogram.sum()) for each in hours]
+        if min(counts) < least:
+            continue
+        p95s = [percentile_ns(each.histogram, _SHARE) for each in hours]
+        spread = [_NORMAL_95 * sqrt(_SHARE * (1 - _SHARE) / count) for count in counts]
+        low = percentile_ns(hours[0].histogram, _SHARE - spread[0])
+        high = percentile_ns(hours[1].histogram, min(_SHARE + spread[1], 1.0))
+        ratio = p95s[0] / p95s[1]
+        is_certain = low > (1 + limit / 2) * high
+        level: Level = "bad" if ratio > (1 + limit) / sqrt(RATIO) and is_certain else "between"
+        level = "good" if ratio <= 1 + limit * 0.6 else level
+        place = _grown_place(*hours, *counts)
+        percent = (ratio - 1) * 100
+        where = f"; {place} grew most" if place else ""
+        text = (
+            f"p95 is {p95s[0] / 1e6:.3g} ms, {percent:+.1f} % on the same hour a week ago ({p95s[1] / 1e6:.3g} ms), "
+            f"limit +{limit * 100:g} %{where}"
+        )
+        found.append(Finding("p95_growth", model, "", "ticket", level, percent, limit * 100, place, text))
+    return found
+
+
+def _grown_place(now: Hour, then: Hour, requests_now: int, requests_then: int) -> str:
+    """Return the stage whose time per request grew most, of features with the group."""
+
+    def per_request(found: Mapping[str, float], requests: int) -> dict[str, float]:
+        return {name: value / requests for name, value in found.items()}
+
+    stage = most_grown(per_request(now.stage_ns, requests_now), per_request(then.stage_ns, requests_then))
+    group = most_grown(per_request(now.group_s, requests_now), per_request(then.group_s, requests_then))
+    return f"{stage}/{group}" if stage == "features" and group else stage

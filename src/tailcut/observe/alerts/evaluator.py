@@ -18,10 +18,17 @@ import msgspec
 from tailcut.errors import StoreError, TailcutError
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.alarms import Alarm, Alarms
-from tailcut.observe.alerts.evaluation import MovedColumns, find_burn_rates, find_moved, find_shares
-from tailcut.observe.alerts.latency_growth import WEEK_S, find_growth, read_hour
+from tailcut.observe.alerts.evaluation import (
+    WEEK_S,
+    MemoryGrowth,
+    MovedColumns,
+    find_burn_rates,
+    find_growth,
+    find_moved,
+    find_shares,
+    read_hour,
+)
 from tailcut.observe.alerts.likely_stage import ANSWERED, STAGE_NS
-from tailcut.observe.alerts.memory_growth import MemoryGrowth
 from tailcut.observe.alerts.minute_counts import Key, MinuteCounts
 from tailcut.observe.alerts.probes import Figures
 from tailcut.observe.alerts.rules import (

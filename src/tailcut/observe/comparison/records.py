@@ -88,7 +88,7 @@ class ModelComparison(msgspec.Struct, frozen=True, kw_only=True):
     """One model.
 
     Attributes:
-        notes: what makes the spans hard to compare: another mix of traffic, another variant, gaps.
+        notes: what makes the spans hard to compare: another variant, gaps.
     """
 
     model: str

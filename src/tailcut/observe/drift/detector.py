@@ -16,19 +16,17 @@ mornings from being a change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tailcut.common.tensors import Array, Bools, Doubles, Keys
-from tailcut.observe.drift.bets import Bets
-from tailcut.observe.drift.cells import Cellular
-from tailcut.observe.drift.effect import Effect
+from tailcut.observe.drift.bets import Bets, transform
 from tailcut.observe.drift.entities import OncePerWindow
-from tailcut.observe.drift.history import History
-from tailcut.observe.drift.sketch import Sketch
+from tailcut.observe.drift.sketch import LARGEST, Sketch, plain_category
 from tailcut.observe.drift.state import Alarm, ColumnState, Histogram, Moved, State
 
 MONTH_S = 30 * 86_400.0
@@ -37,6 +35,220 @@ _CALM = 0.5
 """Of the limit of the effect: a column below it has come back."""
 _LOOKS = 16
 """How often per window it is looked whether a column has come back."""
+
+
+Cells = npt.NDArray[np.intp]
+
+
+class Cellular:
+    """Places the values of batches into the cells of sketches.
+
+    Args:
+        sketches: of all columns.
+
+    Attributes:
+        width: cells of a column, at most.
+    """
+
+    def __init__(self, sketches: Sequence[Sketch]) -> None:
+        self.width = max(each.cells for each in sketches)
+        self._numeric = [place for place, each in enumerate(sketches) if each.is_numeric]
+        self._coded = [place for place, each in enumerate(sketches) if not each.is_numeric]
+        self._columns = len(sketches)
+        most = max((len(sketches[place].edges) for place in self._numeric), default=0)
+        # (edges, numeric columns), a row after the other: the loop below is over them.
+        self._edges = np.full((most, len(self._numeric)), np.inf)
+        for at, place in enumerate(self._numeric):
+            edges = sketches[place].edges
+            self._edges[: len(edges), at] = edges
+        self._missing = np.array([sketches[place].cells - 1 for place in self._numeric], np.intp)
+        self._codes = {place: _Codes(sketches[place]) for place in self._coded}
+
+    def place(self, values: Sequence[Array]) -> Cells:
+        """Return the cell of each value.
+
+        Args:
+            values: per column, in the order of the sketches: (rows,).
+
+        Returns:
+            (rows, columns) of cell numbers.
+        """
+        found = np.empty((len(values[0]), self._columns), np.intp)
+        if self._numeric:
+            numbers = np.empty((len(found), len(self._numeric)))
+            for at, place in enumerate(self._numeric):
+                numbers[:, at] = values[place]
+            found[:, self._numeric] = self._place_numbers(numbers)
+        for place, codes in self._codes.items():
+            found[:, place] = codes.place(values[place])
+        return found
+
+    def count(self, cells: Cells) -> npt.NDArray[np.int64]:
+        """Count (rows, columns) of cells: (columns, ``width``)."""
+        offsets = np.arange(self._columns) * self.width
+        counted = np.bincount((cells + offsets).ravel(), minlength=self._columns * self.width)
+        return counted.reshape(self._columns, self.width).astype(np.int64, copy=False)
+
+    def _place_numbers(self, numbers: Doubles) -> Cells:
+        found = np.zeros(numbers.shape, np.intp)
+        numbers = np.clip(numbers, -LARGEST, LARGEST)
+        for edges in self._edges:
+            found += numbers >= edges
+        return np.where(np.isnan(numbers), self._missing, found)
+
+
+class _Codes:
+    """Places categories into the cells of one sketch."""
+
+    def __init__(self, sketch: Sketch) -> None:
+        self._missing = sketch.cells - 1
+        self._unseen = sketch.cells - 2
+        self._rest = sketch.cells - 3
+        # Where not all categories of the reference are known by name, a new one cannot be told from a rare one.
+        self._stranger = self._unseen if sketch.all_known else self._rest
+        self._cell: dict[int | str, int] = {each: self._rest for each in sketch.others}
+        self._cell |= {each: place for place, each in enumerate(sketch.categories)}
+        self._cell[""] = self._missing
+        whole = sorted((key, cell) for key, cell in self._cell.items() if isinstance(key, int))
+        self._keys = np.array([key for key, _ in whole], np.int64)
+        self._cells = np.array([cell for _, cell in whole], np.intp)
+
+    def place(self, values: Array) -> Cells:
+        if values.dtype.kind in "biu" and len(self._keys):
+            wanted = values.astype(np.int64)
+            at = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+            return np.where(self._keys[at] == wanted, self._cells[at], self._stranger)
+        find = self._cell.get
+        found = [find(plain_category(value), self._stranger) for value in values.tolist()]
+        return np.array(found, np.intp)
+
+
+GROUPS = 10
+"""Groups of equal share that the values of a column of numbers are compared in, as is the custom for this index."""
+
+Counts = npt.NDArray[np.int64]
+
+
+class Effect:
+    """The population stability index of columns, and the distributions that it compares.
+
+    Args:
+        sketches: of the columns.
+    """
+
+    def __init__(self, sketches: Sequence[Sketch]) -> None:
+        width = max(each.cells for each in sketches)
+        groups = [_groups(each) for each in sketches]
+        self._most = max(max(each) + 1 for each in groups)
+        self._group = np.zeros((len(sketches), width, self._most))
+        self._reference = np.zeros((len(sketches), width))
+        for place, (sketch, group) in enumerate(zip(sketches, groups, strict=True)):
+            self._group[place, np.arange(sketch.cells), group] = 1
+            self._reference[place, : sketch.cells] = [*sketch.counts, sketch.missing]
+        self._used = self._group.any(1)
+        self._rows = np.array([each.effective_rows for each in sketches])
+
+    def psi(self, counts: Counts) -> Doubles:
+        """Return sum((q - p) ln(q / p)) over the groups of each column, (columns,); 0 without rows.
+
+        Half a row is added to each group (Jeffreys), so that an empty one is no infinity. What two samples of one
+        population are expected to differ by, (groups - 1)(1/n + 1/m), is taken off (Yurdakul and Naranjo, "Statistical
+        properties of the population stability index", 2020).
+
+        Args:
+            counts: (columns, cells) of the window.
+        """
+        rows = counts.sum(1)
+        expected = self._shares(self._reference)
+        found = self._shares(counts)
+        terms = np.where(self._used, (found - expected) * np.log(found / expected), 0.0)
+        chance = (self._used.sum(1) - 1) * (1 / self._rows + 1 / np.maximum(rows, 1))
+        return np.where(rows > 0, np.maximum(terms.sum(1) - chance, 0.0), 0.0)
+
+    def _shares(self, counts: npt.NDArray[np.generic]) -> Doubles:
+        grouped = np.matmul(counts[:, None, :].astype(np.float64), self._group)[:, 0]
+        raised = np.where(self._used, grouped + 0.5, 1.0)
+        return np.asarray(raised / np.where(self._used, raised, 0.0).sum(1, keepdims=True), np.float64)
+
+
+def _groups(sketch: Sketch) -> list[int]:
+    """Return the group of each cell; the last one is what is missing."""
+    if not sketch.is_numeric:
+        # What is not seen in the reference, and what is missing, weigh as much as a frequent category.
+        return list(range(sketch.cells))
+    tenths = np.minimum((transform(sketch) * GROUPS).astype(int), GROUPS - 1)
+    used, groups = np.unique(tenths, return_inverse=True)
+    return [*groups.tolist(), len(used)]
+
+
+_FINENESS = 16
+"""Blocks are merged that together are so many times shorter than they are old: four a second give some 250 blocks."""
+_WINDOWS = 8
+"""What is older than so many windows is forgotten."""
+
+
+@dataclass
+class _Block:
+    begin_s: float
+    end_s: float
+    counts: Counts
+
+
+class History:
+    """Counts per column and cell, in blocks that grow coarser with their age.
+
+    Args:
+        window_s: length of the current window.
+        empty: (columns, cells) of zeros.
+    """
+
+    def __init__(self, window_s: float, empty: Counts) -> None:
+        self._window_s = window_s
+        self._empty = empty
+        self._blocks: list[_Block] = []
+
+    def add(self, begin_s: float, end_s: float, counts: Counts) -> None:
+        """Add what was counted from one time to another, which is later than all before."""
+        self._blocks.append(_Block(begin_s, end_s, counts))
+        oldest_s = end_s - _WINDOWS * self._window_s
+        self._blocks = list(self._merged(each for each in self._blocks if each.end_s > oldest_s))
+
+    def current(self, now_s: float) -> Counts:
+        """Return what was counted within the window before ``now_s``, (columns, cells)."""
+        return sum((each.counts for each in self._blocks if each.end_s > now_s - self._window_s), start=self._empty)
+
+    def since(self, column: int, gain: Callable[[Counts], float]) -> float | None:
+        """Estimate when a column changed: the time from which on a bet on it has won the most.
+
+        Args:
+            column: its place.
+            gain: of (cells,) of counts: the logarithm that they added to the bet.
+
+        Returns:
+            the time; None where nothing was counted or no span of the past has won.
+        """
+        gains: Doubles = np.array([gain(each.counts[column]) for each in self._blocks])
+        if not len(gains):
+            return None
+        won = np.cumsum(gains[::-1])[::-1]
+        best = int(np.argmax(won))
+        return self._blocks[best].begin_s if won[best] > 0 else None
+
+    def _merged(self, blocks: Iterable[_Block]) -> Iterator[_Block]:
+        """Merge neighbours that are old enough for it, two by two."""
+        now_s = self._blocks[-1].end_s
+        before: _Block | None = None
+        for block in blocks:
+            if before is None:
+                before = block
+            elif _FINENESS * (block.end_s - before.begin_s) <= now_s - block.end_s:
+                yield _Block(before.begin_s, block.end_s, before.counts + block.counts)
+                before = None
+            else:
+                yield before
+                before = block
+        if before is not None:
+            yield before
 
 
 class Settings(NamedTuple):

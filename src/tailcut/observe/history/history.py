@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from tailcut.observe.history.blobs import from_bytes
 from tailcut.observe.history.rows import MINUTE_S, CountRow, Kind, LatencyRow
-from tailcut.observe.history.tables import SCHEMA
+from tailcut.observe.history.tables import SCHEMA, from_bytes
 from tailcut.store import SqliteFile
 
 

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from prometheus_client import ProcessCollector
@@ -52,6 +52,7 @@ _BURN_EVERY_S = 10.0
 _NOTHING = Mark(0.0, {}, {}, {}, Histogram(ROW_BOUNDS).counts, (), {})
 
 _encode = msgspec.json.Encoder().encode
+T = TypeVar("T")
 
 
 class Live:
@@ -170,7 +171,7 @@ class Live:
     def last_point(self, name: str) -> bytes:
         """Return the latest of them."""
         found = self._tracks.get(name)
-        return found.points[-1] if found is not None and found.points else b"null"
+        return (found.points.last if found is not None else None) or b"null"
 
     def sparks(self, name: str) -> bytes:
         """Return some of a model's points as JSON: [at, rate, p95, share of requests not answered]."""
@@ -201,54 +202,64 @@ class Live:
         track = self._tracks.get(name)
         if track is None:
             track = self._tracks[name] = _Track()
-        before = track.marks[-1] if track.marks else None
-        new = _NOTHING._replace(at_s=now_s) if series is None else mark(now_s, series.recorder, series.source(), before)
-        found = model_figures(name, about, track.old(new), new, track.burn(now_s))
+        last = track.marks.last
+        new = _NOTHING._replace(at_s=now_s) if series is None else mark(now_s, series.recorder, series.source(), last)
+        old, burn = track.marks.ago(now_s, WINDOW_S, new), track.burn.ago(now_s, BURN_S, ())
+        found = model_figures(name, about, old, new, burn)
         if self.drift is not None:
             found = msgspec.structs.replace(found, drift=self.drift(name))
         track.add(new, found, now_s, wall_s)
         return found
 
 
+class _Past(Generic[T]):
+    """Values of the last seconds with their times, one every ``every_s`` at most; two are kept in any case."""
+
+    def __init__(self, keep_s: float, every_s: float = 0.0) -> None:
+        self._keep_s = keep_s
+        self._every_s = every_s
+        self._held: deque[tuple[float, T]] = deque()
+
+    def __iter__(self) -> Iterator[T]:
+        return (value for _, value in self._held)
+
+    @property
+    def last(self) -> T | None:
+        """The latest value."""
+        return self._held[-1][1] if self._held else None
+
+    def ago(self, now_s: float, ago_s: float, default: T) -> T:
+        """Return the value that is nearest to so old."""
+        return min(self._held, key=lambda each: abs(now_s - each[0] - ago_s), default=(0.0, default))[1]
+
+    def is_due(self, now_s: float) -> bool:
+        """Tell whether another value is to be added."""
+        return not self._held or now_s - self._held[-1][0] >= self._every_s
+
+    def add(self, now_s: float, value: T) -> None:
+        """Add a value."""
+        self._held.append((now_s, value))
+        while len(self._held) > 2 and now_s - self._held[1][0] >= self._keep_s:
+            self._held.popleft()
+
+
 class _Track:
     """What is remembered of one model: marks of the window, and points of its plots."""
 
     def __init__(self) -> None:
-        self.marks: deque[Mark] = deque()
-        self.points: deque[bytes] = deque()
-        self.sparks: deque[bytes] = deque()
-        self._points_s: deque[float] = deque()
-        self._sparks_s: deque[float] = deque()
-        self._burn: deque[tuple[float, Sequence[Objective]]] = deque()
-
-    def old(self, new: Mark) -> Mark:
-        """Return the mark that is nearest to a window old; the new one itself where there is no other."""
-        return min(self.marks, key=lambda each: abs(new.at_s - each.at_s - WINDOW_S), default=new)
-
-    def burn(self, now_s: float) -> Sequence[Objective]:
-        """Return the counts of the objectives that are nearest to ``BURN_S`` old."""
-        return min(self._burn, key=lambda each: abs(now_s - each[0] - BURN_S), default=(0.0, ()))[1]
+        self.marks: _Past[Mark] = _Past(WINDOW_S)
+        self.points: _Past[bytes] = _Past(HISTORY_S)
+        self.sparks: _Past[bytes] = _Past(HISTORY_S, _SPARK_S)
+        self.burn: _Past[Sequence[Objective]] = _Past(BURN_S, _BURN_EVERY_S)
 
     def add(self, new: Mark, figures: ModelFigures, now_s: float, wall_s: float) -> None:
         """Keep what later snapshots and new viewers need."""
-        self.marks.append(new)
-        while len(self.marks) > 2 and now_s - self.marks[1].at_s >= WINDOW_S:
-            self.marks.popleft()
-        if not self._burn or now_s - self._burn[-1][0] >= _BURN_EVERY_S:
-            self._burn.append((now_s, new.objectives))
-            while len(self._burn) > 2 and now_s - self._burn[1][0] >= BURN_S:
-                self._burn.popleft()
-        _keep(self.points, self._points_s, _encode(point(figures, wall_s)), now_s)
-        if not self._sparks_s or now_s - self._sparks_s[-1] >= _SPARK_S:
-            _keep(self.sparks, self._sparks_s, _encode(_spark(figures, wall_s)), now_s)
-
-
-def _keep(kept: deque[bytes], kept_s: deque[float], value: bytes, now_s: float) -> None:
-    kept.append(value)
-    kept_s.append(now_s)
-    while now_s - kept_s[0] > HISTORY_S:
-        kept.popleft()
-        kept_s.popleft()
+        self.marks.add(now_s, new)
+        if self.burn.is_due(now_s):
+            self.burn.add(now_s, new.objectives)
+        self.points.add(now_s, _encode(point(figures, wall_s)))
+        if self.sparks.is_due(now_s):
+            self.sparks.add(now_s, _encode(_spark(figures, wall_s)))
 
 
 def _spark(figures: ModelFigures, wall_s: float) -> list[float | None]:
@@ -264,16 +275,14 @@ class _Process:
     def __init__(self, loop_lag: Histogram) -> None:
         self._loop_lag = loop_lag
         self._collector = ProcessCollector(registry=None)
-        self._before: deque[tuple[float, float | None, int, int]] = deque()
+        self._past: _Past[tuple[float, float | None, int, int]] = _Past(WINDOW_S)
 
     def figures(self, now_s: float, state: str, viewers: int) -> ProcessFigures:
         found: dict[str, Any] = {each.name: each.value for one in self._collector.collect() for each in one.samples}
         cpu_s = found.get("process_cpu_seconds_total")
         now = (now_s, cpu_s, self._loop_lag.count, self._loop_lag.total)
-        old = min(self._before, key=lambda each: abs(now_s - each[0] - WINDOW_S), default=now)
-        self._before.append(now)
-        while len(self._before) > 2 and now_s - self._before[1][0] >= WINDOW_S:
-            self._before.popleft()
+        old = self._past.ago(now_s, WINDOW_S, now)
+        self._past.add(now_s, now)
         passed_s, woke = now_s - old[0], now[2] - old[2]
         return ProcessFigures(
             state=state,

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from tailcut.observe.fine_histogram import PLACES, Counts, percentiles_ns
-from tailcut.observe.latency_figures import SHARES, STAGES, Objective, StageCounts
+from tailcut.observe.fine_histogram import PLACES
+from tailcut.observe.latency_figures import STAGES, Objective, StageCounts
 from tailcut.observe.recorder import Recorder
 from tailcut.observe.sample import Sample
 
@@ -68,27 +67,7 @@ def _copy(counts: StageCounts, known: StageCounts | None) -> StageCounts:
     return counts.copy()
 
 
-class LatencyChange(NamedTuple):
-    """Answered requests between two marks.
-
-    Attributes:
-        places: counts of a fine histogram per stage, shape (stages, ``PLACES``).
-        total_ns: per stage, shape (stages,).
-    """
-
-    places: Counts
-    total_ns: Counts
-
-    def percentiles_s(self) -> npt.NDArray[np.float64]:
-        """Return seconds per stage and share of ``SHARES``, shape (stages, shares); NaN where nothing was counted."""
-        return percentiles_ns(self.places, SHARES) / 1e9
-
-    def request_percentiles_s(self) -> npt.NDArray[np.float64]:
-        """Return seconds of whole requests per share, shape (shares,)."""
-        return np.asarray(percentiles_ns(self.places[-1:], SHARES)[0] / 1e9, np.float64)
-
-
-def latency_between(old: Mark, new: Mark, variant: str | None = None) -> LatencyChange:
+def latency_between(old: Mark, new: Mark, variant: str | None = None) -> StageCounts:
     """Return the difference of two marks, of one variant or of all together."""
     places = np.zeros((len(STAGES), PLACES), np.int64)
     total_ns = np.zeros(len(STAGES), np.int64)
@@ -98,4 +77,4 @@ def latency_between(old: Mark, new: Mark, variant: str | None = None) -> Latency
             continue
         places += now.places if then is None else now.places - then.places
         total_ns += now.total_ns if then is None else now.total_ns - then.total_ns
-    return LatencyChange(places, total_ns)
+    return StageCounts(places, total_ns)

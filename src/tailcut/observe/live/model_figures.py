@@ -9,7 +9,8 @@ import numpy as np
 
 from tailcut.common.histogram import ROW_BOUNDS
 from tailcut.observe import path_metrics as known
-from tailcut.observe.latency_figures import STAGES, Objective
+from tailcut.observe.fine_histogram import percentiles_ns
+from tailcut.observe.latency_figures import SHARES, STAGES, Objective
 from tailcut.observe.live.figures import (
     BatchFigures,
     Count,
@@ -87,7 +88,7 @@ def _stages(old: Mark, new: Mark) -> list[StageFigures]:
     answered = counts[-1]
     found = []
     for name, count, total_ns, shares in zip(
-        STAGES, counts, change.total_ns.tolist(), change.percentiles_s().tolist(), strict=True
+        STAGES, counts, change.total_ns.tolist(), (percentiles_ns(change.places, SHARES) / 1e9).tolist(), strict=True
     ):
         p50, p95, p99 = map(_known, shares)
         mean_s = total_ns / answered / 1e9 if answered else None
@@ -212,7 +213,7 @@ def _variants(about: ModelAbout, served: str, old: Mark, new: Mark, window_s: fl
     for name in dict.fromkeys([*([served] if served else []), *totals]):
         if not name or not (totals.get(name) or name == served):
             continue
-        share = latency_between(old, new, name).request_percentiles_s()
+        share = percentiles_ns(latency_between(old, new, name).places[-1:], SHARES)[0] / 1e9
         requests = _count(totals.get(name, 0), before.get(name, 0), window_s)
         version, busy_s = busy.get(name, ("", None))
         cost, currency = about.costs.get(name, (None, ""))

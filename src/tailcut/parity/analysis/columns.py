@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tailcut.parity.analysis.changes import EXACT, explain
 from tailcut.parity.analysis.tolerance import compare
 from tailcut.profiler.recording.model_inputs import ModelCall
+from tailcut.report.parity.file import ColumnParity
 
 Columns = dict[str, list[Any]]
 """Name -> one value per row."""
-
-
-class ColumnDifference(NamedTuple):
-    """A column of the model's inputs that differs.
-
-    Attributes:
-        name: as the deployment has it.
-        rows, differing: compared, and those that differ.
-        largest: absolute difference; None where the values are no numbers.
-        change: what the pilot has, where the deployment has x; empty where no explanation covers the rows.
-        values: the first that differ: (request, pilot, deployment).
-    """
-
-    name: str
-    rows: int
-    differing: int
-    largest: float | None
-    change: str
-    values: tuple[tuple[int, Any, Any], ...]
 
 
 _FIRST = 3
@@ -91,7 +73,7 @@ def matched(call: ModelCall, ours: Mapping[str, Columns]) -> Columns | None:
 
 def compare_columns(
     theirs: Mapping[str, list[Any]], ours: Mapping[str, list[Any]], requests: Sequence[int]
-) -> list[ColumnDifference]:
+) -> list[ColumnParity]:
     """Compare columns and describe those that differ, the most frequent first.
 
     Args:
@@ -108,8 +90,17 @@ def compare_columns(
         sizes = [size for gap in gaps if (size := gap.size) is not None]
         values = tuple((requests[place], theirs[name][place], mine[place]) for place in unequal[:_FIRST])
         change = _NULL if all(gap.equal for gap in gaps) else explain(theirs[name], mine)
-        found.append(ColumnDifference(name, len(mine), len(unequal), max(sizes, default=None), change, values))
-    return sorted(found, key=lambda one: -one.differing)
+        found.append(
+            ColumnParity(
+                column=name,
+                rows=len(mine),
+                differing_rows=len(unequal),
+                max_difference=max(sizes, default=None),
+                change=change,
+                first=values,
+            )
+        )
+    return sorted(found, key=lambda one: -one.differing_rows)
 
 
 def _rows_of(call: ModelCall) -> int:

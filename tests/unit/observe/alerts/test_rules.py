@@ -9,9 +9,15 @@ import pytest
 from tests.alerts_kit import P95, Traffic, bad, histogram
 
 from tailcut.manifest.schema.observe import Alerts as Settings
-from tailcut.observe.alerts.evaluation import MovedColumns, find_burn_rates, find_moved, find_shares
-from tailcut.observe.alerts.latency_growth import Hour, find_growth
-from tailcut.observe.alerts.memory_growth import MemoryGrowth
+from tailcut.observe.alerts.evaluation import (
+    Hour,
+    MemoryGrowth,
+    MovedColumns,
+    find_burn_rates,
+    find_growth,
+    find_moved,
+    find_shares,
+)
 from tailcut.observe.alerts.minute_counts import Key
 from tailcut.observe.alerts.rules import RULES, Finding, windows_for
 from tailcut.observe.latency_figures import SLO_GOOD, SLO_REQUESTS

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from tests.history_kit import DAY_S, START_S, Run, drive
 
-from tailcut.observe.comparison.block_bootstrap import change_of, draw_weights
 from tailcut.observe.comparison.compare import bucket_of, compare
 from tailcut.observe.comparison.records import Comparison
-from tailcut.observe.comparison.stages import Terms
+from tailcut.observe.comparison.stages import Terms, change_of, draw_weights
 from tailcut.observe.latency_figures import REQUEST
 from tailcut.observe.sample import Sample
 from tailcut.report.comparison import comparison_document
@@ -93,7 +92,7 @@ def test_too_little_is_said_and_not_judged(tmp_path: Path) -> None:
     assert any("the recent span has rows of 3 of its 100 minutes" in note for note in found.models[0].notes)
 
 
-def test_another_variant_another_mix_and_another_rate_are_noted(tmp_path: Path) -> None:
+def test_another_variant_is_noted(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     for day, (variant, route, count) in enumerate((("onnx", "infer", 10), ("int8", "predict", 30))):
         run = Run(path, START_S + day * DAY_S)
@@ -105,9 +104,6 @@ def test_another_variant_another_mix_and_another_rate_are_noted(tmp_path: Path) 
     (model,) = compared(path).models
     notes = " | ".join(model.notes)
     assert "another variant or version was served: onnx v1 before, int8 v1 now" in notes
-    assert "by route: infer 100% -> 0%, predict 0% -> 100%" in notes
-    assert "by variant: int8 0% -> 100%" in notes
-    assert "3 times as many requests per second" in notes
     assert [variant.variant for variant in model.variants] == [""]  # both have other ones: all together
 
 

@@ -180,7 +180,7 @@ def test_series_beyond_the_limit_are_left_out_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Run(path_of(tmp_path))
-    monkeypatch.setattr("tailcut.observe.history.snapshots.MOST_SERIES", 100)
+    monkeypatch.setattr("tailcut.observe.history.recorder.MOST_SERIES", 100)
     run.samples = [Sample("tailcut_x", "", "counter", {"value": str(number)}, 1.0) for number in range(100_000)]
     run.pass_s()
     run.end()
@@ -193,7 +193,7 @@ def test_series_beyond_the_limit_are_left_out_and_counted(
 def test_what_was_never_counted_takes_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each way in which a request of a route and a variant can end is a series, and most never count."""
     run = Run(path_of(tmp_path), process=False)
-    monkeypatch.setattr("tailcut.observe.history.snapshots.MOST_SERIES", 10)
+    monkeypatch.setattr("tailcut.observe.history.recorder.MOST_SERIES", 10)
     for counted in (0.0, 3.0, 5.0):
         quiet = [Sample("tailcut_x", "", "counter", {"value": str(number)}, 0.0) for number in range(1000)]
         run.samples = [*quiet, Sample("tailcut_y", "", "counter", {}, counted)]
@@ -326,7 +326,7 @@ def test_a_source_that_fails_ends_the_minute_for_nobody_and_loses_no_count(
 
 
 def test_counters_that_are_gone_give_their_places_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailcut.observe.history.snapshots.MOST_SERIES", 300)
+    monkeypatch.setattr("tailcut.observe.history.recorder.MOST_SERIES", 300)
     run = Run(path_of(tmp_path), process=False)
     for generation in range(4):  # versions come and go
         run.samples = [Sample("tailcut_x", "", "counter", {"at": f"{generation}-{n}"}, 5.0) for n in range(150)]
