@@ -10,7 +10,7 @@ from tests.integration.sql_kit import Sqlite, ask, serve
 
 from tailcut.features.key_types import ANY, BIGINT, MIXED, TEXT
 from tailcut.features.sources.sql import compile_query, sqlite_keys
-from tailcut.features.sources.sqlite_types import key_types
+from tailcut.features.sources.sqlite import key_types
 
 TABLES = """
 CREATE TABLE texts(id TEXT, other INTEGER, v REAL);

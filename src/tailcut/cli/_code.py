@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tailcut.cli._registry import Model, Place, as_typed, load_named, only_model, open_registry
+from tailcut.cli._registry import Model, Place, chosen, load_named
 from tailcut.cli.console import write
 from tailcut.cli.options import ManifestPaths, Settings
 from tailcut.code.digest import few
@@ -30,9 +30,7 @@ def code(
     force: Annotated[bool, typer.Option("--force", help="Replace existing files that differ.")] = False,
 ) -> None:
     """Write out the copy of your code that was kept with a version, and name its files."""
-    registry, named = open_registry(manifest, model, settings, place)
-    name = model or named or only_model(registry)
-    with as_typed(registry, model, name):
+    with chosen(manifest, model, settings, place) as (registry, name):
         record = registry.version(name, version)
     for path in write_out(registry, record, folder, force=force):
         write(str(path))

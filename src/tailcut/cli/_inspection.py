@@ -131,8 +131,6 @@ class Report(msgspec.Struct):
     answer: msgspec.Raw = msgspec.Raw(b"null")
     steps: list[Step] = []
     request: Request | None = None
-    references: list[str] = []
-    """Keys for the build and the ladder whose references were imported; serving does not need them."""
     untried: list[Untried] = []
     warnings: list[str] = []
     """What a server of this model would go on without."""
@@ -166,7 +164,6 @@ class Inspection:
         try:
             opened = await self._load(self._engine)
             await self._row_through(self._engine, opened)
-            self._references()
             self.report.ok = True
         except TailcutError as error:
             self.report.failure = Failure(self.step, error.code, error.explained, error.hint)
@@ -230,25 +227,6 @@ class Inspection:
         report.outputs = _tensors(outputs)
         with self._step("postprocess"):
             report.answer = msgspec.Raw(encode_answer(pipeline.transform.answers(outputs, 1)[0]))
-
-    def _references(self) -> None:
-        """Import what serving never does, and call none of it."""
-        deployment = self.manifest.deployment
-        named = {
-            "holdout.source": deployment.holdout.source,
-            "ladder.setup": deployment.ladder.setup,
-            "ladder.traffic": deployment.ladder.traffic,
-        }
-        for key, reference in named.items():
-            if not reference:
-                continue
-            with self._step(key):
-                if key == "holdout.source" and deployment.holdout.is_file:
-                    if not (file := self.manifest.directory / reference).is_file():
-                        raise ManifestError(f"holdout.source: there is no file {file}", hint="correct the path")
-                else:
-                    resolve(reference, self.manifest)
-            self.report.references.append(key)
 
     async def _features(self, features: FeatureService) -> dict[str, Any]:
         key = features.parse_entity(self._entity)

@@ -61,12 +61,23 @@ def open_registry(
 
 
 @contextmanager
-def as_typed(registry: Registry, typed: str, name: str) -> Iterator[None]:
-    """Let a name that was typed wrong end as a wrong command line; a model that was not built yet is none."""
+def chosen(
+    manifest: list[Path] | None,
+    model: str,
+    settings: list[str] | None,
+    place: str | None,
+    machine: Machine | None = None,
+) -> Iterator[tuple[Registry, str]]:
+    """Yield the registry and the model that a command is about.
+
+    A name that was typed wrong ends as a wrong command line; a model that was not built yet is none.
+    """
+    registry, named = open_registry(manifest, model, settings, place, machine)
+    name = model or named or only_model(registry)
     try:
-        yield
+        yield registry, name
     except NotInRegistry as error:
-        if typed or name in registry.models():
+        if model or name in registry.models():
             raise ManifestError(error.message, hint=error.hint) from error
         raise
 

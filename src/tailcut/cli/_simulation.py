@@ -24,7 +24,6 @@ from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.simulation import Outcome, Scenario, noisy, simulate
 
 _KINDS = ("poisson", "constant", "burst")
-_DAY_NS = 86_400 * 10**9
 _WAY_OUT = 'give --cost "1=5ms,8=12ms" (rows=duration), or run `tailcut build` here, which times every variant'
 
 
@@ -284,13 +283,9 @@ def scaled(offsets_ns: npt.NDArray[np.int64], rate: float) -> npt.NDArray[np.int
     """Bring a trace to a rate on average, by stretching its time; as it is where the rate is 0."""
     if not rate or len(offsets_ns) < 2:
         return offsets_ns
-    stretched: npt.NDArray[np.int64] = np.round(offsets_ns * (_own_rate(offsets_ns) / rate)).astype(np.int64)
+    own_rate = (len(offsets_ns) - 1) / (offsets_ns[-1] / 1e9)
+    stretched: npt.NDArray[np.int64] = np.round(offsets_ns * (own_rate / rate)).astype(np.int64)
     return stretched
-
-
-def _own_rate(offsets_ns: npt.NDArray[np.int64]) -> float:
-    """Return the requests per second of a trace; 0 where it has one time only."""
-    return (len(offsets_ns) - 1) / (offsets_ns[-1] / 1e9) if len(offsets_ns) and offsets_ns[-1] else 0.0
 
 
 def _line(rate: float, executors: int, outcome: Outcome, assumed: Assumptions) -> Line:

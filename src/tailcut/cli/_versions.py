@@ -35,17 +35,14 @@ def summary(version: Version) -> Iterable[str]:
     yield from build_figures.rows_alone(version)
     yield from build_figures.logged(version)
     if cpu and holdout:
+        judged = holdout.get("confirmation", {}).get("rows", holdout["rows"])
+        part = f", judged on {judged} of them" if judged != holdout["rows"] else ""
         yield (
             f"on {cpu['model']}, {cpu['cores']} cores ({', '.join(cpu['flags'])}); holdout of {holdout['rows']} rows"
-            f"{_judged_on(holdout)}; "
+            f"{part}; "
             f"bare runtime latency, threads {_threads(race.get('threads', '?'))}, medians of {race.get('rounds', '?')} "
             f"interleaved rounds; under load {build_figures.load(version)}"
         )
-
-
-def _judged_on(holdout: Mapping[str, Any]) -> str:
-    judged = holdout.get("confirmation", {}).get("rows", holdout["rows"])
-    return f", judged on {judged} of them" if judged != holdout["rows"] else ""
 
 
 def _labels(version: Version) -> Iterable[str]:

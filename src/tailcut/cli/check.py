@@ -59,12 +59,11 @@ def check(
     """Load everything, send one row through every stage and report each stage.
 
     Without --entity and --row the model runs a holdout row kept by its version, else zeros of the right shape; earlier
-    stages are reported as not tried. References that only build and ladder use (holdout.source, ladder.setup,
-    ladder.traffic) are imported but not called. Files of tokens, the webhook's secret and the collector's settings are
+    stages are reported as not tried. Files of tokens, the webhook's secret and the collector's settings are
     read; nothing is sent to the webhook or the collector. A history or request log that cannot be written is a warning.
     Of several models all are checked. --entity, --row and --variant are for the one that --model names; with one of
     these flags only that model is checked, and those that compute its features.
-    Exit code 0: everything works; 1: loaded, but the row or such a reference failed; 2, 3, 4: loading failed; of
+    Exit code 0: everything works; 1: loaded, but the row failed; 2, 3, 4: loading failed; of
     several models that of the first that failed.
     """
     import msgspec
@@ -181,8 +180,6 @@ def _lines(report: Report) -> Iterator[str]:
         stages = ", ".join(f"{name} {ms:.3f}" for name, ms in report.request.stages_ms.items())
         total = f"total {report.request.total_ms:.3f} ms, cache {report.request.cache}"
         yield _line("once more", f"{stages}, {total}")
-    if report.references:
-        yield _line("imported", f"{', '.join(report.references)} (not called)")
     for one in report.untried:
         yield _line("not tried", f"{one.stage}: {one.what}")
     seen = "ok, except for the stages not tried" if report.untried else "ok"

@@ -79,7 +79,7 @@ def init(
 
 
 def _say_next(file: Path, model: str | None, holdout: str | None, outputs: int) -> None:
-    flag = _manifest_flag(file)
+    flag = "" if file == DEFAULT_MANIFEST else f" --manifest {file}"
     fill_in = ["name"]
     if model is None:
         fill_in.append("[model] with its tensors (--from-model fills them in)")
@@ -131,7 +131,3 @@ def _write(file: Path, text: str, force: bool) -> None:
             os.link(scratch, file)
     finally:
         scratch.unlink(missing_ok=True)
-
-
-def _manifest_flag(file: Path) -> str:
-    return "" if file == DEFAULT_MANIFEST else f" --manifest {file}"

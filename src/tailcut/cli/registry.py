@@ -10,7 +10,7 @@ import typer
 
 from tailcut.cli._code import code, code_check, other_code
 from tailcut.cli._listing import list_rows, list_table, live_code_lines
-from tailcut.cli._registry import AsJson, Model, Place, Which, as_typed, load_named, only_model, open_registry
+from tailcut.cli._registry import AsJson, Model, Place, Which, chosen, load_named, open_registry
 from tailcut.cli._versions import differences, size, summary
 from tailcut.cli.console import ExitCode, note, print_error, write
 from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples
@@ -75,9 +75,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a version's variants with their evidence, and the evidence that does not hold on this machine."""
-    registry, named = open_registry(manifest, model, settings, place, _read_machine(machine))
-    name = model or named or only_model(registry)
-    with as_typed(registry, model, name):
+    with chosen(manifest, model, settings, place, _read_machine(machine)) as (registry, name):
         record = registry.version(name, version)
     if as_json:
         _print_json(record)
@@ -104,9 +102,7 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare two versions: variants, artifacts, settings, metrics, machines and the manifests they were built from."""
-    registry, named = open_registry(manifest, model, settings, place)
-    name = model or named or only_model(registry)
-    with as_typed(registry, model, name):
+    with chosen(manifest, model, settings, place) as (registry, name):
         found = registry.diff(name, old, new)
     if as_json:
         _print_json(found)
@@ -161,11 +157,9 @@ def promote(
     Each promotion can be rolled back.
     A variant built with other code than the manifest's folder holds is refused; the error names the files that differ.
     """
-    registry, named = open_registry(manifest, model, settings, place)
-    name = model or named or only_model(registry)
-    check = code_check(manifest, model, settings, place, force=force)
-    trial = _smoke_test(manifest, model, settings, place, registry, quick=quick)
-    with as_typed(registry, model, name):
+    with chosen(manifest, model, settings, place) as (registry, name):
+        check = code_check(manifest, model, settings, place, force=force)
+        trial = _smoke_test(manifest, model, settings, place, registry, quick=quick)
         _print_promotion(name, registry.promote(name, version, variant, force=force, check=check, trial=trial))
 
 
@@ -183,11 +177,9 @@ def rollback(
 
     A variant built with other code than the manifest's folder holds is refused; the error names the files that differ.
     """
-    registry, named = open_registry(manifest, model, settings, place)
-    name = model or named or only_model(registry)
-    check = code_check(manifest, model, settings, place, force=force)
-    trial = _smoke_test(manifest, model, settings, place, registry, quick=quick)
-    with as_typed(registry, model, name):
+    with chosen(manifest, model, settings, place) as (registry, name):
+        check = code_check(manifest, model, settings, place, force=force)
+        trial = _smoke_test(manifest, model, settings, place, registry, quick=quick)
         _print_promotion(name, registry.rollback(name, check=check, trial=trial, notice=note))
 
 
@@ -202,9 +194,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a variant's artifact to FILE, and what it takes, gives and needs to FILE.json."""
-    registry, named = open_registry(manifest, model, settings, place)
-    name = model or named or only_model(registry)
-    with as_typed(registry, model, name):
+    with chosen(manifest, model, settings, place) as (registry, name):
         for written in export_variant(registry, registry.version(name, version), variant, file, force=force):
             write(str(written))
 
@@ -217,9 +207,7 @@ def retire(
     place: Place = None,
 ) -> None:
     """Retire a version: it is no longer served, and gc may remove it. Building the same artifacts again restores it."""
-    registry, named = open_registry(manifest, model, settings, place)
-    name = model or named or only_model(registry)
-    with as_typed(registry, model, name):
+    with chosen(manifest, model, settings, place) as (registry, name):
         record = registry.retire(name, version)
     write(f"{record.model} {record.id} retired")
 

@@ -1,7 +1,6 @@
 """Feature groups: where features come from, and the caches that keep their sources off the request path."""
 
-from tailcut.features.entity import EntityKey
-from tailcut.features.feature_service import FeatureService, FeatureSet
+from tailcut.features.feature_service import EntityKey, FeatureService, FeatureSet
 from tailcut.features.sources.base import SourceContext
 from tailcut.features.statistics import FeatureStatistics, GroupStatistics
 

@@ -26,8 +26,8 @@ from tailcut.features.group_times import GroupTimes, Want
 from tailcut.features.groups import Group, KeyProblem, has_no_row
 from tailcut.features.line import NOBODY_WAITS, Lookup
 from tailcut.features.outages import DATABASE
+from tailcut.features.refresh import UsageTable
 from tailcut.features.sources.base import Key
-from tailcut.features.usage import UsageTable
 
 
 class Rows:

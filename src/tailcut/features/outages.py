@@ -63,7 +63,15 @@ class Outages:
             outage = None
         if outage is None:
             outage = self._outages[place] = _Outage(now_s, now_s, now_s)
-            _tell_begin(place, failure)
+            _log.warning(
+                "%s %s: %s; cached values are served for their ttl and stale_for, then requests get %s; %s",
+                place,
+                "cannot be reached" if failure.unreachable else "fails",
+                failure.message,
+                "500 feature_failed" if failure.misfit else "503 feature_unavailable",
+                _way_out(failure),
+                exc_info=failure.cause,
+            )
         outage.answered += outage.since
         outage.since = 0
         outage.failed += 1
@@ -86,18 +94,6 @@ class Outages:
     def _end(self, place: str, outage: _Outage) -> None:
         del self._outages[place]
         _log.warning("%s answers again: it had failed for %s", place, _figures(outage))
-
-
-def _tell_begin(place: str, failure: Failure) -> None:
-    _log.warning(
-        "%s %s: %s; cached values are served for their ttl and stale_for, then requests get %s; %s",
-        place,
-        "cannot be reached" if failure.unreachable else "fails",
-        failure.message,
-        "500 feature_failed" if failure.misfit else "503 feature_unavailable",
-        _way_out(failure),
-        exc_info=failure.cause,
-    )
 
 
 def _figures(outage: _Outage) -> str:

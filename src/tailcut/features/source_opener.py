@@ -90,7 +90,9 @@ class Opener:
             StartError: what is wrong, and where.
         """
         groups = [await self._group(spec) for spec in self._features.groups]
-        self.field_types = _field_types(self._features, groups, self._declared)
+        self.field_types = tuple(
+            _field_type(name, groups, self._declared.get(name, "any")) for name in self._features.entity
+        )
         _settle(groups, self._features.entity, self.field_types)
         return groups
 
@@ -251,15 +253,6 @@ def _code(function: Callable[..., Any]) -> str:
         return inspect.getsource(function)
     except (OSError, TypeError):
         return repr(getattr(function, "__qualname__", type(function).__qualname__))
-
-
-def _field_types(features: Features, groups: Sequence[Group], declared: Mapping[str, str]) -> tuple[KeyType, ...]:
-    """The type of each field of the entity, from the groups that have it in their key and from ``model.fields``.
-
-    Raises:
-        StartError: no value could be right for all of them.
-    """
-    return tuple(_field_type(name, groups, declared.get(name, "any")) for name in features.entity)
 
 
 def _field_type(name: str, groups: Sequence[Group], declared: str) -> KeyType:

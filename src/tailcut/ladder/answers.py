@@ -40,10 +40,8 @@ def compare_rungs(
     """
     asked = [rung for rung in rungs if not (rung.pilot or rung.refused)]
     try:
-        with (
-            bench.server(RungRun.of_pilot("", {})) as server,
-            Asker(bench.url(server, pilot=True), timeout_s=_TIMEOUT_S) as pilot,
-        ):
+        with bench.server(RungRun.of_pilot("", {})) as server:
+            pilot = Asker(bench.url(server, pilot=True), timeout_s=_TIMEOUT_S)
             for rung in asked:
                 rung.parity = _of_rung(bench, rung, pilot, payloads, pairs)
                 tell(f"{rung.name}: {describe(rung.parity)}")
@@ -70,7 +68,8 @@ def _of_rung(
     bench: Bench, rung: RungRun, pilot: Asker, payloads: Sequence[Payload], given: Sequence[Pair]
 ) -> RungParity:
     try:
-        with bench.server(rung) as server, Asker(bench.url(server, pilot=False), timeout_s=_TIMEOUT_S) as ours:
+        with bench.server(rung) as server:
+            ours = Asker(bench.url(server, pilot=False), timeout_s=_TIMEOUT_S)
             exchanges = [exchange(number, one, pilot, ours, AS_IT_IS) for number, one in enumerate(payloads, 1)]
             pairs = choose_pairs(exchanges, given)
             settled = [

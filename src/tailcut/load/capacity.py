@@ -207,7 +207,8 @@ def find_capacity(
         step_plan = _step_plan(base, rate, len(steps), sent)
         sent += int(rate * (step_plan.warmup_s + step_plan.duration_s))
         step_began_s = time.monotonic()
-        result = _step(step_plan, on_progress)
+        samples, facts = measure(step_plan, on_progress=on_progress, stop_hopeless=True)
+        result = summarise_run(step_plan, samples, facts)
         cause = judge(result) if judge is not None else result.first_miss
         done = search.record(rate, passed=not cause, cause=cause)
         late_generator = late_generator or bool(cause and result.generator_cpu_share > 0.9)
@@ -244,11 +245,6 @@ def _step_plan(base: LoadPlan, rate: float, place: int, sent: int) -> LoadPlan:
         payload_seed=base.seed,
         payload_offset=sent,
     )
-
-
-def _step(plan: LoadPlan, on_progress: OnProgress | None) -> LoadResult:
-    samples, facts = measure(plan, on_progress=on_progress, stop_hopeless=True)
-    return summarise_run(plan, samples, facts)
 
 
 def _describe(result: LoadResult, confirming: bool, cause: str, took_s: float) -> CapacityStep:

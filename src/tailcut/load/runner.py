@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
+import os
 import ssl
+import sys
 import time
+from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -22,7 +26,6 @@ from tailcut.load.recorder import Recorder
 from tailcut.load.result import LoadResult
 from tailcut.load.samples import Samples
 from tailcut.load.summary import RunFacts, summarise_run
-from tailcut.load.timer import make_timer
 from tailcut.system.cpu_time import cpu_seconds
 
 _TICK_S = 0.005
@@ -273,3 +276,82 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+# -- Timers: event loops round theirs to a millisecond, Linux's timerfd wakes within tens of microseconds --
+
+
+_CLOCK_MONOTONIC = 1
+_TFD_NONBLOCK_CLOEXEC = 0o2004000
+_TFD_TIMER_ABSTIME = 1
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("tv_sec", ctypes.c_int64), ("tv_nsec", ctypes.c_int64))
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = (("it_interval", _Timespec), ("it_value", _Timespec))
+
+
+class FdTimer:
+    """A Linux timerfd watched by the event loop."""
+
+    def __init__(self, loop: AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = self._libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create failed")
+        self._loop = loop
+        self._spec = _Itimerspec()
+        self._spec_ref = ctypes.byref(self._spec)
+        self._callback = callback
+        self._armed = False
+        loop.add_reader(self._fd, self._on_ready)
+
+    def arm(self, at_ns: int) -> None:
+        """Set the time of the next call. Setting the timer also clears a pending expiry, so it is never read."""
+        self._armed = True
+        value = self._spec.it_value
+        value.tv_sec, value.tv_nsec = divmod(max(at_ns, 1), 1_000_000_000)
+        self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, self._spec_ref, None)
+
+    def close(self) -> None:
+        """Stop and free the timer."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _on_ready(self) -> None:
+        self._armed = False
+        self._callback()
+        if not self._armed and self._fd >= 0:
+            # The expiry stays readable until it is read or the timer is set: a loop would spin on it.
+            self._spec.it_value.tv_sec = self._spec.it_value.tv_nsec = 0
+            self._libc.timerfd_settime(self._fd, 0, self._spec_ref, None)
+
+
+class LoopTimer:
+    """The event loop's own timer, about a millisecond exact."""
+
+    def __init__(self, loop: AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._handle: TimerHandle | None = None
+
+    def arm(self, at_ns: int) -> None:
+        """Set the time of the next call."""
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle = self._loop.call_later(max(0, at_ns - time.monotonic_ns()) / 1e9, self._callback)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+
+def make_timer(loop: AbstractEventLoop, callback: Callable[[], None]) -> FdTimer | LoopTimer:
+    """Make the most exact timer that this system has."""
+    return FdTimer(loop, callback) if sys.platform == "linux" else LoopTimer(loop, callback)

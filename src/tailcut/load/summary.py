@@ -49,7 +49,7 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
     answered = (status >= 200) & (status < 300)
     lag_ms = summarise((samples.sent_ns - samples.intended_ns)[measured & (samples.sent_ns >= 0)] / 1e6)
     latency_ms = summarise(took_ms[answered | (status == Failure.TIMEOUT)])
-    requests = int(status.size)
+    requests, replies = int(status.size), int((status > 0).sum())
     stages_ms, cache, cache_total_ms = _server_side(samples, measured, answered)
     return LoadResult(
         plan=plan,
@@ -59,7 +59,7 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
         answered=int(answered.sum()),
         sheds=int(np.isin(status, SHED_STATUSES).sum()),
         errors=_errors(status),
-        statuses=_statuses(status),
+        statuses={str(code): count for code, count in sorted(Counter(status[status > 0].tolist()).items())},
         offered_rps=requests / facts.window_s,
         throughput_rps=_answers_in_window(samples, facts.window_s, None) / facts.window_s,
         goodput_rps=_answers_in_window(samples, facts.window_s, plan.slo.loosest_ns) / facts.window_s,
@@ -70,7 +70,7 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
         cache=cache,
         cache_total_ms=cache_total_ms,
         cpu_s=facts.cpu_s,
-        cpu_s_per_1000=_per_1000(facts.cpu_s, int((status > 0).sum())),
+        cpu_s_per_1000=facts.cpu_s / replies * 1000 if facts.cpu_s is not None and replies else None,
         generator_cpu_share=facts.generator_cpu_share,
         connections_opened=facts.connections_opened,
         sent_again=facts.sent_again,
@@ -95,14 +95,6 @@ def _inside(samples: Samples, window_s: float, chosen: npt.NDArray[np.bool_]) ->
     start_ns = samples.measured_from_ns
     inside = (samples.done_ns >= start_ns) & (samples.done_ns < start_ns + int(window_s * 1e9))
     return int((inside & chosen).sum())
-
-
-def _per_1000(cpu_s: float | None, replies: int) -> float | None:
-    return cpu_s / replies * 1000 if cpu_s is not None and replies else None
-
-
-def _statuses(status: npt.NDArray[np.int16]) -> dict[str, int]:
-    return {str(code): count for code, count in sorted(Counter(status[status > 0].tolist()).items())}
 
 
 def _errors(status: npt.NDArray[np.int16]) -> dict[str, int]:

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from tailcut.common.tensors import Array, Arrays, Keys
 from tailcut.observe.drift.columns import TensorSpec, columns_of
-from tailcut.observe.drift.detector import Detector, Settings
-from tailcut.observe.drift.entities import NONE
+from tailcut.observe.drift.detector import NONE, Detector, Settings
 from tailcut.observe.drift.sketch import Role, Sketch
 from tailcut.observe.drift.state import Alarm, State
 from tailcut.observe.sample import Sample, counter, gauge

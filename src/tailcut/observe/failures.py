@@ -24,7 +24,7 @@ _Key = tuple[str, str]
 class FailureLog:
     """The first failure of a kind in full, then every few seconds how many more there were. Owned by the event loop.
 
-    Where there are more kinds than it keeps apart, further ones count as one for each first word, of which there are few.
+    Where there are more kinds than it keeps apart, further ones count as one for each first word.
     """
 
     def __init__(self, interval_ns: int = _INTERVAL_NS, new_id: Callable[[], str] = _new_id) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import http.client
-import ssl
-import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -20,15 +18,12 @@ from tailcut.parity.payloads import Payload
 
 _PASSING = frozenset({429, 503, 504})
 """Statuses of a server that is cold or full: asked once more before they count."""
-_CLOSED = (ConnectionResetError, BrokenPipeError, http.client.BadStatusLine)
-"""What a kept connection gives that the server has closed meanwhile. Anything else, such as a time-out, may come after
-the server has taken the request, which is then not sent again."""
 _TEXT_CHARS = 300
 _JSON: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 class Asker:
-    """Posts JSON to one address over kept connections, one per thread. Use as a context manager.
+    """Posts JSON to one address; each request has a connection of its own, so that none meets one that was closed.
 
     Args:
         url: with the path that requests go to.
@@ -39,17 +34,8 @@ class Asker:
     def __init__(self, url: str, *, headers: Iterable[tuple[str, str]] = (), timeout_s: float = 30.0) -> None:
         self.url = url
         self._target = parse_url(url)
-        self._headers = {"Content-Type": "application/json", **dict(headers)}
+        self._headers = {"Content-Type": "application/json", "Connection": "close", **dict(headers)}
         self._timeout_s = timeout_s
-        self._local = threading.local()
-        self._opened: list[http.client.HTTPConnection] = []
-
-    def __enter__(self) -> Asker:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for connection in self._opened:
-            connection.close()
 
     def ask(self, body: bytes, path: str = "") -> Reply:
         """Post a body; a reply that says "not now" is asked for once more.
@@ -65,35 +51,15 @@ class Asker:
         return self._once(body, path) if reply.status in _PASSING else reply
 
     def _once(self, body: bytes, path: str) -> Reply:
-        error: Exception | None = None
-        for _ in range(2):
-            connection, fresh = self._connection()
-            try:
-                connection.request("POST", path or self._target.path, body, self._headers)
+        target = self._target
+        kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
+        try:
+            with closing(kind(target.host, target.port, timeout=self._timeout_s)) as connection:
+                connection.request("POST", path or target.path, body, self._headers)
                 response = connection.getresponse()
                 return _read(response.status, response.read())
-            except (OSError, http.client.HTTPException) as failed:
-                connection.close()
-                self._local.connection = None
-                error = failed
-                if fresh or not isinstance(failed, _CLOSED):
-                    break
-        return Reply(0, None, f"no reply: {error!r}")
-
-    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
-        found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if found is not None:
-            return found, False
-        target = self._target
-        if target.tls:
-            found = http.client.HTTPSConnection(
-                target.host, target.port, timeout=self._timeout_s, context=ssl.create_default_context()
-            )
-        else:
-            found = http.client.HTTPConnection(target.host, target.port, timeout=self._timeout_s)
-        self._local.connection = found
-        self._opened.append(found)
-        return found, True
+        except (OSError, http.client.HTTPException) as error:
+            return Reply(0, None, f"no reply: {error!r}")
 
 
 def exchange(number: int, payload: Payload, pilot: Asker, ours: Asker, form: RequestForm) -> Exchange:

@@ -120,8 +120,7 @@ def serve_variant(
         process = ServerProcess(command, port, log, environment=environment, directory=manifest.directory, core=None)
         with process:
             process.wait_until_ready("/v2/health/ready", timeout_s=ready_s, ok=(200,))
-            with deployment_asker(f"http://127.0.0.1:{port}", manifest.deployment, timeout_s) as asker:
-                yield asker
+            yield deployment_asker(f"http://127.0.0.1:{port}", manifest.deployment, timeout_s)
 
 
 def deployment_asker(

@@ -17,7 +17,7 @@ from tailcut.load.plan import parse_url
 from tailcut.manifest import Manifest
 from tailcut.parity.asking import Asker
 from tailcut.parity.plan import ParityPlan, is_url
-from tailcut.profiler.child_channel import Options, Said
+from tailcut.profiler.child_channel import Options
 from tailcut.profiler.diagnosis import check_target, choose_path
 from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.recording.model_inputs import ModelCall
@@ -51,8 +51,7 @@ def open_pilot(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, s
     """
     if is_url(plan.pilot):
         url = _with_path(plan.pilot, plan.path)
-        with _asker(url, plan) as asker:
-            yield Pilot(without_secrets(url), asker)
+        yield Pilot(without_secrets(url), _asker(url, plan))
     elif plan.pilot:
         with _application(plan, manifest, environment, tell) as pilot:
             yield pilot
@@ -72,11 +71,10 @@ def _application(plan: ParityPlan, manifest: Manifest, environment: Mapping[str,
     options = Options(target=plan.pilot, report=0, profiled=False, inputs=True)
     with PilotProcess(options, directory=plan.directory, environment=environment) as process:
         ready = process.wait_ready(plan.ready_s, tell)
-        path = (
-            plan.path or _known_path(ready, manifest.deployment.ladder.pilot_path) or choose_path(ready.routes, "POST")
-        )
-        with _asker(f"{process.url}{path}", plan) as asker:
-            yield Pilot(plan.pilot, asker, process.inputs)
+        known = manifest.deployment.ladder.pilot_path
+        is_there = any(route.path == known and "POST" in route.methods for route in ready.routes)
+        path = plan.path or (known if is_there else choose_path(ready.routes, "POST"))
+        yield Pilot(plan.pilot, _asker(f"{process.url}{path}", plan), process.inputs)
 
 
 @contextmanager
@@ -91,16 +89,12 @@ def _command(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, str
         )
         with process:
             process.wait_until_ready("/", timeout_s=plan.ready_s)
-            with _asker(f"http://127.0.0.1:{port}{plan.path or ladder.pilot_path}", plan) as asker:
-                yield Pilot("ladder.pilot", asker)
+            url = f"http://127.0.0.1:{port}{plan.path or ladder.pilot_path}"
+            yield Pilot("ladder.pilot", _asker(url, plan))
 
 
 def _asker(url: str, plan: ParityPlan) -> Asker:
     return Asker(url, headers=plan.headers, timeout_s=plan.timeout_s)
-
-
-def _known_path(ready: Said, path: str) -> str:
-    return path if any(route.path == path and "POST" in route.methods for route in ready.routes) else ""
 
 
 def _with_path(url: str, path: str) -> str:

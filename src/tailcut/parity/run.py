@@ -107,13 +107,11 @@ class _Runner:
     def _variant(self, chosen: Chosen) -> VariantParity:
         try:
             if self.plan.deployment:
-                with deployment_asker(
-                    self.plan.deployment,
-                    self.manifest.deployment,
-                    self.plan.timeout_s,
-                    self.plan.deployment_headers,
-                ) as asker:
-                    return self._asked(chosen, asker)
+                plan = self.plan
+                running = deployment_asker(
+                    plan.deployment, self.manifest.deployment, plan.timeout_s, plan.deployment_headers
+                )
+                return self._asked(chosen, running)
             self.tell(f"starting {chosen.name}")
             with serve_variant(
                 self.subject,

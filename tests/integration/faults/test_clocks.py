@@ -23,7 +23,7 @@ WALL_METHODS = {"now", "utcnow", "today"}
 MAY_READ = {
     "features/feature_service.py": "the age of what other servers wrote to Redis, and :now of queries",
     "features/key_types.py": "no clock: keys that are dates are read from text",
-    "features/sources/postgres_types.py": "no clock: columns that are dates have these types",
+    "features/sources/postgres.py": "no clock: columns that are dates have these types",
     "observe/alerts/evaluator.py": "which minutes of the history to look at, and since when an alarm stands",
     "observe/alerts/webhook.py": "the signed time of a message",
     "observe/drift_sink.py": "since when a column has been different",

@@ -143,28 +143,6 @@ def test_an_entity_leaves_nothing_untried(check: Check) -> None:
     assert out.splitlines()[-1].split() == ["result", "ok"]
 
 
-REFERENCES = [("[holdout]", "source"), ("[ladder]", "setup"), ("[ladder]", "traffic")]
-
-
-@pytest.mark.parametrize(("section", "key"), REFERENCES, ids=[".".join(one) for one in REFERENCES])
-def test_what_build_and_ladder_use_is_imported_and_not_called(
-    check: Check, folder: Path, section: str, key: str
-) -> None:
-    path = f"{section[1:-1]}.{key}"
-    name = hook(folder, "def used(*arguments):\n    raise SystemExit('called')\n")
-    write(folder, more=f'{section}\n{key} = "{name}:used"\n')
-    code, out, err = check("--entity", '"JFK"')
-    assert (code, err) == (ExitCode.OK, "")
-    assert f"{path} (not called)" in out
-    write(folder, more=f'{section}\n{key} = "{name}:usde"\n')
-    code, out, err = check("--entity", '"JFK"')
-    assert code == ExitCode.FAILED
-    assert f"error: {path}: {name}:usde: {name} has no usde" in err
-    assert "did you mean used?" in err
-    assert "once more" in out, "everything before it was tried"
-    assert f"failed at {path}" in out
-
-
 def test_a_row_goes_through_preprocess(check: Check, folder: Path) -> None:
     write(folder, features=False)
     code, out, err = check("--row", '{"a": 1, "b": 2, "c": 3, "d": 4}', "--json")

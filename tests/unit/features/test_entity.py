@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tailcut.cache.keys import feature_key
 from tailcut.errors import BadRequest
-from tailcut.features.entity import MAX_CHARACTERS, parse_entity
+from tailcut.features.feature_service import MAX_CHARACTERS, parse_entity
 from tailcut.features.key_types import ANY, BIGINT, DECLARED, TEXT
 
 JSON = st.recursive(

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 from tests.features_kit import features, get, group, opened, run
 
-from tailcut.features.refresh import tick_s
-from tailcut.features.usage import MAX_KEYS_PER_GROUP
+from tailcut.features.refresh import MAX_KEYS_PER_GROUP, tick_s
 from tailcut.testing import FaultyStore, StubSource
 
 

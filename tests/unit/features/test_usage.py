@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tailcut.features.entry import Entry
 from tailcut.features.groups import Group
+from tailcut.features.refresh import COMPACT_FROM, UsageTable
 from tailcut.features.sources.base import Source
-from tailcut.features.usage import COMPACT_FROM, UsageTable
 from tailcut.manifest.schema import FeatureGroup
 
 

@@ -9,8 +9,7 @@ from tailcut.common.tensors import Array
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.observe.drift.columns import columns_of
-from tailcut.observe.drift.detector import MONTH_S, Detector, Settings
-from tailcut.observe.drift.entities import NONE, OncePerWindow
+from tailcut.observe.drift.detector import MONTH_S, NONE, Detector, OncePerWindow, Settings
 from tailcut.observe.drift.reference import Reference, decode, encode, sketches_of
 from tailcut.observe.drift.sketch import Sketch, effective_rows, sketch
 from tailcut.observe.drift.state import Alarm

@@ -24,8 +24,9 @@ from tailcut.common.timings import Stage, Timings
 from tailcut.errors import LoadTestError, StartError
 from tailcut.manifest import Deployment, Features, Manifest, Model, RequestLog, Tensor
 from tailcut.manifest.loading import load
-from tailcut.observe.request_log import Record, conversion, read_log
+from tailcut.observe.request_log import Record, read_log
 from tailcut.observe.request_log import RequestLog as Sink
+from tailcut.observe.request_log import files as log_files
 from tailcut.observe.request_log import sink as sink_module
 from tailcut.observe.request_log.capture import Capture, Sampler
 from tailcut.observe.request_log.files import LogFiles
@@ -450,7 +451,7 @@ def test_the_end_waits_for_no_large_file_which_the_next_start_converts(
         return real(path, never_ends if path in large else pause)
 
     monkeypatch.setattr(parquet, "convert", endless)
-    monkeypatch.setattr(conversion, "_SMALL_BYTES", 20_000)
+    monkeypatch.setattr(log_files, "_SMALL_BYTES", 20_000)
     log = opened(tmp_path, format="parquet")
     log.start()
     log.on_requests("m", [Request(tensors(), START_NS)])  # type: ignore[list-item]

@@ -72,30 +72,29 @@ def site() -> Iterator[str]:
 
 
 def test_a_server_that_is_busy_is_asked_once_more(site: str) -> None:
-    with Asker(f"{site}/busy") as asker:
-        reply = asker.ask(b'{"a": 1}')
+    reply = Asker(f"{site}/busy").ask(b'{"a": 1}')
     assert (reply.status, reply.body, reply.answered) == (200, {"a": 1}, True)
     assert len(Site.seen) == 2
 
 
-def test_a_connection_that_was_closed_is_opened_again(site: str) -> None:
-    with Asker(f"{site}/closing") as asker:
-        assert [asker.ask(b"[%d]" % place).body for place in range(3)] == [[0], [1], [2]]
+def test_a_server_that_closes_its_connections_is_asked_on_new_ones(site: str) -> None:
+    asker = Asker(f"{site}/closing")
+    assert [asker.ask(b"[%d]" % place).body for place in range(3)] == [[0], [1], [2]]
 
 
 def test_a_request_that_times_out_is_not_sent_again(site: str) -> None:
-    """Given a connection that was kept; then the time-out is that of one request, and the server sees one."""
-    with Asker(f"{site}/pilot", timeout_s=0.2) as asker:
-        assert asker.ask(b"1").answered
-        late = asker.ask(b"2", "/hanging")
+    """The time-out is that of one request, and the server sees one."""
+    asker = Asker(f"{site}/pilot", timeout_s=0.2)
+    assert asker.ask(b"1").answered
+    late = asker.ask(b"2", "/hanging")
     assert (late.status, late.answered) == (0, False)
     assert "TimeoutError" in late.text
     assert [path for path, _ in Site.seen] == ["/pilot", "/hanging"]
 
 
 def test_no_reply_and_no_json_are_no_answers(site: str) -> None:
-    with Asker(site) as asker:
-        silent, page = asker.ask(b"1", "/silent"), asker.ask(b"1", "/page")
+    asker = Asker(site)
+    silent, page = asker.ask(b"1", "/silent"), asker.ask(b"1", "/page")
     assert (silent.status, silent.answered) == (0, False)
     assert silent.text.startswith("no reply")
     assert (page.status, page.body, page.text, page.answered) == (200, None, "<html>", False)
@@ -104,8 +103,8 @@ def test_no_reply_and_no_json_are_no_answers(site: str) -> None:
 def test_requests_go_to_both_sides_in_their_order(site: str) -> None:
     """Given two workers; then the exchanges are in the order of the payloads, each asked in its own form."""
     payloads = [Payload("", b'{"ids": [%d]}' % place, {"ids": [place]}) for place in range(12)]
-    with Asker(f"{site}/pilot") as pilot, Asker(f"{site}/ours") as ours:
-        found = exchange_all(payloads, pilot, ours, parse_form(["entities=ids[]"]), concurrency=2)
+    pilot, ours = Asker(f"{site}/pilot"), Asker(f"{site}/ours")
+    found = exchange_all(payloads, pilot, ours, parse_form(["entities=ids[]"]), concurrency=2)
     assert [one.number for one in found] == list(range(1, 13))
     assert [one.theirs.body for one in found] == [{"ids": [place]} for place in range(12)]
     assert [one.ours.body for one in found] == [{"entities": [place]} for place in range(12)]
@@ -113,8 +112,8 @@ def test_requests_go_to_both_sides_in_their_order(site: str) -> None:
 
 
 def test_a_request_without_what_is_asked_for_is_not_sent(site: str) -> None:
-    with Asker(f"{site}/pilot") as pilot, Asker(f"{site}/ours") as ours:
-        found = exchange(1, Payload("/other", b'{"b": 1}', {"b": 1}), pilot, ours, AS_IT_IS)
+    pilot, ours = Asker(f"{site}/pilot"), Asker(f"{site}/ours")
+    found = exchange(1, Payload("/other", b'{"b": 1}', {"b": 1}), pilot, ours, AS_IT_IS)
     assert (found.ours.status, found.rows) == (400, 0)
     assert [path for path, _ in Site.seen] == ["/other"]
 
@@ -122,16 +121,14 @@ def test_a_request_without_what_is_asked_for_is_not_sent(site: str) -> None:
 def test_a_deployment_with_tokens_is_asked_with_its_header_or_the_flag_is_named(site: str, folder: Path) -> None:
     deployment = load(folder).deployment
     payload = Payload("", b'{"rows": [{"x": 1}]}', {"rows": [{"x": 1}]})
-    with Asker(f"{site}/pilot") as pilot:
-        form = choose_form([payload], takes_of(deployment))
-        assert form == AS_IT_IS
-        with deployment_asker(site, deployment, 5.0, [("Authorization", "Bearer t0ken")]) as ours:
-            assert exchange(1, payload, pilot, ours, form).ours.answered
-        with (
-            deployment_asker(site, deployment, 5.0) as ours,
-            pytest.raises(NothingCompared, match="the deployment 401") as caught,
-        ):
-            choose_pairs([exchange(1, payload, pilot, ours, form)])
+    pilot = Asker(f"{site}/pilot")
+    form = choose_form([payload], takes_of(deployment))
+    assert form == AS_IT_IS
+    ours = deployment_asker(site, deployment, 5.0, [("Authorization", "Bearer t0ken")])
+    assert exchange(1, payload, pilot, ours, form).ours.answered
+    ours = deployment_asker(site, deployment, 5.0)
+    with pytest.raises(NothingCompared, match="the deployment 401") as caught:
+        choose_pairs([exchange(1, payload, pilot, ours, form)])
     assert caught.value.hint.startswith("--deployment-header 'Authorization: Bearer ...'")
 
 

@@ -10,9 +10,8 @@ import pytest
 from tailcut.parity import causes
 from tailcut.parity.analysis.comparing import Exchange, Reply
 from tailcut.parity.asking import Asker
-from tailcut.parity.causes import inputs_record, see_inputs
+from tailcut.parity.causes import Replica, inputs_record, see_inputs
 from tailcut.parity.pilots import Pilot
-from tailcut.parity.replica import Replica
 from tailcut.profiler.recording.model_inputs import ModelCall
 from tailcut.report.parity.document import reasons
 from tailcut.report.parity.file import InputsParity, VariantParity

@@ -1,15 +1,39 @@
-"""Feature groups in PostgreSQL: one query for all keys, which travel as one array per key column."""
+"""Feature groups in PostgreSQL: one query for all keys, which travel as one array per key column.
+
+The server is asked for the type of each key, because it alone knows what a query compares. The query is prepared with
+keys of a type that nothing can be compared with. PostgreSQL refuses the first comparison and names the type on its
+other side, as in "operator does not exist: point = bigint".
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 from tailcut.errors import StartError
-from tailcut.features.key_types import ANY, BIGINT, DOUBLE, UNCOMPARED, KeyType
+from tailcut.features.key_types import (
+    ANY,
+    BIGINT,
+    BOOLEAN,
+    CHAR,
+    CITEXT,
+    DATE,
+    DOUBLE,
+    NUMERIC,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    UNCOMPARED,
+    UUID_TYPE,
+    KeyType,
+)
 from tailcut.features.sources.base import (
     Answer,
+    ColumnProblem,
     Key,
     SourceContext,
     SourceDown,
@@ -17,16 +41,8 @@ from tailcut.features.sources.base import (
     SourceUnreachable,
 )
 from tailcut.features.sources.postgres_connections import Column, PostgresDatabase, Selection, text_of
-from tailcut.features.sources.postgres_types import (
-    TYPE_STATES,
-    check_equality,
-    compared_types,
-    keys_relation,
-    parameters,
-    returned_types,
-)
 from tailcut.features.sources.queried import GroupQueries, QueriedSource, arguments
-from tailcut.features.sources.sql import Query
+from tailcut.features.sources.sql import Query, postgres_keys, quoted
 
 _DATA_ERRORS = "22"
 _UNREACHABLE = ("08", "53", "57P")
@@ -142,3 +158,182 @@ def _candidates(known: Sequence[KeyType]) -> Iterator[tuple[KeyType, ...]]:
         for mixed in itertools.product((UNCOMPARED, BIGINT), repeat=unknown):
             rest = iter(mixed)
             yield tuple(next(rest) if kind == ANY else kind for kind in known)
+
+
+# -- The type that the server expects of each key --
+
+
+_OF_NAME = {
+    "int2": BIGINT,
+    "int4": BIGINT,
+    "int8": BIGINT,
+    "oid": BIGINT,
+    "numeric": NUMERIC,
+    "float8": DOUBLE,
+    "text": TEXT,
+    "varchar": TEXT,
+    "name": TEXT,
+    "bpchar": CHAR,
+    "citext": CITEXT,
+    "uuid": UUID_TYPE,
+    "date": DATE,
+    "timestamp": TIMESTAMP,
+    "timestamptz": TIMESTAMPTZ,
+    "bool": BOOLEAN,
+}
+_SQL_OF = {
+    "bigint": "bigint[]",
+    "numeric": "numeric[]",
+    "double precision": "double precision[]",
+    "text": "text[]",
+    "text (compared with nothing)": "text[]",
+    # Not character: that is character(1), which cuts.
+    "char": "bpchar[]",
+    # The extension's type has no binary form that asyncpg knows.
+    "citext": "text[]::citext[]",
+    "uuid": "uuid[]",
+    "date": "date[]",
+    "timestamp": "timestamp[]",
+    "timestamp with time zone": "timestamptz[]",
+    "boolean": "boolean[]",
+}
+_TO_PARAMETER: dict[str, Callable[[Any], Any]] = {
+    "numeric": lambda value: Decimal(repr(value)),
+    "date": date.fromisoformat,
+    "timestamp": datetime.fromisoformat,
+    "timestamp with time zone": datetime.fromisoformat,
+}
+
+# Nothing that a key can be is comparable with any of these, nor cast to one or from one.
+_STRANGERS = ("point", "line", "lseg", "box", "path", "polygon", "circle", "xml", "tsquery", "tsvector", "json")
+TYPE_STATES = frozenset({"42883", "42804", "42846"})
+"""Undefined function or operator, datatype mismatch, cannot coerce: what a key of the wrong type leads to."""
+# In every language the refusal ends with the operator between the two types, after a colon.
+_COMPARED = re.compile(r"(?:^|[:\uff1a] ?)(?P<left>[^:\uff1a]+?) (?:=|<>|<|>|<=|>=) (?P<right>[^:\uff1a]+)$")
+# Those of JOIN ... USING, datatype mismatch and cannot coerce, name both types somewhere.
+_MISMATCHES = {"42804", "42846"}
+_LONG_NAMES = ("timestamp without time zone", "timestamp with time zone", "character varying", "double precision")
+# A domain is compared as the type under it.
+_BASE = """
+WITH RECURSIVE found(oid, base) AS (
+    SELECT oid, typbasetype FROM pg_type WHERE format_type(oid, NULL) = ANY($1::text[]) AND typtype IN ('b', 'd', 'e')
+    UNION SELECT pg_type.oid, pg_type.typbasetype FROM pg_type JOIN found ON pg_type.oid = found.base
+)
+SELECT typname::text AS name FROM pg_type JOIN found USING (oid) WHERE base = 0
+"""
+# The collation of a column of a query, found when it is parsed: no row is read.
+_COLLATION = """
+SELECT found.name FROM (
+    SELECT pg_collation_for(result.{0}::text) AS name
+    FROM (SELECT 1) one LEFT JOIN (SELECT {0} FROM (\n{1}\n) whole LIMIT 0) result ON true
+) found JOIN pg_collation ON pg_collation.oid = found.name::regcollation WHERE NOT collisdeterministic
+"""
+
+
+def keys_relation(columns: Sequence[str], types: Sequence[KeyType]) -> str:
+    """The ``keys`` relation for keys of these types."""
+    return postgres_keys(columns, [_SQL_OF[kind.name] for kind in types])
+
+
+def parameters(kind: KeyType, values: Sequence[Any]) -> list[Any]:
+    """Values of one key column as asyncpg takes them."""
+    convert = _TO_PARAMETER.get(kind.name)
+    return list(values) if convert is None else [convert(value) for value in values]
+
+
+async def compared_types(database: PostgresDatabase, group: GroupQueries) -> tuple[KeyType, ...]:
+    """The type of what each key column is compared with; ``ANY`` for one that is only returned or computed with.
+
+    Raises:
+        StartError: a key is compared with a type that no key can have.
+    """
+    import asyncpg
+
+    assert group.query is not None
+    known = [f"{stranger}[]" for stranger in _STRANGERS[: len(group.key)]]
+    types = [ANY] * len(group.key)
+    # One column more is known after each refusal.
+    for _ in types:
+        try:
+            await database.describe(group.query.behind(postgres_keys(group.key, known)))
+            break
+        except asyncpg.PostgresError as error:
+            at, names = _other_side(error.sqlstate or "", error.message or "", known)
+        found = [row[0] for row in await database.fetch(Selection(_BASE, ("name",)), [names])] if names else []
+        if len(found) != 1:
+            break
+        if found[0] not in _OF_NAME:
+            raise StartError(
+                f'{group.where}: sql compares the key "{group.key[at]}" with a column of type {found[0]}, which a key '
+                "cannot have",
+                hint=f"cast the column in the query, for example ::text; types of keys: {', '.join(sorted(_OF_NAME))}",
+            )
+        types[at] = _OF_NAME[found[0]]
+        known[at] = _SQL_OF[types[at].name]
+    return tuple(types)
+
+
+def _other_side(state: str, message: str, known: Sequence[str]) -> tuple[int, list[str]]:
+    """Which key column a refusal is about, and what may be the name of the type that it is compared with."""
+    if state in _MISMATCHES:
+        names = [name for name in _LONG_NAMES if name in message]
+        for name in names:
+            message = message.replace(name, "")
+        names += re.findall(r'[\w".]+', message)
+    elif state in TYPE_STATES and (compared := _COMPARED.search(message)):
+        names = [compared["left"].strip(), compared["right"].strip()]
+    else:
+        return 0, []
+    mine = [at for at, kind in enumerate(known) if kind.removesuffix("[]") in names and kind[:-2] in _STRANGERS]
+    if len(mine) != 1:
+        return 0, []
+    return mine[0], [name for name in names if name not in _STRANGERS]
+
+
+def returned_types(columns: Sequence[Column], group: GroupQueries) -> tuple[KeyType, ...]:
+    """Types of the key in a result.
+
+    Raises:
+        StartError: a key column has a type that no key can have.
+    """
+    by_name = {column.name: column for column in columns}
+    types = []
+    for name in group.key:
+        column = by_name[name]
+        kind = TEXT if column.kind == "enum" else _OF_NAME.get(column.type)
+        if kind is None:
+            raise StartError(
+                f'{group.where}: preload_sql returns the key "{name}" as {column.type}, which keys do not support',
+                hint=f"cast it in the query, for example ::text; types of keys: {', '.join(sorted(_OF_NAME))}",
+            )
+        types.append(kind)
+    return tuple(types)
+
+
+async def check_equality(
+    database: PostgresDatabase, group: GroupQueries, types: Sequence[KeyType], values: Sequence[Any]
+) -> None:
+    """Refuse a preloaded table whose keys are equal in the database where their text differs.
+
+    Args:
+        types: of the key in the table.
+        values: of the query's own parameters.
+
+    Raises:
+        StartError: a key is of type citext, or has a collation that is not deterministic.
+    """
+    import asyncpg
+
+    assert group.preload is not None
+    for name, kind in zip(group.key, types, strict=True):
+        if kind == CITEXT:
+            raise group.unequal_text(name, "is of type citext", f"lower({name}::text)")
+        if kind in {TEXT, CHAR}:
+            query = _COLLATION.format(quoted([name]), group.preload.alone())
+            try:
+                rows = await database.fetch(Selection(query, ("name",)), values)
+            except (asyncpg.SyntaxOrAccessError, ColumnProblem):
+                return  # A server that does not know of collations that are not deterministic has none.
+            if rows:
+                # lower() alone keeps the collation.
+                raise group.unequal_text(name, f"has the collation {rows[0][0]}", f'lower({name}) COLLATE "C"')

@@ -6,17 +6,22 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from tailcut.observe.comparison.records import Comparison, FigureChange, ModelComparison, VariantComparison, Verdict
-from tailcut.observe.comparison.spans import (
+from tailcut.observe.comparison.stages import (
     BATCH_ROWS,
     BATCHES,
     FEATURE_LOOKUPS,
+    FEWEST_BUCKETS,
     PREDICTION_LOOKUPS,
     REQUESTS,
     ModelSpan,
     Span,
+    Terms,
+    Values,
+    compare_variant,
+    draw_weights,
+    ratio_change,
     read_span,
 )
-from tailcut.observe.comparison.stages import FEWEST_BUCKETS, Terms, Values, compare_variant, draw_weights, ratio_change
 from tailcut.observe.history.history import History
 from tailcut.observe.history.rows import MINUTE_S
 from tailcut.observe.outcomes import SHED_CODES

@@ -187,7 +187,8 @@ class Tables:
                 connection.execute(f"DELETE FROM series WHERE id NOT IN ({used})")
                 self._known = {}
         oldest = "SELECT minute FROM number ORDER BY minute LIMIT 1 OFFSET (SELECT count(*) / 20 FROM number)"
-        while _used_pages(connection) > _FULL_SHARE * self._most_pages and (
+        full = _FULL_SHARE * self._most_pages
+        while _pragma(connection, "page_count") - _pragma(connection, "freelist_count") > full and (
             found := connection.execute(oldest).fetchone()
         ):
             self._remove_until(connection, found[0])
@@ -217,10 +218,6 @@ class Tables:
 
 def _series(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT count(*) FROM series").fetchone()[0])
-
-
-def _used_pages(connection: sqlite3.Connection) -> int:
-    return _pragma(connection, "page_count") - _pragma(connection, "freelist_count")
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -30,8 +30,7 @@ from tailcut.observe.live.figures import (
     RequestDetail,
     Snapshot,
 )
-from tailcut.observe.live.marks import Mark, mark
-from tailcut.observe.live.model_figures import BURN_S, model_figures, point
+from tailcut.observe.live.model_figures import BURN_S, Mark, mark, model_figures, point
 from tailcut.version import version
 
 log = logging.getLogger("tailcut.server")

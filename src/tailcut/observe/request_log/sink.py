@@ -15,8 +15,7 @@ from tailcut.common.extras import install
 from tailcut.errors import MissingExtra
 from tailcut.manifest import Deployment, Manifest
 from tailcut.observe.request_log.capture import Capture, Sampler
-from tailcut.observe.request_log.conversion import Convert, Converter
-from tailcut.observe.request_log.files import LogFiles
+from tailcut.observe.request_log.files import Convert, Converter, LogFiles
 from tailcut.observe.request_log.record import Ended, RecordWriter
 from tailcut.observe.request_log.redaction import Redaction, read_key
 from tailcut.observe.sample import Sample, counter, gauge

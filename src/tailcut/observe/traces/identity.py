@@ -70,7 +70,7 @@ class Tracer:
         """
         parent = parent_of(headers)
         if parent is not None:
-            state = _all_of(headers, "tracestate")
+            state = ",".join(_values(headers, "tracestate"))
             found = RequestTrace(parent.trace_id, self._id(64), parent.span_id, parent.flags)
             found.state = parse_tracestate(state) if state else ""
             return found
@@ -95,10 +95,6 @@ def parent_of(headers: RequestHeaders | None) -> Parent | None:
     if text is None or len(_values(headers, "traceparent")) > 1:
         return None
     return parse_traceparent(text)
-
-
-def _all_of(headers: RequestHeaders | None, name: str) -> str:
-    return ",".join(_values(headers, name))
 
 
 def _values(headers: RequestHeaders | None, name: str) -> list[str]:
