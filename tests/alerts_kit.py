@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tailcut.observe.alerts.likely_stage import ANSWERED, STAGE_NS
-from tailcut.observe.alerts.minute_counts import Key, MinuteCounts
+from tailcut.observe.alerts.minute_counts import ANSWERED, STAGE_NS, Key, MinuteCounts
 from tailcut.observe.alerts.probes import Figures
 from tailcut.observe.alerts.rules import Finding
 from tailcut.observe.exposition import REQUESTS

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailcut.cli._listing import live_code_lines
 from tailcut.cli.console import ExitCode, note, write
 from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject, manifest_option
 from tailcut.errors import BuildError, ManifestError, TailcutError
@@ -144,7 +143,7 @@ def _feature_models(subject: Subject) -> dict[str, str]:
 
 
 def _print(version: Version, promotion: Promotion) -> None:
-    from tailcut.cli._versions import summary
+    from tailcut.cli._versions import live_code_lines, summary
     from tailcut.report.builds.figures import refusals, variants_table
     from tailcut.report.document import aligned
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,7 +88,6 @@ def _history_file(manifest: list[Path] | None, settings: list[str] | None) -> Pa
     return host.history_file
 
 
-_DAY_S, _YEAR_S = 86_400, 366 * 86_400
 _HINT = "compare a span that the history has with --from, --to and --against, or wait until it has both"
 
 
@@ -132,12 +130,9 @@ def _against(text: str, begin_s: float, end_s: float) -> float:
             f"--against {text} has the earlier span begin before 1970", hint="write a shorter one, such as --against 1w"
         )
     if against_s < span_s:
-        days = ceil(span_s / _DAY_S)
-        longer_s = _DAY_S * (days if days <= 1 else 7 * ceil(days / 7))
-        longer = f"a longer one, such as --against {format_duration(longer_s)}, or " if longer_s <= _YEAR_S else ""
         raise LoadTestError(
             f"--against {text} is shorter than the span of {format_duration(round(span_s))}: both would overlap",
-            hint=f"write {longer}a shorter span, such as --since 1d",
+            hint="give an --against of at least that length, or a shorter span, such as --since 1d",
         )
     return against_s
 

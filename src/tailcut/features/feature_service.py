@@ -14,6 +14,7 @@ from typing import Any
 from tailcut.cache.bypass import BypassedStore
 from tailcut.cache.keys import feature_key
 from tailcut.cache.memory import MemoryStore
+from tailcut.cache.redis import open_redis
 from tailcut.cache.store import Store
 from tailcut.errors import BadRequest, ManifestError, StartError
 from tailcut.features.cached import EntryCache
@@ -26,7 +27,7 @@ from tailcut.features.level import LevelFetcher, Rows
 from tailcut.features.line import Lookup
 from tailcut.features.outages import Outages
 from tailcut.features.refresh import UNKNOWN_TTL_S, Refresher, UsageTable, tick_s
-from tailcut.features.source_opener import CodeOf, Models, Opener, Resolve, open_store
+from tailcut.features.source_opener import CodeOf, Models, Opener, Resolve
 from tailcut.features.sources.base import SourceError
 from tailcut.features.statistics import FeatureStatistics
 from tailcut.manifest.schema import Features
@@ -121,7 +122,9 @@ class FeatureService:
         try:
             groups = await opener.groups()
             if features.cache == "redis":
-                remote = BypassedStore(store, features.redis_timeout_s) if store else await open_store(features)
+                where, timeout_s = 'features.cache = "redis"', features.redis_timeout_s
+                remote = BypassedStore(store, timeout_s) if store else None
+                remote = remote or await open_redis(features.redis, StoredEntry, timeout_s, where)
             memory: MemoryStore[Entry] | None = None
             if features.cache != "off":
                 memory = MemoryStore(features.max_bytes, monotonic_s)

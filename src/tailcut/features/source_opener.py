@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
@@ -10,11 +9,8 @@ from typing import Any
 
 import msgspec
 
-from tailcut.cache.bypass import BypassedStore
-from tailcut.cache.redis import open_redis
 from tailcut.common.units import parse_duration
 from tailcut.errors import ManifestError, StartError
-from tailcut.features.entry import StoredEntry
 from tailcut.features.groups import Group
 from tailcut.features.key_types import (
     ANY,
@@ -46,7 +42,6 @@ CodeOf = Callable[[Sequence[str]], bytes]
 """References to functions -> a hash of all code that they depend on."""
 
 _SQLITE = "sqlite:///"
-_POSTGRES = ("postgresql://", "postgres://")
 
 
 class Opener:
@@ -57,7 +52,7 @@ class Opener:
         monotonic_s: monotonic seconds.
         clock: seconds since the epoch for ``:now``.
         declared: types of fields as ``model.fields`` has them.
-        code_of: hash of the code behind functions; of their own text where None.
+        code_of: hash of the code behind functions; of their names where None.
         models: finds other models of the server.
     """
 
@@ -75,7 +70,7 @@ class Opener:
         self._resolve = resolve
         self._monotonic_s = monotonic_s
         self._clock = clock
-        self._code_of = code_of or self._texts
+        self._code_of = code_of or (lambda names: "\0".join(names).encode())
         self._declared = declared
         self._models = models
         self.field_types: tuple[KeyType, ...] = ()
@@ -163,12 +158,7 @@ class Opener:
             return await SqliteDatabase.open(
                 url.removeprefix(_SQLITE), self._features.connections, self._features.timeout_s
             )
-        if url.startswith(_POSTGRES):
-            return await PostgresDatabase.open(url, self._features.connections)
-        raise StartError(
-            f"features.database is {url.partition('://')[0]!r}, which is neither PostgreSQL nor SQLite",
-            hint="write postgresql://user@host/database or sqlite:///path",
-        )
+        return await PostgresDatabase.open(url, self._features.connections)
 
     async def _table(
         self, spec: FeatureGroup, source: Source, ttl: float | Callable[..., Any], where: str
@@ -218,14 +208,6 @@ class Opener:
         settings = (features.database, features.clock, spec.per_tenant, sources)
         return blake2b(msgspec.msgpack.encode((definition, settings)), digest_size=16).digest()
 
-    def _texts(self, references: Sequence[str]) -> bytes:
-        return "\0".join(_code(self._resolved(name, "")) for name in references).encode()
-
-
-async def open_store(features: Features) -> BypassedStore[StoredEntry]:
-    """Connect to Redis; see ``open_redis``."""
-    return await open_redis(features.redis, StoredEntry, features.redis_timeout_s, 'features.cache = "redis"')
-
 
 def _query(spec: FeatureGroup, dialect: Dialect, where: str) -> Query | None:
     if not spec.sql:
@@ -246,13 +228,6 @@ def _check_tenant(query: Query, spec: FeatureGroup, where: str) -> None:
         raise StartError(
             f"{where} uses :tenant, but the group's values are shared by all tenants", hint="set per_tenant = true"
         )
-
-
-def _code(function: Callable[..., Any]) -> str:
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):
-        return repr(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def _field_type(name: str, groups: Sequence[Group], declared: str) -> KeyType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from importlib import import_module
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 
 import msgspec
@@ -94,16 +94,11 @@ def bodies(plan: LoadPlan) -> Iterator[Body]:
     first = next(found := (_as_body(item, plan.payloads) for item in source), None)
     if first is None:
         raise LoadTestError(f"the payloads {plan.payloads!r} are empty", hint="give at least one body")
-    return _chain(first, found)
+    return chain([first], found)
 
 
 def _is_made(payloads: str) -> bool:
     return ":" in payloads and not Path(payloads).exists()
-
-
-def _chain(first: Body, rest: Iterator[Body]) -> Iterator[Body]:
-    yield first
-    yield from rest
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -6,7 +6,9 @@ Names: ``tailcut_`` + the word that design.md uses + unit; seconds and bytes as 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +21,7 @@ from tailcut.common.timings import STAGE_NAMES
 from tailcut.observe.failures import NewErrors
 from tailcut.observe.outcomes import outcome_of
 from tailcut.observe.recorder import Recorder
-from tailcut.observe.sample import Metric, Sample, Source, counter, histogram
+from tailcut.observe.sample import Metric, Sample, Source, counter, gauge, histogram
 
 log = logging.getLogger("tailcut.server")
 
@@ -51,6 +53,15 @@ SOURCE_ERRORS = counter(
 )
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+THREADS = gauge("tailcut_process_threads", "Threads of the server's process.", of_host=True)
+
+
+def process_samples() -> Iterator[Sample]:
+    """Yield the threads of this process; nothing where there is no /proc."""
+    with suppress(OSError):
+        yield THREADS(len(os.listdir("/proc/self/task")))
 
 
 class ModelSeries(NamedTuple):

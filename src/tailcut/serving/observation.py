@@ -9,12 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from tailcut.manifest.host import HostManifest
 from tailcut.observe.alerts.evaluation import MovedColumns
 from tailcut.observe.alerts.evaluator import Alerts
-from tailcut.observe.exposition import Exposition, ModelSeries
+from tailcut.observe.exposition import Exposition, ModelSeries, process_samples
 from tailcut.observe.history.recorder import HistoryRecorder
 from tailcut.observe.live.figures import ModelAbout
 from tailcut.observe.live.live import Live
 from tailcut.observe.live.providers import alert_figures
-from tailcut.observe.process import process_samples
 from tailcut.observe.sample import Source
 from tailcut.serving.alerts import check_webhook, moved_columns, open_alerts
 from tailcut.serving.deployment import Engine

@@ -72,10 +72,8 @@ def test_the_manifest_names_the_history(
     ("arguments", "code", "said"),
     [
         (["--since", "2d", "--against", "1d"], ExitCode.USAGE, "is shorter than the span of 2d: both would overlap"),
-        (["--since", "2d", "--against", "1d"], ExitCode.USAGE, "such as --against 7d"),
-        (["--since", "8d", "--against", "1w"], ExitCode.USAGE, "such as --against 2w"),
-        (["--since", "5h", "--against", "1h"], ExitCode.USAGE, "such as --against 1d"),
-        (["--since", "1500w"], ExitCode.USAGE, "hint: write a shorter span, such as --since 1d"),
+        (["--since", "2d", "--against", "1d"], ExitCode.USAGE, "give an --against of at least that length"),
+        (["--since", "1500w"], ExitCode.USAGE, "or a shorter span, such as --since 1d"),
         (["--since", "99999999999w", "--against", "99999999999w"], ExitCode.USAGE, "has the span begin before 1970"),
         (["--since", "99999999999w"], ExitCode.USAGE, "--since 99999999999w has the span begin before 1970"),
         (

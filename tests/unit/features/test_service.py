@@ -285,7 +285,6 @@ def test_statistics_count_per_group_and_entity_type() -> None:
     [
         (features(group(function="test:missing")), 'features.groups "g": function: cannot load'),
         (features(group(sql="SELECT 1 FROM keys")), "features.database is ''"),
-        (features(group(sql="SELECT 1 FROM keys"), database="mysql://x"), "neither PostgreSQL nor SQLite"),
         (features(group(sql="SELECT 1 FROM keys"), database="sqlite:////nowhere/x.db"), "no file /nowhere/x.db"),
         (features(group(), cache="redis"), 'cache = "redis", but features.redis is'),
         (features(group(), cache="redis", redis="http://x"), "not a Redis URL"),

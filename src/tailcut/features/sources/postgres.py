@@ -7,9 +7,8 @@ other side, as in "operator does not exist: point = bigint".
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -47,8 +46,6 @@ from tailcut.features.sources.sql import Query, postgres_keys, quoted
 _DATA_ERRORS = "22"
 _UNREACHABLE = ("08", "53", "57P")
 """Classes of SQLSTATE: no connection, no resources, the server stops or starts (PostgreSQL, appendix A)."""
-
-_MOST_TRIED = 4
 
 
 class PostgresSource(QueriedSource[PostgresDatabase]):
@@ -120,7 +117,8 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
         compared = await compared_types(self._database, group)
         known = [own if kind == ANY else kind for kind, own in zip(compared, self._declared_keys, strict=True)]
         refused: Exception | None = None
-        for types in _candidates(known):
+        for tried in (UNCOMPARED, BIGINT, DOUBLE):
+            types = tuple(tried if kind == ANY else kind for kind in known)
             text = query.behind(keys_relation(group.key, types))
             try:
                 found = await self._database.describe(text)
@@ -147,17 +145,6 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
             raise StartError(
                 f"{self._group.where}: the database refuses preload_sql: {error}", hint="correct the query"
             ) from error
-
-
-def _candidates(known: Sequence[KeyType]) -> Iterator[tuple[KeyType, ...]]:
-    """What the types may be: one for all that are not known, then mixtures."""
-    unknown = known.count(ANY)
-    for tried in (UNCOMPARED, BIGINT, DOUBLE):
-        yield tuple(tried if kind == ANY else kind for kind in known)
-    if 1 < unknown <= _MOST_TRIED:
-        for mixed in itertools.product((UNCOMPARED, BIGINT), repeat=unknown):
-            rest = iter(mixed)
-            yield tuple(next(rest) if kind == ANY else kind for kind in known)
 
 
 # -- The type that the server expects of each key --

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tailcut.manifest.schema.observe import Alerts as Settings
-from tailcut.observe.alerts.likely_stage import failures, likely_stage, most_grown
-from tailcut.observe.alerts.minute_counts import Key, MinuteCounts
+from tailcut.observe.alerts.minute_counts import Key, MinuteCounts, failures, likely_stage, most_grown
 from tailcut.observe.alerts.rules import RULES, BurnWindow, Finding, Level, Rule, Selection, Share, windows_for
 from tailcut.observe.fine_histogram import PLACES, RATIO, Counts, percentile_ns
 from tailcut.observe.history import History

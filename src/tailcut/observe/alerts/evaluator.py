@@ -28,8 +28,7 @@ from tailcut.observe.alerts.evaluation import (
     find_shares,
     read_hour,
 )
-from tailcut.observe.alerts.likely_stage import ANSWERED, STAGE_NS
-from tailcut.observe.alerts.minute_counts import Key, MinuteCounts
+from tailcut.observe.alerts.minute_counts import ANSWERED, STAGE_NS, Key, MinuteCounts
 from tailcut.observe.alerts.probes import Figures
 from tailcut.observe.alerts.rules import (
     ALERTS,

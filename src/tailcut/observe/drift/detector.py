@@ -352,11 +352,7 @@ class Detector:
         Returns:
             an alarm where this block completes one. Its columns give no further alarm until they have come back.
         """
-        return self.update_cells(self._cells.place(values), now_s, entities)
-
-    def update_cells(self, cells: npt.NDArray[np.intp], now_s: float, entities: Keys | None = None) -> Alarm | None:
-        """As ``update``, of values whose cells are known: (rows, columns)."""
-        settings = self._settings
+        cells, settings = self._cells.place(values), self._settings
         self.rows += len(cells)
         if entities is not None:
             cells = cells[self._once.first(entities, int(now_s // settings.window_s))]

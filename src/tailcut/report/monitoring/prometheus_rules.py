@@ -29,11 +29,10 @@ from tailcut.observe.alerts.rules import (
     windows_for,
 )
 from tailcut.observe.alerts.rules import Rule as Row
-from tailcut.observe.exposition import REQUESTS
+from tailcut.observe.exposition import REQUESTS, THREADS
 from tailcut.observe.fine_histogram import RATIO
 from tailcut.observe.latency_figures import ERRORS, LATENCY, REQUEST, SLO_GOOD, SLO_REQUESTS, Objective, objective_label
 from tailcut.observe.path_metrics import HOST_READY
-from tailcut.observe.process import THREADS
 from tailcut.observe.sample import Metric
 from tailcut.report.monitoring.promql import check_label
 
