@@ -18,7 +18,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from tailcut.common.tensors import Array, Arrays, Keys
-from tailcut.observe.drift.columns import TensorSpec, columns_of
+from tailcut.manifest import Tensor
+from tailcut.observe.drift.columns import columns_of
 from tailcut.observe.drift.detector import NONE, Detector, Settings
 from tailcut.observe.drift.sketch import Role, Sketch
 from tailcut.observe.drift.state import Alarm, State
@@ -94,8 +95,8 @@ class Watch(NamedTuple):
     variant: str
     version: str
     sketches: tuple[Sketch, ...]
-    inputs: Sequence[TensorSpec]
-    outputs: Sequence[TensorSpec]
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
     settings: Settings
     keeps_outputs: bool = False
 
@@ -304,7 +305,7 @@ class _Model:
     def _values(self, inputs: Sequence[Arrays], outputs: Sequence[Arrays]) -> list[Array]:
         """Return (rows,) of each column, in the order of the sketches."""
         found: dict[tuple[Role, str], list[Array]] = {}
-        tensors: list[tuple[Role, TensorSpec, Sequence[Arrays]]] = [
+        tensors: list[tuple[Role, Tensor, Sequence[Arrays]]] = [
             *(("input", spec, inputs) for spec in self.watch.inputs),
             *(("output", spec, outputs) for spec in self.watch.outputs),
         ]
@@ -331,7 +332,7 @@ def _copied(requests: Sequence[Arrays]) -> list[Arrays]:
     return [{name: array.copy() for name, array in each.items()} for each in requests]
 
 
-def _joined(arrays: Sequence[Array], spec: TensorSpec) -> list[Array]:
+def _joined(arrays: Sequence[Array], spec: Tensor) -> list[Array]:
     """Put the rows of requests together, where their shapes allow it."""
     return list(arrays) if -1 in spec.shape[1:] else [np.concatenate(arrays)]
 

@@ -8,31 +8,16 @@ to batch: of integers it is watched how many elements of a row are not zero, of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from tailcut.common.tensors import Array
+from tailcut.manifest import Tensor
 from tailcut.observe.drift.sketch import Role
 
 MOST = 256
 """Columns of one tensor that are watched one by one."""
-
-
-class TensorSpec(Protocol):
-    """What is known of a tensor; the manifest's ``Tensor`` is one."""
-
-    @property
-    def name(self) -> str:
-        """Of the tensor."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """With -1 for the batch and for free dimensions."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of its columns; empty where it has none."""
 
 
 class Column(NamedTuple):
@@ -43,7 +28,7 @@ class Column(NamedTuple):
     values: Array
 
 
-def columns_of(role: Role, spec: TensorSpec, array: Array) -> list[Column]:
+def columns_of(role: Role, spec: Tensor, array: Array) -> list[Column]:
     """Return the columns of one tensor of a batch.
 
     Args:
@@ -63,7 +48,7 @@ def columns_of(role: Role, spec: TensorSpec, array: Array) -> list[Column]:
     return [Column(role, name, flat[:, place]) for place, name in enumerate(names_of(spec, flat.shape[1]))]
 
 
-def names_of(spec: TensorSpec, width: int) -> Sequence[str]:
+def names_of(spec: Tensor, width: int) -> Sequence[str]:
     """Name the columns of a tensor: as the manifest does, else by their place."""
     if width == 1:
         return spec.columns if len(spec.columns) == 1 else (spec.name,)
