@@ -177,17 +177,16 @@ def test_a_pilot_that_answers_a_plain_list_is_equal(folder: Path, pilot: str, de
 
 def test_fields_with_other_names_need_a_map(folder: Path, pilot: str, deployment: str) -> None:
     """Given a reply without the deployment's names; then both sides' fields are listed, and the flag that pairs them;
-    where one name is equal, it is compared and the others are listed."""
+    where one name is equal and both sides have other fields, these are not left out without a word."""
     with pytest.raises(StartError, match=r"the pilot \(chances\[\]\) .* the deployment \(score, label\)") as caught:
         compared(folder, of_urls(folder, pilot, deployment, CHANCES, pairs=()))
     assert "--map chances[]=score" in caught.value.hint
     record, _ = compared(folder, of_urls(folder, pilot, deployment, CHANCES))
     assert record.equal
-    record, found = compared(folder, of_urls(folder, pilot, deployment, BATCH, pairs=()))
-    assert record.equal
-    assert [(one.pilot, one.matched) for one in found.fields] == [("result.items[].customer.label", "same name")]
-    assert record.unmatched_outputs == ("score",)
-    assert verdict(record).endswith("(pair them with --map): score")
+    assert verdict(record).endswith("; left out by --map: label")
+    with pytest.raises(StartError, match=r"risk_score, .* the deployment \(score\)") as caught:
+        compared(folder, of_urls(folder, pilot, deployment, BATCH, pairs=()))
+    assert caught.value.hint.endswith("--map result.items[].customer.label=label")
 
 
 NAMED = {

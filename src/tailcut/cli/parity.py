@@ -119,7 +119,7 @@ def parity(
     of the replies are compared where their names are equal, or as --map says. Where answers differ, tailcut looks for
     the cause in the inputs of the model, where the pilot is an application.
     Exit code 0: equal; 1: answers differ; 2: wrong flag, or a wrong file named by a flag; 3: one side could not be
-    reached, or no answers could be compared.
+    reached, no answers could be compared, or fields of both sides have no pair.
     """
     from tailcut.report.parity.file import load_parity
 

@@ -9,7 +9,7 @@ from tailcut.errors import ManifestError, StartError
 from tailcut.manifest import Deployment
 from tailcut.parity.analysis.comparing import Exchange, Reply, sides_of
 from tailcut.parity.analysis.mapping import Pair, same_names, within
-from tailcut.parity.analysis.paths import MISSING, FieldPath, leaves, output_name, predictions_of
+from tailcut.parity.analysis.paths import MISSING, FieldPath, leaves, output_name, plain_name, predictions_of
 from tailcut.parity.analysis.request_form import RequestForm, Takes, form_of
 from tailcut.parity.analysis.tolerance import Tolerance
 from tailcut.parity.asking import Asker
@@ -89,14 +89,19 @@ def choose_pairs(exchanges: Sequence[Exchange], given: Sequence[Pair] = ()) -> S
     theirs, ours = fields_of(exchanges)
     pairs = same_names(theirs, ours)
     if not pairs:
-        shown = [str(path) for path in theirs]
-        outputs = [output_name(path) for path in ours]
-        raise NothingCompared(
-            f"no field of the pilot ({', '.join(shown)}) has the name of one of the deployment ({', '.join(outputs)})",
-            hint="name two fields that belong together, the pilot's on the left: --map "
-            f"{next(iter(shown), 'PILOT.PATH')}={next(iter(outputs), 'OUTPUT')}",
-        )
+        raise _unpaired(theirs, ours, pairs)
     return pairs
+
+
+def refuse_left_over(pairs: Sequence[Pair], exchanges: Sequence[Exchange]) -> None:
+    """Refuse pairs that leave fields of both sides over: they may be one output under two names.
+
+    Raises:
+        NothingCompared: they do.
+    """
+    theirs, ours = _left_over(pairs, exchanges)
+    if theirs and ours:
+        raise _unpaired(theirs, ours, pairs)
 
 
 def fields_of(exchanges: Sequence[Exchange]) -> tuple[list[FieldPath], list[FieldPath]]:
@@ -109,10 +114,8 @@ def fields_of(exchanges: Sequence[Exchange]) -> tuple[list[FieldPath], list[Fiel
 
 def unmatched(pairs: Sequence[Pair], exchanges: Sequence[Exchange]) -> tuple[list[str], list[str]]:
     """List the pilot's fields and the deployment's outputs that no pair has."""
-    theirs, ours = fields_of(exchanges)
-    left = [path for path in theirs if not any(within(pair.theirs, path) for pair in pairs)]
-    rest = [path for path in ours if not any(within(pair.ours, path) for pair in pairs)]
-    return [str(path) for path in left], [output_name(path) for path in rest]
+    theirs, ours = _left_over(pairs, exchanges)
+    return [str(path) for path in theirs], [output_name(path) for path in ours]
 
 
 def check_tolerances(tolerances: Mapping[str, Tolerance], pairs: Sequence[Pair]) -> None:
@@ -128,6 +131,34 @@ def check_tolerances(tolerances: Mapping[str, Tolerance], pairs: Sequence[Pair])
                 f"--tolerance {name}=...: no compared output has this name",
                 hint=f"compared outputs: {', '.join(names)}",
             )
+
+
+def _left_over(pairs: Sequence[Pair], exchanges: Sequence[Exchange]) -> tuple[list[FieldPath], list[FieldPath]]:
+    theirs, ours = fields_of(exchanges)
+    return (
+        [path for path in theirs if not any(within(pair.theirs, path) for pair in pairs)],
+        [path for path in ours if not any(within(pair.ours, path) for pair in pairs)],
+    )
+
+
+def _unpaired(theirs: Sequence[FieldPath], ours: Sequence[FieldPath], pairs: Sequence[Pair]) -> NothingCompared:
+    """Say why fields that belong to no pair have none, and how to name the pairs."""
+    twice = ""
+    for name in dict.fromkeys(plain_name(path.name) for path in ours):
+        first, second = ([path for path in side if plain_name(path.name) == name] for side in (theirs, ours))
+        if name and first and second:
+            theirs, ours, twice = first, second, second[0].name
+            break
+    shown, outputs = [str(path) for path in theirs], [output_name(path) for path in ours]
+    pilot, deployment = f"the pilot ({', '.join(shown)})", f"the deployment ({', '.join(outputs)})"
+    given = [f"{next(iter(shown), 'PILOT.PATH')}={next(iter(outputs), 'OUTPUT')}"]
+    given += [f"{pair.theirs}={pair.name}" for pair in pairs]
+    return NothingCompared(
+        f"the name {twice} occurs more than once: {pilot}, {deployment}"
+        if twice
+        else f"no field of {pilot} has the name of one of {deployment}",
+        hint=f"name the pairs to compare, the pilot's field on the left: --map {' --map '.join(given)}",
+    )
 
 
 def _refusal_hint(first: Exchange) -> str:

@@ -27,6 +27,7 @@ from tailcut.parity.matching import (
     check_tolerances,
     choose_form,
     choose_pairs,
+    refuse_left_over,
     takes_of,
     unmatched,
 )
@@ -141,6 +142,8 @@ class _Runner:
         if self.comparison is None:
             self.first = exchanges
             pairs = choose_pairs(exchanges, self.plan.pairs)
+            if not self.plan.pairs:
+                refuse_left_over(pairs, exchanges)
             check_tolerances(self.plan.tolerances, pairs)
             self.comparison = Comparison(pairs, self.plan.tolerances)
         found = Sorted(exchanges, self.comparison)

@@ -13,7 +13,7 @@ from tailcut.parity.analysis.mapping import parse_pair
 from tailcut.parity.analysis.paths import MISSING, parse_path
 from tailcut.parity.analysis.request_form import Takes, form_of, parse_form
 from tailcut.parity.analysis.tolerance import DEFAULT, Tolerance, compare, parse_tolerance, tolerance_of
-from tailcut.parity.matching import NothingCompared, choose_form, choose_pairs, unmatched
+from tailcut.parity.matching import NothingCompared, choose_form, choose_pairs, refuse_left_over, unmatched
 from tailcut.parity.payloads import Payload
 
 
@@ -35,6 +35,27 @@ def test_a_name_that_is_there_twice_is_not_paired() -> None:
     pairs = choose_pairs(both)
     assert [(str(one.theirs), one.name, one.why) for one in pairs] == [("late", "late", "same name")]
     assert unmatched(pairs, both) == (["a.risk", "b.risk"], ["risk"])
+
+
+def test_fields_left_on_both_sides_are_refused_with_the_flags_that_pair_them() -> None:
+    """Given an output under another name at the pilot; then equal answers in the other field are not "equal"."""
+    both = answered([{"probability": 2.0, "z": 1.0}], [{"risk": 1.0, "z": 1.0}])
+    with pytest.raises(NothingCompared, match=r"the pilot \(probability\) .* the deployment \(risk\)") as caught:
+        refuse_left_over(choose_pairs(both), both)
+    assert caught.value.hint.endswith("--map probability=risk --map z=z")
+    for theirs, ours in (({"z": 1.0, "id": 7}, {"z": 1.0}), ({"z": 1.0}, {"z": 1.0, "label": "low"})):
+        both = answered([theirs], [ours])
+        refuse_left_over(choose_pairs(both), both)
+
+
+def test_a_name_that_occurs_more_than_once_is_named_with_its_places() -> None:
+    both = answered([{"risk": 1, "items": [{"risk": 1}], "id": 7}], [{"risk": 1}])
+    with pytest.raises(NothingCompared, match=r"risk occurs more than once: the pilot \(risk, items\[\].risk\)"):
+        choose_pairs(both)
+    both = answered([{"label": 1}], [{"label": 1, "meta": {"label": 2}}])
+    with pytest.raises(NothingCompared, match=r"more than once: .* the deployment \(label, meta.label\)") as caught:
+        choose_pairs(both)
+    assert caught.value.hint.endswith("--map label=label")
 
 
 def test_names_are_equal_whatever_their_case_and_punctuation() -> None:

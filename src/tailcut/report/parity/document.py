@@ -28,8 +28,9 @@ def parity_document(record: ParityRecord) -> Document:
 def verdict(record: ParityRecord) -> str:
     """Say in a line whether the deployment gives the pilot's answers."""
     if record.equal:
-        left = ", ".join(record.unmatched_outputs)
-        rest = f"; not compared, as the pilot has no field of the name (pair them with --map): {left}" if left else ""
+        given = any(field.matched == "given" for one in record.variants for field in one.fields)
+        why = "left out by --map" if given else "not compared, as the pilot has no other field"
+        rest = f"; {why}: {', '.join(record.unmatched_outputs)}" if record.unmatched_outputs else ""
         return f"equal: every judged variant gives the pilot's answers{rest}"
     return f"differs: {', '.join(one.variant for one in record.variants if not one.equal)}"
 
