@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tailcut.errors import TailcutError
+from tailcut.errors import ManifestError, TailcutError
 from tailcut.ladder.measuring import Bench
 from tailcut.ladder.rungs import RungRun
 from tailcut.parity.analysis.comparing import Exchange, differences_in, figures_of, outcome_of
@@ -12,7 +12,7 @@ from tailcut.parity.analysis.mapping import Pair
 from tailcut.parity.analysis.request_form import AS_IT_IS
 from tailcut.parity.analysis.tolerance import DEFAULT
 from tailcut.parity.asking import Asker, exchange
-from tailcut.parity.matching import choose_pairs
+from tailcut.parity.matching import choose_pairs, unmatched
 from tailcut.parity.payloads import Payload
 from tailcut.report.ladder.file import RungParity
 
@@ -37,6 +37,9 @@ def compare_rungs(
         payloads: of the traffic.
         pairs: fields that belong together; empty: those with equal names.
         tell: hears what is being done.
+
+    Raises:
+        ManifestError: a field of ``pairs`` is in no reply.
     """
     asked = [rung for rung in rungs if not (rung.pilot or rung.refused)]
     try:
@@ -45,6 +48,8 @@ def compare_rungs(
             for rung in asked:
                 rung.parity = _of_rung(bench, rung, pilot, payloads, pairs)
                 tell(f"{rung.name}: {describe(rung.parity)}")
+    except ManifestError:
+        raise
     except TailcutError as error:
         tell(f"answers were not compared: {error.message}")
 
@@ -53,14 +58,16 @@ def describe(found: RungParity) -> str:
     """Say in words how the answers compare."""
     if found.failed:
         return f"answers were not compared: {found.failed}"
-    if not (found.differing or found.status_differences):
-        return f"the pilot's answers to {found.requests} requests"
     parts = []
+    if not (found.differing or found.status_differences):
+        parts.append(f"the pilot's answers to {found.requests} requests")
     if found.differing:
         most = "" if found.max_difference is None else f", by {found.max_difference:.3g} at most in {found.output}"
         parts.append(f"{found.differing} of {found.requests} answers differ from the pilot's{most}")
     if found.status_differences:
         parts.append(f"{found.status_differences} of {found.requests} requests were answered by one side only")
+    if found.left_out:
+        parts.append(f"not compared: {', '.join(found.left_out)}")
     return "; ".join(parts)
 
 
@@ -76,6 +83,8 @@ def _of_rung(
                 exchange(one.number, payload, pilot, ours, AS_IT_IS) if _differs(one, pairs) else one
                 for one, payload in zip(exchanges, payloads, strict=True)
             ]
+    except ManifestError:
+        raise  # it would be the same with every rung
     except TailcutError as error:
         return RungParity(failed=f"{error.message}; {error.hint}" if error.hint else error.message)
     return _figures(settled, pairs)
@@ -100,4 +109,5 @@ def _figures(exchanges: Sequence[Exchange], pairs: Sequence[Pair]) -> RungParity
         status_differences=outcomes.count("status"),
         max_difference=largest[0],
         output=largest[1],
+        left_out=tuple(unmatched(pairs, exchanges)[1]),
     )

@@ -98,7 +98,7 @@ class _Climber:
         source = self._evidence.source
         planned = plan_rungs(ladder.rungs, self._evidence.refusals, first_variant=source)
         runs = [RungRun.of_plan(rung, self._evidence.quality) for rung in choose_rungs(planned, only)]
-        if ladder.pilot and (not only or "pilot" in only):
+        if _runs_pilot(self._manifest.deployment, self._options):
             runs.insert(0, RungRun.of_pilot(source, self._evidence.quality))
         return runs
 
@@ -173,6 +173,10 @@ class _Climber:
         return without_places(record, self._places)
 
 
+def _runs_pilot(deployment: Deployment, options: LadderOptions) -> bool:
+    return bool(deployment.ladder.pilot) and (not options.only or "pilot" in options.only)
+
+
 def _check(deployment: Deployment, options: LadderOptions) -> None:
     ladder = deployment.ladder
     if not ladder.traffic:
@@ -181,6 +185,11 @@ def _check(deployment: Deployment, options: LadderOptions) -> None:
         raise ManifestError("ladder.pilot is empty", hint="set the pilot's command, or give --comfortable RATE")
     if options.rounds < 1:
         raise ManifestError(f"--rounds is {options.rounds}", hint="give at least 1; three rounds show the spread")
+    if options.pairs and (options.parity < 1 or not _runs_pilot(deployment, options)):
+        raise ManifestError(
+            "--map pairs fields of the pilot's answers, which this ladder does not ask for",
+            hint="leave it out, or run the pilot too (ladder.pilot, --only-rungs) with --parity 1 or more",
+        )
     choose_rungs(plan_rungs(ladder.rungs, {}), options.only)  # before minutes of setting up
 
 

@@ -13,13 +13,14 @@ import pytest
 from tests.unit.ladder.ladder_sample import seen
 
 from tailcut.common.slo import Objectives
-from tailcut.errors import StartError
+from tailcut.errors import ManifestError, StartError
 from tailcut.ladder import LadderOptions, climb, measuring
 from tailcut.ladder.machine import Cores
 from tailcut.ladder.options import describe
 from tailcut.ladder.rungs import RungRun
 from tailcut.load import LoadPlan
 from tailcut.manifest.subject import find_subject
+from tailcut.parity.analysis.mapping import parse_pair
 from tailcut.report.ladder.file import load_ladder
 
 MANIFEST = """
@@ -74,6 +75,20 @@ def test_a_server_that_fails_in_the_search_costs_the_capacity_only(folder: Path)
     assert len(rung.measurements) == 2
     assert any("failed in the search for its capacity" in line for line in told)
     assert load_ladder(folder / "out" / "ladder.json").rungs[0].capacity_failed == rung.capacity_failed
+
+
+@pytest.mark.parametrize(("pilot", "parity", "only"), [(False, 50, ()), (True, 0, ()), (True, 50, ("first",))])
+def test_pairs_of_fields_that_no_rung_is_compared_by_are_refused(
+    folder: Path, pilot: bool, parity: int, only: tuple[str, ...]
+) -> None:
+    """Given no pilot, no answers to compare, or a pilot that is not chosen; then --map would do nothing."""
+    if pilot:
+        (folder / "tailcut.toml").write_text(f'{MANIFEST}pilot = ["true"]\n')
+    options = LadderOptions(
+        out=folder / "out", comfortable_rate=10.0, parity=parity, only=only, pairs=(parse_pair("p=risk"),)
+    )
+    with pytest.raises(ManifestError, match="--map pairs fields of the pilot's answers"):
+        climb(find_subject([folder], keep_unset=True), options, tell=lambda _: None)
 
 
 def test_a_server_that_was_just_started_is_measured_after_it_settled(folder: Path) -> None:

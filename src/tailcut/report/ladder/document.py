@@ -298,7 +298,8 @@ def _parity_text(found: RungParity | None) -> str:
         parts.append(f"{found.differing} of {found.requests}{most}")
     if found.status_differences:
         parts.append(f"{found.status_differences} of {found.requests} by one side only")
-    return "; ".join(parts) or f"0 of {found.requests}"
+    parts = parts or [f"0 of {found.requests}"]
+    return "; ".join([*parts, f"not compared: {', '.join(found.left_out)}"] if found.left_out else parts)
 
 
 def _cpu(figures: RateFigures | None) -> str:

@@ -89,6 +89,7 @@ class RungParity(msgspec.Struct, frozen=True, kw_only=True):
         status_differences: answered by one side only, or failed by the rung.
         max_difference: largest absolute difference of numbers; None where none differ.
         output: that it was seen in.
+        left_out: outputs that were not compared.
         failed: why answers were not compared; empty where they were.
     """
 
@@ -97,6 +98,7 @@ class RungParity(msgspec.Struct, frozen=True, kw_only=True):
     status_differences: int = 0
     max_difference: float | None = None
     output: str = ""
+    left_out: tuple[str, ...] = ()
     failed: str = ""
 
 
