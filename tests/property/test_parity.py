@@ -72,6 +72,9 @@ COLUMNS = st.lists(st.integers(-1000, 1000).map(float), min_size=6, max_size=30,
         ("x - 2.5", lambda x: x - 2.5),
         ("x * 60", lambda x: x * 60),
         ("x * 0.001", lambda x: x / 1000),
+        ("x * 0.0166667", lambda x: x / 60),
+        ("x * 0.333333", lambda x: x / 3),
+        ("x * 1.60934", lambda x: x * 1.609344),
     ],
 )
 @given(ours=COLUMNS)

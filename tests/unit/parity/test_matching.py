@@ -185,6 +185,22 @@ def test_a_change_of_integers_beyond_the_range_of_float_is_looked_for_without_an
     assert explain([10**400, 3, 4], [10**400, 2, 3]) == "x + 1"
 
 
+def test_an_explanation_covers_the_rows_that_differ_but_one_in_twenty() -> None:
+    ours = [float(place) for place in range(20)]
+    theirs = [x + 1 for x in ours]
+    assert explain([*theirs[:19], 0.5], ours) == "x + 1"
+    assert explain([*theirs[:18], 0.5, 0.5], ours) == ""
+
+
+def test_an_explanation_keeps_the_rows_that_are_equal() -> None:
+    """Given a pilot that lacks one value of thirty; then it is not "always missing"."""
+    assert explain([None, *[1.0] * 29], [0.0, *[1.0] * 29]) == ""
+
+
+def test_a_factor_of_zero_explains_nothing() -> None:
+    assert explain([0.0, 0.0, 0.0], [1.0, 2.0, 3.0]) == ""
+
+
 @pytest.mark.parametrize("filled", [MISSING, {"a": 1}, [{"a": 1}], [0.5]])
 def test_what_is_no_plain_value_is_no_change(filled: Any) -> None:
     """Given a pilot that omits a field, or gives an object, where the deployment says null."""

@@ -49,10 +49,11 @@ def _candidates(rows: Sequence[tuple[Any, Any]]) -> Iterator[tuple[str, Callable
     ]
     if not numbers:
         return
-    offset = _tidy(median(one - other for one, other in numbers))
+    offset = median(one - other for one, other in numbers)
     yield f"x {'+' if offset >= 0 else '-'} {abs(offset):g}", lambda x: _computed(x, lambda number: number + offset)
-    factor = _tidy(median([one / other for one, other in numbers if other] or [1.0]))
-    yield f"x * {factor:g}", lambda x: _computed(x, lambda number: number * factor)
+    factor = median([one / other for one, other in numbers if other] or [0.0])
+    if factor:  # 0 fits every column of zeros
+        yield f"x * {factor:g}", lambda x: _computed(x, lambda number: number * factor)
     for digits in range(7):
         yield f"x rounded to {digits} decimals", partial(_computed, function=partial(round, ndigits=digits))
 
@@ -60,8 +61,3 @@ def _candidates(rows: Sequence[tuple[Any, Any]]) -> Iterator[tuple[str, Callable
 def _computed(value: Any, function: Callable[[float], float]) -> Any:
     number = as_number(value)
     return value if number is None or not math.isfinite(number) else function(number)
-
-
-def _tidy(value: float) -> float:
-    """A number without the noise of float32: 0.99999994 is 1."""
-    return float(f"{value:.6g}")
