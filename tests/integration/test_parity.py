@@ -143,7 +143,9 @@ def compared(folder: Path, plan: ParityPlan) -> tuple[ParityRecord, VariantParit
 def of_urls(folder: Path, pilot: str, deployment: str, path: str, plant: str = "", **more: object) -> ParityPlan:
     log = folder / ("batches.jsonl" if path == BATCH else "ids.jsonl")
     pairs = tuple(map(parse_pair, PAIRS.get(path, ())))
-    given = {"requests": 40, "payloads": str(log), "headers": (("x-plant", plant),), "pairs": pairs, **more}
+    form = None if path == BATCH else parse_form(["entities=ids[]"])
+    common = {"requests": 40, "headers": (("x-plant", plant),), "pairs": pairs, "form": form}
+    given = {"payloads": str(log), **common, **more}
     return ParityPlan(pilot=f"{pilot}{path}", deployment=deployment, **given)  # type: ignore[arg-type]
 
 
@@ -331,7 +333,7 @@ def test_the_exit_code_and_the_files_are_for_ci(
 ) -> None:
     """Given a fault, then 1, JSON and a page that both show it; without it 0; with a wrong flag 2."""
     both = ["-m", str(folder), "--pilot", f"{pilot}{PLAIN}", "--payloads", str(folder / "ids.jsonl")]
-    both += ["--deployment", deployment, "--requests", "12", "--map", "[]=score"]
+    both += ["--deployment", deployment, "--requests", "12", "--request", "entities=ids[]", "--map", "[]=score"]
     assert inside(capsys, *both)[0] == 0
     files = [folder / "parity.json", folder / "parity.html"]
     wrong = tailcut(*both, "--header", "x-plant: age off by one", "--json", str(files[0]), "--html", str(files[1]))
@@ -360,7 +362,7 @@ def test_a_deployment_with_tokens_is_asked_with_its_header(
     command = [sys.executable, "-m", "tailcut", "serve", "-m", str(folder), "--port", str(port), *flags]
     with _started(command, port, "/v2/health/ready", folder / "guarded.log") as url:
         both = ["-m", str(folder), "--pilot", f"{pilot}{PLAIN}?api_key=k3y", "--payloads", str(folder / "ids.jsonl")]
-        both += ["--deployment", url, "--requests", "5", "--map", "[]=score"]
+        both += ["--deployment", url, "--requests", "5", "--request", "entities=ids[]", "--map", "[]=score"]
         code, out, errors = inside(capsys, *both)
         assert code == 3, out + errors
         assert "--deployment-header" in errors

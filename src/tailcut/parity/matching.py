@@ -10,7 +10,7 @@ from tailcut.manifest import Deployment
 from tailcut.parity.analysis.comparing import Exchange, Reply, sides_of
 from tailcut.parity.analysis.mapping import Pair, same_names, within
 from tailcut.parity.analysis.paths import MISSING, FieldPath, leaves, output_name, plain_name, predictions_of
-from tailcut.parity.analysis.request_form import RequestForm, Takes, form_of
+from tailcut.parity.analysis.request_form import AS_IT_IS, RequestForm, Takes, form_of
 from tailcut.parity.analysis.tolerance import Tolerance
 from tailcut.parity.asking import Asker
 from tailcut.parity.payloads import Payload
@@ -26,11 +26,10 @@ class NothingCompared(StartError):
 def takes_of(deployment: Deployment) -> Takes:
     """Return the fields that a deployment knows."""
     model = deployment.model
-    columns = tuple(
-        name
-        for tensor in model.inputs
-        for name in (tensor.columns or (() if model.reads_any_field else (tensor.name,)))
-    )
+    columns: dict[str, int] = {}
+    for tensor in model.inputs:
+        bare = {} if model.reads_any_field else {tensor.name: len(tensor.shape) - 1}
+        columns |= dict.fromkeys(tensor.columns, 0) or bare
     return Takes(tuple(deployment.features.entity) if deployment.features.groups else (), columns)
 
 
@@ -39,6 +38,7 @@ def choose_form(payloads: Sequence[Payload], takes: Takes) -> RequestForm:
 
     Raises:
         NothingCompared: no payload has the fields that the deployment takes.
+        StartError: a payload has them in several places.
     """
     for payload in payloads:
         if (form := form_of(payload.body, takes)) is not None:
@@ -69,8 +69,15 @@ def check_pilot(payloads: Sequence[Payload], pilot: Asker) -> None:
     )
 
 
-def choose_pairs(exchanges: Sequence[Exchange], given: Sequence[Pair] = ()) -> Sequence[Pair]:
+def choose_pairs(
+    exchanges: Sequence[Exchange], given: Sequence[Pair] = (), form: RequestForm = AS_IT_IS
+) -> Sequence[Pair]:
     """Pair the fields with equal names, or check the pairs that are given.
+
+    Args:
+        exchanges: requests on both sides.
+        given: pairs; empty: by name.
+        form: by which the deployment's requests were made.
 
     Raises:
         NothingCompared: no request was answered by both, or no field of the pilot has the name of an output.
@@ -81,7 +88,7 @@ def choose_pairs(exchanges: Sequence[Exchange], given: Sequence[Pair] = ()) -> S
         raise NothingCompared(
             f"no request was answered by both sides; for the first the pilot replied {first.theirs.status}:"
             f" {first.theirs.text}, and the deployment {first.ours.status}: {first.ours.text}",
-            hint=_refusal_hint(first),
+            hint=_refusal_hint(first, form),
         )
     if given:
         _check_given(given, exchanges)
@@ -161,10 +168,12 @@ def _unpaired(theirs: Sequence[FieldPath], ours: Sequence[FieldPath], pairs: Seq
     )
 
 
-def _refusal_hint(first: Exchange) -> str:
+def _refusal_hint(first: Exchange, form: RequestForm) -> str:
     if first.ours.status in {401, 403}:
         return "--deployment-header 'Authorization: Bearer ...' goes to the server of --deployment"
-    return "check that both sides have the same data; set the form of the deployment's request with --request"
+    other = form.turned()
+    made = f"; the deployment's request was made by {form.flags}: try {other.flags}" if other != form else ""
+    return f"check that both sides have the same data{made}"
 
 
 def _check_given(given: Sequence[Pair], exchanges: Sequence[Exchange]) -> None:

@@ -141,7 +141,7 @@ class _Runner:
         )
         if self.comparison is None:
             self.first = exchanges
-            pairs = choose_pairs(exchanges, self.plan.pairs)
+            pairs = choose_pairs(exchanges, self.plan.pairs, self.form)
             if not self.plan.pairs:
                 refuse_left_over(pairs, exchanges)
             check_tolerances(self.plan.tolerances, pairs)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tailcut.errors import ManifestError
+from tailcut.errors import ManifestError, StartError
 from tailcut.parity.analysis.changes import EXACT, explain
 from tailcut.parity.analysis.comparing import Exchange, Reply, differences_in, figures_of, outcome_of
 from tailcut.parity.analysis.mapping import parse_pair
@@ -86,7 +86,7 @@ def test_a_bare_value_is_called_prediction() -> None:
     ],
 )
 def test_rows_are_found_in_a_request(body: Any, columns: tuple[str, ...], wanted: str) -> None:
-    found = form_of(body, Takes((), columns))
+    found = form_of(body, Takes((), dict.fromkeys(columns, 0)))
     assert found is not None
     assert str(found) == wanted
     made = found.apply(body)
@@ -99,16 +99,68 @@ def test_rows_are_found_in_a_request(body: Any, columns: tuple[str, ...], wanted
 @pytest.mark.parametrize(
     ("body", "wanted"),
     [
+        ({"x": [1, 2, 3, 4]}, "rows=."),
+        ({"id": 7, "x": [1, 2, 3, 4]}, "rows.x=x"),
+        ({"x": [[1, 2, 3, 4]]}, "rows.x=x[]"),
+        ({"instances": [{"x": [1, 2, 3, 4]}]}, "rows=instances[]"),
+    ],
+)
+def test_the_list_of_an_input_that_is_a_vector_is_one_row(body: Any, wanted: str) -> None:
+    found = form_of(body, Takes((), {"x": 1}))
+    assert str(found) == wanted
+    assert found is not None
+    assert found.apply(body) == {"rows": [{"x": [1, 2, 3, 4]}]}
+
+
+@pytest.mark.parametrize("body", [{"customer_id": 3}, {"users": [3, 4]}, [3, 4]])
+def test_a_value_under_another_name_is_no_entity(body: Any) -> None:
+    assert form_of(body, Takes(("user_id",), {})) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "takes", "ways"),
+    [
+        ({"user": {"id": 3}, "flight": {"id": 4}}, Takes(("id",), {}), "entities=user or entities=flight"),
+        ({"to": {"id": 1}, "id": 5}, Takes(("id",), {}), "entities.id=id or entities=to"),
+        ({"new": {"a": 1}, "old": {"a": 2}}, Takes((), {"a": 0}), "rows=new or rows=old"),
+        ({"texts": ["x"], "titles": ["y"]}, Takes((), {}), "rows.text=texts[] or rows.title=titles[]"),
+    ],
+)
+def test_a_request_that_may_be_taken_in_two_ways_is_refused_with_both(body: Any, takes: Takes, ways: str) -> None:
+    with pytest.raises(StartError) as caught:
+        form_of(body, takes)
+    assert caught.value.message.endswith(ways)
+    assert caught.value.hint.endswith(ways.partition(" or ")[0])
+
+
+@pytest.mark.parametrize(
+    ("form", "other"),
+    [
+        ("--request rows.x=x[]", "--request rows.x=x"),
+        ("--request rows.x=x --request rows.y=y", "--request rows.x=x[] --request rows.y=y[]"),
+        ("--request entities=.", "--request entities=[]"),
+        ("--request rows.x=a[].x", ""),
+    ],
+)
+def test_a_request_that_only_the_deployment_refuses_names_the_form_and_another(form: str, other: str) -> None:
+    first = exchange(Reply(200, {"risk": 1}, "{}"), Reply(400, None, "no"))
+    with pytest.raises(NothingCompared) as caught:
+        choose_pairs([first], form=parse_form(form.removeprefix("--request ").split(" --request ")))
+    assert caught.value.hint.endswith(f"made by {form}: try {other}" if other else "the same data")
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
         ({"entities": [3]}, {"entities": [3]}),
         ({"user_id": 3}, {"entities": [{"user_id": 3}]}),
         ({"when": "now", "user_ids": [3, 4]}, {"entities": [{"user_id": 3}, {"user_id": 4}]}),
         ({"userId": 3, "when": "now"}, {"entities": [{"user_id": 3}]}),
         ({"to": {"users": [{"user_id": 3, "name": "x"}]}}, {"entities": [{"user_id": 3}]}),
-        ([3, 4], {"entities": [3, 4]}),
     ],
 )
 def test_entities_are_found_in_a_request(body: Any, wanted: Any) -> None:
-    found = form_of(body, Takes(("user_id",), ()))
+    found = form_of(body, Takes(("user_id",), {}))
     assert found is not None
     assert found.apply(body) == wanted
 
@@ -116,7 +168,7 @@ def test_entities_are_found_in_a_request(body: Any, wanted: Any) -> None:
 def test_a_payload_without_the_deployments_fields_is_refused_with_both_sides_fields() -> None:
     body = {"when": "now", "who": {"name": "x"}}
     with pytest.raises(NothingCompared, match=r"fields \(when, who.name\) .* takes \(user_id\)") as caught:
-        choose_form([Payload("", b"", body)], Takes(("user_id",), ()))
+        choose_form([Payload("", b"", body)], Takes(("user_id",), {}))
     assert "--request entities=PATH" in caught.value.hint
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from tailcut.errors import ManifestError
+from tailcut.errors import ManifestError, StartError
 from tailcut.parity.analysis.paths import MISSING, ROWS, FieldPath, parse_path, plain_name, values_at
 
 Kind = Literal["entities", "rows"]
@@ -31,9 +31,15 @@ class RequestForm(NamedTuple):
     sources: tuple[Source, ...]
 
     def __str__(self) -> str:
-        if not self.kind:
-            return "as it is"
-        return ", ".join(f"{self.kind}{'.' if one.field else ''}{one.field}={one.path}" for one in self.sources)
+        return ", ".join(self._texts()) or "as it is"
+
+    @property
+    def flags(self) -> str:
+        """The form as flags of the command line."""
+        return " ".join(f"--request {text}" for text in self._texts())
+
+    def _texts(self) -> list[str]:
+        return [f"{self.kind}{'.' if one.field else ''}{one.field}={one.path}" for one in self.sources]
 
     def apply(self, body: Any) -> dict[str, Any] | None:
         """Make the deployment's request; None where the pilot's lacks something."""
@@ -50,6 +56,16 @@ class RequestForm(NamedTuple):
         ]
         return {self.kind: [row.get("", row) for row in rows]}
 
+    def turned(self) -> RequestForm:
+        """Take lists as one row, and single values as lists of rows."""
+        turned = []
+        for field, path in self.sources:
+            steps = (
+                path.steps[:-1] if path.steps[-1:] == (ROWS,) else (*path.steps, *(() if path.has_rows else (ROWS,)))
+            )
+            turned.append(Source(field, FieldPath(steps)))
+        return RequestForm(self.kind, tuple(turned))
+
 
 AS_IT_IS = RequestForm("", ())
 
@@ -59,11 +75,12 @@ class Takes(NamedTuple):
 
     Attributes:
         entity: fields of an entity; empty where it has no feature groups.
-        columns: fields of a row that are known; empty where a hook reads them.
+        columns: fields of a row that are known, and how deep the list of one row is (0: a plain value); empty where a
+            hook reads them.
     """
 
     entity: tuple[str, ...]
-    columns: tuple[str, ...]
+    columns: Mapping[str, int]
 
 
 def rows_in(body: Any) -> int | None:
@@ -104,23 +121,30 @@ def form_of(body: Any, takes: Takes) -> RequestForm | None:
     Args:
         body: the pilot's request.
         takes: fields that the deployment knows.
+
+    Raises:
+        StartError: several parts of the request have these names.
     """
     if rows_in(body) is not None:
         return AS_IT_IS
     nodes = list(_nodes(body, FieldPath(), 0))
-    found: list[RequestForm] = []
-    if takes.entity:
-        found += _by_fields("entities", nodes, takes.entity)
-        if len(takes.entity) == 1:
-            found += _entity_lists(nodes, takes.entity[0])
-    if takes.columns:
-        found += _by_fields("rows", nodes, takes.columns)
-    if not (takes.entity or takes.columns):
-        found += _any_rows(nodes)
-    return next(iter(found), None)
+    named: list[tuple[Kind, Mapping[str, int]]] = [
+        ("entities", dict.fromkeys(takes.entity, 0)),
+        ("rows", takes.columns),
+    ]
+    tried = [_by_fields(kind, nodes, fields) for kind, fields in named if fields] or _any_rows(nodes)
+    for found in map(list, tried):
+        if len(found) > 1:
+            raise StartError(
+                f"the pilot's request may be taken in {len(found)} ways: {' or '.join(map(str, found))}",
+                hint=f"choose one, such as {found[0].flags}",
+            )
+        if found:
+            return found[0]
+    return None
 
 
-def _by_fields(kind: Kind, nodes: Sequence[tuple[FieldPath, Any]], fields: Sequence[str]) -> Iterator[RequestForm]:
+def _by_fields(kind: Kind, nodes: Sequence[tuple[FieldPath, Any]], fields: Mapping[str, int]) -> Iterator[RequestForm]:
     """Objects, lists of objects and objects of lists that have all the fields, by name or plural."""
     for path, node in nodes:
         first = node[0] if isinstance(node, list) and node else node
@@ -130,37 +154,26 @@ def _by_fields(kind: Kind, nodes: Sequence[tuple[FieldPath, Any]], fields: Seque
         names = {field: name for field in fields if (name := _named(field, first)) is not None}
         if len(names) < len(fields):
             continue
-        if set(first) == set(fields) and not any(isinstance(first[name], list) for name in first):
+        lists = all(_depth(first[name]) > fields[field] for field, name in names.items())
+        if set(first) == set(fields) and not lists:
             yield RequestForm(kind, (Source("", at),))
             continue
-        if isinstance(node, list):
-            yield RequestForm(kind, tuple(Source(field, at.under(name)) for field, name in names.items()))
-            continue
-        lists = all(isinstance(first[name], list) for name in names.values())
-        end = (ROWS,) if lists else ()
-        yield RequestForm(kind, tuple(Source(field, path.under(name, *end)) for field, name in names.items()))
+        end = (ROWS,) if lists and not isinstance(node, list) else ()
+        yield RequestForm(kind, tuple(Source(field, at.under(name, *end)) for field, name in names.items()))
 
 
-def _entity_lists(nodes: Sequence[tuple[FieldPath, Any]], field: str) -> Iterator[RequestForm]:
-    """Plain values and lists of them: those of the entity's name first, else any that is the only one."""
-    plain = [(path, node) for path, node in nodes if _is_plain(node) or _is_plain_list(node)]
-    named = [(path, node) for path, node in plain if path.name and _named(field, {path.name: node}) is not None]
-    for path, node in named or (plain if len(plain) == 1 else []):
-        yield RequestForm("entities", (Source("", path.under(ROWS) if isinstance(node, list) else path),))
-
-
-def _any_rows(nodes: Sequence[tuple[FieldPath, Any]]) -> Iterator[RequestForm]:
+def _any_rows(nodes: Sequence[tuple[FieldPath, Any]]) -> Iterator[list[RequestForm]]:
     """Rows where a hook reads the fields: a list of objects, else of plain values under its name, else the object."""
+    objects, lists = [], []
     for path, node in nodes:
         if isinstance(node, list) and node and all(isinstance(item, Mapping) for item in node):
-            yield RequestForm("rows", (Source("", path.under(ROWS)),))
-    for path, node in nodes:
-        if _is_plain_list(node) and path.name:
+            objects.append(RequestForm("rows", (Source("", path.under(ROWS)),)))
+        elif _is_plain_list(node) and path.name:
             name = path.name[:-1] if path.name.endswith("s") and len(path.name) > 1 else path.name
-            yield RequestForm("rows", (Source(name, path.under(ROWS)),))
-    for path, node in nodes:
-        if isinstance(node, Mapping):
-            yield RequestForm("rows", (Source("", path),))
+            lists.append(RequestForm("rows", (Source(name, path.under(ROWS)),)))
+    yield from (objects, lists)
+    if isinstance(nodes[0][1], Mapping):
+        yield [RequestForm("rows", (Source("", FieldPath()),))]
 
 
 def _nodes(node: Any, path: FieldPath, depth: int) -> Iterator[tuple[FieldPath, Any]]:
@@ -197,3 +210,8 @@ def _is_plain(value: Any) -> bool:
 
 def _is_plain_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(_is_plain(item) for item in value)
+
+
+def _depth(value: Any) -> int:
+    """How deep a list of lists is; 0: no list."""
+    return 1 + _depth(value[0]) if isinstance(value, list) and value else int(isinstance(value, list))
