@@ -24,7 +24,7 @@ from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.simulation import Outcome, Scenario, noisy, simulate
 
 _KINDS = ("poisson", "constant", "burst")
-_WAY_OUT = 'give --cost "1=5ms,8=12ms" (rows=duration), or run `tailcut build` here, which times every variant'
+_WAY_OUT = 'give --cost "1=5ms,8=12ms" (rows=duration), or run `tailcut build` here and serve one of its variants'
 
 
 class Assumptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -190,4 +190,4 @@ def test_a_source_that_no_build_timed_is_refused(capsys: pytest.CaptureFixture[s
     assert run(["simulate", "--rate", "20"]) not in {ExitCode.OK, ExitCode.BUG}
     said = capsys.readouterr().err
     assert "variant 'source' has no timings in its evidence" in said
-    assert "or run `tailcut build` here" in said
+    assert "or run `tailcut build` here and serve one of its variants" in said
