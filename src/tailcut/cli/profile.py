@@ -83,7 +83,8 @@ def profile(
     duration: Annotated[
         str,
         typer.Option(
-            help="Duration of the recording; an application's stops after 1,000 requests, or what --slo needs."
+            help="Duration of the recording at most; an application's stops after 1,000 requests, or as many as the "
+            "percentiles in --slo need."
         ),
     ] = "12s",
     warmup: Annotated[str, typer.Option(help="Load before the recording; not counted.")] = "2s",

@@ -35,7 +35,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         looks: what was sampled from outside; ``looks_interval_ns`` is the time between two, ``looks_s`` that of all.
         spy_problem: why nothing was; empty where it was.
         asked_loop: which event loop the application was to have.
-        stopped: whether the load was to go on, but was stopped after so many requests that were traced.
+        planned_s: seconds that were to be recorded, where so many requests stopped the load sooner.
         database_s: CPU seconds of the databases on this machine, in the whole run.
         others_s: the same of the application and of everything else but databases and the load generator.
     """
@@ -50,7 +50,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     looks_s: float = 0.0
     spy_problem: str
     asked_loop: str = "auto"
-    stopped: bool = False
+    planned_s: float = 0.0
     database_s: float = 0.0
     others_s: float = 0.0
 
@@ -91,8 +91,12 @@ def assemble(target: str, run: Run) -> Recording:
 
 def _notes(run: Run) -> Iterator[str]:
     ready = run.ready
-    if run.stopped:
-        yield f"recorded the first {round((run.load.rate or 0.0) * run.load.duration_s):,} requests: all are traced"
+    if run.planned_s > run.load.duration_s:
+        count = round((run.load.rate or 0.0) * run.load.duration_s)
+        yield (
+            f"recorded {run.load.duration_s:.3g} s of {run.planned_s:g} s (the first {count:,} requests): a higher"
+            " percentile in --slo, such as p99, records more"
+        )
     same = [name.lower() for name, _ in run.load.headers if name.lower() not in _SAYS_NOTHING]
     if same:
         yield (

@@ -72,8 +72,8 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
 def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording:
     """Record, and all that needs the process that was recorded."""
     load = msgspec.structs.replace(load, duration_s=plan.recorded_s)
-    stopped = plan.recorded_s < plan.duration_s
-    first = f", the first {plan.max_requests:,} requests of {plan.duration_s:g} s" if stopped else ""
+    stops = plan.recorded_s < plan.duration_s
+    first = f", the first {plan.max_requests:,} requests of {plan.duration_s:g} s" if stops else ""
     say(f"recording for {plan.recorded_s:.3g} s at {plan.rate:g} requests/s{first}")
     pilot.begin()
     before, machine_s, own_s = computed_ns(), machine_seconds(), process_time()
@@ -89,7 +89,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     run = Run(
         load=load, ready=ready, samples=samples, facts=facts, heard=heard,
         looks=looks, looks_interval_ns=int(1e9 / rate), looks_s=seconds, spy_problem=problem,
-        asked_loop=plan.loop, stopped=stopped, database_s=database_s,
+        asked_loop=plan.loop, planned_s=plan.duration_s, database_s=database_s,
         others_s=max(machine_s - own_s - database_s, 0.0),
     )  # fmt: skip
     found = _layers(pilot, say) if plan.layers else FoundLayers()

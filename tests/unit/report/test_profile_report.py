@@ -177,6 +177,13 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: bytes, te
         save_report(report(profile_sample.recording(20)), tmp_path)
 
 
+def test_a_profile_of_another_version_is_to_be_made_again(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text('{"format": 1}')
+    with pytest.raises(ProfileError, match="has format 1, this tailcut reads 2") as caught:
+        load_report(tmp_path / "old.json")
+    assert caught.value.hint == "run `tailcut profile --json` again"
+
+
 def test_the_page_stands_alone_and_is_well_formed(made: ProfileReport) -> None:
     page = render_profile_html(made)
     assert "<script" not in page

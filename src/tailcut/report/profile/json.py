@@ -169,7 +169,9 @@ def load_report(path: Path) -> ProfileReport:
         content = path.read_bytes()
         version = msgspec.json.decode(content, type=_Version).format
         if version != FORMAT:
-            raise ProfileError(f"{path} has format {version}, this tailcut reads {FORMAT}", hint=hint)
+            raise ProfileError(
+                f"{path} has format {version}, this tailcut reads {FORMAT}", hint="run `tailcut profile --json` again"
+            )
         return msgspec.json.decode(content, type=ProfileReport)
     except (OSError, msgspec.DecodeError) as error:
         raise ProfileError(f"cannot read a profile from {path}: {error}", hint=hint) from error
