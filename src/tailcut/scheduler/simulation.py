@@ -45,7 +45,7 @@ class Scenario:
         executors: how many run batches.
         timeout_ns: deadline of every request.
         limit_ns: of the SLO; 0 where only deadlines count.
-        loop_ns: event loop's time per request, at this rate: where it sleeps or others use its core, caches are cold.
+        loop_ns: event loop's time per request.
         inline: batches run on the event loop.
         cores: that executors and event loop share; 0: each executor has one of its own.
         rows, priorities, tenants: of each request, in turn; repeated as often as needed.

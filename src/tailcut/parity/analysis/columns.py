@@ -59,14 +59,14 @@ def matched(call: ModelCall, ours: Mapping[str, Columns]) -> Columns | None:
     if set(every) <= set(by_name):
         return {column: by_name[column] for column in every}
     found: Columns = {}
-    for (tensor, columns), values in zip(ours.items(), _in_order(call, ours), strict=False):
-        parts = _columns_of(tensor, values, columns)
+    for columns, values in zip(ours.values(), _in_order(call, ours), strict=False):
+        parts = _columns_of(values, columns)
         if parts is None:
             break
         found.update(parts)
     if set(found) == set(every):
         return found
-    if len(call.placed) == 1 and (parts := _columns_of("", call.placed[0], every)) is not None:
+    if len(call.placed) == 1 and (parts := _columns_of(call.placed[0], every)) is not None:
         return parts
     return None
 
@@ -122,7 +122,7 @@ def _in_order(call: ModelCall, ours: Mapping[str, Columns]) -> list[list[Any]]:
     return [*call.placed, *call.named.values()]
 
 
-def _columns_of(tensor: str, values: list[Any], columns: Mapping[str, list[Any]]) -> Columns | None:
+def _columns_of(values: list[Any], columns: Mapping[str, list[Any]]) -> Columns | None:
     width = {len(row) if isinstance(row, list) else 0 for row in values}
     if len(columns) == 1:
         return {next(iter(columns)): _flat(values) if width == {1} and not _is_listed(columns) else values}

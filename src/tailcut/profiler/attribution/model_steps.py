@@ -61,7 +61,7 @@ def steps_of(found: Attribution, near: Ints) -> tuple[ModelStep, ...]:
     is_step = flat.is_of(STEPS)
     chosen = np.isin(flat.request, near)
     above = _above(flat.parent, is_step)
-    whole_ns = _whole_ns(found, above, is_step)
+    whole_ns = _whole_ns(found, above)
     parents: dict[int, int] = {}
     for span in np.flatnonzero(is_step).tolist():
         upper = int(above[span])
@@ -99,7 +99,7 @@ def _above(parent: Ints, is_step: Bools) -> Ints:
     return above
 
 
-def _whole_ns(found: Attribution, above: Ints, is_step: Bools) -> Floats:
+def _whole_ns(found: Attribution, above: Ints) -> Floats:
     """Return each span's own time with that of all that lies in it, shape [spans]."""
     whole = found.self_ns.astype(np.float64)
     for span in range(len(whole) - 1, -1, -1):  # children come after their parents
