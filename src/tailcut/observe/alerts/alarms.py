@@ -2,12 +2,12 @@
 
     absent -> pending    a finding is bad
     pending -> firing    it was bad in ``PENDING`` evaluations in a row
-    pending -> absent    it was not bad
+    pending -> absent    it was not bad, or not judged
     firing -> resolved   it was good, or its model is gone, in ``QUIET`` evaluations that judged it, in a row
     firing -> resolved   it was not judged in ``UNJUDGED`` evaluations in a row: a page sooner than a ticket
 
-Evaluations are counted, not seconds: a clock that is set, and a server that was down, end no alarm. Nor does a rule
-that finds nothing because it has too little to judge by, as after a restart: that changes nothing.
+Evaluations are counted, not seconds: a clock that is set, and a server that was down, end no alarm. A rule that has too
+little to judge by, as after a restart, finds nothing: a pending alarm is over then, one that fires goes on for long.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ PENDING = 2
 QUIET = 10
 UNJUDGED: dict[Severity, int] = {"page": 6 * 60, "ticket": 2 * 24 * 60}
 """A page ends after its longest window, 6 hours: a model without requests for so long wakes no one."""
-
-MOST_ALARMS = 100
-"""That may be pending or firing at once; further ones wait."""
 
 
 class Alarm(msgspec.Struct, kw_only=True):
@@ -85,7 +82,7 @@ class Alarms:
         """
         found = {finding.key: finding for finding in findings}
         for key, finding in found.items():
-            if finding.level == "bad" and key not in self.alarms and len(self.alarms) < MOST_ALARMS:
+            if finding.level == "bad" and key not in self.alarms:
                 digest = sha256(f"{self._server}\0{key}".encode()).hexdigest()[:8]
                 name = f"{finding.alert}-{int(now_s):x}-{digest}"
                 self.alarms[key] = Alarm(id=name, finding=finding, since_s=now_s)

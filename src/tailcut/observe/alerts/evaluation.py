@@ -12,7 +12,7 @@ import numpy as np
 
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.minute_counts import Key, MinuteCounts, failures, likely_stage, most_grown
-from tailcut.observe.alerts.rules import RULES, BurnWindow, Finding, Level, Rule, Selection, Share, windows_for
+from tailcut.observe.alerts.rules import RULE, RULES, BurnWindow, Finding, Level, Rule, Selection, Share, windows_for
 from tailcut.observe.fine_histogram import PLACES, RATIO, Counts, percentile_ns
 from tailcut.observe.history import History
 from tailcut.observe.latency_figures import REQUEST, SLO_GOOD, SLO_REQUESTS
@@ -21,7 +21,6 @@ from tailcut.observe.path_metrics import FEATURE_SOURCE_SECONDS
 
 _LEVELS: Sequence[Level] = ("good", "between", "bad")
 _CLEAR_SHARE = 0.8
-_CLEAR_BURN_SHARE = 0.9
 _LEAST_BAD = 10
 """Requests or look-ups below which a share is not bad: few of them page no one."""
 _BEYOND = 2.0
@@ -68,16 +67,19 @@ def find_shares(settings: Settings, counts: MinuteCounts, models: Iterable[str],
 def find_burn_rates(settings: Settings, counts: MinuteCounts, models: Iterable[str]) -> Iterator[Finding]:
     """Yield the worst finding per model and severity; while a page is bad, a ticket is not."""
     for model in models:
-        found: dict[str, list[tuple[Finding, int]]] = {}
-        for key in counts.keys(SLO_REQUESTS.series[0], model):
-            budget = 1 - float(key.label("objective"))
-            for window in windows_for(budget):
-                if counts.sum(key, window.short):  # else there is nothing to judge by
-                    judged = _of_budget(settings, counts, key, budget, window)
-                    found.setdefault(window.severity, []).append(judged)
+        judged = [
+            _of_budget(settings, counts, key, window)
+            for key in counts.keys(SLO_REQUESTS.series[0], model)
+            for window in windows_for(_budget(key))
+            # The last twelfth alone is nothing to judge by: a start says nothing of days or hours.
+            if counts.sum(key, window.short - window.short // 12, window.short // 12)
+        ]
         paged = False
-        for judgements in found.values():  # pages first
-            worst, bad = max(judgements, key=lambda each: (_LEVELS.index(each[0].level), each[0].limit))
+        for severity in RULE["burn_rate"].severities:  # pages first
+            of_severity = [each for each in judged if each[0].severity == severity]
+            if not of_severity:
+                continue
+            worst, bad = max(of_severity, key=lambda each: (_LEVELS.index(each[0].level), each[0].limit))
             if worst.level != "good":
                 codes = failures(counts, model, 10)
                 code = next(iter(codes)) if codes and 2 * sum(codes.values()) >= bad else ""
@@ -142,19 +144,23 @@ def _explained(finding: Finding, counts: MinuteCounts, minutes: int) -> Finding:
     return finding._replace(place=place, text=f"{finding.text}; most often with {code!r}")
 
 
-def _of_budget(
-    settings: Settings, counts: MinuteCounts, key: Key, budget: float, window: BurnWindow
-) -> tuple[Finding, int]:
+def _budget(key: Key) -> float:
+    """Return the share of requests that may miss an objective."""
+    return 1 - float(key.label("objective"))
+
+
+def _of_budget(settings: Settings, counts: MinuteCounts, key: Key, window: BurnWindow) -> tuple[Finding, int]:
     """Judge an objective over a pair of windows; return how many requests were bad in the short one, too.
 
     The value is how many times faster than the SLO allows its error budget is used up, the lower one of both windows.
     """
     total, bad = _bad(counts, key, window.long)
     total_now, bad_now = _bad(counts, key, window.short)
+    budget = _budget(key)
     rate = min(bad / total, bad_now / total_now) / budget
     allowed = window.factor * budget * total
-    is_enough = bad >= settings.burn_requests and bad_now >= 2 and bad > allowed + _BEYOND * sqrt(allowed)
-    level: Level = "good" if rate <= window.factor * _CLEAR_BURN_SHARE else "between"
+    is_enough = bad >= settings.burn_requests and bad > allowed + _BEYOND * sqrt(allowed)
+    level: Level = "good" if rate <= window.factor * _CLEAR_SHARE else "between"
     level = "bad" if rate > window.factor and is_enough else level
     slo, limit = key.label("slo"), key.label("limit")
     what = f"{slo} of {float(limit) * 1e3:g} ms" if limit else slo
@@ -212,7 +218,7 @@ class MemoryGrowth:
         self._samples: deque[float] = deque(maxlen=_DAY_MINUTES)
 
     def add(self, value: float) -> None:
-        """Add the bytes of a minute after the warm-up."""
+        """Add the bytes of a minute."""
         self._samples.append(value)
 
     def find(self, share: float) -> Finding | None:
