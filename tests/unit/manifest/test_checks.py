@@ -261,8 +261,9 @@ def test_settings_that_work(tmp_path: Path, override: str) -> None:
     ("settings", "says"),
     [
         (["webhook='http://hooks.example.com/'", "secret_file='s'"], "expected https://"),
-        (["webhook='https:///path'", "secret_file='s'"], "and a host"),
-        (["webhook='https://[::1'", "secret_file='s'"], "and a host"),
+        (["webhook='https:///path'", "secret_file='s'"], "a host, and"),
+        (["webhook='https://[::1'", "secret_file='s'"], "a host, and"),
+        (["webhook='https://hooks.example:99999/x'", "secret_file='s'"], "a port up to 65535"),
         (["webhook='https://127.0.0.1:9/'", "secret_file='s'"], "the host 127.0.0.1, which is not public"),
         (["webhook='https://[::ffff:10.0.0.1]/'", "secret_file='s'"], "the host ::ffff:10.0.0.1, which is not public"),
         (["webhook='https://localhost/'", "secret_file='s'"], "the host localhost, which is not public"),

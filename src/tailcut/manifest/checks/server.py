@@ -85,7 +85,8 @@ def _alert_problems(alerts: Alerts) -> Iterator[ManifestError]:
     host = _host(alerts.webhook)
     if alerts.webhook and not (alerts.webhook.startswith(schemes) and host):
         yield ManifestError(
-            f'observe.alerts.webhook is "{alerts.webhook}", expected {" or ".join(schemes)} and a host',
+            f'observe.alerts.webhook is "{alerts.webhook}", expected {" or ".join(schemes)}, a host, and '
+            "perhaps a port up to 65535",
             hint="correct the URL; http is for receivers in your own network: observe.alerts.allow_private = true",
         )
     if host and not alerts.allow_private and _is_private(host):
@@ -113,9 +114,10 @@ def _alert_problems(alerts: Alerts) -> Iterator[ManifestError]:
 
 
 def _host(url: str) -> str:
-    """Return the host of a URL; empty where it has none."""
+    """Return the host of a URL; empty where it has none, or a port that is none."""
     try:
-        return urlsplit(url).hostname or ""
+        parts = urlsplit(url)
+        return parts.hostname if parts.hostname and parts.port != 0 else ""
     except ValueError:
         return ""
 

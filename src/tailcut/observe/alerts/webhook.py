@@ -9,6 +9,7 @@ import hmac
 import http.client
 import logging
 import queue
+import re
 import socket
 import ssl
 import threading
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from tailcut.errors import ManifestError
-from tailcut.system.public_address import AddressRefusedError, checked_addresses
+from tailcut.system.public_address import checked_addresses
 from tailcut.version import version
 
 log = logging.getLogger("tailcut.server")
@@ -28,7 +29,8 @@ _MOST_PENDING = 64
 _WAITS_S = (0.0, 5.0, 60.0)
 """Before each try."""
 _TIMEOUT_S = 10.0
-"""To connect, and for each wait for the receiver."""
+"""To connect, for TLS, and for the receiver to answer: for each in all."""
+_MOST_LINE_BYTES = 1000
 _PREFIX = "whsec_"
 _MAKE = "write whsec_ and base64 of 32 random bytes: echo whsec_$(head -c 32 /dev/urandom | base64 -w 0)"
 
@@ -53,7 +55,7 @@ class Target(NamedTuple):
 
 
 Post = Callable[[Target, Message, int], str]
-"""Sends one request at a time in Unix seconds; returns why it failed, or nothing."""
+"""Sends one request at a time in Unix seconds; returns why it failed, or nothing, or raises."""
 
 
 class WebhookFigures(NamedTuple):
@@ -111,7 +113,10 @@ class Webhook:
         for wait_s in self._waits_s:
             if self._closing.wait(wait_s) and why:
                 break
-            why = self._post(self._target, message, int(time.time()))
+            try:
+                why = self._post(self._target, message, int(time.time()))
+            except Exception as error:  # the thread must go on: without it no alarm is sent any more
+                why = f"{type(error).__name__}: {error}"
             if not why:
                 self.figures = self.figures._replace(delivered=self.figures.delivered + 1)
                 return
@@ -164,6 +169,9 @@ def post_once(target: Target, message: Message, timestamp_s: int) -> str:
 
     Returns:
         why it failed; empty if the receiver answered with a status from 200 to 299.
+
+    Raises:
+        AddressRefusedError, OSError, ValueError, http.client.HTTPException: there was no answer.
     """
     url = urlsplit(target.url)
     host, is_tls = url.hostname or "", url.scheme == "https"
@@ -174,28 +182,39 @@ def post_once(target: Target, message: Message, timestamp_s: int) -> str:
     }
     default_port = 443 if is_tls else 80
     port = url.port or default_port
-    try:
-        addresses = checked_addresses(host, port, allow_private=target.allow_private)
-        with closing(http.client.HTTPConnection(host, port)) as connection:
-            connection.default_port = default_port  # which the header "host" leaves out
-            connection.auto_open = 0  # it would look the name up again
-            connection.sock = _first_open(addresses, port)
-            if is_tls:
-                context = ssl.create_default_context()
-                connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
-            path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-            connection.request("POST", path, message.body, headers)
-            status = connection.getresponse().status
-    except AddressRefusedError as error:
-        return str(error)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        return f"{type(error).__name__}: {error}"
+    addresses = checked_addresses(host, port, allow_private=target.allow_private)
+    with closing(http.client.HTTPConnection(host, port)) as connection:
+        connection.default_port = default_port  # which the header "host" leaves out
+        connection.auto_open = 0  # it would look the name up again
+        connection.sock = _first_open(addresses, port)
+        connection.sock.settimeout(_TIMEOUT_S)
+        if is_tls:
+            context = ssl.create_default_context()
+            connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
+        path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        connection.request("POST", path, message.body, headers)
+        status = _read_status(connection.sock)
     redirect = ", a redirect, which is not followed" if 300 <= status < 400 else ""
     return "" if 200 <= status < 300 else f"the webhook answered {status}{redirect}"
 
 
 def _first_open(addresses: Sequence[str], port: int) -> socket.socket:
+    timeout_s = _TIMEOUT_S / len(addresses)
     for address in addresses[:-1]:
         with suppress(OSError):
-            return socket.create_connection((address, port), _TIMEOUT_S / len(addresses))
-    return socket.create_connection((addresses[-1], port), _TIMEOUT_S)
+            return socket.create_connection((address, port), timeout_s)
+    return socket.create_connection((addresses[-1], port), timeout_s)
+
+
+def _read_status(connection: socket.socket) -> int:
+    """Return the status of an answer; a socket's own time-out is of one read, however little it brings."""
+    until_s = time.monotonic() + _TIMEOUT_S
+    line, read = b"", b"..."
+    while read and len(line) < _MOST_LINE_BYTES and b"\n" not in line:
+        connection.settimeout(max(until_s - time.monotonic(), 0.001))
+        read = connection.recv(_MOST_LINE_BYTES)
+        line += read
+    found = re.match(rb"HTTP/1\.\d (\d{3})\s", line)
+    if not found:
+        raise http.client.BadStatusLine(repr(line[:80]))
+    return int(found[1])
