@@ -163,7 +163,9 @@ def test_a_slow_query_is_found_in_a_real_history_and_named(tmp_path: Path) -> No
     today = Run(path, now_s - 3660, process=False)
     traffic(today, 9.0)
     clock = {"now_s": float(now_s)}
-    alerts = Alerts(Settings(), Probes().read, lambda: ["risk"], history=today.history, wall_s=lambda: clock["now_s"])
+    alerts = Alerts(
+        Settings(), Probes().read, lambda: ["risk"], history=lambda: today.history, wall_s=lambda: clock["now_s"]
+    )
     alerts.restore()
     assert [[alarm.state for alarm in alerts.evaluate()] for _ in range(2)] == [[], ["firing"]]
     (alarm,) = alerts.state.active
@@ -181,7 +183,7 @@ def test_after_a_restart_a_server_counts_the_requests_of_its_history(tmp_path: P
             run.ask(*[1.0] * 50, code=code)
             run.pass_s()
         run.end()
-        alerts = Alerts(Settings(), Probes().read, lambda: ["risk"], history=run.history, wall_s=lambda: now_s)
+        alerts = Alerts(Settings(), Probes().read, lambda: ["risk"], history=lambda: run.history, wall_s=lambda: now_s)
         alerts.restore()
         return [len(alerts.evaluate()) for _ in range(2)] == [0, 1]
 

@@ -14,20 +14,20 @@ from tailcut.observe.alerts.probes import Probes
 from tailcut.observe.alerts.webhook import Target, Webhook, read_secret
 from tailcut.observe.drift.state import ColumnState
 from tailcut.observe.drift_sink import DriftSink
-from tailcut.observe.history import History
+from tailcut.observe.history.recorder import HistoryRecorder
 from tailcut.system.machine import memory_bytes
 
 
 def open_alerts(
     manifest: HostManifest,
-    history: History | None,
+    recorder: HistoryRecorder,
     models: Callable[[], Collection[str]],
     moved: Callable[[], Sequence[MovedColumns]],
 ) -> Alerts:
     """Return the alerts of a host; they are evaluated from their ``start`` on.
 
     Args:
-        history: None: nothing is known of the time before the start, and no alarm is kept over it.
+        recorder: of the history; without a file nothing is known of the time before the start, and no alarm is kept.
         models: names of the models that are served, or about to be; called on the event loop.
         moved: what has drifted; called in the thread of the alerts.
 
@@ -36,12 +36,13 @@ def open_alerts(
         ManifestError: it is none.
     """
     settings, port = manifest.observe.alerts, manifest.server.port
+    history = recorder.history
     return Alerts(
         settings,
         Probes().read,
         models,
         moved=moved,
-        history=history,
+        history=recorder.own_history,
         state_file=None
         if history is None
         else history.path.with_name(f"{history.path.stem}.alerts-{manifest.name}-{port}.json"),

@@ -146,7 +146,7 @@ class Observation:
         if self.history is None:
             self.history = HistoryRecorder(None, self._series, self.exposition.families, keep_s=0, size_bytes=0)
             self.exposition.add(self.history.samples)
-        alerts = self.alerts = open_alerts(self._manifest, self.history.history, self._served, self._moved)
+        alerts = self.alerts = open_alerts(self._manifest, self.history, self._served, self._moved)
         self.history.listeners.append(alerts)
         if "drift" not in self._manifest.observe.alerts.off:
             self.drift.alarm_level = logging.INFO

@@ -76,6 +76,11 @@ class SqliteFile:
         self._connection: sqlite3.Connection | None = None
         self._lock = -1
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether no other process can write the file, because this object does; from any thread."""
+        return self._lock >= 0
+
     def write(self, work: Callable[[sqlite3.Connection], _Found]) -> _Found:
         """Run ``work`` in one transaction, which is as if it had never been where it raises.
 
@@ -219,7 +224,7 @@ class SqliteFile:
         return int(found[1]) if tables else 0
 
     def _begin_anew(self, why: str) -> None:
-        """Rename a file that cannot be gone on with; one that was renamed before is replaced."""
+        """Rename a file that cannot be used any further; one that was renamed before is replaced."""
         self._disconnect()
         old = self.path.with_name(f"{self.path.name}.old")
         self.path.replace(old)

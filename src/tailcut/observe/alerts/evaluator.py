@@ -96,7 +96,7 @@ class Alerts:
         probe: returns figures of the process; called in the thread.
         models: names of the models that are served, or about to be; called on the event loop.
         moved: what the drift detectors say; called in the thread.
-        history: of the time before the start, and of last week; None: not kept.
+        history: returns that of the time before the start, and of last week; None while this server does not write it.
         state_file: where alarms that fire are kept over restarts; None: nowhere.
         webhook: None: alarms are logged and shown only.
         labels: of the server, in messages of the webhook.
@@ -110,7 +110,7 @@ class Alerts:
         models: Callable[[], Collection[str]],
         *,
         moved: Callable[[], Sequence[MovedColumns]] = tuple,
-        history: History | None = None,
+        history: Callable[[], History | None] = lambda: None,
         state_file: Path | None = None,
         webhook: Webhook | None = None,
         labels: Mapping[str, str] | None = None,
@@ -122,7 +122,8 @@ class Alerts:
         self._history = history
         self._state_file, self._webhook = state_file, webhook
         self._labels = labels or {}
-        self._wall_s = wall_s
+        self._wall_s, self._start_s = wall_s, wall_s()
+        self._has_past = False
         self._counts = MinuteCounts(_LONG, _SHORT_MINUTES)
         self._models: dict[str, None] = {}
         self._cache_bytes: dict[tuple[str, str], float] = {}
@@ -154,7 +155,7 @@ class Alerts:
         self._snapshots.append(snapshot)
 
     def end_minute(self) -> None:
-        """Have the minute evaluated whose snapshots have been received; returns at once."""
+        """Have a minute evaluated, all of whose snapshots have been received; returns at once."""
         self._served = tuple(self._names())
         self._awake.set()
 
@@ -196,26 +197,25 @@ class Alerts:
     # -- In the thread -----------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Read what was kept: alarms that fire, and counts of the history."""
-        self._read_state()
-        self._state = self._state._replace(active=tuple(self._alarms.active))
-        if self._history is None:
+        """Go on with the alarms that fired when the server ended."""
+        if self._state_file is None or not self._state_file.exists():
             return
-        now_s = self._wall_s()
-        with suppress(StoreError):  # there is none yet, or it cannot be read: it begins now
-            for name in _WANTED:
-                since_s = now_s - 60 * _LONG.get(name, _SHORT_MINUTES) // _STEP_S * _STEP_S
-                for row in self._history.counts(since_s, now_s, name=name, bucket_s=_STEP_S):
-                    self._models.setdefault(row.model)
-                    key = Key.of(row.model, row.name, row.labels)
-                    self._counts.add(key, row.value, max(int(now_s - row.start_s) // 60 - 1, 0))
+        try:
+            with self._state_file.open("rb") as file:
+                kept = msgspec.json.decode(file.read(_MOST_STATE_BYTES), type=list[Alarm])
+        except (OSError, msgspec.MsgspecError) as error:
+            log.warning("the state of the alerts in %s cannot be read (%s); it begins anew", self._state_file, error)
+            return
+        self._alarms.alarms = {alarm.finding.key: alarm for alarm in kept}
+        self._state = self._state._replace(active=tuple(self._alarms.active))
 
     def evaluate(self) -> list[Alarm]:
         """Take the snapshots that were received and evaluate; return the alarms that fire from now on or are over."""
         while self._snapshots:
             self._take(self._snapshots.popleft())
-        self._guarded(self._sample)
         now_s = self._wall_s()
+        self._read_past(now_s)
+        self._guarded(self._sample)
         changed = self._alarms.update(self._findings(now_s), now_s, self._is_gone)
         for alarm in changed:
             self._tell(alarm, now_s)
@@ -234,21 +234,34 @@ class Alerts:
                 return
             self._guarded(self.evaluate)
 
-    def _guarded(self, work: Callable[[], object]) -> None:
+    def _guarded(self, work: Callable[..., object], *given: object) -> None:
         """Run a piece of work; what it raises is counted and logged once, and ends nothing."""
         try:
-            work()
+            work(*given)
         except Exception as error:
             self._state = self._state._replace(failures=self._state.failures + 1)
             if self._new_errors.has(error):
                 log.error("the alerts could not be evaluated; it is tried every minute", exc_info=error)
 
+    def _read_past(self, now_s: float) -> None:
+        """Read the counts of the time before the start, once the history is this server's."""
+        history = self._history()
+        if history is None or self._has_past:
+            return
+        self._has_past = True
+        with suppress(StoreError):  # it cannot be read: it begins now
+            for name in _WANTED:
+                since_s = now_s - 60 * _LONG.get(name, _SHORT_MINUTES) // _STEP_S * _STEP_S
+                for row in history.counts(since_s, self._start_s, name=name, bucket_s=_STEP_S):
+                    self._models.setdefault(row.model)
+                    key = Key.of(row.model, row.name, row.labels)
+                    self._counts.add(key, row.value, max(int(now_s - row.start_s) // 60 - 1, 0))
+
     def _sample(self) -> None:
         """Read the figures of the process."""
         self._figures = self._probe()
-        if self._minutes > 1:  # after the warm-up
-            # Caches are bounded: their growth is no leak.
-            self._memory.add(max(self._figures.memory_bytes - sum(self._cache_bytes.values()), 0))
+        # Caches are bounded: their growth is no leak.
+        self._memory.add(max(self._figures.memory_bytes - sum(self._cache_bytes.values()), 0))
 
     def _take(self, snapshot: Snapshot) -> None:
         if self._part != snapshot.part:
@@ -271,26 +284,29 @@ class Alerts:
 
     def _findings(self, now_s: float) -> list[Finding]:
         settings, counts, models = self._settings, self._counts, tuple(self._models)
-        memory = self._memory.find(settings.leak_growth)
-        found = [
-            *find_burn_rates(settings, counts, models),
-            *find_shares(settings, counts, models, self._minutes),
-            *self._find_growth(now_s),
-            *find_moved(self._moved()),
-            *(() if memory is None else (memory,)),
-        ]
+        found: list[Finding] = []
+        finders: Sequence[Callable[[], Iterable[Finding]]] = (
+            lambda: find_burn_rates(settings, counts, models),
+            lambda: find_shares(settings, counts, models, self._minutes),
+            lambda: self._find_growth(now_s),
+            lambda: find_moved(self._moved()),
+            lambda: filter(None, [self._memory.find(settings.leak_growth)]),
+        )
+        for find in finders:
+            self._guarded(lambda each: found.extend(each()), find)
         return [finding for finding in found if finding.alert not in settings.off]
 
     def _find_growth(self, now_s: float) -> Iterable[Finding]:
         """Compare p95 every few minutes; nothing is found while the history cannot be read, as its metrics say."""
-        history, settings = self._history, self._settings
+        history, settings = self._history(), self._settings
         until_s = int(now_s - _WRITTEN_S) // _STEP_S * _STEP_S
-        if history is None or "p95_growth" in settings.off or until_s == self._growth[0]:
-            return self._growth[1]
-        self._growth = (0, ())
-        with suppress(StoreError):
-            now, then = read_hour(history, until_s), read_hour(history, until_s - WEEK_S)
-            self._growth = until_s, find_growth(now, then, settings.p95_growth, settings.p95_requests)
+        if history is None or "p95_growth" in settings.off:
+            return ()
+        if until_s != self._growth[0]:
+            self._growth = (0, ())
+            with suppress(StoreError):
+                now, then = read_hour(history, until_s), read_hour(history, until_s - WEEK_S)
+                self._growth = until_s, find_growth(now, then, settings.p95_growth, settings.p95_requests)
         return self._growth[1]
 
     def _is_gone(self, finding: Finding) -> bool:
@@ -325,18 +341,6 @@ class Alerts:
             }
             body = {"type": f"alarm.{alarm.state}", "timestamp": _time(now_s), "data": data}
             self._webhook.submit(Message(f"msg_{alarm.id}_{alarm.state}", msgspec.json.encode(body)))
-
-    def _read_state(self) -> None:
-        """Go on with the alarms that fired when the server ended."""
-        if self._state_file is None or not self._state_file.exists():
-            return
-        try:
-            with self._state_file.open("rb") as file:
-                kept = msgspec.json.decode(file.read(_MOST_STATE_BYTES), type=list[Alarm])
-        except (OSError, msgspec.MsgspecError) as error:
-            log.warning("the state of the alerts in %s cannot be read (%s); it begins anew", self._state_file, error)
-            return
-        self._alarms.alarms = {alarm.finding.key: alarm for alarm in kept}
 
     def _keep(self, active: Sequence[Alarm]) -> None:
         """Write the alarms that fire; the first failure is logged."""

@@ -183,7 +183,7 @@ class Listener(Protocol):
         ...
 
     def end_minute(self) -> None:
-        """Know that all of a minute's snapshots have been received."""
+        """Note that all of a minute's snapshots have been received."""
         ...
 
 
@@ -224,10 +224,12 @@ class HistoryRecorder:
         self._differences = Differences()
         self._tables = Tables(size_bytes, keep_s)
         self._keep_minutes = int(keep_s // MINUTE_S)
+        self._file: SqliteFile | None = None
         self._writer: StoreWriter | None = None
         self.history: History | None = None
         if path is not None:
-            self._writer = StoreWriter(SqliteFile(path, SCHEMA, size_bytes=size_bytes))
+            self._file = SqliteFile(path, SCHEMA, size_bytes=size_bytes)
+            self._writer = StoreWriter(self._file)
             self.history = History(path)
         self._last_s = monotonic_s()
         self._last_wall_s = wall_s()
@@ -238,6 +240,10 @@ class HistoryRecorder:
         self._failures = 0
         self._told: set[str] = set()
         self.listeners: list[Listener] = []
+
+    def own_history(self) -> History | None:
+        """Return ``history`` while the file is this server's; None while another one writes it. From any thread."""
+        return self.history if self._file is not None and self._file.is_taken else None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Open the file, in the writer's thread, and take a snapshot at every full minute from now on."""

@@ -60,11 +60,13 @@ class Past:
 
 def made(clock: Clock, tmp_path: Path | None = None, hook: Webhook | None = None, **sources: Any) -> Alerts:
     """Alerts that the test evaluates."""
+    past = sources.pop("history", None)
     alerts = Alerts(
         Settings(),
         sources.pop("probe", lambda: QUIET),
         sources.pop("models", lambda: ["m"]),
         **sources,
+        history=past if callable(past) else lambda: past,
         state_file=None if tmp_path is None else tmp_path / "alerts.json",
         webhook=hook,
         labels={"server": "risk"},
@@ -184,6 +186,23 @@ def test_a_restart_sends_no_alarm_again_and_goes_on_with_the_counts(tmp_path: Pa
     assert "600 bad requests in 1 h" in again.state.active[0].finding.text
 
 
+def test_the_past_is_read_once_the_history_is_this_servers_and_no_row_since_the_start() -> None:
+    clock = Clock()
+    own: list[Any] = []
+    alerts = made(clock, history=lambda: own[0] if own else None)
+    started_s = clock.now_s
+    for _ in range(5):
+        assert minute(alerts, clock, 0, 0) == [], "another server writes it, which has an outage"
+    rows = [
+        CountRow(int(started_s) + 60 * n, "m", metric.series[0], P95, "counter", value)
+        for n in range(-10, 5)
+        for metric, value in ((SLO_REQUESTS, 100.0), (SLO_GOOD, 0.0))
+    ]
+    own.append(Past(counts=rows))
+    assert [minute(alerts, clock, 100, 0) for _ in range(2)] == [[], ["firing"]]
+    assert "1200 bad requests in 1 h" in alerts.state.active[0].finding.text
+
+
 def test_a_restart_without_evidence_resolves_nothing_but_what_is_gone(tmp_path: Path) -> None:
     clock = Clock()
     drifting = [MovedColumns(model, ["age"], 0.3, 0.1) for model in ("m", "unloaded")]
@@ -293,6 +312,17 @@ def test_a_history_and_probes_that_fail_do_not_stop_the_other_alerts(caplog: pyt
     assert caplog.text.count("could not be evaluated") == 1
 
 
+def test_a_rule_that_raises_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Any:
+        raise ValueError("no such column")
+
+    clock = Clock()
+    alerts = made(clock, moved=broken)
+    assert [minute(alerts, clock, 100, 0) for _ in range(2)] == [[], ["firing"]]
+    assert (alerts.state.evaluations, alerts.state.failures) == (2, 2)
+    assert caplog.text.count("could not be evaluated") == 1
+
+
 def test_memory_is_watched_on_after_a_model_with_a_large_cache_is_gone() -> None:
     clock = Clock()
     memory_mib = [600.0]
@@ -310,7 +340,9 @@ def test_memory_is_watched_on_after_a_model_with_a_large_cache_is_gone() -> None
             found |= {alarm.finding.alert for alarm in alerts.evaluate()}
         return found
 
-    assert minutes(5, 500, 0.0) == set()
+    for minute_of_filling in range(60):
+        memory_mib[0] = 600.0 + 10 * minute_of_filling
+        assert minutes(1, 500 + 10 * minute_of_filling, 0.0) == set(), "a cache fills up"
     memory_mib[0] = 100.0  # unloaded
     assert minutes(90, 0, 0.05) == {"memory_leak"}
 

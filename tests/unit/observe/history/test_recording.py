@@ -101,8 +101,13 @@ def test_a_second_server_waits_until_the_first_one_has_ended(tmp_path: Path, cap
         assert run.writing._writer.wait_idle(30.0)
     assert "cannot be written: another server that runs writes it" in caplog.text
     assert "name a file for each server with observe.history.path" in caplog.text
+    assert one.writing.own_history() is one.history
+    assert two.writing.own_history() is None, "its rows are of another server"
     one.end()
     two.pass_s()
+    assert two.writing._writer is not None
+    assert two.writing._writer.wait_idle(30.0)
+    assert two.writing.own_history() is two.history
     two.end()
     rows = one.history.latency(START_S, TO_S, stage="request")
     assert [(row.start_s, row.requests) for row in rows] == [(START_S, 3)]
