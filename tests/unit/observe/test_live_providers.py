@@ -82,7 +82,7 @@ def test_columns_that_drift_come_first_with_both_distributions() -> None:
 
 def test_alerts_that_page_come_first() -> None:
     def alarm(name: str, severity: str, since_s: float) -> Any:
-        finding = Made(alert=name, severity=severity, model="m", text=f"{name} is high", place="queue")
+        finding = Made(alert=name, severity=severity, model="m", text=f"{name} is high", place="queue", subject="g")
         return Made(finding=finding, since_s=since_s)
 
     found = alert_figures([alarm("drift", "ticket", 1.0), alarm("burn_rate", "page", 2.0)])
@@ -90,4 +90,4 @@ def test_alerts_that_page_come_first() -> None:
         ("burn_rate", "queue", "burn_rate is high"),
         ("drift", "queue", "drift is high"),
     ]
-    assert all(each.hint for each in found)
+    assert all(each.hint and each.subject == "g" for each in found)

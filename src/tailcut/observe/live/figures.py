@@ -168,6 +168,7 @@ class AlertFigures(Record, frozen=True, kw_only=True):
 
     Attributes:
         model: empty for one of the process.
+        subject: the feature group, where it is about one.
         stage: where it probably comes from; empty where that is not known.
     """
 
@@ -176,6 +177,7 @@ class AlertFigures(Record, frozen=True, kw_only=True):
     model: str
     text: str
     since_s: float
+    subject: str = ""
     hint: str = ""
     stage: str = ""
 

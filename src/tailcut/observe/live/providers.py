@@ -162,6 +162,7 @@ def alert_figures(active: Iterable[Alarm]) -> list[AlertFigures]:
             name=each.finding.alert,
             severity=each.finding.severity,
             model=each.finding.model,
+            subject=each.finding.subject,
             text=each.finding.text,
             hint=RULE[each.finding.alert].hint,
             since_s=each.since_s,

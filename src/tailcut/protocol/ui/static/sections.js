@@ -69,7 +69,7 @@ export function alerts() {
     update(snapshot) {
       element.hidden = !snapshot.alerts;
       quiet.hidden = Boolean(snapshot.alerts?.length);
-      items.update((snapshot.alerts ?? []).map((each) => [each, snapshot.at_s]), ([each]) => `${each.name} ${each.model} ${each.severity} ${each.since_s}`);
+      items.update((snapshot.alerts ?? []).map((each) => [each, snapshot.at_s]), ([each]) => `${each.name} ${each.model} ${each.subject} ${each.severity}`);
     },
   };
 }
