@@ -78,6 +78,24 @@ def test_a_file_that_is_locked_for_long_makes_nobody_wait(tmp_path: Path, caplog
     assert rows(path) == 4
 
 
+def test_rows_that_the_disk_refuses_in_the_middle_of_a_transaction_are_written_later(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    failing = [False, True]  # the last one first
+
+    def refused_once(connection: sqlite3.Connection) -> int:
+        if failing.pop():
+            raise sqlite3.OperationalError("disk I/O error")
+        return adding("two")(connection)
+
+    writer = StoreWriter(SqliteFile(path, SCHEMA))
+    for work in (adding("one"), refused_once):
+        writer.submit(work, 1)
+        assert writer.wait_idle(10.0)
+    writer.submit(adding("three"), 1)
+    writer.close(10.0)
+    assert (rows(path), writer.figures[:3]) == (3, (3, 0, 0))
+
+
 def test_rows_that_are_wrong_keep_no_others_from_being_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
