@@ -1,4 +1,4 @@
-"""Whether a host keeps a history, and where."""
+"""The path of a host's history, where it keeps one."""
 
 from __future__ import annotations
 

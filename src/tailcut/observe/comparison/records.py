@@ -1,4 +1,4 @@
-"""What a comparison of two spans of the history found: for people and programs."""
+"""Results of a comparison of two spans of the history, for people and programs."""
 
 from __future__ import annotations
 

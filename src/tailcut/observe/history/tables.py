@@ -1,7 +1,7 @@
 """Tables of the history's file: what is written of one minute, and what is removed when it is old or too much.
 
-After a restart within a minute, and where a clock is set back, a minute's rows are added to and nothing is overwritten.
-Names stand in a table of their own, because a row has some hundred bytes with them and twenty without.
+After a restart within a minute, and where a clock is set back, a minute's rows are added to; of a gauge the last value
+stays. Names stand in a table of their own, because a row has some hundred bytes with them and twenty without.
 """
 
 from __future__ import annotations
