@@ -6,6 +6,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,8 +29,8 @@ class Script(SpanTarget):
     def __init__(self, *reasons: str) -> None:
         self.reasons = list(reasons)
 
-    def send(self, traces: Sequence[Sequence[Span]]) -> str:
-        return self.reasons.pop(0) if self.reasons else ""
+    def send(self, traces: Sequence[Sequence[Span]]) -> tuple[int, str]:
+        return (len(traces), self.reasons.pop(0)) if self.reasons else (0, "")
 
 
 @pytest.fixture
@@ -81,10 +82,10 @@ def test_a_collector_that_is_down_costs_traces_and_both_changes_are_told_once(
 
 def test_a_target_that_raises_does_not_end_the_export(exporting: Any) -> None:
     class Broken(Script):
-        def send(self, traces: Sequence[Sequence[Span]]) -> str:
-            if super().send(traces):
+        def send(self, traces: Sequence[Sequence[Span]]) -> tuple[int, str]:
+            if super().send(traces)[0]:
                 raise ValueError("no such span")
-            return ""
+            return 0, ""
 
     sink = Clock().sink()
     exporter = exporting(Broken("raise"), sink)
@@ -110,9 +111,9 @@ def test_a_million_traces_a_minute_are_bounded_and_counted(exporting: Any) -> No
     class Held(Script):
         go_on = threading.Event()
 
-        def send(self, traces: Sequence[Sequence[Span]]) -> str:
+        def send(self, traces: Sequence[Sequence[Span]]) -> tuple[int, str]:
             self.go_on.wait(30)
-            return ""
+            return 0, ""
 
     sink = Clock().sink()
     exporter = exporting(Held(), sink, most=256)
@@ -195,6 +196,31 @@ def test_the_compression_is_the_environments(compression: str, monkeypatch: pyte
         exporter.close(5.0)
         assert collector.spans
         assert collector.headers.get("content-encoding", "none") == compression
+
+
+def test_spans_that_a_collector_rejects_are_counted_and_told(caplog: pytest.LogCaptureFixture, exporting: Any) -> None:
+    sink = Clock().sink()
+    with collecting() as collector:
+        exporter = exporting(collector_of(collector.url), sink)
+        rejected = collector.answer.partial_success
+        for rejected.rejected_spans, rejected.error_message in ((0, ""), (1, "quota"), (1000, "quota"), (0, "a hint")):
+            keep(sink, 2)
+            exporter.flush()
+        assert (exporter.exported, exporter.dropped["collector"], exporter.errors) == (5, 3, 2)
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "it rejected 1 spans: quota; 1 were dropped, further ones are counted",
+        "",
+    ]
+
+
+def test_an_answer_that_is_none_of_otlp_is_a_success(exporting: Any) -> None:
+    sink = Clock().sink()
+    with collecting() as collector:
+        collector.answer = SimpleNamespace(SerializeToString=lambda: b'{"partialSuccess":{}}')
+        exporter = exporting(collector_of(collector.url), sink)
+        keep(sink, 1)
+        exporter.flush()
+        assert (exporter.exported, exporter.errors) == (1, 0)
 
 
 def test_a_collector_that_was_busy_is_asked_again_when_it_says(exporting: Any) -> None:

@@ -12,10 +12,13 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+from google.protobuf.message import DecodeError
 from opentelemetry import trace
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, Tracer, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -52,8 +55,8 @@ class SpanTarget:
 
     where = "the application's OpenTelemetry provider"
 
-    def send(self, traces: Sequence[Sequence[Span]]) -> str:
-        """Send the spans of traces; return why they were not taken, empty where they were."""
+    def send(self, traces: Sequence[Sequence[Span]]) -> tuple[int, str]:
+        """Send the spans of traces; return how many traces were not taken whole, at most, and why."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -90,17 +93,17 @@ class Collector(SpanTarget):
         )
         self._log = logging.getLogger(trace_exporter.__name__)
         self._log.addFilter(self._is_of_others)
-        self._thread = 0
+        self._thread = self._rejected = 0
         self._why = ""
         self.where = settings.url.partition("?")[0]
 
-    def send(self, traces: Sequence[Sequence[Span]]) -> str:
+    def send(self, traces: Sequence[Sequence[Span]]) -> tuple[int, str]:
         """Send the spans, again while that may help and time is left."""
-        self._thread, self._why = threading.get_ident(), "it was not sent"
+        self._thread, self._rejected, self._why = threading.get_ident(), 0, "it was not sent"
         spans = _Spans(_readable(span, self._resource) for found in traces for span in found)
         is_sent = self._otlp.export(spans) is SpanExportResult.SUCCESS
         self._thread = 0
-        return "" if is_sent else self._why
+        return min(self._rejected, len(traces)) if is_sent else len(traces), self._why
 
     def close(self) -> None:
         """Close the connection."""
@@ -108,7 +111,7 @@ class Collector(SpanTarget):
         self._otlp.shutdown()  # type: ignore[no-untyped-call]
 
     def _request(self, *args: Any, **kwargs: Any) -> Response:
-        """Make a request, and keep why it failed: the exporter returns only that it did."""
+        """Make a request, and keep why it failed, or what was rejected: the exporter returns only whether it did."""
         try:
             # Given here, because requests prefers REQUESTS_CA_BUNDLE to what the session has.
             response = self._send(*args, **{"verify": self._session.verify} | kwargs)
@@ -118,6 +121,11 @@ class Collector(SpanTarget):
         self._why = f"HTTP {response.status_code}"
         if 300 <= response.status_code < 400:  # the exporter takes it for a success
             response.status_code = 400
+        if response.ok:
+            with suppress(DecodeError):  # a body that is none of OTLP says nothing
+                taken = ExportTraceServiceResponse.FromString(response.content).partial_success
+                self._rejected = taken.rejected_spans
+                self._why = f"it rejected {taken.rejected_spans} spans: {taken.error_message}"
         return response
 
     def _is_of_others(self, record: logging.LogRecord) -> bool:
@@ -142,7 +150,7 @@ class ApplicationProvider(SpanTarget):
         self._tracer = cast(Tracer, provider.get_tracer("tailcut", version(), _SCHEMA_URL))
         self._tracer.id_generator = self._ids
 
-    def send(self, traces: Sequence[Sequence[Span]]) -> str:
+    def send(self, traces: Sequence[Sequence[Span]]) -> tuple[int, str]:
         """Start and end each span."""
         for spans in traces:
             dropped: set[str] = set()
@@ -150,7 +158,7 @@ class ApplicationProvider(SpanTarget):
                 # Of a trace that its sampler drops nothing is made.
                 if span.parent_id in dropped or not self._make(span):
                     dropped.add(span.span_id)
-        return ""
+        return 0, ""
 
     def _make(self, span: Span) -> bool:
         """Make a span; return whether it is recorded."""
@@ -205,8 +213,8 @@ class Exporter(SpanExporter):
 
     Attributes:
         exported: traces that were sent.
-        dropped: traces that were not: the queue was full, the collector failed, or the server stopped.
-        errors: batches of traces that could not be sent.
+        dropped: traces that were not: the queue was full, the collector failed or rejected them, or the server stopped.
+        errors: batches of traces that were not taken whole.
     """
 
     def __init__(
@@ -257,32 +265,30 @@ class Exporter(SpanExporter):
         if self._is_stopped:
             return SpanExportResult.FAILURE
         try:
-            why = self._target.send([self._spans(cast(_Queued, span).kept) for span in spans])
+            lost, why = self._target.send([self._spans(cast(_Queued, span).kept) for span in spans])
         except Exception as error:  # what it was about must not end the export
             log.exception("traces could not be exported")
-            why = f"{type(error).__name__}: {error}"
+            lost, why = len(spans), f"{type(error).__name__}: {error}"
         if not self._is_stopped:
-            self._count(len(spans), why)
-        return SpanExportResult.FAILURE if why else SpanExportResult.SUCCESS
+            self._count(len(spans), lost, why)
+        return SpanExportResult.FAILURE if lost else SpanExportResult.SUCCESS
 
     def shutdown(self) -> None:
         """Free what the target holds."""
         self._target.close()
 
-    def _count(self, traces: int, why: str) -> None:
-        if why:
-            self.dropped["collector"] += traces
-            self.errors += 1
-        else:
-            self.exported += traces
-        if why and not self._is_failing:
+    def _count(self, traces: int, lost: int, why: str) -> None:
+        self.dropped["collector"] += lost
+        self.errors += bool(lost)
+        self.exported += traces - lost
+        if lost and not self._is_failing:
             self._dropped_before = self.dropped.total()
             text = "traces cannot be exported to %s: %s; %d were dropped, further ones are counted"
-            log.warning(text, self._target.where, why, traces)
-        elif self._is_failing and not why:
+            log.warning(text, self._target.where, why, lost)
+        elif self._is_failing and not lost:
             dropped = self.dropped.total() - self._dropped_before
             log.warning("traces are exported to %s again; %d were dropped meanwhile", self._target.where, dropped)
-        self._is_failing = bool(why)
+        self._is_failing = bool(lost)
 
     def _spans(self, kept: Kept) -> list[Span]:
         found = spans_of(kept, self._ids, self._in_batch)
