@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.history_kit import DAY_S, START_S, Run, drive
+from tests.observe_kit import Ended
 
+from tailcut.common.timings import Stage, Timings
 from tailcut.observe.comparison.compare import bucket_of, compare
 from tailcut.observe.comparison.records import Comparison
 from tailcut.observe.comparison.stages import Terms, change_of, draw_weights
@@ -46,6 +48,19 @@ def test_a_slowed_stage_is_named_and_others_are_not(tmp_path: Path) -> None:
         others += any(found[stage] in {"grew", "shrank"} for stage in ("receive", "queue", "infer", "encode"))
     assert named == 8
     assert others <= 1
+
+
+def test_a_stage_that_was_met_in_few_minutes_is_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    for day, ms in enumerate((1, 3)):
+        run = Run(path, START_S + day * DAY_S, process=False)
+        drive(run, MINUTES // 2, 25, day)
+        timings = Timings(0)
+        timings.ns[Stage.PREPROCESS] = timings.last_ns = ms * 1_000_000
+        run.recorder.on_requests("risk", [Ended(timings)])
+        drive(run, MINUTES // 2, 25, day + 2)
+        run.end()
+    assert verdicts(compared(path))["preprocess"] == "noise", "one slow call each, in the same minute"
 
 
 def test_nothing_is_named_where_nothing_changed(tmp_path: Path) -> None:
