@@ -92,10 +92,10 @@ def _modules_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _deployments_of_other_modules() -> Iterator[None]:
     """Forget a module's deployments: one of examples/, which stays on the path, would clash with a copy of its own."""
-    before = dict(modules._known)
+    before = dict(modules._claims)
     yield
-    modules._known.clear()
-    modules._known.update(before)
+    modules._claims.clear()
+    modules._claims.update(before)
 
 
 @pytest.fixture(scope="module")

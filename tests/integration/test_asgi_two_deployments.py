@@ -104,7 +104,7 @@ def test_modules_of_one_name_stop_the_application(
     with serving(tmp_path, "a/tailcut.toml", "b/tailcut.toml") as (process, _):
         assert process.wait(START_TIMEOUT_S) == 3
     log = (tmp_path / "log").read_text()
-    assert f"deployment 'b' has {clash} in" in log
+    assert f"imports {clash} from" in log
     assert f"{tmp_path}/a/{clash}.py" in log
     assert f"{tmp_path}/b/{clash}.py" in log
     assert "rename one of the two files" in log

@@ -68,7 +68,7 @@ def source_path(manifest: Manifest) -> Path | None:
 
 def _module(name: str, reference: str, manifest: Manifest) -> ModuleType:
     folders = folders_of(manifest)
-    files = claim(manifest.deployment.name, folders, reference)
+    claim(manifest.deployment.name, folders, name, reference)
     try:
         found = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -80,7 +80,7 @@ def _module(name: str, reference: str, manifest: Manifest) -> ModuleType:
         raise _failed(reference, name, error, manifest) from error
     except Exception as error:
         raise _failed(reference, name, error, manifest) from error
-    check_loaded(manifest.deployment.name, files, reference)
+    check_loaded(folders, reference)
     return found
 
 

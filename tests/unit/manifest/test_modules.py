@@ -6,8 +6,9 @@ import importlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_two_modules_of_one_name_are_refused_with_both_files(tmp_path: Path) -> 
     b = write(tmp_path / "b", {"nm_model.py": PLAIN.format(number=100)})
     assert number(a) == 1
     assert refused(b).message == (
-        f"nm_model:number: deployment 'b' has nm_model in {tmp_path}/b/nm_model.py, and this process has "
+        f"nm_model:number: deployment 'b' imports nm_model from {tmp_path}/b/nm_model.py, and this process has "
         f"imported {tmp_path}/a/nm_model.py under that name"
     )
     assert str(tmp_path / "b") not in sys.path
@@ -77,8 +78,9 @@ def test_helpers_of_one_name_are_refused(tmp_path: Path, importing: str, indent:
     b = write(tmp_path / "b", {"nm_b.py": text, "nm_help.py": PLAIN.format(number=100)})
     number(a, "nm_a:number")
     message = refused(b, "nm_b:number").message
-    assert f"deployment 'b' has nm_help in {tmp_path}/b/nm_help.py" in message
+    assert "imports nm_help from" in message
     assert f"{tmp_path}/a/nm_help.py" in message
+    assert f"{tmp_path}/b/nm_help.py" in message
 
 
 def test_a_package_and_a_module_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -92,7 +94,9 @@ def test_a_module_and_a_folder_of_one_name_are_refused(tmp_path: Path) -> None:
     a = write(tmp_path / "a", {"nm_model.py": PLAIN.format(number=1)})
     b = write(tmp_path / "b", {"nm_model/inner.py": PLAIN.format(number=100)})
     number(a)
-    assert "has nm_model in a folder without __init__.py" in refused(b, "nm_model.inner:number").message
+    assert f"imports nm_model.inner from {tmp_path}/b/nm_model/inner.py, and this process would import no file" in (
+        refused(b, "nm_model.inner:number").message
+    )
 
 
 def test_a_module_that_the_application_has_imported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,22 +112,33 @@ def test_a_module_that_the_application_has_imported_is_refused(tmp_path: Path, m
 def test_a_module_named_like_one_of_python_or_of_a_package_is_refused(tmp_path: Path, taken: str) -> None:
     importlib.import_module(taken)
     a = write(tmp_path / "a", {f"{taken}.py": PLAIN.format(number=1)})
-    assert f"has {taken} in {tmp_path}/a/{taken}.py" in refused(a, f"{taken}:number").message
+    assert f"imports {taken} from {tmp_path}/a/{taken}.py" in refused(a, f"{taken}:number").message
 
 
-def test_a_module_named_like_an_installed_package_is_refused_beside_another_deployment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_module_of_one_and_an_installed_package_of_the_other_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """The other one may mean the package, and would get the module."""
     (tmp_path / "lib" / "nm_installed").mkdir(parents=True)
     (tmp_path / "lib" / "nm_installed" / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
-    a = write(tmp_path / "a", {"nm_a.py": PLAIN.format(number=1), "nm_installed.py": ""})
-    b = write(tmp_path / "b", {"nm_b.py": PLAIN.format(number=2)})
-    number(a, "nm_a:number")
+    text = "def number():\n    import nm_installed\n    return 1\n"
+    written = {
+        "a": write(tmp_path / "a", {"nm_a.py": text, "nm_installed.py": "own = 1\n"}),
+        "b": write(tmp_path / "b", {"nm_b.py": text}),
+    }
+    second = "ab".replace(first, "")
+    number(written[first], f"nm_{first}:number")
     assert (
-        f"deployment 'a' has nm_installed in {tmp_path}/a/nm_installed.py, and an installed package in the same "
-        f"process has it in {tmp_path}/lib/nm_installed/__init__.py" in refused(b, "nm_b:number").message
+        (
+            f"deployment 'b' imports nm_installed from {tmp_path}/lib/nm_installed/__init__.py, and this process has "
+            f"imported {tmp_path}/a/nm_installed.py" in refused(written[second], f"nm_{second}:number").message
+        )
+        if first == "a"
+        else (
+            f"deployment 'a' imports nm_installed from {tmp_path}/a/nm_installed.py, and this process has imported "
+            f"{tmp_path}/lib/nm_installed/__init__.py" in refused(written[second], f"nm_{second}:number").message
+        )
     )
 
 
@@ -155,7 +170,7 @@ def test_a_package_in_two_folders_is_shared_and_its_modules_are_not(tmp_path: Pa
     c = write(tmp_path / "c", {"nm_space/two.py": PLAIN.format(number=4)})
     assert [number(a, f"nm_space.{module}:number") for module in ("one", "two")] == [1, 2]
     assert number(b, "nm_space.three:number") == 3
-    assert "has nm_space.two in" in refused(c, "nm_space.two:number").message
+    assert "imports nm_space.two from" in refused(c, "nm_space.two:number").message
 
 
 def test_folders_in_another_order_are_another_module(tmp_path: Path) -> None:
@@ -167,13 +182,71 @@ def test_folders_in_another_order_are_another_module(tmp_path: Path) -> None:
     assert f"{tmp_path}/a/y/nm_model.py" in refused(b).message
 
 
-@pytest.mark.parametrize("place", ["nm_help.py", "nm_pack/__init__.py", "nm_space/part.py"])
-def test_files_of_one_name_are_refused_whether_or_not_anything_imports_them(tmp_path: Path, place: str) -> None:
-    """What a function imports when a request comes is found along the path of the whole process."""
+UNIMPORTED = [
+    "nm_help.py",
+    "__init__.py",
+    "._nm_a.py",
+    "setup.py",
+    "conftest.py",
+    "nm_tests/__init__.py",
+    "nm_space/part.py",
+]
+
+
+@pytest.mark.parametrize("place", UNIMPORTED)
+def test_files_that_nothing_imports_refuse_nothing(tmp_path: Path, place: str) -> None:
     a = write(tmp_path / "a", {"nm_a.py": PLAIN.format(number=1), place: "one = 1\n"})
     b = write(tmp_path / "b", {"nm_b.py": PLAIN.format(number=2), place: "one = 100\n"})
-    number(a, "nm_a:number")
-    assert f"{tmp_path}/a/{place}" in refused(b, "nm_b:number").message
+    assert (number(a, "nm_a:number"), number(b, "nm_b:number")) == (1, 2)
+
+
+def test_modules_of_one_content_are_one(tmp_path: Path) -> None:
+    files = {"nm_model.py": "import nm_pack.part\n" + PLAIN.format(number=1), "nm_pack/__init__.py": ""}
+    a = write(tmp_path / "a", {**files, "nm_pack/part.py": "one = 1\n"})
+    b = write(tmp_path / "b", {**files, "nm_pack/part.py": "one = 1\n"})
+    c = write(tmp_path / "c", {**files, "nm_pack/part.py": "one = 2\n"})
+    assert (number(a), number(b)) == (1, 1)
+    assert "imports nm_pack.part from" in refused(c).message
+
+
+def test_a_module_of_the_application_is_no_clash_with_a_file_that_nothing_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`uvicorn main:app`, and a main.py beside the model."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "nm_main.py").write_text("app = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "app"))
+    importlib.import_module("nm_main")
+    a = write(tmp_path / "a", {"nm_model.py": PLAIN.format(number=1), "nm_main.py": "app = 2\n"})
+    assert number(a) == 1
+
+
+IMPORTS = {
+    "relative": ("pack/nm_model.py", "from . import nm_help", "pack.nm_help"),
+    "of a package": ("pack/nm_model.py", "from pack import nm_help", "pack.nm_help"),
+    "by a helper": ("nm_model.py", "import nm_between", "nm_help"),
+    "by a string": ("nm_model.py", "from importlib import import_module as i\nimport importlib", "nm_help"),
+}
+
+
+@pytest.mark.parametrize("kind", IMPORTS)
+def test_every_import_in_the_text_counts(tmp_path: Path, kind: str) -> None:
+    file, statement, clash = IMPORTS[kind]
+    lazy = "def number():\n    return 1\ndef later():\n    {}\n".format(statement.replace("\n", "\n    "))
+    lazy += "    importlib.import_module('nm_help')\n" * (kind == "by a string")
+    between = "def later():\n    import nm_help\n"
+    made = []
+    for name in "ab":
+        files = {
+            file: lazy,
+            clash.replace(".", "/") + ".py": f"# {name}\n",
+            f"nm_{name}.py": "",
+            "nm_between.py": between,
+        }
+        made.append(write(tmp_path / name, files))
+    reference = file.removesuffix(".py").replace("/", ".") + ":number"
+    assert number(made[0], reference) == 1
+    assert f"imports {clash} from" in refused(made[1], reference).message
 
 
 @pytest.mark.parametrize(
@@ -194,10 +267,19 @@ def test_a_module_that_was_imported_from_a_folder_that_the_code_put_on_the_path_
 
 def test_more_files_than_a_start_reads_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modules, "MAX_FILES", 2)
-    a = write(tmp_path / "a", {"nm_model.py": PLAIN.format(number=1), "b.py": "", "c.py": ""})
+    write(tmp_path / "a", {"nm_model.py": PLAIN.format(number=1), "b.py": "", "c.py": ""})
     with pytest.raises(ManifestError, match="a has more than 2 Python files") as caught:
-        number(a)
+        modules.python_files([str(tmp_path / "a")])
     assert "python_path" in caught.value.hint
+
+
+def test_a_file_that_no_import_finds_is_named_by_its_path(tmp_path: Path) -> None:
+    names = ["hooks.py", "hooks.old.py", "hooks.cpython-27-x86_64-linux-gnu.so", "lib/__init__.py", "lib/my-part.py"]
+    for name in (*names, f"fast{EXTENSION_SUFFIXES[0]}"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    expected = {"hooks", "lib", "fast", "hooks.old.py", "hooks.cpython-27-x86_64-linux-gnu.so", "lib/my-part.py"}
+    assert set(modules.python_files([str(tmp_path)])) == expected
 
 
 def test_a_link_that_runs_in_a_circle_ends(tmp_path: Path) -> None:
@@ -218,20 +300,22 @@ def test_a_folder_that_stands_behind_another_on_the_path_is_refused(
     assert f"{tmp_path}/front/nm_model.py" in refused(a).message
 
 
-def _slowly(find: Callable[[Iterable[str]], dict[str, str]]) -> Callable[[Iterable[str]], dict[str, str]]:
+def _slowly(find: Callable[..., Any]) -> Callable[..., Any]:
     """Let the other threads run between the check and what it allows."""
 
-    def waits(folders: Iterable[str]) -> dict[str, str]:
+    def waits(*args: Any) -> Any:
         threading.Event().wait(0.02)
-        return find(folders)
+        return find(*args)
 
     return waits
 
 
 def test_of_many_that_load_at_once_one_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modules, "python_files", _slowly(modules.python_files))
+    monkeypatch.setattr(modules, "imports", _slowly(modules.imports))
     lazy = "def number():\n    import nm_help\n"
-    manifests = [write(tmp_path / f"d{place}", {f"nm_{place}.py": lazy, "nm_help.py": ""}) for place in range(8)]
+    manifests = [
+        write(tmp_path / f"d{place}", {f"nm_{place}.py": lazy, "nm_help.py": f"# {place}"}) for place in range(8)
+    ]
     begin = threading.Barrier(len(manifests))
     served: list[int] = []
     errors: list[str] = []
@@ -250,7 +334,7 @@ def test_of_many_that_load_at_once_one_is_served(tmp_path: Path, monkeypatch: py
     for thread in threads:
         thread.join(20)
     assert (len(served), len(errors)) == (1, len(manifests) - 1)
-    assert all("has nm_help in" in error for error in errors)
+    assert all("imports nm_help from" in error for error in errors)
 
 
 def test_import_caches_are_emptied_by_one_thread_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,6 +350,6 @@ def test_import_caches_are_emptied_by_one_thread_at_a_time(tmp_path: Path, monke
 
     monkeypatch.setattr(importlib, "invalidate_caches", invalidate)
     with ThreadPoolExecutor(4) as threads:
-        for done in [threads.submit(modules.claim, "m", [str(tmp_path)], "caches_of_mine:x") for _ in range(12)]:
-            assert "caches_of_mine" in done.result()
+        for done in [threads.submit(modules.claim, "m", [str(tmp_path)], "caches_of_mine", "") for _ in range(12)]:
+            done.result()
     assert most == [1]
