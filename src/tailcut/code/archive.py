@@ -21,7 +21,7 @@ _OUTSIDE = ".outside"
 
 
 class Packed(NamedTuple):
-    """What became of a copy: whether it was written, and what was left out, for people."""
+    """Whether a copy was written, and a description of what was left out."""
 
     written: bool
     left_out: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Set
 
 import msgspec
 from msgspec.structs import replace
@@ -65,15 +66,19 @@ def without_modules(code: Code) -> Code:
     return replace(code, modules={}, distributions={})
 
 
-def differing(wanted: Code, there: Code) -> tuple[str, ...]:
+def differing(wanted: Code, there: Code, imported: Set[str] = frozenset()) -> tuple[str, ...]:
     """Name the modules and data files that differ, as files where they are known to be; distributions do not count.
 
-    Another version of a distribution cannot be had by a restart, and does not make a record unfit to be served. A
-    module that only one has does not count: a server needs no training code, and a record of an older tailcut lists
-    imported modules only. Code that imports what is not there fails.
+    Another version of a distribution cannot be had by a restart, and does not make a record unfit to be served. Other
+    modules that only one has do not count: a server needs no training code, and a record of an older tailcut lists
+    imported modules only.
+
+    Args:
+        imported: modules that differ where they are not there: ``try: import fast`` runs without them, otherwise.
     """
-    both = sorted(wanted.modules.keys() & there.modules.keys())
-    modules = [name for name in both if wanted.modules[name].sha256 != there.modules[name].sha256]
+    named = sorted(wanted.modules.keys() & {*there.modules, *imported})
+    hashes = {name: each.sha256 for name, each in there.modules.items()}
+    modules = [name for name in named if wanted.modules[name].sha256 != hashes.get(name)]
     data = [name for name in sorted({*wanted.data, *there.data}) if wanted.data.get(name) != there.data.get(name)]
     return tuple([*(shown(name, wanted, there) for name in modules), *data])
 

@@ -6,16 +6,15 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from tailcut.code import data_files
 from tailcut.code.digest import Code, CodeFile, Distribution, differing, without_modules
-from tailcut.manifest import Manifest
-from tailcut.manifest.modules import python_files
-from tailcut.manifest.references import folders_of
+from tailcut.manifest import Manifest, modules
+from tailcut.manifest.references import folders_of, source_path
 
 
 def code_on_disk(manifest: Manifest, recorded: Code | None = None, *, strict: bool = False) -> Code:
@@ -28,19 +27,19 @@ def code_on_disk(manifest: Manifest, recorded: Code | None = None, *, strict: bo
     Raises:
         ManifestError: a data file cannot be read or is missing, or there are too many Python files.
     """
-    modules: dict[str, CodeFile] = {}
-    for name, path in python_files(folders_of(manifest)).items():
+    found: dict[str, CodeFile] = {}
+    for name, path in modules.python_files(folders_of(manifest)).items():
         if sha := sha256_of(path):  # a link to nothing, say, cannot be imported either
-            modules[name] = CodeFile(sha256=sha, file=file_of(path, manifest))
+            found[name] = CodeFile(sha256=sha, file=file_of(path, manifest))
     for name, each in recorded.modules.items() if recorded is not None else ():
-        if name not in modules and (sha := sha256_of(manifest.directory / each.file)):
-            modules[name] = replace(each, sha256=sha)
+        if name not in found and (sha := sha256_of(manifest.directory / each.file)):
+            found[name] = replace(each, sha256=sha)
     data = data_files.hashed(manifest, strict=strict)
-    return Code(modules=modules, data=data, distributions=_distributions())
+    return Code(modules=found, data=data, distributions=_distributions())
 
 
 def part_of(code: Code, manifest: Manifest, *, live: bool) -> Code:
-    """Return what of the user's code a variant runs: all of it where it runs any.
+    """Return the code that a variant depends on: all of it, or the data files alone.
 
     Args:
         live: whether it runs the user's own object; else the hooks and feature functions decide.
@@ -50,9 +49,34 @@ def part_of(code: Code, manifest: Manifest, *, live: bool) -> Code:
 
 
 def lacks(manifest: Manifest, recorded: Code, *, live: bool) -> tuple[str, ...]:
-    """Name the files of a version's code that lie in the manifest's folder in another form, or not at all."""
+    """Name the files of a version's code whose content in the manifest's folder differs, or is imported but missing."""
     here = code_on_disk(manifest, recorded)
-    return differing(part_of(recorded, manifest, live=live), part_of(here, manifest, live=live))
+    return lacking(manifest, recorded, here, imported_names(manifest, live=live), live=live)
+
+
+def lacking(manifest: Manifest, recorded: Code, here: Code, imported: Set[str], *, live: bool) -> tuple[str, ...]:
+    """Name the files of a version's code that differ here, or are missing below ``python_path`` although imported.
+
+    Args:
+        imported: see ``imported_names``.
+        live: see ``part_of``.
+    """
+    wanted, there = (part_of(code, manifest, live=live) for code in (recorded, here))
+    inside = tuple(modules.within(os.path.realpath(folder)) for folder in folders_of(manifest))
+    paths = {name: os.path.realpath(manifest.directory / each.file) for name, each in wanted.modules.items()}
+    return differing(wanted, there, {name for name in imported & paths.keys() if paths[name].startswith(inside)})
+
+
+def imported_names(manifest: Manifest, *, live: bool) -> Set[str]:
+    """Return the names that the code of a variant imports, as its text on the disk says, found or not.
+
+    Args:
+        live: see ``part_of``.
+    """
+    model = manifest.deployment.model
+    own = (model.source,) if live and source_path(manifest) is None else ()
+    references = (*serving_references(manifest), *model.trusted, *own)
+    return modules.imports(folders_of(manifest), [each.partition(":")[0] for each in references]).keys()
 
 
 def serving_references(manifest: Manifest) -> tuple[str, ...]:
@@ -87,14 +111,14 @@ def sha256_of(path: str | Path) -> str:
 
 
 def file_of(path: str, manifest: Manifest) -> str:
-    """Return a path from the manifest's folder, also of a file outside it; links in folders do not matter."""
+    """Return a file's path relative to the manifest's folder, with links among its folders resolved."""
     folder, name = os.path.split(path)
     above = os.path.relpath(os.path.realpath(folder), os.path.realpath(manifest.directory))
     return Path(above, name).as_posix()
 
 
 def _distributions() -> dict[str, Distribution]:
-    """Read the versions of what is installed from the names of metadata folders: to read the files takes too long."""
+    """Read the versions of installed distributions from the names of their metadata folders, which is fast."""
     found = {"python": Distribution(version=f"{sys.version_info[0]}.{sys.version_info[1]}")}
     for folder in filter(os.path.isdir, sys.path):
         for entry in sorted(os.listdir(folder)):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from tailcut.code import files
-from tailcut.code.digest import SOURCE_FILES, Code, CodeFile, differing, digest, few
+from tailcut.code.digest import SOURCE_FILES, Code, CodeFile, digest, few
 from tailcut.manifest import Manifest, resolve
 from tailcut.manifest.modules import is_anothers, within
 from tailcut.manifest.references import folders_of
@@ -31,6 +31,9 @@ IMPORTS = threading.RLock()
 _RUNS = "tailcut_sha256"
 """Attribute of a module's spec: hash of the text that it was imported from. A reloaded module has a new spec."""
 
+_UNKNOWN = "unknown-"
+"""How hashes of unknown texts begin."""
+
 _PROGRAMS = ("__main__", "__mp_main__")
 """Names of the program started; multiprocessing uses the second for the one that its workers run."""
 
@@ -39,11 +42,12 @@ _data: dict[str, str] = {}
 
 
 class Snapshot(NamedTuple):
-    """What one variant runs of the user's code, read once: its version and what its executors may run agree.
+    """The user's code that one variant runs, read once, so that its version and its executors agree.
 
     Attributes:
         digest: 16 bytes that change with whatever of the user's code a variant's answers depend on.
-        imports: SHA-256 of the Python files that opening the variant may import, by path from the manifest's folder.
+        imports: SHA-256 of the Python files that are loaded, or that the text of the variant's code imports; by path
+            from the manifest's folder, without those of unknown text.
         data: SHA-256 of the data files at the start, by name.
     """
 
@@ -77,6 +81,8 @@ class LoadedCode:
         self._manifest = manifest
         self._also: frozenset[str] = frozenset()
         self.stale: tuple[str, ...] = ()
+        self._loaded: set[str] = set()
+        self._imported: dict[bool, Set[str]] = {}
         self._on_disk = files.code_on_disk(manifest, strict=True)
         self.code = self._read(self._on_disk, before, began_s)
 
@@ -102,7 +108,8 @@ class LoadedCode:
             live: whether it runs the user's own object.
         """
         code = self.code
-        imports = {each.file: each.sha256 for each in code.modules.values()}
+        runs = {name: each for name, each in code.modules.items() if name in self._loaded | self._imported[live]}
+        imports = {each.file: each.sha256 for each in runs.values() if not each.sha256.startswith(_UNKNOWN)}
         return Snapshot(digest(files.part_of(code, self._manifest, live=live)), imports, self._on_disk.data)
 
     def digest_of(self, references: Iterable[str]) -> bytes:
@@ -110,9 +117,8 @@ class LoadedCode:
         return digest(self.code) if [*references] else b""
 
     def lacks(self, recorded: Code, *, live: bool) -> tuple[str, ...]:
-        """Name the files of a version's code that this process runs in another form, or not at all."""
-        wanted, here = (files.part_of(code, self._manifest, live=live) for code in (recorded, self.code))
-        return differing(wanted, here)
+        """Name the files of a version's code whose content in this process differs, or is imported but missing."""
+        return files.lacking(self._manifest, recorded, self.code, self._imported[live], live=live)
 
     def changed(self) -> tuple[str, ...]:
         """Name the files that have changed on the disk since they were imported, or since the start."""
@@ -124,8 +130,9 @@ class LoadedCode:
         folders = folders_of(self._manifest)
         inside = tuple(map(within, folders))
         names = {_inode(self._manifest.directory / each.file): name for name, each in modules.items()}
-        unknown: list[str] = []
-        stale: list[str] = []
+        self._imported = {live: files.imported_names(self._manifest, live=live) for live in (False, True)}
+        loaded: set[str] = set()
+        unknown, stale = list[str](), list[str]()
         holds_data = False
         for name, spec, path in _own_modules():
             place = _inode(path)
@@ -140,20 +147,22 @@ class LoadedCode:
                 # A file that changed after its import may have begun, or is gone, may be another one than was imported.
                 imported_s = _started_s() if name in before else began_s
                 is_known = place is not None and os.stat(path).st_ctime <= imported_s
-                runs = vars(spec)[_RUNS] = sha if is_known else f"unknown-{secrets.token_hex(8)}"
+                runs = vars(spec)[_RUNS] = sha if is_known else _UNKNOWN + secrets.token_hex(8)
                 unknown += [file] * (not is_known)
             elif runs != sha:
                 stale.append(file)
             modules[key] = CodeFile(sha256=runs, file=file)
+            loaded.add(key)
             holds_data = holds_data or (not outside and name in before)
         for name, sha in on_disk.data.items():
             path = str(self._manifest.directory / name)
             if holds_data and not name.startswith(SOURCE_FILES) and _data.setdefault(path, sha) != sha:
                 # Whether modules hold what they read at their import, or read it again, is unknown.
-                data[name] = f"unknown-{secrets.token_hex(8)}"
+                data[name] = _UNKNOWN + secrets.token_hex(8)
                 stale.append(name)
             else:
                 _data[path] = sha
+        self._loaded = loaded
         self._warn(tuple(unknown), tuple(stale))
         return replace(on_disk, modules=modules, data=data)
 
@@ -194,10 +203,7 @@ def _inode(path: str | Path) -> tuple[int, int] | None:
 
 @cache
 def _started_s() -> float:
-    """Return when this process started, in seconds since the epoch; where the system does not tell, when it was asked.
-
-    That of a process that was forked is the time of the fork.
-    """
+    """Return when this process started, or was forked, in seconds since the epoch; without /proc the time now."""
     try:
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])

@@ -414,6 +414,18 @@ def test_a_file_that_changed_after_an_application_had_imported_it_makes_a_versio
     assert project.version() != code.snapshot(live=False).digest
 
 
+def test_an_executor_is_opened_later_whatever_becomes_of_files_that_it_does_not_import(tmp_path: Path) -> None:
+    hooks = "import changed_x\ndef preprocess(rows):\n    import later_x\n"
+    others = {"later_x.py": "", "changed_x.py": "N = 1\n", "test_x.py": "import later_x\n"}
+    project = Project(tmp_path, {"hooks.py": hooks, **others})
+    with imported():
+        sys.path.insert(0, str(tmp_path))
+        __import__("changed_x")
+        project.write("changed_x.py", "N = 2\n")
+        files = import_code(project.manifest, ["train:build"]).files
+    assert set(files.snapshot(live=False).imports) == {"hooks.py", "groups.py", "train.py", "later_x.py"}
+
+
 @pytest.mark.parametrize("name", ["__main__", "__mp_main__"])
 def test_the_program_that_was_started_is_no_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     hooks = "import importlib\nimportlib.import_module('pl' + 'ug')\n" + HOOKS

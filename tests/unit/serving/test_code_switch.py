@@ -15,10 +15,12 @@ from tests.wait_kit import until
 
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
+from tailcut.code.files import lacks
 from tailcut.code.loaded import LoadedCode, Snapshot
 from tailcut.errors import ArtifactError
 from tailcut.models.deployment_version import version_of
 from tailcut.pipeline.hook_loading import import_code
+from tailcut.registry.code import code_of
 from tailcut.serving.deployment_loader import open_variant
 from tailcut.serving.promotion_watcher import Follower
 
@@ -191,6 +193,17 @@ def test_a_server_needs_no_files_that_it_does_not_import(site: Site, caplog: pyt
         assert "other code" not in caplog.text
 
     serve(site, test)
+
+
+def test_a_module_that_is_imported_where_it_is_there_counts_where_it_is_missing(site: Site) -> None:
+    site.write("scaling.py", "try:\n    from fast import F\nexcept ImportError:\n    F = 5\n")
+    site.write("fast.py", "F = 1\n")
+    recorded = code_of(site.build(1.0))
+    assert recorded is not None
+    (site.folder / "fast.py").unlink()
+    assert lacks(site.manifest, recorded, live=False) == ("fast.py",)
+    with imported():
+        assert import_code(site.manifest).files.lacks(recorded, live=False) == ("fast.py",)
 
 
 def test_the_users_own_object_is_served_with_the_code_that_it_was_built_with_only(site: Site) -> None:
