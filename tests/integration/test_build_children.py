@@ -93,6 +93,34 @@ def test_a_library_that_a_step_imported_is_there_when_the_next_one_begins(tmp_pa
     assert seen == [20, 21]
 
 
+SETS = "import os, sys\nos.environ['OMP_NUM_THREADS'] = '1'\n"
+COPY = "import sys\n"
+HOLDOUT = """seen = "lightgbm" in sys.modules
+import lightgbm
+import numpy as np
+from tailcut.build import Holdout
+def holdout():
+    rows = 20 + seen
+    inputs = {"numeric": np.zeros((rows, 6)), "categorical": np.zeros((rows, 2), int)}
+    return Holdout(inputs=inputs, labels=np.arange(rows) % 2)
+"""
+
+
+@pytest.mark.parametrize("begins", [SETS, COPY], ids=["sets a variable", "has a copy"])
+def test_no_library_is_imported_before_the_users_code_where_that_would_be_another(tmp_path: Path, begins: str) -> None:
+    (tmp_path / "own_holdout.py").write_text(begins + HOLDOUT)
+    if begins == COPY:
+        (tmp_path / "lightgbm.py").touch()
+    own = Manifest(manifest("own_holdout:holdout").deployment, tmp_path, {})
+    first = ["tests.models.holdouts:of_lightgbm"] * (begins == SETS)
+    with StepRunner() as runner:
+        seen = [run(runner, each, tmp_path)["rows"] for each in first]
+        steps = [spec("holdout", own, tmp_path, []) for _ in range(2)]
+        seen += [runner.run(step, timeout_s=60.0)["rows"] for step in steps]
+        seen.append(run(runner, "tests.models.holdouts:of_lightgbm", tmp_path)["rows"])
+    assert seen == ([20, 21, 20, 20] if begins == SETS else [20, 20, 20])
+
+
 def test_no_step_sees_what_the_users_code_of_another_imported_or_drew(step_runner: StepRunner, tmp_path: Path) -> None:
     seen = [run(step_runner, "tests.models.holdouts:of_modules", tmp_path)["rows"] for _ in range(3)]
     assert seen == [20, 20, 20]

@@ -28,7 +28,7 @@ _DEAD_S = 10.0
 """A killed process that waits for a disk may live on for so long."""
 _WORKER_LOG = "worker.log"
 _ERRORS: dict[str, type[TailcutError]] = {each.code: each for each in (ManifestError, MissingExtra, DoesNotApply)}
-"""What is told from other failures, by code."""
+"""Errors of a step that keep their class, by code; the others become a BuildError."""
 
 
 class StepRunner:
@@ -40,8 +40,8 @@ class StepRunner:
 
     def __init__(self) -> None:
         self._warm: _WarmProcess | None = None
-        self._libraries: list[str] = []
-        """Imported by the last step that ended well."""
+        self._libraries: list[str] | None = []
+        """Imported by the last step that ended well; None where the next steps find no library imported."""
 
     def __enter__(self) -> StepRunner:
         return self
@@ -73,7 +73,7 @@ class StepRunner:
         name = f"{spec.step}-{spec.target}" if spec.target else spec.step
         spec_file, outcome_file, log_file = (folder / f"{name}.{end}" for end in ("spec.json", "outcome.json", "log"))
         spec_file.write_bytes(msgspec.json.encode(spec))
-        task = Task(spec=str(spec_file), outcome=str(outcome_file), log=str(log_file), libraries=self._libraries)
+        task = Task(spec=str(spec_file), outcome=str(outcome_file), log=str(log_file), libraries=self._libraries or [])
         try:
             if self._warm is None:
                 self._warm = _WarmProcess(folder / _WORKER_LOG)
@@ -94,7 +94,10 @@ class StepRunner:
                 hint=f"its last output is above; fix the cause{spec.way_out}",
             )
         outcome = msgspec.json.decode(outcome_file.read_bytes(), type=Outcome)
-        self._libraries = outcome.libraries
+        if self._libraries is not None:
+            self._libraries = outcome.libraries
+            if outcome.libraries is None:
+                self.close()  # it may have imported some
         if outcome.error:
             raise _ERRORS.get(outcome.code, BuildError)(outcome.error, hint=outcome.hint)
         return outcome.found
@@ -192,7 +195,7 @@ class _WarmProcess:
 
 
 def _tail(log: Path) -> str:
-    """Return the last lines of a step's log; of the warm process's where the step wrote nothing."""
+    """Return the last lines of a step's log; where the step wrote nothing, those of the warm process, marked."""
     lines = child_processes.last_lines(log, _TAIL_LINES)
-    lines = lines or child_processes.last_lines(log.with_name(_WORKER_LOG), _TAIL_LINES)
-    return "".join(f"\n  | {line}" for line in lines)
+    others = [] if lines else child_processes.last_lines(log.with_name(_WORKER_LOG), _TAIL_LINES)
+    return "".join(f"\n  | {line}" for line in [*lines, *(f"(the process that forks steps) {each}" for each in others)])

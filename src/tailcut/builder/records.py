@@ -69,8 +69,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
     code: str = ""
     """Of the error, where it is not the build's own."""
-    libraries: list[str] = []
-    """Imported by the step; a warm process that imports them spares the next steps the time."""
+    libraries: list[str] | None = []
+    """Imported by the step; a warm process that imports them spares the next steps the time. None: it may import none,
+    since the user's code sets environment variables, or has a copy of a library."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):

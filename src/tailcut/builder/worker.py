@@ -6,7 +6,8 @@ What the user's code and the libraries print goes to the step's log.
 
 Only libraries are imported here, never user code, and only those that start no threads, which a fork would lack:
 OpenBLAS and jemalloc start theirs anew after a fork (pthread_atfork(3)), and OpenMP starts none before the first
-parallel loop. openvino's telemetry starts one.
+parallel loop. openvino's telemetry starts one. None is imported once user code has set environment variables, which it
+may do before it imports a library, or has a copy of a library.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import signal
 import sys
 import traceback
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -54,6 +56,10 @@ LIBRARIES = (
 )
 """Imported before the next fork once a step has imported them."""
 
+_OF_LIBRARIES = {"CUDA_MODULE_LOADING", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"}
+_OF_LIBRARIES |= {"TOKENIZERS_PARALLELISM"}
+"""Environment variables that libraries and tailcut set themselves."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -67,11 +73,13 @@ def main(arguments: list[str]) -> int:
     for line in sys.stdin.buffer:
         task = msgspec.json.decode(line, type=Task)
         for name in task.libraries:
-            importlib.import_module(name)
+            with suppress(Exception):  # the step says what is wrong where it needs it
+                importlib.import_module(name)
         gc.freeze()  # so that collections in the fork leave shared pages alone
+        parent = os.getpid()
         child = _fork()
         if child == 0:
-            _begin(task, reports)
+            _begin(task, reports, parent)
             return _do(task)
         ended = Ended(code=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         os.write(reports, msgspec.json.encode(ended) + b"\n")
@@ -85,10 +93,12 @@ def _fork() -> int:
         return os.fork()
 
 
-def _begin(task: Task, reports: int) -> None:
+def _begin(task: Task, reports: int, parent: int) -> None:
     """Make the fork a process of its own: session, output, random numbers."""
     os.setsid()  # so that what the step starts ends with it
     _end_with_the_parent()
+    if os.getppid() != parent:  # killed before the line above
+        os._exit(1)
     log = os.open(task.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
@@ -103,10 +113,23 @@ def _begin(task: Task, reports: int) -> None:
 
 
 def _do(task: Task) -> int:
+    before = _environment()
     outcome = do(msgspec.json.decode(Path(task.spec).read_bytes(), type=Spec))
     libraries = [name for name in LIBRARIES if name in sys.modules]
-    Path(task.outcome).write_bytes(msgspec.json.encode(msgspec.structs.replace(outcome, libraries=libraries)))
+    alike = _environment() == before and all(map(_is_installed, libraries))
+    outcome = msgspec.structs.replace(outcome, libraries=libraries if alike else None)
+    Path(task.outcome).write_bytes(msgspec.json.encode(outcome))
     return 0
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _OF_LIBRARIES}
+
+
+def _is_installed(name: str) -> bool:
+    """Tell whether an imported library is the one that the warm process would import, and no copy of the user's."""
+    origin = getattr(sys.modules[name].__spec__, "origin", None) or ""
+    return not {"site-packages", "dist-packages"}.isdisjoint(origin.split(os.sep))
 
 
 def _end_with_the_parent() -> None:
