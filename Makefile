@@ -65,6 +65,6 @@ docs: setup  ## Write the generated reference pages
 
 clean:  ## Remove everything that the targets above made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	rm -rf .peers
+	rm -rf .peers test-results
 	rm -rf examples/flight_risk/.artifacts examples/flight_risk/.tailcut
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

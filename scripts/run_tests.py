@@ -121,6 +121,8 @@ def main(paths: Sequence[str]) -> int:
         with lint(run):
             run.part("integration, libraries, simulation, docs (and lint)", *TOGETHER, *together, processes=3)
         run.part("quiet, one by one, and what needs a GPU", *quiet_files(), "-m", "quiet", "-rEs")
+    if not run.tests:
+        run.broken.append(f"no test was found in {' '.join(paths) or 'tests'}")
     flaky = retry(run)
     (RESULTS / "flaky.txt").write_text("".join(f"{each}\n" for each in flaky))
     return summary(run, flaky, time.monotonic() - began)

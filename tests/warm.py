@@ -45,7 +45,7 @@ class Started:
     def __init__(self, said: int) -> None:
         self._said = open(said, "rb", buffering=0)  # noqa: SIM115  # its pid, and its exit code once it ended
         pid = self._said.read(8)
-        if not pid:
+        if len(pid) < 8:
             raise RuntimeError("the process that starts commands for tests has ended")
         self.pid = int.from_bytes(pid, sys.byteorder, signed=True)
         self.returncode: int | None = None
@@ -63,8 +63,11 @@ class Started:
 
     def _code(self, timeout_s: float | None) -> int | None:
         if self.returncode is None and select.select([self._said], [], [], timeout_s)[0]:
-            self.returncode = int.from_bytes(self._said.read(8), sys.byteorder, signed=True)
+            code = self._said.read(8)
             self._said.close()
+            if len(code) < 8:
+                raise RuntimeError("the process that waits for the command has ended without its exit code")
+            self.returncode = int.from_bytes(code, sys.byteorder, signed=True)
         return self.returncode
 
     def send_signal(self, number: int) -> None:

@@ -71,3 +71,11 @@ def test_a_test_that_fails_again_and_one_that_cannot_be_collected_are_failures(
     monkeypatch.delenv("BROKEN")
     (tmp_path / "test_other.py").write_text("import none_such")
     assert runner.main(["test_some.py", "test_other.py"]) == 1
+
+
+def test_a_run_without_tests_is_a_failure(
+    runner: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "test_none.py").touch()
+    assert runner.main(["test_none.py"]) == 1
+    assert "failed: no test was found in test_none.py" in capfd.readouterr().err
