@@ -102,8 +102,6 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
                 raise SourceDown(why) from error
             kind = SourceUnreachable if state.startswith(_UNREACHABLE) else SourceDown
             raise (SourceError if state.startswith(_DATA_ERRORS) else kind)(text_of(error)) from error
-        except asyncpg.DataError as error:
-            raise SourceError(text_of(error)) from error
         except OSError as error:
             raise SourceUnreachable(text_of(error)) from error
         except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,9 +37,9 @@ _LOST_STATEMENT = frozenset({"26000", "42P05"})
 # Undefined column, ambiguous column.
 _COLUMN_STATES = frozenset({"42703", "42702"})
 _ENDED_STATES = ("08", "57P0")
-# What a standby says to a query in the way of its recovery.
+# A standby cancels a query that conflicts with its recovery.
 _CONFLICT = "40001"
-# Ends what preparing begins: until a query runs its tables are locked, and the session is the pooler's no more.
+# Ends the transaction that preparing begins: it locks tables, and a pooler cannot give its session to others.
 _END = "SELECT 1"
 _OUTDATED = (*_LOST_STATEMENT, *_ENDED_STATES, _CONFLICT)
 # Of libpq alone: asyncpg would send them to the server as its settings, which it refuses.
@@ -243,10 +244,8 @@ class PostgresDatabase:
 
     def _may_work_now(self, error: Exception) -> bool:
         """See whether a query may succeed at once after an error: what the connection knew was out of date."""
-        import asyncpg
-
         state = getattr(error, "sqlstate", None) or ""
-        if isinstance(error, asyncpg.DataError) or (state and not state.startswith(_OUTDATED)):
+        if state and not state.startswith(_OUTDATED):
             return False
         if state in _LOST_STATEMENT:
             self._send_unprepared()
@@ -275,7 +274,7 @@ class PostgresDatabase:
             """Has names for its statements that no other process behind one pooler has: the other's would answer."""
 
             def _get_unique_id(self, prefix: str) -> str:
-                return f"tailcut_{prefix}_{_PREFIX}_{next(_NUMBERS)}"
+                return f"tailcut_{prefix}_{_PREFIX}_{os.getpid()}_{next(_NUMBERS)}"  # forks share the prefix
 
         urls, timeout_s = list(self._urls), CONNECT_TIMEOUT_S / len(self._urls)
         for url in urls:
