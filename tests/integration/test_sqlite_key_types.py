@@ -33,7 +33,10 @@ CREATE VIEW seen AS SELECT id AS who, w FROM numbers;
         ("SELECT keys.id, w FROM keys JOIN seen s ON s.who = keys.id JOIN texts ON texts.other = s.who", ANY),
         ("SELECT keys.id, w FROM keys JOIN numbers USING (id)", BIGINT),
         ("SELECT keys.id, v, w FROM keys JOIN texts USING (id) JOIN numbers USING (id)", ANY),
-        ("SELECT keys.id, v FROM keys JOIN texts t ON t.id = keys.id WHERE t.other = keys.id", TEXT),
+        ("SELECT keys.id, v FROM keys JOIN texts t ON t.id = keys.id WHERE t.other = keys.id", ANY),
+        ("SELECT keys.id, n.w FROM keys JOIN numbers n ON n.code = keys.id JOIN numbers m ON m.id = n.id", ANY),
+        ("SELECT k.id, n.w FROM keys k, numbers n, numbers m WHERE n.code = k.id AND n.id = m.id", ANY),
+        ("SELECT keys.id, n.w FROM numbers n JOIN numbers m USING (id) JOIN keys ON keys.id = n.code", ANY),
         ("SELECT keys.id, v FROM keys JOIN texts t ON 'N' || t.id = keys.id", ANY),
         (
             "WITH numbers AS (SELECT CAST(id AS text) AS id, w FROM untyped JOIN main.numbers USING (id)) "

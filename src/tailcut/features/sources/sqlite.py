@@ -236,11 +236,6 @@ def _existing(path: str) -> str:
 
 
 _PARAMETER = re.compile(r"\?\d+")
-_JOINED = (
-    r"\bUSING\s*\([^)]*\b{0}\b|\bNATURAL\b"
-    r"|(?:\bON|\bAND|\bWHERE|\()\s*\w+\.{0}\s*==?\s*\w+\.{0}\b(?!\s*[-+*/%|&<>])"
-)
-"""A query that joins by a name; what is computed is no column."""
 
 
 def type_of_declared(declared: str) -> KeyType:
@@ -276,9 +271,21 @@ def key_types(path: str, text: str, values: Sequence[Any], key: Sequence[str], s
             continue
         if not sql and MIXED in types:
             found[at] = MIXED  # a view shows a column without a type as it does an expression
-        elif len(types) == 1 and re.search(_JOINED.format(re.escape(name)), sql, re.IGNORECASE):
+        elif len(types) == 1 and _joins_by_name(sql, re.escape(name)):
             found[at] = types.pop()
     return tuple(found)
+
+
+def _joins_by_name(sql: str, name: str) -> bool:
+    """Tell whether a query compares a column of ``keys`` with columns of its name, and with nothing else."""
+    keys = "|".join(["keys", *re.findall(r"\bkeys\s+(?:AS\s+)?(\w+)", sql, re.IGNORECASE)])
+    own, same = rf"\b(?:{keys})\.{name}\b", rf"\w+\.{name}\b"
+    compared = re.findall(rf"{own}\s*[=<>!]|[=<>]\s*{own}", sql, re.IGNORECASE)
+    plain = rf"(?:\bON|\bAND|\bWHERE|\()\s*(?:{own}\s*==?\s*{same}|{same}\s*==?\s*{own})(?!\s*[-+*/%|&<>])"
+    joined = rf"\bUSING\s*\([^)]*\b{name}\b|\bNATURAL\b"
+    if compared:
+        return len(re.findall(plain, sql, re.IGNORECASE)) == len(compared)
+    return re.search(joined, sql, re.IGNORECASE) is not None
 
 
 def _origins(path: str, text: str, values: Sequence[Any], key: Sequence[str]) -> list[KeyType]:
