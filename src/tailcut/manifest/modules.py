@@ -122,24 +122,33 @@ def check_loaded(folders: Sequence[str], reference: str) -> None:
 def imports(folders: Sequence[str], modules: Iterable[str]) -> dict[str, str | None]:
     """Find what modules import, at the top and in functions, and what those of the folders among them import.
 
-    Names that a program computes (``import_module(name)``) are not seen.
+    Names that a program computes (``import_module(name)``) are not seen. Of installed packages, also where their
+    environment lies in one of the folders, and of tailcut, only the top name is looked up.
 
     Returns:
         the file of each name where the deployment is alone in the process; None where there is none, as of the
         function in ``from module import function``.
     """
     path = _alone(folders)
-    own = tuple(map(within, folders))
+    own, ours = tuple(map(within, folders)), within(str(Path(__file__).parents[1]))
+
+    def is_own(file: str) -> bool:
+        return file.startswith(own) and not file.startswith(ours) and _SKIPPED.isdisjoint(Path(file).parts)
+
     found: dict[str, str | None] = {}
-    waiting = {*modules}
+    waiting = [*modules]
     while waiting:
         name = waiting.pop()
+        if name in {"", "__main__"} or name in found:
+            continue
         found[name] = file = _origin(name, path)
-        if file is not None and file.startswith(own) and file.endswith(".py"):
+        if file is not None and is_own(file) and file.endswith(".py"):
             package = name if os.path.basename(file) == "__init__.py" else name.rpartition(".")[0]
-            waiting.update(_imported_by(_read(file) or b"", package))
-        waiting.add(name.rpartition(".")[0])
-        waiting -= {*found, "", "__main__"}
+            names = [each for each in _imported_by(_read(file) or b"", package) if each not in found]
+            tops = {each.partition(".")[0] for each in names}
+            foreign = {top for top in tops if (place := _origin(top, path)) is not None and not is_own(place)}
+            waiting += {top if (top := each.partition(".")[0]) in foreign else each for each in names}
+        waiting.append(name.rpartition(".")[0])
     return found
 
 
