@@ -42,7 +42,7 @@ def test_grpc(tmp_path: Path) -> None:
     first, second = logged(tmp_path)
     assert (first.route, first.code, first.priority, first.request_id) == ("grpc_infer", "ok", 2, "r-7")
     assert (first.wanted, first.encoding) == (["y"], "grpc")
-    assert 0 < first.asked_ms <= 20_000
+    assert 0 < first.asked_ms <= 20_100, "gRPC rounds what is left up to a tenth of a second"
     assert first.arrays()["x"].tolist() == [[1, 2]]
     assert first.outputs is not None
     assert first.outputs[0].data == [3.0]
