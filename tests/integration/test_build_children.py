@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.models import graphs
 
 from tailcut.builder import Holdout
@@ -111,7 +112,8 @@ def test_no_library_is_imported_before_the_users_code_where_that_would_be_anothe
     (tmp_path / "own_holdout.py").write_text(begins + HOLDOUT)
     if begins == COPY:
         (tmp_path / "lightgbm.py").touch()
-    own = Manifest(manifest("own_holdout:holdout").deployment, tmp_path, {})
+    deployment = replace(manifest("own_holdout:holdout").deployment, python_path=(".", str(ROOT)))
+    own = Manifest(deployment, tmp_path, {})
     first = ["tests.models.holdouts:of_lightgbm"] * (begins == SETS)
     with StepRunner() as runner:
         seen = [run(runner, each, tmp_path)["rows"] for each in first]
