@@ -65,7 +65,7 @@ class Postgres:
         """A migration goes past a pooler, whose URL ``url`` may become."""
 
     def run(self, *statements: str) -> None:
-        with psycopg.connect(self.direct, autocommit=True) as connection:
+        with psycopg.connect(self.direct, autocommit=True, options="-c lock_timeout=20s") as connection:
             for statement in statements:
                 connection.execute(statement)
 

@@ -162,12 +162,13 @@ def test_a_preloaded_table_is_read_by_name_every_time(database) -> None:
 
     async def test(service) -> None:
         await settled(service, (30, 7))
-        database.run(*MOVE_AGE)
-        database.run("UPDATE people SET visits = 30, age = 7")
+        # In a thread: the table is locked from preparing a query to running it, which takes the event loop.
+        await asyncio.to_thread(database.run, *MOVE_AGE)
+        await asyncio.to_thread(database.run, "UPDATE people SET visits = 30, age = 7")
         await settled(service, (7, 30))
-        database.run("ALTER TABLE people RENAME COLUMN age TO years")
+        await asyncio.to_thread(database.run, "ALTER TABLE people RENAME COLUMN age TO years")
         await settled(service, 'does not return the column "age"; it returns id, visits, years')
-        database.run("ALTER TABLE people RENAME COLUMN years TO age")
+        await asyncio.to_thread(database.run, "ALTER TABLE people RENAME COLUMN years TO age")
         await settled(service, (7, 30))
 
     database.run(*PEOPLE)
