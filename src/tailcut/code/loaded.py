@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cache
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -183,11 +183,17 @@ class LoadedCode:
 
 
 def _own_modules() -> Iterator[tuple[str, ModuleSpec, str]]:
-    """Yield the loaded modules, with their files, but those of Python, installed packages and tailcut."""
+    """Yield the loaded modules, with their files, but those of Python, installed packages and tailcut.
+
+    Nor what a library compiled and loaded by itself, as torch.compile does: it follows from code that is here already,
+    and may be compiled anew at any time. ``import`` never loads a submodule without its package.
+    """
     others = tuple(map(within, [*map(sysconfig.get_path, ("stdlib", "platstdlib")), str(Path(__file__).parents[1])]))
     for name, module in list(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
         if isinstance(spec, ModuleSpec) and spec.has_location and spec.origin and name not in _PROGRAMS:
+            if isinstance(spec.loader, ExtensionFileLoader) and spec.parent and spec.parent not in sys.modules:
+                continue
             path = str(getattr(spec.loader, "archive", spec.origin))
             if not path.startswith(others) and not {"site-packages", "dist-packages"} & {*path.split(os.sep)}:
                 yield name, spec, path

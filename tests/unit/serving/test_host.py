@@ -7,9 +7,13 @@ import gc
 import logging
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -622,6 +626,30 @@ def test_a_hook_that_was_removed_is_told_of_likewise(tmp_path: Path) -> None:
         file.unlink()
         assert "removed_hooks.py" in (await reload(client)).json["code"]["error"]
         assert client.host.engine("b").pipeline.serving.deployment_version == version
+
+    serve(test, tmp_path)
+
+
+def test_what_a_library_compiled_and_loaded_by_itself_is_no_code_of_the_users(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.compile does so: modules with dotted names and no package, in a folder of its own that it writes again."""
+    add_model(tmp_path, "a")
+    add_hooked(tmp_path, "hooks_beside_compiled")
+    built = tmp_path / "inductor" / f"ckey.main{EXTENSION_SUFFIXES[0]}"
+    built.parent.mkdir()
+    built.write_bytes(b"one")
+    module = ModuleType("ckey.main")
+    module.__spec__ = spec_from_file_location("ckey.main", built)
+
+    async def test(client: HostClient) -> None:
+        version = client.host.engine("b").pipeline.serving.deployment_version
+        monkeypatch.setitem(sys.modules, "ckey.main", module)
+        for content in (b"one", b"another"):
+            built.write_bytes(content)
+            assert (await reload(client)).json == {}
+            assert client.host.engine("b").pipeline.serving.deployment_version == version
+        assert "changed" not in caplog.text
 
     serve(test, tmp_path)
 
