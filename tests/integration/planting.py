@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tailcut.load import LoadPlan
-from tailcut.profiler import trials
+from tailcut.profiler import pilot
 from tailcut.profiler.attribution.span_table import STAGES
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.pilot import record
@@ -33,7 +33,7 @@ def record_briefly(plan: PilotPlan) -> Recording:
     The trial sends 60 requests otherwise, which takes 9 s at low rates.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trials, "_trial", brief_trial)
+        patch.setattr(pilot, "_trial", brief_trial)
         return record(plan)
 
 

@@ -16,7 +16,7 @@ from tests.models import graphs, tabular
 from tests.warm import warm
 
 from tailcut.builder import build
-from tailcut.builder.speed.race import ROUNDS
+from tailcut.builder.steps import ROUNDS
 from tailcut.errors import BuildError
 from tailcut.manifest import load
 from tailcut.models.runtimes import open_runtime

@@ -32,7 +32,7 @@ from tailcut.common.tensors import Arrays
 from tailcut.errors import MissingExtra
 from tailcut.models import variant_loader
 from tailcut.testing.runtimes import CallableRuntime
-from tailcut.transport import ports
+from tailcut.transport import lifecycle
 from tailcut.transport.grpc.server import SERVICE
 
 pytestmark = pytest.mark.integration
@@ -311,7 +311,7 @@ def test_grpc_is_not_imported_where_it_is_off() -> None:
 
 
 def test_a_missing_package_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "find_spec", lambda name: None)
+    monkeypatch.setattr(lifecycle, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra) as caught:
-        ports.check_grpc("127.0.0.1", free_port(), 8700)
+        lifecycle.check_grpc("127.0.0.1", free_port(), 8700)
     assert caught.value.hint == "pip install 'tailcut[grpc]'"

@@ -15,7 +15,7 @@ from tests.integration.planting import brief_trial
 from tests.integration.servers import load_stub
 
 from tailcut.cli.app import run
-from tailcut.profiler import trials
+from tailcut.profiler import pilot
 
 pytestmark = pytest.mark.integration
 
@@ -128,7 +128,7 @@ def prepare(rows):
 
 def test_what_the_hooks_of_a_mounted_deployment_call_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, with a short load."""
-    monkeypatch.setattr(trials, "_trial", brief_trial)
+    monkeypatch.setattr(pilot, "_trial", brief_trial)
     monkeypatch.chdir(tmp_path)
     deployment(tmp_path, "")
     (tmp_path / "ranker.py").write_text(RANKER)

@@ -13,8 +13,7 @@ from tests.scale import sized
 
 from tailcut.profiler.attribution import stages
 from tailcut.profiler.attribution.span_table import STAGES, Flat, Ints
-from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.attribution.sweep import sweep
+from tailcut.profiler.attribution.stages import attribute, sweep
 from tailcut.profiler.records import Moment, Pilot, Recording, Request, Span, Stage
 
 _STAGES = st.sampled_from([Stage.SQL, Stage.MODEL, Stage.CODE, Stage.FRAMEWORK, Stage.WAIT, Stage.LOCK])

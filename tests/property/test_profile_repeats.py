@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.profiler.payloads.cache_hits import cache_hits
+from tailcut.profiler.levers.known import cache_hits
 from tailcut.profiler.payloads.diversity import WHOLE, Reuse, key_of, read_diversity, sample_for
 
 _LOOKUPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5)), max_size=120)

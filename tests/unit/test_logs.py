@@ -21,8 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut import logs
-from tailcut.transport.log_relay import Outlet
-from tailcut.transport.stray_lines import StrayLines
+from tailcut.transport.log_relay import Outlet, StrayLines
 
 FIELDS = ["time", "level", "logger", "message", "model"]
 

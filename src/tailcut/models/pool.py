@@ -9,25 +9,61 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
+from tailcut.common.histogram import quantile_of
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ExecutorLost, TailcutError
 from tailcut.models.background_loading import in_background
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Coming, Dispatcher
-from tailcut.models.executor_handle import ExecutorHandle, has_room
 from tailcut.models.executors.in_process import THREADS, Executor, InlineExecutor, ThreadExecutor
 from tailcut.models.executors.process import ProcessExecutor
-from tailcut.models.pool_load import PoolLoad
 from tailcut.models.runtimes.base import Runtime
 from tailcut.models.runtimes.remote import RemoteRuntime
 from tailcut.models.shared_runtime import is_lent
 from tailcut.observe.path_metrics import EXECUTORS, EXECUTORS_HUNG, EXECUTORS_TARGET
 from tailcut.observe.recorder import Recorder
 from tailcut.observe.sample import Sample, counter
-from tailcut.scheduler.pool_scaling import Limits, Scaler, Wear
+from tailcut.scheduler.pool_scaling import Limits, Scaler, Seen, Wear
 from tailcut.scheduler.restart_backoff import RestartBackoff
+from tailcut.system.machine import free_bytes
+
+_FREE_SHARE = 0.8
+"""Of the memory that is free, what another executor may take: others allocate too while it loads."""
+
+
+@dataclass(eq=False)
+class ExecutorHandle:
+    """One executor and what is known of it.
+
+    ``warm_bytes`` is what its process held when it was warm; 0 where it has none of its own.
+    """
+
+    executor: Executor
+    runtime: Runtime
+    opened_s: float
+    warm_bytes: int = 0
+    requests: int = 0
+
+    @property
+    def growth(self) -> float:
+        """Of its memory since it was warm, as a share."""
+        if self.warm_bytes and isinstance(self.runtime, RemoteRuntime):
+            return self.runtime.resident_bytes / self.warm_bytes - 1.0
+        return 0.0
+
+
+def has_room(handle: ExecutorHandle, size_bytes: int) -> bool:
+    """Whether another executor like this one fits into memory beside it.
+
+    Args:
+        size_bytes: what its runtime is taken to hold, where no process of its own tells.
+    """
+    free = free_bytes()
+    return free is None or max(handle.warm_bytes, size_bytes) <= _FREE_SHARE * free
+
 
 EXECUTORS_OPENED = counter("tailcut_executors_opened", "Executors started after the first ones.")
 EXECUTORS_TERMINATED = counter("tailcut_executors_terminated", "Executors ended, by reason.", "reason")
@@ -301,3 +337,54 @@ class Pool:
         self._close(handle)
         if self._opening is None:
             self._open("")
+
+
+# -- How busy the pool is ----------------------------------------------------------------------------------------------
+
+
+_SHARE = 0.95
+
+
+class PoolLoad:
+    """Reads the queue and the recorder, and remembers what they said at the last look.
+
+    Attributes:
+        busy_ns: that executors have spent in batches that ended; the pool adds to it.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, recorder: Recorder) -> None:
+        self.busy_ns = 0
+        self._dispatcher = dispatcher
+        self._recorder = recorder
+        self._counts: list[int] = []
+        self._last_s = 0.0
+
+    def seen(self, now_s: float, executors: int, opening: int, load_s: float) -> Seen:
+        """Return what happened since the last look."""
+        # A long batch is known of when it ends. All of it at once would look like more work than there are executors
+        # to have done it; what is over is the next look's.
+        most_ns = int(max(executors, 1) * max(now_s - self._last_s, 0.0) * 1e9)
+        busy_ns = min(self.busy_ns, most_ns)
+        self.busy_ns -= busy_ns
+        self._last_s = now_s
+        return Seen(
+            now_s=now_s,
+            executors=executors,
+            opening=opening,
+            busy_s=busy_ns / 1e9,
+            queued_s=self._dispatcher.admission.queued_ns() / 1e9,
+            p95_s=self._p95_s(),
+            load_s=load_s,
+        )
+
+    def _p95_s(self) -> float:
+        """Of the requests that were answered since the last look; 0 where there were none."""
+        histograms = self._recorder.answered
+        if not histograms:
+            return 0.0
+        counts = [sum(each) for each in zip(*(histogram.counts for histogram in histograms), strict=True)]
+        before, self._counts = self._counts, counts
+        if len(before) != len(counts) or any(old > new for old, new in zip(before, counts, strict=True)):
+            before = [0] * len(counts)  # the first look, or an objective changed: histograms began again at 0
+        fresh = [new - old for new, old in zip(counts, before, strict=True)]
+        return quantile_of(fresh, histograms[0].bounds, _SHARE) / 1e9

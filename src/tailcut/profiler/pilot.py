@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import process_time
@@ -12,20 +14,22 @@ from time import process_time
 import msgspec
 
 from tailcut.errors import LoadTestError, ProfileError
-from tailcut.load import LoadPlan, Samples, measure
+from tailcut.ladder.machine import machine_facts
+from tailcut.load import LoadPlan, Samples, measure, summarise_run
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import parse_url
+from tailcut.load.recorder import Failure
 from tailcut.load.summary import RunFacts
-from tailcut.profiler.assembling import Run, assemble
+from tailcut.profiler.attribution.background_calls import background_notes
 from tailcut.profiler.child_channel import Heard, Options, Said
 from tailcut.profiler.diagnosis import choose_path, explain_answers
 from tailcut.profiler.launching import PilotProcess
+from tailcut.profiler.outside import too_fast
 from tailcut.profiler.plan import PilotPlan, check_pilot
 from tailcut.profiler.recording.captured import FoundLayers
 from tailcut.profiler.recording.places import Places
-from tailcut.profiler.records import Recording, Sample
+from tailcut.profiler.records import Pilot, Recording, Request, Sample
 from tailcut.profiler.spying import Spy
-from tailcut.profiler.trials import OnStep, check_answered, check_rate, try_rate
 from tailcut.system.cpu_time import machine_seconds, threads_ns
 
 HEADER = "x-tailcut-profile"
@@ -209,3 +213,224 @@ def computed_ns(proc: Path = Path("/proc")) -> dict[int, int]:
 def computed_between_s(before: Mapping[int, int], after: Mapping[int, int]) -> float:
     """Return seconds of a core that they had between two looks; of those that ended meanwhile it is not known."""
     return sum(now - before.get(process, 0) for process, now in after.items()) / 1e9
+
+
+# -- Trials ------------------------------------------------------------------------------------------------------------
+
+
+_TRIAL_S = 2.0
+_LONGEST_TRIAL_S = 8.0
+_TRIAL_REQUESTS = 60
+_MOST_LOST = 0.02
+
+OnStep = Callable[[str], None]
+"""Hears, in words, what is being done."""
+
+
+def try_rate(load: LoadPlan, target: str) -> None:
+    """Send the load for some seconds.
+
+    Raises:
+        ProfileError: answers do not keep up with its rate; with one that the application sustains.
+    """
+    trial = _trial(load)
+    check_rate(trial, *measure(trial), target)
+
+
+def check_rate(load: LoadPlan, samples: Samples, facts: RunFacts, target: str) -> None:
+    """Refuse a run in which answers did not keep up.
+
+    Raises:
+        ProfileError: they did not; with a rate that the application sustains.
+    """
+    if error := too_fast(summarise_run(load, samples, facts), target):
+        raise error
+
+
+def check_answered(load: LoadPlan, samples: Samples) -> None:
+    """Refuse an application that leaves requests without an answer, at a rate that it bears.
+
+    Raises:
+        ProfileError: more than one in fifty had none.
+    """
+    measured = (samples.intended_ns >= samples.measured_from_ns) & (samples.status != 0)
+    silent, requests = int((measured & (samples.status < 0)).sum()), int(measured.sum())
+    if silent <= _MOST_LOST * requests:
+        return
+    late = int((measured & (samples.status == Failure.TIMEOUT)).sum())
+    if late <= silent / 2:
+        raise ProfileError(
+            f"{silent} of {requests} requests got no answer, {silent - late} of them because their"
+            " connections ended without one, at a rate that was fine before",
+            hint="see what it printed: a process of the application may have died, or its server may end connections",
+        )
+    raise ProfileError(
+        f"{silent} of {requests} requests got no answer within {load.timeout_s:g} s, at a rate that was fine before",
+        hint="the application hangs at times: look at its threads while it does (py-spy dump --pid), at its locks and "
+        "its database; if it is only slow, allow more with --timeout",
+    )
+
+
+def _trial(load: LoadPlan) -> LoadPlan:
+    # What is in flight at the window's edges must not decide.
+    duration_s = min(max(_TRIAL_S, _TRIAL_REQUESTS / (load.rate or 1.0)), _LONGEST_TRIAL_S)
+    return msgspec.structs.replace(load, duration_s=duration_s, warmup_s=1.0, seed=load.seed + 1)
+
+
+# -- Assembling --------------------------------------------------------------------------------------------------------
+
+
+_RAISED = re.compile(r"([A-Za-z_][\w.]*)(?::|\Z)")
+_FRAME = re.compile(r'\s+File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>\S+)')
+_SAYS_NOTHING = frozenset({"accept", "accept-encoding", "content-type", "content-encoding", "user-agent"})
+"""Headers by which no answer goes."""
+LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
+"""Files in a traceback that are not the application's."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the load on a profiled application.
+
+    Args:
+        load: what was sent.
+        ready: what the application said when it was ready.
+        samples, facts: the client's side.
+        heard: the server's side.
+        looks: what was sampled from outside; ``looks_interval_ns`` is the time between two, ``looks_s`` that of all.
+        spy_problem: why nothing was; empty where it was.
+        asked_loop: which event loop the application was to have.
+        planned_s: seconds that were to be recorded, where so many requests stopped the load sooner.
+        database_s: CPU seconds of the databases on this machine, in the whole run.
+        others_s: the same of the application and of everything else but databases and the load generator.
+    """
+
+    load: LoadPlan
+    ready: Said
+    samples: Samples
+    facts: RunFacts
+    heard: Heard
+    looks: tuple[Sample, ...]
+    looks_interval_ns: int
+    looks_s: float = 0.0
+    spy_problem: str
+    asked_loop: str = "auto"
+    planned_s: float = 0.0
+    database_s: float = 0.0
+    others_s: float = 0.0
+
+
+def assemble(target: str, run: Run) -> Recording:
+    """Make the recording of a run."""
+    heard, load = run.heard, run.load
+    requests = match_requests(run.samples, run.facts.start_ns, heard.requests)
+    whole_s = load.duration_s + load.warmup_s
+    return Recording(
+        target=target,
+        rate=load.rate or 0.0,
+        duration_s=load.duration_s,
+        requests=requests,
+        moments=tuple(sorted(heard.moments, key=lambda one: one.start_ns)),
+        samples=run.looks,
+        sample_interval_ns=0 if run.spy_problem else run.looks_interval_ns,
+        sampled_s=0.0 if run.spy_problem else run.looks_s,
+        machine=machine_facts(),
+        pilot=Pilot(
+            loop=run.ready.loop,
+            watched=True,
+            threads=run.ready.threads,
+            hooks=heard.hooks,
+            versions=run.ready.versions,
+            libraries=heard.libraries,
+            cpu_s=run.facts.cpu_s or 0.0,
+            # The whole run is counted, warm-up included.
+            database_s=run.database_s * load.duration_s / whole_s,
+            others_s=max(run.others_s * load.duration_s / whole_s - (run.facts.cpu_s or 0.0), 0.0),
+            other_cores=max((os.cpu_count() or 1) - len(os.sched_getaffinity(0)), 0),
+            window_s=run.facts.window_s,
+        ),
+        background_calls=heard.background_calls,
+        notes=tuple(_notes(run)),
+    )
+
+
+def _notes(run: Run) -> Iterator[str]:
+    ready = run.ready
+    if run.planned_s > run.load.duration_s:
+        count = round((run.load.rate or 0.0) * run.load.duration_s)
+        yield (
+            f"recorded {run.load.duration_s:.3g} s of {run.planned_s:g} s (the first {count:,} requests): a higher"
+            " percentile in --slo, such as p99, records more"
+        )
+    same = [name.lower() for name, _ in run.load.headers if name.lower() not in _SAYS_NOTHING]
+    if same:
+        yield (
+            f"all requests had the same {' and '.join(same)}: where queries or answers go by that, fewer repeat than is"
+            " told, and a cache's keys have to hold it"
+        )
+    if ready.loop != ready.usual_loop:
+        yield (
+            f"ran on {ready.loop}'s event loop, as it was told to; uvicorn would have taken {ready.usual_loop}, on"
+            " which requests take less of a core"
+        )
+    elif run.asked_loop == "auto" and ready.loop == "uvloop":
+        yield "ran on uvloop, which tailcut brings with it and uvicorn then takes: without it, --loop asyncio is nearer"
+    if run.spy_problem:
+        yield (
+            f"{run.spy_problem}: no stacks were sampled, and the time of a handler is not divided among the functions"
+            " that it calls"
+        )
+    yield from run.heard.notes
+    yield from background_notes(run.heard.background_calls, run.load.duration_s + run.load.warmup_s)
+    result = summarise_run(run.load, run.samples, run.facts)
+    if result.answered < result.requests:
+        counts = {**result.statuses, **result.errors}
+        yield "not every request was answered 2xx: " + ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    if run.heard.failures:
+        yield f"the application raised: {raised(run.heard.failures[0])}"
+    yield from result.warnings
+
+
+def raised(trace: str) -> str:
+    """Name the exception at the end of a traceback and where it was raised; not its text, which may hold payloads."""
+    lines = trace.splitlines()
+    frames = [(number, found) for number, line in enumerate(lines) if (found := _FRAME.match(line))]
+    # Below the innermost frame comes the exception; its text may have lines of its own.
+    below = lines[frames[-1][0] + 1 :] if frames else lines[-1:]
+    name = next((found[1] for line in below if (found := _RAISED.match(line))), "")
+    own = [found for _, found in frames if not LIBRARY.search(found["file"])] or [found for _, found in frames]
+    place = f" in {own[-1]['name']} ({Path(own[-1]['file']).name}:{own[-1]['line']})" if own else ""
+    return f"{name.rpartition('.')[2] or 'an exception'}{place}"
+
+
+def match_requests(samples: Samples, start_ns: int, heard: Iterable[Request]) -> tuple[Request, ...]:
+    """Give each measured request of the load what the server knows of it.
+
+    Args:
+        samples: the client's; times count from ``start_ns``.
+        start_ns: of the monotonic clock.
+        heard: the server's, in any order; a number that comes twice (a client that sent again) counts once.
+    """
+    server = {one.number: one for one in heard}
+    found = []
+    columns = zip(
+        samples.intended_ns.tolist(),
+        samples.sent_ns.tolist(),
+        samples.done_ns.tolist(),
+        samples.status.tolist(),
+        strict=True,
+    )
+    for number, (intended_ns, sent_ns, done_ns, status) in enumerate(columns):
+        if intended_ns < samples.measured_from_ns or status == 0:
+            continue
+        times = {
+            "intended_ns": start_ns + intended_ns,
+            "sent_ns": start_ns + sent_ns if sent_ns >= 0 else -1,
+            "done_ns": start_ns + done_ns if done_ns >= 0 else -1,
+            "status": status,
+        }
+        known = server.get(number)
+        if known is None:
+            found.append(Request(number=number, **times))
+        else:
+            found.append(msgspec.structs.replace(known, **times))
+    return tuple(found)

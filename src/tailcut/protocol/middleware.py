@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from tailcut.manifest.host import HostManifest
 from tailcut.protocol.access_log import AccessLog
-from tailcut.protocol.cors import Cors
 from tailcut.protocol.encodings import compressed
 from tailcut.protocol.http import Body, HeaderMap, Reply
 
@@ -46,3 +45,59 @@ def _compressing(handle: Handle, least_bytes: int) -> Handle:
         return await compressed(await handle(method, path, headers, body), headers, least_bytes)
 
     return wrapped
+
+
+# -- CORS --------------------------------------------------------------------------------------------------------------
+
+
+_ALLOWED_HEADERS = (
+    "authorization, content-type, content-encoding, inference-header-content-length, traceparent, x-tailcut-timeout-ms"
+)
+_EXPOSED_HEADERS = (
+    "inference-header-content-length, retry-after, server-timing, traceparent, x-tailcut-cache, x-tailcut-variant, "
+    "x-tailcut-version"
+)
+_PREFLIGHT_S = 600
+
+
+class Cors:
+    """Answers preflight requests, and tells browsers which pages may read a reply."""
+
+    def __init__(self, handle: Callable[[str, str, HeaderMap, Body], Awaitable[Reply]], origins: Sequence[str]) -> None:
+        self._handle = handle
+        self._origins = frozenset(origins)
+        self._all = "*" in origins
+
+    async def handle(self, method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
+        """Answer one request."""
+        origin = headers.get("origin")
+        if origin is None:
+            reply = await self._handle(method, path, headers, body)
+            reply.headers.append(("vary", "origin"))
+            return reply
+        allowed = self._all or origin in self._origins
+        if method == "OPTIONS" and headers.get("access-control-request-method") is not None:
+            reply = Reply(204, [], b"")
+            if allowed:
+                asked = headers.get("access-control-request-headers")
+                reply.headers += [
+                    ("access-control-allow-methods", "GET, HEAD, POST"),
+                    # What is asked for is allowed: the names hold no secret, and models' gateways add their own.
+                    ("access-control-allow-headers", asked if asked and _is_names(asked) else _ALLOWED_HEADERS),
+                    ("access-control-max-age", str(_PREFLIGHT_S)),
+                ]
+        else:
+            reply = await self._handle(method, path, headers, body)
+            if allowed:
+                reply.headers.append(("access-control-expose-headers", _EXPOSED_HEADERS))
+        if allowed:
+            reply.headers.append(("access-control-allow-origin", "*" if self._all else origin))
+        reply.headers.append(("vary", "origin"))
+        return reply
+
+
+def _is_names(text: str) -> bool:
+    """Whether text is a list of header names, fit to be sent back."""
+    if len(text) > 1000:
+        return False
+    return all(name.strip().replace("-", "").replace("_", "").isalnum() and name.isascii() for name in text.split(","))

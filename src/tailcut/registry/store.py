@@ -6,18 +6,20 @@ what was judged on another machine is not taken for judged on this one. See ``do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from tailcut.code.digest import Code, identity
-from tailcut.errors import ArtifactError
+from tailcut.errors import ArtifactError, NotServable
 from tailcut.manifest import Tensor
-from tailcut.registry import adding, checking, collect, ledger
+from tailcut.registry import adding, checking, collect
 from tailcut.registry.checking import Trial
 from tailcut.registry.code import Check, nothing, written
 from tailcut.registry.documents import (
@@ -31,9 +33,67 @@ from tailcut.registry.documents import (
     write_version,
 )
 from tailcut.registry.history import promoted, rolled_back
+from tailcut.registry.reading import Reader
 from tailcut.registry.records import SCHEMA, Move, NewVariant, Promotion, Version, version_id
-from tailcut.registry.verifying import Verifier
 from tailcut.system.clock import now
+
+
+class Verifier(Reader):
+    """Verifies a registry; use ``Registry``."""
+
+    def verify(self, trial: Trial | None = None) -> Iterator[tuple[str, ArtifactError | None]]:
+        """Check every record, artifact and pointer; yield what was checked, and what is wrong with it.
+
+        A variant that is whole and cannot be served here has a NotServable; one that is promoted, another error.
+
+        Args:
+            trial: opens a variant whose artifact is whole; None: none is opened.
+        """
+        for model in self.models():
+            served: tuple[str, str] | None = None
+            try:
+                served = self._served(model)
+            except ArtifactError as error:
+                yield f"{model} {POINTER}", _broken_promise(error)
+            for each in self._ids(model):
+                try:
+                    record = self.version(model, each)
+                except ArtifactError as error:
+                    yield f"{model} {each}", error
+                    continue
+                for name, kept in record.files.items():
+                    yield checking.outcome(
+                        f"{model} {each} file {name} {kept.sha256}", partial(self.file, record, name)
+                    )
+                for name, found in record.variants.items():
+                    if found.sha256:
+                        what, problem = checking.outcome(
+                            f"{model} {each} {name} {found.sha256}",
+                            partial(self._checked, record, name),
+                            trial and partial(trial, record, name),
+                        )
+                        yield what, _broken_promise(problem) if problem and served == (each, name) else problem
+
+    def _served(self, model: str) -> tuple[str, str] | None:
+        """Return version and variant of what is promoted, which is there; None where nothing is.
+
+        Raises:
+            ArtifactError: the pointer is corrupt, or leads to what is not there or is not served any more.
+        """
+        promotion = self.promotion(model)
+        if promotion is None:
+            return None
+        record = self.version(model, promotion.version)
+        checking.refuse_retired(record)
+        checking.built(record, promotion.variant)
+        return promotion.version, promotion.variant
+
+
+def _broken_promise(error: ArtifactError) -> ArtifactError:
+    """Return the error of what is promoted: that it cannot be served is a fault of the registry then."""
+    if not isinstance(error, NotServable):
+        return error
+    return ArtifactError(f"{error.message}; it is promoted", hint=error.hint, detail=error.detail)
 
 
 class Registry(Verifier):
@@ -111,12 +171,12 @@ class Registry(Verifier):
 
     def confirmations(self, model: str, split_sha256: str, artifacts: Sequence[str]) -> int:
         """Count the other sets of artifacts that earlier builds judged on this confirmation split."""
-        return ledger.count_other(self._ledger(model), split_sha256, artifacts)
+        return count_other(self._ledger(model), split_sha256, artifacts)
 
     def record_confirmation(self, model: str, split_sha256: str, artifacts: Sequence[str]) -> None:
         """Note that a confirmation split has judged these artifacts (their SHA-256s); kept for good."""
         with self._storage.changing(model_path(model, "pointers.lock")):
-            after = ledger.recorded(self._ledger(model), split_sha256, artifacts)
+            after = recorded(self._ledger(model), split_sha256, artifacts)
             self._write(model_path(model, "confirmations.json"), encode(after))
 
     # -- Promoting ---------------------------------------------------------------------------------------------------
@@ -281,13 +341,61 @@ class Registry(Verifier):
             self._write(model_path(model, f"{POINTER}.corrupt"), content)
             return None
 
-    def _ledger(self, model: str) -> ledger.Ledger:
+    def _ledger(self, model: str) -> Ledger:
         try:
-            return decode(self._storage, model_path(model, "confirmations.json"), ledger.Ledger)
+            return decode(self._storage, model_path(model, "confirmations.json"), Ledger)
         except FileNotFoundError:
-            return ledger.Ledger()
+            return Ledger()
 
     def _write(self, path: str, content: bytes) -> None:
         with self._storage.batch() as batch:
             batch.write(path, content)
             batch.commit()
+
+
+# -- How often a holdout was used --------------------------------------------------------------------------------------
+
+
+MOST_SETS = 1000
+"""Sets of artifacts that are told apart per split; older ones are only counted."""
+
+MOST_SPLITS = 1000
+"""Splits that are remembered; the one that was used longest ago is forgotten first."""
+
+
+class Uses(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one split: the sets that it judged, oldest first, and how many more there were before."""
+
+    sets: tuple[str, ...] = ()
+    older: int = 0
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one model: uses per split, by the split's SHA-256, the split that was used last at the end."""
+
+    splits: dict[str, Uses] = {}
+
+
+def count_other(ledger: Ledger, split_sha256: str, artifacts: Iterable[str]) -> int:
+    """Count the different sets of artifacts, other than this one, that the split has judged."""
+    uses = ledger.splits.get(split_sha256, Uses())
+    return uses.older + len(set(uses.sets) - {_set_of(artifacts)})
+
+
+def recorded(ledger: Ledger, split_sha256: str, artifacts: Iterable[str]) -> Ledger:
+    """Note that the split has judged this set of artifacts; judging the same set again is no further look."""
+    splits = dict(ledger.splits)
+    uses = splits.pop(split_sha256, Uses())
+    mine = _set_of(artifacts)
+    if mine not in uses.sets:
+        sets = (*uses.sets, mine)
+        dropped = max(0, len(sets) - MOST_SETS)
+        uses = replace(uses, sets=sets[dropped:], older=uses.older + dropped)
+    splits[split_sha256] = uses
+    for oldest in list(splits)[: max(0, len(splits) - MOST_SPLITS)]:
+        del splits[oldest]
+    return Ledger(splits=splits)
+
+
+def _set_of(artifacts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(set(artifacts))).encode()).hexdigest()[:16]

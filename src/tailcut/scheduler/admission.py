@@ -13,16 +13,117 @@ While a backlog stands it is refused as well where it would miss the SLO: see ``
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from math import sqrt
-from typing import Generic, Literal
+from typing import Generic, Literal, NamedTuple
 
-from tailcut.scheduler.admission_request import Executors, Refusal, Request
 from tailcut.scheduler.latency_learner import LatencyLearner
 from tailcut.scheduler.latency_model import DRIFT, FREE, Cost
 from tailcut.scheduler.overload_admission import Missed, OverloadAdmission, applies, most_rows, tightest_ns
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL, E
 from tailcut.scheduler.scheduler import Scheduler
-from tailcut.scheduler.tenant_limits import Tenants
+
+_ACTIVE_NS = 2_000_000_000
+_MOST = 1024
+"""A tenant is there for two seconds after its last request; so many are remembered."""
+
+
+class Tenants:
+    """Remembers tenants.
+
+    Args:
+        rows_per_s: most rows a second of one, a second's worth at once; 0: no limit.
+    """
+
+    def __init__(self, rows_per_s: float = 0.0) -> None:
+        self.rows_per_s = rows_per_s
+        self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """Tenant -> when it last asked, and the rows that it could still ask for, then."""
+
+    def asks(self, now_ns: int, tenant: str, rows: int) -> float:
+        """Record a request; return the nanoseconds until its tenant may ask for so many rows, 0 for now."""
+        rate, most = self.rows_per_s, max(self.rows_per_s, 1.0)
+        asked_ns, tokens = self._known.get(tenant, (now_ns, most))
+        tokens = min(tokens + rate * (now_ns - asked_ns) / 1e9, most)
+        self._known[tenant] = now_ns, tokens
+        self._known.move_to_end(tenant)
+        if len(self._known) > _MOST:
+            self._known.popitem(last=False)
+        short = min(rows, most) - tokens
+        return short / rate * 1e9 if rate and short > 0 else 0.0
+
+    def charge(self, tenant: str, rows: int) -> None:
+        """Take the rows of a request that is let in from what its tenant may ask for."""
+        asked_ns, tokens = self._known[tenant]
+        # Below zero where one request brings more than a second's worth: it is paid for by waiting afterwards.
+        self._known[tenant] = asked_ns, tokens - rows
+
+    def others(self, now_ns: int, tenant: str) -> bool:
+        """Whether another tenant asked lately."""
+        if len(self._known) < 2:
+            return False
+        for other in reversed(self._known):
+            if other != tenant:
+                return now_ns - self._known[other][0] <= _ACTIVE_NS
+        return False
+
+
+class Refusal(NamedTuple):
+    """Why a request is not accepted.
+
+    Attributes:
+        why: "rows" or "bytes": the queue is full; "late": it would miss its deadline; "slo": it would miss the SLO's
+            target, and a backlog stands; "crowds": others would miss theirs; "tenant": its tenant has more than its
+            share of the queue; "rate": more than its rate.
+        never: it could not be accepted at any time.
+        value, limit: what was seen and what is allowed, in the unit of ``why`` (nanoseconds for "late", "slo" and
+            "crowds").
+        ahead_rows: rows that would run first.
+        retry_ns: when it may be accepted.
+    """
+
+    why: Literal["rows", "bytes", "late", "slo", "crowds", "tenant", "rate"]
+    value: float
+    limit: float
+    retry_ns: float
+    ahead_rows: int = 0
+    never: bool = False
+
+
+class Executors(NamedTuple):
+    """What the executors are doing.
+
+    Attributes:
+        usable: how many can be counted on.
+        idle: how many of them run nothing.
+        left_ns: what the running batches are still expected to take, summed.
+        ends_ns: the same of each, ascending.
+        part: of their time that the model can count on, where others share the cores.
+    """
+
+    usable: int
+    idle: int
+    left_ns: float
+    ends_ns: Sequence[float] = ()
+    part: float = 1.0
+
+    @property
+    def speed(self) -> float:
+        """How many batches run at a time, on average."""
+        return max(self.usable, 1) * self.part
+
+
+class Request(NamedTuple):
+    """What admission needs to know of a request."""
+
+    rows: int
+    deadline_ns: int
+    level: int = DEFAULT_LEVEL
+    tenant: str = ""
+    size_bytes: int = 0
+    kind: int = 0
+
 
 __all__ = ["Admission", "Executors", "Refusal", "Request"]
 

@@ -3,25 +3,168 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
+import socket
+import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
+from tailcut.errors import StartError
 from tailcut.manifest.host import HostManifest
 from tailcut.observe.alerts.evaluation import MovedColumns
 from tailcut.observe.alerts.evaluator import Alerts
+from tailcut.observe.alerts.probes import Probes
+from tailcut.observe.alerts.webhook import Target, Webhook, read_secret
+from tailcut.observe.drift.state import ColumnState
+from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.exposition import Exposition, ModelSeries, process_samples
 from tailcut.observe.history.recorder import HistoryRecorder
-from tailcut.observe.live.figures import ModelAbout
+from tailcut.observe.live.figures import KeptRequest, ModelAbout, RequestDetail
 from tailcut.observe.live.live import Live
-from tailcut.observe.live.providers import alert_figures
+from tailcut.observe.live.providers import alert_figures, drift_figures, kept_requests, request_detail
 from tailcut.observe.sample import Source
-from tailcut.serving.alerts import check_webhook, moved_columns, open_alerts
+from tailcut.observe.traces.kept import Ring
 from tailcut.serving.deployment import Engine
-from tailcut.serving.history import history_path
 from tailcut.serving.host_state import HostState
-from tailcut.serving.live_parts import show_parts
 from tailcut.serving.tracing import HostTraces, check_export
-from tailcut.system.writable import why_unwritable, why_unwritable_file
+from tailcut.system.machine import memory_bytes
+
+_REQUESTS_PER_S = 2_000
+"""That are looked through: with many traces in memory the list is made less often than once a second."""
+
+
+def show_parts(live: Live, drift: DriftSink, traces: HostTraces) -> None:
+    """Have the live figures show drift, and kept requests where traces are on."""
+    live.drift = lambda name: drift_figures(drift.state(name))
+    if traces.sink is None:
+        return
+
+    def request(key: str) -> RequestDetail | None:
+        found = traces.find(key)
+        return None if found is None else request_detail(found)
+
+    live.kept, live.request = _KeptRequests(traces.sink.ring), request
+
+
+class _KeptRequests:
+    """The slowest and the failed requests that are held, by model."""
+
+    def __init__(self, ring: Ring, wall_s: Callable[[], float] = time.time) -> None:
+        self._ring = ring
+        self._wall_s = wall_s
+        self._due_s = 0.0
+        self._found: Mapping[str, Sequence[KeptRequest]] = {}
+
+    def __call__(self) -> Mapping[str, Sequence[KeptRequest]]:
+        now_s = self._wall_s()
+        if not 0 <= self._due_s - now_s < 3600:  # a clock that was set back must not stop it
+            self._due_s = now_s + len(self._ring) / _REQUESTS_PER_S
+            self._found = kept_requests(self._ring, now_s)
+        return self._found
+
+
+OFF = "off"
+
+
+def history_path(manifest: HostManifest, *, by_default: bool) -> Path | None:
+    """Return the file of a host's history; None where it keeps none.
+
+    Args:
+        by_default: whether it keeps one where the manifest names no file.
+    """
+    named = manifest.observe.history.path
+    if named == OFF or not (named or by_default):
+        return None
+    return manifest.history_file
+
+
+def open_alerts(
+    manifest: HostManifest,
+    recorder: HistoryRecorder,
+    models: Callable[[], Collection[str]],
+    moved: Callable[[], Sequence[MovedColumns]],
+) -> Alerts:
+    """Return the alerts of a host; they are evaluated from their ``start`` on.
+
+    Args:
+        recorder: of the history; without a file nothing is known of the time before the start, and no alarm is kept.
+        models: names of the models that are served, or about to be; called on the event loop.
+        moved: what has drifted; called in the thread of the alerts.
+
+    Raises:
+        StartError: the webhook's secret cannot be read.
+        ManifestError: it is none.
+    """
+    settings, port = manifest.observe.alerts, manifest.server.port
+    history = recorder.history
+    return Alerts(
+        settings,
+        Probes().read,
+        models,
+        moved=moved,
+        history=recorder.own_history,
+        state_file=None
+        if history is None
+        else history.path.with_name(f"{history.path.stem}.alerts-{manifest.name}-{port}.json"),
+        webhook=Webhook(_target(manifest)) if settings.webhook else None,
+        labels={
+            "server": manifest.name,
+            "host": socket.gethostname(),
+            "port": str(port),
+        },
+        memory_bytes=memory_bytes(),
+    )
+
+
+def check_webhook(manifest: HostManifest) -> None:
+    """See whether the webhook's secret can be read.
+
+    Raises:
+        StartError: it cannot.
+        ManifestError: it is none.
+    """
+    if manifest.observe.alerts.enabled and manifest.observe.alerts.webhook:
+        _target(manifest)
+
+
+def moved_columns(drift: DriftSink, limits: Mapping[str, float]) -> list[MovedColumns]:
+    """Return what the detectors of models say that have seen enough to judge; from any thread.
+
+    Args:
+        limits: population stability index that alarms, by model.
+    """
+    found = []
+    for model, limit in limits.items():
+        state = drift.state(model)
+        columns = [] if state is None else sorted((each for each in state.columns if each.drifting), key=_by_effect)
+        if state is not None and (columns or state.is_judged):
+            effect = columns[0].psi if columns else 0.0
+            found.append(MovedColumns(model, [each.name for each in columns], effect, limit))
+    return found
+
+
+def _by_effect(column: ColumnState) -> float:
+    return -column.psi
+
+
+def _target(manifest: HostManifest) -> Target:
+    settings = manifest.observe.alerts
+    if settings.secret_env:
+        where = f"the environment variable {settings.secret_env} (observe.alerts.secret_env)"
+        text = os.environ.get(settings.secret_env)
+        if text is None:
+            raise StartError(f"{where} is not set", hint="set it, or name a file with observe.alerts.secret_file")
+    else:
+        file = manifest.directory / settings.secret_file
+        where = f"{file} (observe.alerts.secret_file)"
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartError(f"{where} cannot be read: {error}", hint="correct the path or its permissions") from None
+    return Target(settings.webhook, read_secret(text, where), settings.allow_private)
 
 
 def check_observation(manifest: HostManifest) -> None:
@@ -165,3 +308,31 @@ class Observation:
         """Return what has drifted; called in the thread of the alerts."""
         limits = {name: engine.deployment.drift.psi for name, engine in list(self._engines.items())}
         return moved_columns(self.drift, limits)
+
+
+# -- Folders that can be written ---------------------------------------------------------------------------------------
+
+
+def why_unwritable(folder: Path) -> str:
+    """Return why no file can be created in a folder; empty where one can. Nothing is left there.
+
+    If the folder does not exist, its nearest existing parent decides: the folder would be created there.
+    """
+    nearest = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            return ""
+    except OSError as error:
+        return f"{nearest}: {error.strerror or error}"
+
+
+def why_unwritable_file(path: Path) -> str:
+    """Return why a file can be neither written nor created; empty where it can. Nothing is left there.
+
+    An existing file is not opened: closing it would give up locks that this process may have on it (fcntl(2)).
+    """
+    if path.is_dir():
+        return f"{path}: {os.strerror(errno.EISDIR)}"
+    if path.exists():
+        return "" if os.access(path, os.W_OK) else f"{path}: {os.strerror(errno.EACCES)}"
+    return why_unwritable(path.parent)

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from tailcut.errors import TailcutError
@@ -20,10 +21,10 @@ from tailcut.protocol.data_plane import DataPlane
 from tailcut.protocol.middleware import Middleware
 from tailcut.serving.host import Host
 from tailcut.transport.signals import STOP
-from tailcut.transport.thread_scheduling import run_as_batch
 
 if TYPE_CHECKING:
     from tailcut.transport.grpc.server import GRPCServer
+
 
 log = logging.getLogger("tailcut.server")
 
@@ -158,3 +159,22 @@ def fail(message: str) -> NoReturn:
     """End the worker at once: its start failed, nothing was served, and the supervisor must not exit with 0."""
     log.critical("%s", message)
     os._exit(EXIT_START_FAILED)
+
+
+# -- Threads -----------------------------------------------------------------------------------------------------------
+
+
+_TASKS = "/proc/self/task"
+
+
+def run_as_batch() -> None:
+    """Set the policy of all threads of this process, also those that Python did not begin.
+
+    A policy that somebody gave the process or a thread (chrt, systemd) stays; threads begin with that of the one that
+    begins them.
+    """
+    with suppress(OSError):
+        for task in map(int, os.listdir(_TASKS)):
+            with suppress(OSError):  # it has ended, or this is not allowed here
+                if os.sched_getscheduler(task) == os.SCHED_OTHER:
+                    os.sched_setscheduler(task, os.SCHED_BATCH, os.sched_param(0))

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from tailcut import gate
-from tailcut.builder import Holdout, host_capabilities
+from tailcut.builder import Holdout, host_capabilities, steps
 from tailcut.builder.holdouts.labels import Coding
 from tailcut.builder.quality import export_check, judging, scoring
-from tailcut.builder.speed import race
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Manifest, Tensor
@@ -239,9 +238,9 @@ def test_outputs_of_another_shape_than_the_manifests_end_the_build() -> None:
 def test_a_race_measures_each_variant_in_every_round_on_the_same_rows() -> None:
     clock = Clock()
     runtimes = {"torch": clock.runtime(2_000_000), "onnx": clock.runtime(500_000)}
-    found = race.run(runtimes, HOLDOUT, "p", clock_ns=lambda: clock.now_ns)
-    assert found["torch"] == {1: [2.0] * race.ROUNDS, 8: [2.0] * race.ROUNDS}
-    assert found["onnx"] == {1: [0.5] * race.ROUNDS, 8: [0.5] * race.ROUNDS}
+    found = steps.race(runtimes, HOLDOUT, "p", clock_ns=lambda: clock.now_ns)
+    assert found["torch"] == {1: [2.0] * steps.ROUNDS, 8: [2.0] * steps.ROUNDS}
+    assert found["onnx"] == {1: [0.5] * steps.ROUNDS, 8: [0.5] * steps.ROUNDS}
     first = [runtime.batches[0]["x"] for runtime in runtimes.values()]
     np.testing.assert_array_equal(*first)
     assert len({batch["x"].tobytes() for batch in runtimes["onnx"].batches}) > 8
@@ -250,9 +249,9 @@ def test_a_race_measures_each_variant_in_every_round_on_the_same_rows() -> None:
 def test_a_race_times_rows_one_by_one_where_they_will_run_alone() -> None:
     clock = Clock()
     runtimes = {"onnx": clock.runtime(2_000_000), "int8-dynamic": clock.runtime(500_000)}
-    found = race.run(runtimes, HOLDOUT, "p", clock_ns=lambda: clock.now_ns, alone=["int8-dynamic"])
-    assert found["onnx"] == {1: [2.0] * race.ROUNDS, 8: [2.0] * race.ROUNDS}
-    assert found["int8-dynamic"] == {1: [0.5] * race.ROUNDS, 8: [4.0] * race.ROUNDS}
+    found = steps.race(runtimes, HOLDOUT, "p", clock_ns=lambda: clock.now_ns, alone=["int8-dynamic"])
+    assert found["onnx"] == {1: [2.0] * steps.ROUNDS, 8: [2.0] * steps.ROUNDS}
+    assert found["int8-dynamic"] == {1: [0.5] * steps.ROUNDS, 8: [4.0] * steps.ROUNDS}
     assert set(runtimes["int8-dynamic"].rows) == {1}
     assert set(runtimes["onnx"].rows) == {1, 8}
     whole, apart = (set(np.concatenate([batch["x"] for batch in each.batches]).tolist()) for each in runtimes.values())
@@ -270,10 +269,10 @@ def test_a_race_begins_each_round_with_another_variant() -> None:
 
         return StubRuntime(answer)
 
-    race.run({"a": runtime("a"), "b": runtime("b")}, HOLDOUT, "p", clock_ns=lambda: 0)
+    steps.race({"a": runtime("a"), "b": runtime("b")}, HOLDOUT, "p", clock_ns=lambda: 0)
     # Warm-up a, b; then a b | b a | a b ...: neighbours of two rounds run together.
     assert begun[:6] == ["a", "b", "a", "b", "a", "b"]
-    assert begun.count("a") >= race.ROUNDS
+    assert begun.count("a") >= steps.ROUNDS
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailcut.common.bound_scans import membership
-from tailcut.common.bounds import Bound, Limits
+from tailcut.common.bounds import Bound, Limits, membership
 from tailcut.common.tensors import NUMPY_OF
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest

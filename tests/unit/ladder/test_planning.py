@@ -5,8 +5,7 @@ import pytest
 
 from tailcut.common.slo import LatencyObjective, Objectives
 from tailcut.errors import ManifestError
-from tailcut.ladder.evidence import evidence_of
-from tailcut.ladder.pilot import describe_pilot, queue_grows
+from tailcut.ladder.climb import describe_pilot, evidence_of, queue_grows
 from tailcut.ladder.places import FileNames
 from tailcut.ladder.plan import choose_rungs, harder_than_errors, merge_settings, plan_rungs, round_order
 from tailcut.load import CapacityResult, LoadPlan, LoadResult

@@ -9,7 +9,7 @@ from tests.observe_kit import record
 
 from tailcut.common.slo import LatencyObjective
 from tailcut.common.timings import Stage, Timings
-from tailcut.models.pool_load import PoolLoad
+from tailcut.models.pool import PoolLoad
 from tailcut.observe.recorder import Recorder
 from tailcut.scheduler.pool_scaling import Limits, Scaler
 

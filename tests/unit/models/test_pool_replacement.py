@@ -14,7 +14,7 @@ from tests.app_kit import INFER, Answer, Client, counters, deployment, running, 
 from tests.wait_kit import until
 
 from tailcut.errors import ArtifactError
-from tailcut.models import executor_handle, variant_loader
+from tailcut.models import pool, variant_loader
 from tailcut.models.runtimes import open_runtime
 from tailcut.testing.runtimes import FaultyRuntime
 
@@ -138,7 +138,7 @@ def test_a_worn_executor_works_until_its_successor_is_there(tmp_path: Path, open
 def test_where_memory_is_short_a_worn_executor_ends_first_and_nobody_is_refused(
     tmp_path: Path, opening: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_handle, "free_bytes", lambda: 0)
+    monkeypatch.setattr(pool, "free_bytes", lambda: 0)
 
     async def test(client: Client) -> None:
         for _ in range(3):

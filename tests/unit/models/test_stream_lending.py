@@ -17,7 +17,7 @@ from tests.wait_kit import until
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError
-from tailcut.models import executor_handle, variant_loader
+from tailcut.models import pool, variant_loader
 from tailcut.serving.deployment import Engine
 
 PATIENT = {"x-tailcut-timeout-ms": "20000"}
@@ -103,7 +103,7 @@ def test_a_worn_executor_that_must_go_first_waits_for_its_streams(
         looks += 1
         return 0
 
-    monkeypatch.setattr(executor_handle, "free_bytes", none_free)
+    monkeypatch.setattr(pool, "free_bytes", none_free)
 
     async def main() -> None:
         async with running(deployment(tmp_path, overrides=[ONE_THREAD])) as client:

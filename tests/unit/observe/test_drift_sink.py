@@ -16,7 +16,7 @@ from tailcut.observe.drift.detector import Settings
 from tailcut.observe.drift.reference import sketches_of
 from tailcut.observe.drift_sink import DriftSink, Watch
 from tailcut.observe.sinks import FinishedBatch
-from tailcut.serving.alerts import moved_columns
+from tailcut.serving.observation import moved_columns
 
 INPUTS = (Tensor(name="x", datatype="FP32", shape=(-1, 2), columns=("age", "income")),)
 OUTPUTS = (Tensor(name="risk", datatype="FP32", shape=(-1,)),)

@@ -9,7 +9,7 @@ import pytest
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
-from tailcut.profiler import trials
+from tailcut.profiler import pilot
 
 WITHOUT = LoadPlan(url="http://127.0.0.1:1/", rate=50.0, duration_s=2.0)
 
@@ -27,20 +27,20 @@ def answering(monkeypatch: pytest.MonkeyPatch, *statuses: int) -> None:
         )  # fmt: skip
         return samples, RunFacts(window_s=load.duration_s)
 
-    monkeypatch.setattr(trials, "measure", measured)
+    monkeypatch.setattr(pilot, "measure", measured)
 
 
 @pytest.mark.parametrize("statuses", [(200,), (200, 200, 200, 200, 500), (200, 404), (302,)])
 def test_whoever_replies_bears_the_rate(monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...]) -> None:
     """Whatever it says."""
     answering(monkeypatch, *statuses)
-    trials.try_rate(WITHOUT, "shop:app")
+    pilot.try_rate(WITHOUT, "shop:app")
 
 
 def test_whoever_stays_silent_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, 200, 200, -3)
     with pytest.raises(ProfileError, match=r"shop:app cannot sustain 50 requests/s: it answered 33\.\d+/s") as caught:
-        trials.try_rate(WITHOUT, "shop:app")
+        pilot.try_rate(WITHOUT, "shop:app")
     assert "--rate 23" in caught.value.hint
 
 
@@ -57,6 +57,6 @@ def test_requests_that_were_given_up_are_told_from_those_that_were_cut_off(
     answering(monkeypatch, *statuses)
     load = msgspec.structs.replace(WITHOUT, timeout_s=30.0)
     with pytest.raises(ProfileError) as caught:
-        trials.check_answered(load, trials.measure(load)[0])
+        pilot.check_answered(load, pilot.measure(load)[0])
     assert caught.value.message.startswith(says)
     assert way_out in caught.value.hint

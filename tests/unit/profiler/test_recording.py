@@ -21,9 +21,9 @@ from tailcut.load.payloads import build_requests
 from tailcut.load.plan import LoadPlan, parse_url
 from tailcut.load.summary import RunFacts
 from tailcut.profiler import child_channel, spying
-from tailcut.profiler.assembling import Run, assemble, match_requests
 from tailcut.profiler.child_channel import Heard, Route, Said
 from tailcut.profiler.diagnosis import check_target, choose_path, explain_answers, explain_failure, explain_silence
+from tailcut.profiler.pilot import Run, assemble, match_requests
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.records import Recording, Request, Span, Stage, decode_recording, encode_recording, load_recording
 from tailcut.profiler.spying import Frame, make_sample, parse_frame

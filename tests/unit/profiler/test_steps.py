@@ -14,7 +14,7 @@ from tailcut.common.slo import parse_objectives
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
-from tailcut.profiler import pilot, trials
+from tailcut.profiler import pilot
 from tailcut.profiler.child_channel import Heard, Route, Said
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan, max_requests_for
@@ -87,8 +87,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[LoadPlan]:
     Process.started = []
     monkeypatch.setattr(pilot, "PilotProcess", Process)
     monkeypatch.setattr(pilot, "Spy", Spy)
-    for module in (pilot, trials):
-        monkeypatch.setattr(module, "measure", measure)
+    monkeypatch.setattr(pilot, "measure", measure)
     return sent
 
 

@@ -13,9 +13,8 @@ from tests.app_kit import FEATURES, GOOD, INFER, Client, deployment, running
 
 from tailcut.errors import Forbidden, ManifestError, StartError, Unauthorized
 from tailcut.manifest.host import HostManifest
-from tailcut.protocol import tokens
-from tailcut.protocol.auth import Guard
-from tailcut.protocol.tokens import Tokens, read_tokens
+from tailcut.protocol import auth
+from tailcut.protocol.auth import Guard, Tokens, read_tokens
 
 LOAD = "/v2/repository/models/m/load"
 UNLOAD = "/v2/repository/models/m/unload"
@@ -181,7 +180,7 @@ def test_a_server_knows_that_tokens_do_not_keep_its_machine_from_managing_it(
 
 def test_the_file_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr(tokens, "monotonic", lambda: now_s)
+    monkeypatch.setattr(auth, "monotonic", lambda: now_s)
     path = tmp_path / "tokens"
     path.write_text(line("one"))
     known = Tokens(path)
@@ -203,7 +202,7 @@ def test_a_file_without_a_token_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now_s = 100.0
-    monkeypatch.setattr(tokens, "monotonic", lambda: now_s)
+    monkeypatch.setattr(auth, "monotonic", lambda: now_s)
     path = tmp_path / "tokens"
     path.write_text("# none yet\n")
     known = Tokens(path)

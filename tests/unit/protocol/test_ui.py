@@ -18,11 +18,10 @@ from tests.unit.protocol.test_app_auth import bearer, line
 from tailcut.errors import Forbidden, NotFound, Shed, Unauthorized
 from tailcut.observe.live.figures import KeptRequest, RequestDetail, Span
 from tailcut.observe.live.model_figures import POINT
-from tailcut.protocol.auth import Guard
-from tailcut.protocol.tokens import Tokens
+from tailcut.protocol.auth import Guard, Tokens
 from tailcut.protocol.ui import feed as feeds
-from tailcut.protocol.ui.access import COOKIE, SESSION_S, Access
 from tailcut.protocol.ui.feed import Feed, Viewer
+from tailcut.protocol.ui.routes import COOKIE, SESSION_S, Access
 
 LOCAL = {"host": "127.0.0.1:8700"}
 FORM = {"content-type": "application/x-www-form-urlencoded", "host": "h", "sec-fetch-site": "same-origin"}

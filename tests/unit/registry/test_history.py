@@ -13,7 +13,7 @@ from tests.registry_kit import AVX2, add
 from tailcut.errors import ArtifactError
 from tailcut.registry import Move, Promotion, Registry
 from tailcut.registry.history import LONGEST_HISTORY, promoted, rolled_back
-from tailcut.registry.ledger import MOST_SETS, MOST_SPLITS, Ledger, count_other, recorded
+from tailcut.registry.store import MOST_SETS, MOST_SPLITS, Ledger, count_other, recorded
 
 
 @pytest.fixture

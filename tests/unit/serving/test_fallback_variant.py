@@ -17,10 +17,10 @@ from tests.wait_kit import block_until, until
 from tailcut.errors import ArtifactError, InferenceError, NotReady
 from tailcut.manifest import Manifest
 from tailcut.models import variant_loader
-from tailcut.models.loading_memory import LoadingMemory
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import NewVariant, Registry, Version
 from tailcut.serving import host_state
+from tailcut.serving.host_state import LoadingMemory
 from tailcut.testing.runtimes import FaultyRuntime
 
 ONE = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}

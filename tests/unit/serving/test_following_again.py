@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tests.unit.serving.test_opening_following import MODEL, Bench, Slow, retired, serve
 
-from tailcut.models.loading_memory import LoadingMemory
 from tailcut.models.runtimes.priority import short_turns
 from tailcut.serving import promotion_watcher
+from tailcut.serving.host_state import LoadingMemory
 
 
 def corrupt(bench: Bench, factor: float) -> str:

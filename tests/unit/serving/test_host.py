@@ -25,8 +25,8 @@ from tests.wait_kit import until
 
 from tailcut.errors import NotFound, NotReady, TailcutError
 from tailcut.logs import formatter
-from tailcut.models.loading_memory import LoadingMemory
 from tailcut.serving import host as host_module
+from tailcut.serving.host_state import LoadingMemory
 
 Test = Callable[[HostClient], Awaitable[None]]
 THREAD = ("pool.executor=thread", "pool.executors=1", "slo.timeout=20s", "server.kill=30s")

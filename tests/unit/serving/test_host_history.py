@@ -15,8 +15,8 @@ from tests.host_kit import add_models
 from tailcut.manifest import load
 from tailcut.manifest.host import HostManifest, load_host
 from tailcut.observe.history import History
-from tailcut.serving.history import history_path
 from tailcut.serving.host import Host
+from tailcut.serving.observation import history_path
 from tailcut.transport.asgi import ASGIApplication
 
 

@@ -17,7 +17,7 @@ CASES = {
 }
 CODE = """
 import json, os, resource, sys
-from tailcut.transport.ports import allow_connections
+from tailcut.transport.lifecycle import allow_connections
 for name, (soft, hard, connections) in json.loads(sys.argv[1]).items():
     child = os.fork()
     if child == 0:

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from tailcut.builder.bounds import categories, indices, lengths, onnx, ranges, torch
-from tailcut.builder.bounds.indices import Seen
+from tailcut.builder.bounds import categories, indices, lengths, onnx, ranges
+from tailcut.builder.bounds.indices import Index, Seen
 from tailcut.builder.bounds.trials import MOST_COLUMNS, OutOfTime, Trials
 from tailcut.builder.objects import is_module
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import Tensor
+from tailcut.models.runtimes.torch_call import in_order
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +45,7 @@ def of_source(
     """Return the limits of the inputs that the source model proves by itself, and the sizes of its tables.
 
     Args:
-        model: the user's object (a torch.nn.Module, an estimator, a booster); None for a file or folder.
+        model: the user's object (a nn.Module, an estimator, a booster); None for a file or folder.
         call: runs the user's object as the user calls it, on CPUs: input arrays by name -> output arrays by name.
             Raises where the object raises.
         inputs: the tensors of ``model.inputs``.
@@ -84,13 +86,13 @@ def _in_time(found: Iterator[Bound]) -> list[Bound]:
 def _seen(model: Any, trials: Trials, path: Path | None) -> Seen | None:
     """Return the indices and tables of a torch module, an .onnx file or a Hugging Face folder; None of other kinds."""
     if is_module(model):
-        return torch.seen(model, trials)
+        return seen(model, trials)
     if path is not None and path.suffix == ".onnx":
         return onnx.seen(path, trials)
     if path is not None and path.is_dir():
         from tailcut.models.runtimes import huggingface
 
-        return torch.seen(huggingface.module(path, tuple(tensor.name for tensor in trials.inputs)), trials)
+        return seen(huggingface.module(path, tuple(tensor.name for tensor in trials.inputs)), trials)
     return None
 
 
@@ -119,3 +121,48 @@ def _of_columns(model: Any, trials: Trials) -> Iterator[Bound]:
         # Columns may go different ways in a pipeline, and in code of the user's.
         apart = hasattr(model, "steps") or not unchanged
         yield from ranges.bounds_of(trials, tensor, others, MOST_COLUMNS if apart else _FEW_COLUMNS)
+
+
+# -- Torch modules -----------------------------------------------------------------------------------------------------
+
+
+def seen(module: Any, trials: Trials) -> Seen:
+    """Return what a run of the module on the trials' rows shows; empty where the module cannot be run so."""
+    import torch
+
+    from tailcut.builder.bounds.tracking import OneHot, Tracking
+
+    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    module.eval()
+    call = in_order(module, [tensor.name for tensor in trials.inputs])
+    tracking = Tracking(named)
+    places: list[tuple[str, int]] = []
+    with torch.inference_mode():
+        tensors = []
+        for tensor in trials.inputs:
+            array = np.array(trials.rows[tensor.name])
+            columns = trials.columns(tensor)
+            origins = torch.arange(len(places), len(places) + columns).reshape((1, *array.shape[1:]))
+            places += [(tensor.name, column) for column in range(columns)]
+            tensors.append(torch.from_numpy(array))
+            tracking.follow(tensors[-1], origins.expand(array.shape).clone())
+        try:
+            with tracking, OneHot(tracking):
+                call(*tensors)
+        except Exception:
+            # The user's code, on tensors that are followed: what does not run so is not analysed.
+            return Seen()
+    free = any(-1 in tensor.shape[1:] for tensor in trials.inputs)
+    found = Seen(lengths=tracking.sliced, sizes={reached.size for reached in tracking.reached})
+    for reached in tracking.reached:
+        if not reached.origins:
+            found.lengths.add(reached.size)
+        elif reached.named or not (free or reached.size == trials.count):
+            # Of a table that the module makes anew, the size may be that of a free dimension.
+            for origin, shift in reached.origins.items():
+                name, column = places[origin]
+                index = Index(
+                    input=name, column=column, size=reached.size, table=reached.table, wraps=reached.wraps, shift=shift
+                )
+                found.indices.append(index)
+    return found

@@ -3,7 +3,7 @@
 Beside every tensor that holds input values stands a tensor of their origins, for each element the number of the input
 column that it came from, or NONE; and one of shifts, what was added to the value on the way: columns that share one
 table each begin at an offset of their own in it. Operators that move values move both alike; other arithmetic has none.
-Imports torch: imported by ``tailcut.builder.bounds.torch`` only.
+Imports torch: imported by ``tailcut.builder.bounds.source`` only.
 """
 
 from __future__ import annotations

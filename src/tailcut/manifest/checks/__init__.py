@@ -6,19 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import pairwise
+from unicodedata import category
 
 from tailcut.common.metric_names import AGREEMENT, METRIC_NAMES
-from tailcut.common.units import Duration, format_duration
+from tailcut.common.units import Duration, format_duration, format_share, format_size
 from tailcut.errors import ManifestError
-from tailcut.manifest.checks.batching import batching_problems
 from tailcut.manifest.checks.bounds import bounds_problems
-from tailcut.manifest.checks.cache import cache_problems
 from tailcut.manifest.checks.features import feature_problems
-from tailcut.manifest.checks.names import name_problems
-from tailcut.manifest.checks.request_log import request_log_problems
 from tailcut.manifest.checks.server import server_problems
-from tailcut.manifest.keys import nearest
-from tailcut.manifest.schema import Deployment, Tensor
+from tailcut.manifest.keys import dotted, nearest
+from tailcut.manifest.schema import Batching, Deployment, PredictionCache, Tensor
 
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 """'package.module:callable'."""
@@ -224,3 +221,203 @@ def _rung_names(deployment: Deployment) -> Iterator[ManifestError]:
 
 def _repeated(names: Iterable[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]
+
+
+# --  ------------------------------------------------------------------------------------------------------------------
+
+
+def batching_problems(deployment: Deployment) -> Iterator[ManifestError]:
+    """Yield every impossible combination."""
+    batching = deployment.batching
+    if batching.max_rows > batching.max_queue_rows:
+        yield ManifestError(
+            f"batching.max_rows: {batching.max_rows} is more than batching.max_queue_rows = {batching.max_queue_rows}; "
+            "a full batch could never be queued",
+            hint=f"set batching.max_queue_rows to at least {batching.max_rows}",
+        )
+    if not 0 < batching.tenant_share <= 1:
+        yield ManifestError(
+            f"batching.tenant_share: {format_share(batching.tenant_share)} is not above 0% and at most 100%",
+            hint='write a share of the queue, such as "50%"',
+        )
+    yield from _fixed(deployment, batching)
+
+
+def _fixed(deployment: Deployment, batching: Batching) -> Iterator[ManifestError]:
+    delay_s, timeout_s = batching.max_queue_delay_s, deployment.slo.timeout_s
+    if batching.mode != "fixed":
+        for name, given in (("preferred_rows", batching.preferred_rows), ("max_queue_delay", delay_s)):
+            if given:
+                yield ManifestError(
+                    f'batching.{name} has no effect with batching.mode = "{batching.mode}"',
+                    hint=f'set batching.mode = "fixed", or leave batching.{name} out',
+                )
+        return
+    for rows in batching.preferred_rows:
+        if not 0 < rows <= batching.max_rows:
+            yield ManifestError(
+                f"batching.preferred_rows: {rows} is not from 1 to batching.max_rows = {batching.max_rows}",
+                hint="give sizes from 1 to batching.max_rows",
+            )
+    if delay_s >= timeout_s:
+        yield ManifestError(
+            f"batching.max_queue_delay: {format_duration(delay_s)} is not below slo.timeout = "
+            f"{format_duration(timeout_s)}; requests would miss their deadline while they wait for a batch to fill",
+            hint="lower batching.max_queue_delay to a small part of slo.timeout",
+        )
+
+
+# --  ------------------------------------------------------------------------------------------------------------------
+
+
+_MOST_DIGITS = 15
+"""A double has no more."""
+STALE = "stale"
+
+
+def cache_problems(deployment: Deployment) -> Iterator[ManifestError]:
+    """Yield every impossible combination."""
+    caches: dict[str, PredictionCache] = {"entity": deployment.cache.entity, "tensor": deployment.cache.tensor}
+    for name, cache in caches.items():
+        if cache.enabled and cache.shared and not deployment.features.redis:
+            yield ManifestError(
+                f"cache.{name}.shared: true, but features.redis is empty, so there is nothing to share through",
+                hint='set redis = "redis://localhost:6379/0" in [features]',
+            )
+        if not 0 <= cache.ttl_jitter < 1:
+            yield ManifestError(
+                f"cache.{name}.ttl_jitter: {format_share(cache.ttl_jitter)} is not from 0% to below 100%",
+                hint='write a share of the TTL, such as "10%"',
+            )
+    yield from _digits(deployment)
+    serve = deployment.serve
+    if STALE in serve.fallback and not any(cache.enabled and cache.stale_for_s for cache in caches.values()):
+        yield ManifestError(
+            'serve.fallback: "stale" needs a prediction cache that keeps expired answers',
+            hint='set enabled = true and stale_for = "1m" in [cache.entity] or [cache.tensor]',
+        )
+    for name in serve.fallback:
+        if serve.fallback.count(name) > 1:
+            yield ManifestError(f"serve.fallback: {name} is listed twice", hint="name each fallback once")
+
+
+def _digits(deployment: Deployment) -> Iterator[ManifestError]:
+    inputs = {tensor.name: tensor for tensor in deployment.model.inputs}
+    for name, digits in deployment.cache.tensor.round_digits.items():
+        path = f"cache.tensor.round_digits.{name}"
+        if name not in inputs:
+            close = nearest(name, inputs)
+            hint = f"did you mean {close}?" if close else f"its inputs are: {', '.join(inputs)}"
+            yield ManifestError(f"{path}: the model has no such input", hint=hint)
+        elif not inputs[name].datatype.startswith("FP"):
+            yield ManifestError(
+                f"{path}: the input is {inputs[name].datatype}, which has no decimals",
+                hint="round float inputs only",
+            )
+        if not 0 <= digits <= _MOST_DIGITS:
+            yield ManifestError(
+                f"{path}: {digits} is not from 0 to {_MOST_DIGITS}", hint="write a number of decimals, such as 4"
+            )
+
+
+# --  ------------------------------------------------------------------------------------------------------------------
+
+
+LONGEST_NAME = 200
+"""Of a deployment: folders of the registry are called like it, and file systems end at 255 bytes."""
+
+_TAKEN = frozenset({"stats"})
+"""Deployments of these names would have a path of the protocol: /v2/models/stats has the statistics of all models."""
+
+
+def name_problems(deployment: Deployment) -> Iterator[ManifestError]:
+    """Yield names that cannot be used."""
+    name = deployment.name
+    if name in _TAKEN:
+        yield ManifestError(
+            f'name: "{name}" is reserved: /v2/models/{name} is a path of the protocol', hint=f'name it "{name}-model"'
+        )
+    if len(name) > LONGEST_NAME:
+        yield ManifestError(
+            f"name: {len(name)} characters, the limit is {LONGEST_NAME}",
+            hint="choose a shorter name; folders and paths contain it",
+        )
+    for path, one in _names(deployment):
+        if not one:
+            yield ManifestError(f"{path}: a name is empty", hint="give it a name")
+        elif controls := [character for character in one if category(character) == "Cc"]:
+            yield ManifestError(
+                f"{path}: the name {one!r} holds the control character {controls[0]!r}",
+                hint="names may hold letters, digits, spaces and punctuation of any script",
+            )
+    outputs = {tensor.name for tensor in deployment.model.outputs}
+    for tensor in deployment.model.inputs:
+        if tensor.name in outputs:
+            yield ManifestError(
+                f"{dotted(('model', 'outputs', tensor.name))}: an input has the same name; an ONNX file cannot have "
+                "both",
+                hint=f'rename the output, for example "{tensor.name}_out": a torch module or a table gives its '
+                "outputs in the manifest's order; in an .onnx file rename it",
+            )
+
+
+def _names(deployment: Deployment) -> Iterator[tuple[str, str]]:
+    """Yield the names that anything may be called, with where each stands."""
+    model, features = deployment.model, deployment.features
+    for path, tensors in (("model.inputs", model.inputs), ("model.outputs", model.outputs)):
+        for tensor in tensors:
+            yield path, tensor.name
+            yield from ((f"{path}.{tensor.name}.columns", column) for column in tensor.columns)
+    yield from (("model.fields", field.name) for field in model.fields)
+    yield from (("features.entity", field) for field in features.entity)
+    for group in features.groups:
+        for key, columns in (("key", group.key), ("columns", group.columns)):
+            yield from ((f"features.groups.{group.name}.{key}", column) for column in columns)
+
+
+# --  ------------------------------------------------------------------------------------------------------------------
+
+
+_LEAST_BYTES = 64 * 1024
+_LEAST_AGE_S = 1.0
+
+
+def request_log_problems(deployment: Deployment) -> Iterator[ManifestError]:
+    """Yield what cannot work of the request log."""
+    log = deployment.request_log
+    for key, value, example in (
+        ("share", log.share, '"1%"'),
+        ("rotate_size", log.rotate_size_bytes, '"64MiB"'),
+        ("rotate_age", log.rotate_age_s, '"1h"'),
+    ):
+        if not value:
+            yield ManifestError(
+                f"request_log.{key} is 0", hint=f"write for example {example}; an empty request_log.path is off"
+            )
+    if 0 < log.rotate_size_bytes < _LEAST_BYTES:
+        yield ManifestError(
+            f"request_log.rotate_size is {format_size(log.rotate_size_bytes)}, below {format_size(_LEAST_BYTES)}: "
+            "few requests would fit into a file",
+            hint='write for example "64MiB"',
+        )
+    if 0 < log.rotate_age_s < _LEAST_AGE_S:
+        yield ManifestError(
+            f"request_log.rotate_age is {format_duration(log.rotate_age_s)}, below {format_duration(_LEAST_AGE_S)}",
+            hint='write for example "1h"',
+        )
+    if log.hash and not log.hash_key:
+        yield ManifestError(
+            "request_log.hash names fields, but request_log.hash_key is empty",
+            hint="name a file with at least 16 random bytes, or an environment variable as 'env:NAME'",
+        )
+    if log.keep_bytes < 2 * log.rotate_size_bytes:
+        yield ManifestError(
+            f"request_log.keep is {format_size(log.keep_bytes)}, less than two files of request_log.rotate_size "
+            f"({format_size(log.rotate_size_bytes)}): the log would be deleted while it is written",
+            hint="raise keep, or lower rotate_size",
+        )
+    for name in log.hash:
+        if name in log.drop:
+            yield ManifestError(
+                f"request_log: {name} is in hash and in drop", hint="name it in one: what is dropped has no hash"
+            )

@@ -16,16 +16,213 @@ from msgspec import Meta, field
 
 from tailcut.common.slo import LatencyObjective
 from tailcut.common.units import Duration, Share, Size
-from tailcut.manifest.schema.batching import Batching
 from tailcut.manifest.schema.build import Build, Cost, Holdout, Quality
-from tailcut.manifest.schema.cache import Cache, PredictionCache, TensorCache
-from tailcut.manifest.schema.drift import Drift
 from tailcut.manifest.schema.features import FeatureGroup, Features
 from tailcut.manifest.schema.model import Datatype, Field, Model, Tensor
 from tailcut.manifest.schema.observe import Alerts, History, Observe
-from tailcut.manifest.schema.request_log import RequestLog
 from tailcut.manifest.schema.server import Server
 from tailcut.manifest.section import NAME_PATTERN, Section
+
+
+class RequestLog(Section, frozen=True, kw_only=True):
+    """A sample of requests with inputs, answers and timings, as files that load, profile, simulate and build read."""
+
+    path: Annotated[
+        str,
+        Meta(
+            description="folder of the log's files, relative to the manifest; empty: requests are not logged",
+            examples=["requests"],
+        ),
+    ] = ""
+    share: Annotated[
+        Share, Meta(description="share of requests that are logged, drawn at their arrival, before any is shed")
+    ] = Share(0.01)
+    format: Annotated[
+        Literal["jsonl", "jsonl.gz", "parquet"],
+        Meta(
+            description="jsonl: one JSON object per line; jsonl.gz: the same, compressed; parquet: a file is converted "
+            "when it is complete (needs pip install 'tailcut[parquet]')"
+        ),
+    ] = "jsonl"
+    rotate_size_bytes: Annotated[Size, Meta(description="a file of this size is complete")] = field(
+        default=Size(64 * 1024 * 1024), name="rotate_size"
+    )
+    rotate_age_s: Annotated[Duration, Meta(description="a file of this age is complete")] = field(
+        default=Duration(3600.0), name="rotate_age"
+    )
+    keep_bytes: Annotated[
+        Size, Meta(description="size of all files of the model; beyond it the oldest are deleted")
+    ] = field(default=Size(1024 * 1024 * 1024), name="keep")
+    hash: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="fields whose values are replaced by a keyed hash (HMAC-SHA-256): fields of rows and entities, "
+            "inputs and their columns, outputs, 'tenant'; nested ones as 'user.email'. Equal values have equal hashes",
+            examples=[("user.email",)],
+        ),
+    ] = ()
+    drop: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="fields that are not logged, named as in hash; 'inputs', 'rows', 'entities', 'outputs' and "
+            "'predictions' stand for all of their fields",
+            examples=[("free_text",)],
+        ),
+    ] = ()
+    hash_key: Annotated[
+        str,
+        Meta(
+            description="key of the hashes: a file, relative to the manifest, or 'env:NAME' for an environment "
+            "variable; at least 16 bytes",
+            examples=["env:REQUEST_LOG_KEY"],
+        ),
+    ] = ""
+
+
+class Drift(Section, frozen=True, kw_only=True):
+    """Drift of the model's inputs and outputs against the holdout that it was judged on."""
+
+    mode: Annotated[
+        Literal["auto", "off"],
+        Meta(
+            description="auto: `tailcut build` keeps sketches of the holdout, and the server watches versions "
+            "that have them; off: neither"
+        ),
+    ] = "auto"
+    false_alarms_per_month: Annotated[
+        float,
+        Meta(
+            description="false alarms to accept in 30 days, of all columns of this model together; less needs more "
+            "evidence",
+            gt=0,
+            le=1000,
+        ),
+    ] = 1.0
+    min_effect: Annotated[
+        Share,
+        Meta(description="a change that touches at most this share of the rows is no drift (total variation distance)"),
+    ] = Share(0.03)
+    psi: Annotated[
+        float,
+        Meta(
+            description="population stability index that a column must exceed, over the whole window, for an alarm",
+            gt=0,
+            le=10,
+        ),
+    ] = 0.1
+    window_s: Annotated[
+        Duration,
+        Meta(
+            description="time that the current distribution is of, and in which an entity counts once; at least the "
+            "period of your traffic's rhythm, such as '1d' or '7d', or every morning is a change"
+        ),
+    ] = field(default=Duration(86_400.0), name="window")
+    ignore: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="columns that are not watched: names in model.inputs[].columns, or 'features[3]' for the "
+            "fourth column of the tensor 'features'",
+            examples=[("hour",)],
+        ),
+    ] = ()
+
+
+class PredictionCache(Section, frozen=True, kw_only=True):
+    """One of the two prediction caches."""
+
+    enabled: Annotated[bool, Meta(description="use this cache")] = False
+    auto: Annotated[
+        bool,
+        Meta(
+            description="measure saved and added time: switch the cache off while it does not pay, and on when repeats "
+            "return; false: always on, with advice in the log"
+        ),
+    ] = True
+    ttl_s: Annotated[Duration, Meta(description="maximum age of an entry")] = field(default=Duration(5.0), name="ttl")
+    ttl_jitter: Annotated[
+        Share,
+        Meta(description="random shortening of the TTL, by up to this share, so that entries do not expire together"),
+    ] = Share(0.1)
+    stale_for_s: Annotated[
+        Duration,
+        Meta(
+            description="time after expiry during which serve.fallback may use an answer, marked x-tailcut-cache: "
+            "stale; auto then has no effect"
+        ),
+    ] = field(default=Duration(0.0), name="stale_for")
+    max_bytes: Annotated[Size, Meta(description="maximum memory for entries")] = Size(32 * 1024 * 1024)
+    shared: Annotated[
+        bool, Meta(description="share answers between servers through features.redis, behind this server's memory")
+    ] = False
+
+
+class TensorCache(PredictionCache, frozen=True, kw_only=True):
+    """The cache keyed by the model's inputs."""
+
+    normalise: Annotated[
+        Literal["exact", "zeros"],
+        Meta(
+            description="exact: inputs with different bits have different keys; zeros: -0.0 equals 0.0, and all NaN "
+            "are equal"
+        ),
+    ] = "exact"
+    round_digits: Annotated[
+        dict[str, int],
+        Meta(
+            description="float input -> decimals kept in the cache key; requests with equal rounded inputs get the "
+            "answer of the first, so answers may differ",
+            examples=[{"features": 4}],
+        ),
+    ] = field(default_factory=dict)
+
+
+class Cache(Section, frozen=True, kw_only=True):
+    """Prediction caches: by entity (before features) and by the model's inputs (after preprocessing)."""
+
+    entity: Annotated[
+        PredictionCache, Meta(description="keyed by entity; an entry expires with the features it was computed from")
+    ] = PredictionCache()
+    tensor: Annotated[TensorCache, Meta(description="keyed by the model's input tensors")] = TensorCache()
+
+
+class Batching(Section, frozen=True, kw_only=True):
+    """How requests are put together. An idle executor waits for company only where that is a gain, or mode is fixed."""
+
+    mode: Annotated[
+        Literal["auto", "fixed", "off"],
+        Meta(
+            description="auto: wait for more rows only where that lowers predicted latency; fixed: wait by "
+            "preferred_rows and max_queue_delay, as in Triton's dynamic batcher; off: one request per batch"
+        ),
+    ] = "auto"
+    max_rows: Annotated[int, Meta(description="maximum number of rows in a batch", ge=1)] = 32
+    order: Annotated[
+        Literal["slo", "deadline"],
+        Meta(
+            description="slo: requests that can still meet slo.p95 or slo.p99 go first; during sustained overload, "
+            "requests that would miss it are shed (429); deadline: the earliest deadline goes first, and only requests "
+            "that would miss their deadline are shed"
+        ),
+    ] = "slo"
+    preferred_rows: Annotated[
+        tuple[int, ...], Meta(description="with mode fixed: batch sizes that start without waiting", examples=[(8, 16)])
+    ] = ()
+    max_queue_delay_s: Annotated[
+        Duration, Meta(description="with mode fixed: maximum wait for a preferred or full batch", examples=["500us"])
+    ] = field(default=Duration(0.0), name="max_queue_delay")
+    max_queue_rows: Annotated[
+        int, Meta(description="maximum number of queued rows; further requests are shed (429)", ge=1)
+    ] = 1024
+    max_queue_bytes: Annotated[
+        Size, Meta(description="maximum size of queued tensors; further requests are shed (429)")
+    ] = Size(256 * 1024 * 1024)
+    tenant_share: Annotated[
+        Share, Meta(description="maximum share of the queue for one tenant (see server.tenant_header)")
+    ] = Share(1.0)
+    tenant_rate: Annotated[
+        float, Meta(description="maximum rows per second of one tenant; 0: no limit", ge=0, examples=[100.0])
+    ] = 0.0
+
 
 __all__ = [
     "Alerts",

@@ -7,6 +7,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from tailcut.common.timings import Stage
+from tailcut.errors import BadRequest
 from tailcut.logs import request_id
 from tailcut.models.value_limits import PathLimits
 from tailcut.observe.sample import Sample, counter, gauge
@@ -14,7 +15,6 @@ from tailcut.pipeline.hooks import Hooks, ran_inline
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import Rows, RowTransform
 from tailcut.pipeline.stages import RowHandler, TensorHandler
-from tailcut.pipeline.stages.single_rows import answer_singly
 
 HOOK_THREADS_BUSY = gauge("tailcut_hook_threads_busy", "Threads running a slow hook.")
 HOOK_QUEUE = gauge("tailcut_hook_queue", "Slow hook calls waiting for a thread.")
@@ -110,3 +110,34 @@ class TransformStage:
 
 def _limits(context: RequestContext) -> PathLimits | None:
     return context.served.limits if context.served is not None else None
+
+
+# -- Single rows -------------------------------------------------------------------------------------------------------
+
+
+_CACHE = ("stale", "miss", "hit")
+"""Cache state of a request whose rows differ: the first of these that one row has."""
+
+
+async def answer_singly(predict: RowHandler, context: RequestContext, rows: Rows, from_client: bool) -> list[Any]:
+    """Return one JSON value per row, in order.
+
+    Args:
+        predict: answers rows that are preprocessed together.
+
+    Raises:
+        BadRequest: a row cannot be turned into inputs; names it.
+        TailcutError: what else ``predict`` raises; the rows after it are not computed.
+    """
+    values: list[Any] = []
+    before, seen = context.cache, set()
+    for number, row in enumerate(rows):
+        context.cache = before
+        try:
+            values += await predict(context, [row], from_client)
+        except BadRequest as error:
+            said = f"row {number} of {len(rows)}, preprocessed alone: {error.message}"
+            raise BadRequest(said, hint=error.hint, detail=error.detail) from error
+        seen.add(context.cache)
+    context.cache = next((state for state in _CACHE if state in seen), before)
+    return values

@@ -14,15 +14,16 @@ from reprlib import repr as shown
 from typing import Any, Generic, TypeVar
 
 import msgspec
+import numpy as np
 from msgspec import UNSET, UnsetType
 
 from tailcut.common.json_values import UNREADABLE
 from tailcut.common.json_values import decode as decoded
-from tailcut.common.tensors import Array, Arrays
+from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.common.validation import InputSpec, all_finite, check_names, check_rows, limits_of, not_finite
 from tailcut.errors import BadRequest
+from tailcut.pipeline.value_conversion import converted
 from tailcut.protocol.http import unread
-from tailcut.protocol.open_inference.arrays import checked_array
 from tailcut.protocol.open_inference.binary import array_of, output_datatype, raw_of
 from tailcut.protocol.open_inference.json_replies import JsonWriter
 from tailcut.protocol.open_inference.json_tensors import (
@@ -324,3 +325,30 @@ def _typed(specs: Sequence[InputSpec]) -> tuple[msgspec.json.Decoder[Any], ...]:
     if all("INT" in spec.datatype for spec in specs):
         return msgspec.json.Decoder(_Request[FlatTensor[int]]), msgspec.json.Decoder(_Request[RowsTensor[int]])
     return ()
+
+
+# -- Arrays ------------------------------------------------------------------------------------------------------------
+
+
+def checked_array(array: Array, spec: InputSpec, max_rows: int) -> Array:
+    """Return an array as the model takes it: contiguous and in this machine's byte order, else the caller's own.
+
+    Raises:
+        BadRequest: it is no array, or its datatype, shape or a value is wrong.
+        TooLarge: more than ``max_rows`` rows.
+    """
+    if not isinstance(array, np.ndarray):
+        raise BadRequest(
+            f"input {spec.name!r} is a {type(array).__name__}, expected an array",
+            hint="pass an array, for example np.asarray(rows, dtype=np.float32)",
+        )
+    shape = list(array.shape)
+    kind = "BYTES" if array.dtype.kind in "OSU" else DATATYPE_OF.get(array.dtype.newbyteorder("="), str(array.dtype))
+    check_datatype(AnyTensor(spec.name, shape, kind), spec)
+    spec.check_shape(shape)
+    spec.check_size(shape, max_rows)
+    if spec.datatype == "BYTES":
+        return converted(array, spec)
+    found: Array = np.ascontiguousarray(array, spec.dtype)
+    spec.check_values(found)
+    return found

@@ -7,9 +7,240 @@ from typing import Any
 
 from tailcut.common.bounds import Bound
 from tailcut.manifest import Deployment, Server, Tensor
+from tailcut.protocol.http import LONGEST_TENANT
+from tailcut.protocol.open_inference.codec import BINARY_HEADER
 from tailcut.protocol.openapi.limits import data_schema, field_schemas, row_value, sizes, type_of
-from tailcut.protocol.openapi.paths import INFERENCE, MANAGEMENT, SCHEMAS, model_paths, server_paths
 from tailcut.version import version
+
+INFERENCE, MANAGEMENT = "inference", "management"
+"""Names of the security schemes."""
+
+_ERRORS = {
+    "400": "the request is wrong; `error` names the input, the value and the limit",
+    "401": "no bearer token, or an invalid one",
+    "403": "this needs a management token: others may reach this server, and server.management_tokens is not set",
+    "404": "no such model, version, path or entity",
+    "408": "the body was not complete at the deadline",
+    "413": "the body or the batch is over the limit",
+    "415": "the body's content-encoding is neither gzip nor deflate",
+    "429": "shed: the queue is full; retry after Retry-After seconds",
+    "500": "the model or a hook failed; find `incident` in the server's log",
+    "503": "not ready, or a feature group cannot be fetched",
+    "504": "the deadline passed; the code names the phase",
+}
+_PREDICTING = ("400", "404", "408", "413", "415", "429", "500", "503", "504")
+
+_ANY = {"type": "object"}
+SCHEMAS: dict[str, Any] = {
+    "IndexRequest": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
+    "IndexReply": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "required": ["name", "version", "state", "reason"],
+            "properties": {
+                key: {"type": "string"} for key in ("name", "version", "state", "reason", "variant", "status")
+            },
+        },
+    },
+    "LoadRequest": {
+        "type": "object",
+        "properties": {
+            "parameters": {
+                "type": "object",
+                "properties": {"version": {"type": "string"}, "variant": {"type": "string"}},
+                "additionalProperties": False,
+            }
+        },
+    },
+    "UnloadRequest": {"type": "object", "properties": {"parameters": {"type": "object"}}},
+    "Statistics": {
+        "type": "object",
+        "required": ["model_stats"],
+        "properties": {"model_stats": {"type": "array", "items": {"type": "object", "required": ["name", "version"]}}},
+    },
+}
+
+
+def model_paths(deployment: Deployment) -> dict[str, Any]:
+    """Return the paths of one model."""
+    name, server = deployment.name, deployment.server
+    model = f"/v2/models/{name}"
+    versioned = {f"{model}/versions/{{version}}": True, model: False}
+    found: dict[str, Any] = {f"/predict/{name}": {"post": _predict(server)}}
+    for base, has_version in sorted(versioned.items(), key=lambda one: one[1]):
+        for path, operation in _of_model(base, server).items():
+            found[path] = _with_version(operation) if has_version else operation
+    return found | _of_repository(name, server)
+
+
+def server_paths(server: Server) -> dict[str, Any]:
+    """Return the paths that belong to no model."""
+    index = _manage(
+        "List of models, versions and variants", "IndexRequest", ("400", "413"), INFERENCE if server.tokens else ""
+    )
+    index["responses"]["200"]["content"] = _content("IndexReply")
+    return {
+        "/v2/models/stats": {"get": _guarded(server, _get("Statistics of every model", "Statistics"))},
+        "/v2/repository/index": {"post": index},
+        "/v2": {"get": _get("Server metadata")},
+        "/v2/health/live": {"get": _get("Liveness of the process")},
+        "/v2/health/ready": {"get": _get("Readiness of the server", not_ready=True)},
+        "/metrics": {"get": _get("Prometheus metrics", kind="text/plain")},
+        "/openapi.json": {"get": _get("This document")},
+        "/docs": {"get": _get("This document as an HTML page", kind="text/html")},
+        "/debug/requests": {"get": _debug(server, "Slowest and last failed requests, with their spans")},
+        "/debug/requests/{id}": {"get": _debug(server, "One request with its spans", by_id=True)},
+    }
+
+
+def _of_model(base: str, server: Server) -> dict[str, Any]:
+    infer = _post("Open Inference Protocol v2 inference", "InferenceRequest", "InferenceReply", server)
+    infer["parameters"] = [*infer["parameters"], _BINARY]
+    infer["requestBody"]["content"]["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
+    infer["responses"]["200"]["content"]["application/octet-stream"] = {}
+    generate = _post("Generate: values in, values out", "GenerateRequest", "GenerateReply", server)
+    stream = _post("Generate: values in, server-sent events out", "GenerateRequest", "GenerateReply", server)
+    stream["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+    return {
+        f"{base}/infer": {"post": infer},
+        f"{base}/generate": {"post": generate},
+        f"{base}/generate_stream": {"post": stream},
+        base: {"get": _guarded(server, _get("Model metadata", not_ready=True))},
+        f"{base}/ready": {"get": _get("Readiness of the model: 200 or 503", not_ready=True)},
+        f"{base}/config": {"get": _guarded(server, _get("Configuration in Triton's format", not_ready=True))},
+        f"{base}/stats": {"get": _guarded(server, _get("Statistics", "Statistics", not_ready=True))},
+    }
+
+
+def _of_repository(name: str, server: Server) -> dict[str, Any]:
+    model = f"/v2/repository/models/{name}"
+    management = MANAGEMENT if server.management_tokens else ""
+    refused = ("400", "403", "404", "413", "500", "503")
+    return {
+        f"{model}/load": {
+            "post": _manage(
+                "Load the promoted variant, or a given version and variant", "LoadRequest", refused, management
+            )
+        },
+        f"{model}/unload": {
+            "post": _manage("Unload the model until the next load", "UnloadRequest", refused, management)
+        },
+    }
+
+
+def _predict(server: Server) -> dict[str, Any]:
+    return _post("Predict for entities or for feature rows", "PredictionRequest", "PredictionReply", server)
+
+
+def _with_version(operations: dict[str, Any]) -> dict[str, Any]:
+    version = {"name": "version", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    return {
+        method: {
+            **operation,
+            "summary": f"{operation['summary']}, of a version",
+            "parameters": [version, *operation.get("parameters", [])],
+            "responses": {**operation["responses"], "404": _error(_ERRORS["404"])},
+        }
+        for method, operation in operations.items()
+    }
+
+
+def _content(schema: str) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+
+
+def _error(description: str) -> dict[str, Any]:
+    return {"description": description, "content": _content("Error")}
+
+
+_BINARY = {
+    "name": BINARY_HEADER,
+    "in": "header",
+    "description": "number of JSON bytes at the beginning of the body, if raw tensors follow",
+    "schema": {"type": "integer", "minimum": 0},
+}
+
+
+def _headers(server: Server) -> list[dict[str, Any]]:
+    headers: list[dict[str, Any]] = [
+        {
+            "name": "x-tailcut-timeout-ms",
+            "in": "header",
+            "description": f"deadline of this request in milliseconds, at most {server.max_timeout_s * 1e3:g}",
+            "schema": {"type": "number", "exclusiveMinimum": 0},
+        }
+    ]
+    if server.tenant_header:
+        headers.append(
+            {
+                "name": server.tenant_header.lower(),
+                "in": "header",
+                "required": not server.tokens,
+                "description": "tenant of the request; the token's tenant takes precedence",
+                "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_TENANT},
+            }
+        )
+    return headers
+
+
+def _post(summary: str, request: str, reply: str, server: Server) -> dict[str, Any]:
+    answer = {"description": "the answer; Server-Timing has each stage in ms", "content": _content(reply)}
+    operation = {
+        "summary": summary,
+        "parameters": _headers(server),
+        "requestBody": {"required": True, "content": _content(request)},
+        "responses": {"200": answer, **_errors(_PREDICTING)},
+    }
+    return _guarded(server, operation)
+
+
+def _manage(summary: str, request: str, errors: Sequence[str], scheme: str) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": summary,
+        "requestBody": {"required": False, "content": _content(request)},
+        "responses": {
+            "200": {"description": "done", "content": {"application/json": {"schema": _ANY}}},
+            **_errors(errors),
+        },
+    }
+    return _secured(operation, scheme)
+
+
+def _guarded(server: Server, operation: dict[str, Any]) -> dict[str, Any]:
+    return _secured(operation, INFERENCE if server.tokens else "")
+
+
+def _secured(operation: dict[str, Any], scheme: str) -> dict[str, Any]:
+    if scheme:
+        operation["security"] = [{scheme: []}]
+        operation["responses"] = {**operation["responses"], "401": _error(_ERRORS["401"])}
+    return operation
+
+
+def _errors(statuses: Sequence[str]) -> dict[str, Any]:
+    return {status: _error(_ERRORS[status]) for status in statuses}
+
+
+def _debug(server: Server, summary: str, *, by_id: bool = False) -> dict[str, Any]:
+    operation = _get(summary)
+    operation["responses"].update(_errors(("403", "404") if by_id else ("403",)))
+    if by_id:
+        text = "trace id, or x-request-id"
+        schema = {"type": "string", "minLength": 1}
+        operation["parameters"] = [
+            {"name": "id", "in": "path", "required": True, "description": text, "schema": schema}
+        ]
+    return _secured(operation, MANAGEMENT if server.management_tokens else "")
+
+
+def _get(summary: str, schema: str = "", *, kind: str = "application/json", not_ready: bool = False) -> dict[str, Any]:
+    content = _content(schema) if schema else {kind: {}}
+    responses: dict[str, Any] = {"200": {"description": summary, "content": content}}
+    if not_ready:
+        responses["503"] = {"description": "not ready", "content": {"application/json": {}}}
+    return {"summary": summary, "responses": responses}
+
 
 Described = tuple[Deployment, Sequence[Bound]]
 """A model, and the bounds of its inputs beside the manifest's own: those of the version that is served."""

@@ -11,9 +11,15 @@ They are no requests to a model: neither counted nor queued as such.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from functools import partial
-from urllib.parse import parse_qs
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from html import escape
+from importlib.resources import files
+from secrets import token_urlsafe
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
@@ -21,12 +27,114 @@ from tailcut.errors import BadRequest, Forbidden, NotFound, TailcutError, Unauth
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.bodies import read_small
 from tailcut.protocol.events import EVENT_STREAM
-from tailcut.protocol.http import JSON, Body, HeaderMap, Reply, clipped
+from tailcut.protocol.http import JSON, Body, HeaderMap, Headers, Reply, clipped
 from tailcut.protocol.routing import Handler, Route
-from tailcut.protocol.ui.access import Access, reason
-from tailcut.protocol.ui.assets import asset, page, safe
 from tailcut.protocol.ui.feed import Feed
 from tailcut.serving.host import Host
+
+COOKIE = "tailcut_ui"
+SESSION_S = 12 * 3600.0
+_MOST_SESSIONS = 256
+
+
+class Access:
+    """Decides who may see the page. Owned by the event loop.
+
+    Args:
+        guard: of the server; who may manage it may see the page.
+        is_secure: whether browsers reach it by TLS only, so that the cookie is never sent without.
+        clock_s: never goes back.
+    """
+
+    def __init__(self, guard: Guard, *, is_secure: bool = False, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._guard = guard
+        self._is_secure = is_secure
+        self._clock_s = clock_s
+        self._sessions: dict[str, tuple[str, float]] = {}
+
+    def check(self, headers: HeaderMap) -> None:
+        """Let a request pass.
+
+        Raises:
+            Unauthorized: it has neither a session nor a token for management.
+            Forbidden: there are no such tokens, and it may not come from this machine.
+        """
+        if not self._guard.has_management_tokens:
+            self._guard.management(headers)
+            return
+        token = self._token(headers)
+        self._guard.management(headers if token is None else {"authorization": f"Bearer {token}"})
+
+    def allows(self, headers: HeaderMap) -> bool:
+        """Whether ``check`` lets a request pass."""
+        try:
+            self.check(headers)
+        except (Unauthorized, Forbidden):
+            return False
+        return True
+
+    def begin(self, token: str, headers: HeaderMap) -> Headers:
+        """Begin a session; return the header that sets its cookie.
+
+        Raises:
+            Unauthorized: the token is not one for management.
+            Forbidden: another site's page sent the form.
+        """
+        _refuse_cross_site(headers)
+        self._guard.management({"authorization": f"Bearer {token}"})
+        now_s = self._clock_s()
+        self._sessions = {name: each for name, each in self._sessions.items() if each[1] > now_s}
+        while len(self._sessions) >= _MOST_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        name = token_urlsafe(32)
+        self._sessions[name] = token, now_s + SESSION_S
+        return [("set-cookie", f"{COOKIE}={name}; Max-Age={SESSION_S:.0f}{self._attributes(headers)}")]
+
+    def end(self, headers: HeaderMap) -> Headers:
+        """End a session; return the header that deletes its cookie."""
+        _refuse_cross_site(headers)
+        self._sessions.pop(_cookie(headers), None)
+        return [("set-cookie", f"{COOKIE}=; Max-Age=0{self._attributes(headers)}")]
+
+    def is_session(self, headers: HeaderMap) -> bool:
+        """Whether a request belongs to a session, which can be ended."""
+        return self._token(headers) is not None
+
+    def _attributes(self, headers: HeaderMap) -> str:
+        # Without a path the cookie is for the folder of the form: /ui, wherever tailcut is mounted.
+        secure = self._is_secure or headers.get("x-forwarded-proto") == "https"
+        return "; HttpOnly; SameSite=Strict" + ("; Secure" if secure else "")
+
+    def _token(self, headers: HeaderMap) -> str | None:
+        if "authorization" in headers:
+            return None
+        token, until_s = self._sessions.get(_cookie(headers), ("", 0.0))
+        return token if token and self._clock_s() < until_s else None
+
+
+def reason(error: TailcutError) -> str:
+    """Return why a form was refused, for the page."""
+    return f"{error.message}; {error.hint}" if error.hint else error.message
+
+
+def _cookie(headers: HeaderMap) -> str:
+    for each in (headers.get("cookie") or "").split(";"):
+        name, _, value = each.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return ""
+
+
+def _refuse_cross_site(headers: HeaderMap) -> None:
+    """Refuse a form that another site's page sent; what is no browser says nothing of either."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None:
+        is_own = site in {"same-origin", "none"}
+    else:
+        is_own = origin is None or urlsplit(origin).netloc == headers.get("host")
+    if not is_own:
+        raise Forbidden("the form was sent by a page of another site", hint="open /ui on this server")
+
 
 _MOST_FIELDS = 8
 _MAX_FORM_BYTES = 16 * 1024
@@ -147,3 +255,64 @@ async def _no_events(headers: HeaderMap, body: Body) -> Reply:
 
 def _json(raw: bytes) -> Reply:
     return Reply(200, safe(JSON, ("cache-control", "no-store")), raw)
+
+
+# -- Files of the page -------------------------------------------------------------------------------------------------
+
+
+_KINDS = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+_SAFE: Headers = [
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+]
+"""Of everything under /ui: scripts and styles come from files of the server, never from a text in the page."""
+
+
+def safe(*more: tuple[str, str]) -> Headers:
+    """Return the headers of a reply of the page."""
+    return [*more, *_SAFE]
+
+
+def page(name: str, root: str, status: int = 200, **texts: str) -> Reply:
+    """Return a page.
+
+    Args:
+        name: of its file, without the ending.
+        root: relative path from the page's address to the files of the page.
+        texts: put in place of ``{{name}}``, escaped.
+    """
+    html = _files()[f"{name}.html"].decode()
+    for key, text in {"root": root, **texts}.items():
+        html = html.replace("{{" + key + "}}", escape(text))
+    headers = safe(("content-type", "text/html; charset=utf-8"), ("cache-control", "no-store"))
+    return Reply(status, headers, html.encode())
+
+
+def asset(name: str, headers: HeaderMap) -> Reply | None:
+    """Return a script, style or picture; None where there is none of that name."""
+    content = _files().get(name)
+    kind = _KINDS.get(name[name.rfind(".") :])
+    if content is None or kind is None:
+        return None
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    told = safe(("content-type", kind), ("cache-control", "no-cache"), ("etag", tag))
+    if headers.get("if-none-match") == tag:
+        return Reply(304, told, b"")
+    return Reply(200, told, content)
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    folder = files("tailcut.protocol.ui") / "static"
+    return {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}

@@ -2,23 +2,267 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from reprlib import repr as shown
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from tailcut.errors import StartError
+from tailcut.errors import BadRequest, NotFound, NotReady, StartError, TailcutError
 from tailcut.protocol.access_log import AccessLog
 from tailcut.protocol.data_plane import DataPlane
+from tailcut.protocol.http import clipped
+from tailcut.serving.host import Host
 from tailcut.transport.grpc import health_pb2, open_inference_pb2, reflection_pb2
-from tailcut.transport.grpc.calls import SERVICE, Method
-from tailcut.transport.grpc.health import Health
-from tailcut.transport.grpc.inference import Inferences
+from tailcut.transport.grpc.calls import EOF, SERVICE, Context, Method, abort, answering, headers_of, read, remaining_ns
+from tailcut.transport.grpc.codec import FINAL, parse
+from tailcut.transport.grpc.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from tailcut.transport.grpc.inference import Failed, Inferences
 from tailcut.transport.grpc.models import Models
-from tailcut.transport.grpc.reflection import NAMES as REFLECTION_NAMES
-from tailcut.transport.grpc.reflection import Reflection
-from tailcut.transport.grpc.streams import InferenceStreams
+from tailcut.transport.grpc.open_inference_pb2 import ModelInferResponse, ModelStreamInferResponse
+from tailcut.transport.grpc.reflection_pb2 import (
+    ErrorResponse,
+    ExtensionNumberResponse,
+    FileDescriptorResponse,
+    ListServiceResponse,
+    ServerReflectionRequest,
+    ServerReflectionResponse,
+    ServiceResponse,
+)
 from tailcut.transport.tls import find_tls
+
+_AHEAD = 256
+"""Requests of one stream that are being answered at once; beyond it the stream is not read, so the client waits."""
+
+
+class InferenceStreams:
+    """The streams of a host's clients."""
+
+    def __init__(self, inferences: Inferences) -> None:
+        self._inferences = inferences
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End every stream once what it has sent is answered: an idle one would hold the stop up."""
+        self._stopping.set()
+
+    async def stream(self, _: object, context: Context) -> None:
+        """Answer ModelStreamInfer: each request when it is done, an error as a message of the stream."""
+        one_stream = _Stream(self._inferences, context)
+        ended = asyncio.ensure_future(self._stopping.wait())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while (message := await _next(context, ended)) is not None:
+                    await one_stream.room.acquire()
+                    tasks.create_task(one_stream.answer(message))
+        finally:
+            ended.cancel()
+        if self._stopping.is_set():
+            await abort(context, NotReady("the server is shutting down", hint="open the stream on another server"))
+
+
+class _Stream:
+    def __init__(self, inferences: Inferences, context: Context) -> None:
+        self._inferences = inferences
+        self._context = context
+        self._headers: Mapping[str, str] = headers_of(context)
+        self._writing = asyncio.Lock()
+        self.room = asyncio.Semaphore(_AHEAD)
+
+    async def answer(self, message: bytes) -> None:
+        """Answer one request."""
+        try:
+            await self._inferences.in_stream(self._headers, message, remaining_ns(self._context), self._emit)
+        except Failed as failed:
+            await self._write(_error(message, failed.error))
+        finally:
+            self.room.release()
+
+    async def _emit(self, reply: ModelInferResponse) -> None:
+        await self._write(ModelStreamInferResponse(infer_response=reply))
+
+    async def _write(self, response: ModelStreamInferResponse) -> None:
+        """Write one response; another one of the same stream waits."""
+        async with self._writing:
+            await self._context.write(response.SerializeToString())
+
+
+def _error(message: bytes, error: TailcutError) -> ModelStreamInferResponse:
+    reply = ModelInferResponse(id=_id_of(message))
+    reply.parameters["x-tailcut-code"].string_param = error.code
+    reply.parameters[FINAL].bool_param = True
+    text = f"{error.message}; {error.hint}" if error.hint else error.message
+    if reply.id:  # tritonclient hands on nothing but this text
+        text = f"[request id: {clipped(reply.id)}] {text}"
+    return ModelStreamInferResponse(error_message=text, infer_response=reply)
+
+
+async def _next(context: Context, ended: asyncio.Future[Any]) -> bytes | None:
+    """Return the stream's next message; None where the client has sent all, or the server is stopping."""
+    reading = asyncio.ensure_future(context.read())
+    reading.add_done_callback(_retrieve)
+    await asyncio.wait((reading, ended), return_when=asyncio.FIRST_COMPLETED)
+    if not reading.done():
+        return None
+    message = reading.result()
+    return None if message is EOF else message
+
+
+def _retrieve(reading: asyncio.Future[Any]) -> None:
+    """Take the result of a read that nobody waits for any more: its failure is the end of the stream, no bug."""
+    if not reading.cancelled():
+        reading.exception()
+
+
+def _id_of(message: bytes) -> str:
+    try:
+        return parse(message).id
+    except TailcutError:
+        return ""
+
+
+NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+_NOT_FOUND: int = grpc.StatusCode.NOT_FOUND.value[0]
+_INVALID: int = grpc.StatusCode.INVALID_ARGUMENT.value[0]
+
+
+class Reflection:
+    """Answers from file descriptors.
+
+    Args:
+        files: descriptors of the .proto files, none of which imports another.
+    """
+
+    def __init__(self, files: Sequence[Any]) -> None:
+        self._services = sorted(service.full_name for file in files for service in file.services_by_name.values())
+        self._files: dict[str, bytes] = {file.name: file.serialized_pb for file in files}
+        self._symbols: dict[str, bytes] = {}
+        for file in files:
+            for symbol in _symbols(file):
+                self._symbols[symbol] = file.serialized_pb
+        self._answers: dict[str, Callable[[Any], dict[str, Any]]] = {
+            "list_services": self._list,
+            "file_by_filename": lambda name: self._file(self._files, name),
+            "file_containing_symbol": lambda name: self._file(self._symbols, name),
+            "file_containing_extension": lambda extension: _missing(extension.containing_type),
+            "all_extension_numbers_of_type": self._extensions,
+        }
+
+    async def info(self, _: object, context: Context) -> None:
+        """Answer ``ServerReflectionInfo``: a stream of questions, one answer to each."""
+        while (message := await context.read()) is not EOF:
+            try:
+                request: ServerReflectionRequest = read(ServerReflectionRequest, message)
+            except BadRequest as error:
+                await abort(context, error)
+            await context.write(self._answer(request).SerializeToString())
+
+    def _answer(self, request: ServerReflectionRequest) -> ServerReflectionResponse:
+        kind = request.WhichOneof("message_request")
+        answer = self._answers[kind](getattr(request, kind)) if kind else _wrong("the reflection request is empty")
+        return ServerReflectionResponse(valid_host=request.host, original_request=request, **answer)
+
+    def _list(self, _: str) -> dict[str, Any]:
+        services = [ServiceResponse(name=name) for name in self._services]
+        return {"list_services_response": ListServiceResponse(service=services)}
+
+    def _file(self, files: dict[str, bytes], name: str) -> dict[str, Any]:
+        found = files.get(name)
+        if found is None:
+            return _missing(name)
+        return {"file_descriptor_response": FileDescriptorResponse(file_descriptor_proto=[found])}
+
+    def _extensions(self, name: str) -> dict[str, Any]:
+        """No message here has extensions; proto3 knows none."""
+        if name not in self._symbols:
+            return _missing(name)
+        return {"all_extension_numbers_response": ExtensionNumberResponse(base_type_name=name)}
+
+
+def _symbols(file: Any) -> list[str]:
+    """Return the full names that a tool may ask a file's descriptor for."""
+    found = [enum.full_name for enum in file.enum_types_by_name.values()]
+    for service in file.services_by_name.values():
+        found += [service.full_name, *[method.full_name for method in service.methods]]
+    waiting = list(file.message_types_by_name.values())
+    while waiting:
+        message = waiting.pop()
+        found += [message.full_name, *[field.full_name for field in message.fields]]
+        found += [enum.full_name for enum in message.enum_types]
+        waiting += message.nested_types
+    return found
+
+
+def _missing(name: str) -> dict[str, Any]:
+    return {"error_response": ErrorResponse(error_code=_NOT_FOUND, error_message=f"{shown(name)} is unknown")}
+
+
+def _wrong(why: str) -> dict[str, Any]:
+    return {"error_response": ErrorResponse(error_code=_INVALID, error_message=why)}
+
+
+_LOOK_S = 0.1
+_SERVING = HealthCheckResponse.SERVING
+_NOT_SERVING = HealthCheckResponse.NOT_SERVING
+_UNKNOWN = HealthCheckResponse.SERVICE_UNKNOWN
+
+
+class Health:
+    """Answers for the server as a whole (no service named) and for each service by name.
+
+    Args:
+        services: names of the services that are as ready as the host.
+    """
+
+    NAME = "grpc.health.v1.Health"
+
+    def __init__(self, host: Host, services: frozenset[str]) -> None:
+        self._host = host
+        self._services = services | {""}
+        self._stopping = asyncio.Event()
+
+    def check(self) -> Method:
+        """Return the method ``Check``."""
+        return answering(self._host.failures, HealthCheckRequest, self._check)
+
+    def stop(self) -> None:
+        """End every ``Watch`` after a last word: it would hold the stop up."""
+        self._stopping.set()
+
+    def _check(self, request: HealthCheckRequest, headers: Mapping[str, str]) -> HealthCheckResponse:
+        status = self._status(request.service)
+        if status == _UNKNOWN:
+            known = ", ".join(sorted(filter(None, self._services)))
+            raise NotFound(f"service {shown(request.service)} is unknown", hint=f"leave it empty, or one of {known}")
+        return HealthCheckResponse(status=status)
+
+    async def watch(self, message: bytes, context: Context) -> None:
+        """Answer ``Watch``: the status now, and again whenever it changes."""
+        try:
+            request: HealthCheckRequest = read(HealthCheckRequest, message)
+        except BadRequest as error:
+            await abort(context, error)
+        told = None
+        while True:
+            ends = self._stopping.is_set()
+            status = _NOT_SERVING if ends and request.service in self._services else self._status(request.service)
+            if status != told:
+                told = status
+                await context.write(HealthCheckResponse(status=status).SerializeToString())
+            if ends:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._stopping.wait()
+
+    def _status(self, service: str) -> HealthCheckResponse.ServingStatus:
+        if service not in self._services:
+            return _UNKNOWN
+        return _SERVING if self._host.is_ready else _NOT_SERVING
+
 
 _CONNECTIONS = (
     # Further requests of a connection wait at the client, where they take no memory of the server's.
@@ -109,5 +353,5 @@ class GRPCServer:
         }
         files = [module.DESCRIPTOR for module in (open_inference_pb2, health_pb2, reflection_pb2)]
         reflection = {"ServerReflectionInfo": stream(Reflection(files).info)}
-        services = {SERVICE: rpcs, Health.NAME: health, **dict.fromkeys(REFLECTION_NAMES, reflection)}
+        services = {SERVICE: rpcs, Health.NAME: health, **dict.fromkeys(NAMES, reflection)}
         return [grpc.method_handlers_generic_handler(name, handlers) for name, handlers in services.items()]

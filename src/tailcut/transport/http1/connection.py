@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from tailcut.errors import Shed, TailcutError
 from tailcut.protocol.http import CLOSE, Chunks, Headers, Reply, error_reply
-from tailcut.transport.http1 import writing
 from tailcut.transport.http1.exchange import Exchange, Wire
 from tailcut.transport.http1.reading import Reader
 
 if TYPE_CHECKING:
     from tailcut.transport.http1.site import Site
+
 
 log = logging.getLogger("tailcut.server")
 
@@ -116,7 +117,7 @@ class Connection(asyncio.Protocol):
             expected = exchange.headers.get("expect")
             if expected is not None and expected.lower() == "100-continue" and not exchange.old:
                 reader.begun_bytes = 1  # so that it is told once
-                self._transport.write(writing.CONTINUE)
+                self._transport.write(CONTINUE)
 
     def has_room(self) -> None:
         """Read on, or no more for now."""
@@ -467,7 +468,7 @@ class Replies:
             return
         body = reply.body
         framing = self._framing(exchange, reply.headers, keep=keep)
-        head = writing.head(reply.status, reply.headers, framing, len(body))
+        head = reply_head(reply.status, reply.headers, framing, len(body))
         if exchange.method == "HEAD":
             transport.write(head)
         elif len(body) < _COPIED_BYTES:
@@ -483,7 +484,7 @@ class Replies:
         self._site.refused(error)
         reply = error_reply(error)
         framing = f"connection: close\r\n{self._site.date()}"
-        self._transport.write(writing.head(reply.status, reply.headers, framing, len(reply.body)) + reply.body)
+        self._transport.write(reply_head(reply.status, reply.headers, framing, len(reply.body)) + reply.body)
 
     async def stream(self, exchange: Exchange, reply: Reply, chunks: Chunks, *, keep: bool) -> bool:
         """Send a body as it is made; whether its client took it.
@@ -497,15 +498,15 @@ class Replies:
                 return False
             framing = "" if exchange.old else "transfer-encoding: chunked\r\n"
             framing += self._framing(exchange, reply.headers, keep=keep)
-            transport.write(writing.head(reply.status, reply.headers, framing))
+            transport.write(reply_head(reply.status, reply.headers, framing))
             async for piece in chunks:
                 if transport.is_closing():
                     return False
-                transport.write(piece if exchange.old else writing.chunk(piece))
+                transport.write(piece if exchange.old else chunk(piece))
                 if self.is_full and not is_late:
                     is_late = not await self._has_room_in(chunks)
             if not exchange.old and not transport.is_closing():
-                transport.write(writing.LAST_CHUNK)
+                transport.write(LAST_CHUNK)
         finally:
             await chunks.aclose()
         if is_late and self.is_full:
@@ -554,3 +555,38 @@ class Replies:
         if self.is_full:
             log.info("closed a connection whose client did not read its stream")
             self._transport.abort()
+
+
+# -- Writing -----------------------------------------------------------------------------------------------------------
+
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in HTTPStatus}
+_NO_BODY = frozenset({204, 304})
+_field = ": ".join
+
+
+def reply_head(status: int, headers: Headers, framing: str, size_bytes: int | None = None) -> bytes:
+    """Return a reply's reply_head.
+
+    Args:
+        headers: names in lower case, values in Latin-1.
+        framing: lines of the connection: when it is, whether it stays open.
+        size_bytes: of the body; None where that is not known.
+
+    Raises:
+        ValueError: a header has a line break, which would begin another header or the body.
+    """
+    lines = "\r\n".join([_LINES.get(status) or f"HTTP/1.1 {status} ", *map(_field, headers)])
+    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or "\0" in lines:
+        raise ValueError(f"a header of the reply has a line break or NUL in it: {headers!r}")
+    if size_bytes is None or status in _NO_BODY:  # RFC 9110, 6.4.1
+        return f"{lines}\r\n{framing}\r\n".encode("latin-1")
+    return f"{lines}\r\ncontent-length: {size_bytes}\r\n{framing}\r\n".encode("latin-1")
+
+
+def chunk(data: bytes) -> bytes:
+    """Return a piece of a streamed body; an empty one would end the body, and is left out."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

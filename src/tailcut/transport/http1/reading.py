@@ -5,15 +5,15 @@ Source: RFC 9112, 3 (request line, Host), 5 (fields), 6 and 7 (bodies); RFC 9110
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from reprlib import repr as shown
 from typing import Any
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from tailcut.errors import BadRequest, TailcutError
+from tailcut.errors import BadRequest, HeadTooLarge, TailcutError
 from tailcut.protocol.repeated_headers import by_name, is_repeated
-from tailcut.transport.http1 import unreadable
 from tailcut.transport.http1.exchange import Exchange, Wire
 
 _HEAD_BYTES = 64 * 1024
@@ -126,10 +126,10 @@ class Reader:
         except HttpParserCallbackError:
             raise  # a fault of ours
         except HttpParserError as error:
-            self._fail(unreadable.parsed(error, self._url, data))
+            self._fail(parsed(error, self._url, data))
         if self._read_bytes > _BESIDE_BYTES and self._read_bytes > _BESIDE_BYTES + _FRAMING * self.begun_bytes:
             beside = self.arriving is not None
-            self._fail(unreadable.framing(_BESIDE_BYTES) if beside else unreadable.head_bytes(_HEAD_BYTES))
+            self._fail(framing(_BESIDE_BYTES) if beside else head_bytes(_HEAD_BYTES))
 
     def close(self) -> None:
         """Let go of who knows this reader, and of what came: cycles would live until the collector comes."""
@@ -156,9 +156,9 @@ class Reader:
     def _count(self, size_bytes: int) -> None:
         self._head_bytes += size_bytes
         if self._head_bytes > _HEAD_BYTES:
-            self._fail(unreadable.head_bytes(_HEAD_BYTES))
+            self._fail(head_bytes(_HEAD_BYTES))
         elif len(self._raw) > _MOST_HEADERS:
-            self._fail(unreadable.headers(_MOST_HEADERS))
+            self._fail(headers(_MOST_HEADERS))
 
     def on_headers_complete(self) -> None:
         self._is_at_head = False
@@ -174,12 +174,12 @@ class Reader:
             self._known_raw = raw
             self._known = by_name([(name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in raw])
             if len(self._known.get("content-length", "")) > _MOST_DIGITS:
-                self._fail(unreadable.length(self._known["content-length"]))
+                self._fail(length(self._known["content-length"]))
                 return
-            self._is_host = unreadable.NO_HOST.search(self._known.get("host", "").strip(" \t")) is None
+            self._is_host = NO_HOST.search(self._known.get("host", "").strip(" \t")) is None
         version = parser.get_http_version()
         if ("host" not in self._known and version == "1.1") or not self._is_host or is_repeated(self._known, "host"):
-            self._fail(unreadable.host([value.decode("latin-1") for name, value in raw if name.lower() == b"host"]))
+            self._fail(host([value.decode("latin-1") for name, value in raw if name.lower() == b"host"]))
             return
         if version != "1.1" or "transfer-encoding" in self._known:
             self._check_framing(version)
@@ -257,7 +257,7 @@ class Reader:
         except HttpParserCallbackError:
             raise
         except HttpParserError as error:
-            self._fail(unreadable.parsed(error, self._url, rest))
+            self._fail(parsed(error, self._url, rest))
 
     def _reread_head(self) -> bool:
         """Have the head read that was read last, without what asks for another protocol; False where that is all."""
@@ -356,3 +356,61 @@ class HeadAlike:
         length = headers["content-length"]
         self._head = self._before + length.encode("ascii") + self._after
         self._size_bytes = int(length)
+
+
+# -- Heads that cannot be read -----------------------------------------------------------------------------------------
+
+
+NO_HOST = re.compile(r"[\s,/@?#]")
+"""What no host and port have in them (RFC 3986, 3.2.2). A comma is what two of them are joined with on the way."""
+
+
+def head_bytes(most: int) -> HeadTooLarge:
+    """Return that a head is too long."""
+    return HeadTooLarge(
+        f"the request's head is over the limit of {most} bytes", hint="send less, such as fewer or shorter headers"
+    )
+
+
+def headers(most: int) -> HeadTooLarge:
+    """Return that a head has too many headers."""
+    return HeadTooLarge(f"the request's head is over the limit of {most} headers", hint="send fewer headers")
+
+
+def framing(most_bytes: int) -> BadRequest:
+    """Return that too much stands beside a chunked body."""
+    return BadRequest(
+        f"the framing of the chunked body (sizes, extensions, trailers) exceeds the limit of {most_bytes} bytes and "
+        "eight"
+        " more for each byte of the body",
+        hint="send larger chunks, without extensions, or content-length",
+    )
+
+
+def host(hosts: Sequence[str]) -> BadRequest:
+    """Return that a request does not say once which host it is for (RFC 9112, 3.2).
+
+    Args:
+        hosts: what its Host headers say.
+    """
+    said = f"names {shown(', '.join(hosts))} in Host, which is not a single host" if hosts else "has no Host header"
+    return BadRequest(f"the request {said}", hint="send one Host header, the server's name and port")
+
+
+def length(said: str) -> BadRequest:
+    """Return that the body's length is no number of bytes that anybody has."""
+    return BadRequest(
+        f"content-length is {shown(said)}, a number of {len(said)} digits", hint="send it without leading zeros"
+    )
+
+
+def parsed(error: Exception, url: bytes, data: bytes) -> BadRequest:
+    """Return what the parser did not like.
+
+    Args:
+        url: of the request, as far as it came.
+        data: in which it was found.
+    """
+    if url == b"*" and b"HTTP/2" in data:
+        return BadRequest("this server speaks HTTP/1.1, not HTTP/2", hint="use HTTP/1.1, or put a proxy in front")
+    return BadRequest(f"this is not HTTP/1.1: {error}", hint="send requests in the format of RFC 9112")

@@ -7,7 +7,7 @@ import pytest
 
 from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.budget import LEAST_NEAR, make_budget, near_percentile
-from tailcut.profiler.payloads.query_text import normalise_address, normalise_command, normalise_query
+from tailcut.profiler.attribution.calls import normalise_address, normalise_command, normalise_query
 from tailcut.profiler.records import Moment, Pilot, Recording, Request, Sample, Span, Stage
 from tailcut.report.ladder.perception import perceived, perception
 from tailcut.report.profile.tables import culprits_table

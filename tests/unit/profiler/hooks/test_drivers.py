@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tailcut.profiler.attribution.calls import normalise_query
 from tailcut.profiler.hooks import sqlite
 from tailcut.profiler.hooks.wrapping import awaited, called, wrap
-from tailcut.profiler.payloads.query_text import normalise_query
 from tailcut.profiler.recording.app_server import unhooked
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.spans import one_line, requests_of

@@ -8,11 +8,11 @@ import pytest
 from tests.unit.profiler.levers.test_levers import advice, pilot, reasons
 
 from tailcut.common.slo import parse_objectives
-from tailcut.profiler.attribution.blocking import blocking_code
 from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.attribution.calls import is_fetch, is_write
 from tailcut.profiler.attribution.span_table import Name
 from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.levers.facts import blocking_code
 from tailcut.profiler.levers.known import Known
 from tailcut.profiler.levers.work import pull, read_work
 from tailcut.profiler.records import Moment, Pilot, Recording, Request, Span, Stage
