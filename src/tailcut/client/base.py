@@ -1,4 +1,4 @@
-"""What both clients have: settings, and connections that are kept for the next call."""
+"""What both clients have: settings, requests, and connections that are kept for the next call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A profile as a document."""
+"""A profile as a document, with its flame graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of a connection -> exchanges: what httptools finds, held to limits. No I/O.
+"""Bytes of a connection -> exchanges: what httptools finds, held to limits; what a head that it refuses said. No I/O.
 
 Source: RFC 9112, 3 (request line, Host), 5 (fields), 6 and 7 (bodies); RFC 9110, 7.8 (upgrades may be ignored).
 """
