@@ -1,4 +1,4 @@
-"""Who may do what, and where tokens are read: bearer tokens for inference, others for management. Without a server: gRPC's metadata will do.
+"""Who may do what: bearer tokens for inference, others for management. Without a server: gRPC's metadata will do.
 
 Source: RFC 6750 (bearer tokens), 2.1.
 """

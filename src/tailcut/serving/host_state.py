@@ -1,4 +1,4 @@
-"""State that all models of a process share: failures, arriving requests, the event loop's lag, memory while they load."""
+"""What all models of a process share: failures, arriving requests, the loop's lag, memory while they load."""
 
 from __future__ import annotations
 

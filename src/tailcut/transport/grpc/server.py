@@ -1,4 +1,4 @@
-"""The gRPC server: inference, health and reflection on one port, from before the model is loaded to the end of the drain."""
+"""The gRPC server: inference, health and reflection, from before the model is loaded to the end of the drain."""
 
 from __future__ import annotations
 
