@@ -1,6 +1,6 @@
 """Lint and all tests, or those of some paths: ``.venv/bin/python scripts/run_tests.py [PATH...]``.
 
-    1. the code by itself, in two processes;
+    1. the code by itself, in two processes; with TEST_ALL=1, matrix and sequences too;
     2. what starts servers, builds and trains, and the libraries, simulations and documents: three files at once,
        because tests that wait for a server leave a quarter of two cores idle; lint beside them;
     3. tests marked ``quiet``, which assert a time or a rate: one by one, with nothing beside them;
@@ -34,6 +34,8 @@ MOST_RETRIED = 25
 ALONE = ["tests/unit", "tests/property", "tests/concurrency"]
 # The longest files first, so that all processes end at about the same time.
 TOGETHER = ["tests/integration", "tests/matrix", "tests/sequences", "tests/libraries", "tests/simulation", "tests/docs"]
+LONG = ["tests/matrix", "tests/sequences"]
+"""Whole, with TEST_ALL, each of these files takes longer than all others together: they are split among processes."""
 QUIET = ["tests/integration", "tests/gpu"]
 """No other folder may have quiet tests; see tests/conftest.py."""
 SOME_FAILED, NONE_CHOSEN = 1, 5  # exit codes of pytest
@@ -118,8 +120,12 @@ def main(paths: Sequence[str]) -> int:
         run.part("quiet", *paths, "-m", "quiet")
     else:
         run.part("unit, property and concurrency", *ALONE, processes=2)
+        whole = os.environ.get("TEST_ALL") == "1"
+        if whole:
+            run.part("matrix and sequences", *LONG, processes=2)
+        folders = [folder for folder in TOGETHER if not (whole and folder in LONG)]
         with lint(run):
-            run.part("integration, libraries, simulation, docs (and lint)", *TOGETHER, *together, processes=3)
+            run.part("integration, libraries, simulation, docs (and lint)", *folders, *together, processes=3)
         run.part("quiet, one by one, and what needs a GPU", *quiet_files(), "-m", "quiet", "-rEs")
     if not run.tests:
         run.broken.append(f"no test was found in {' '.join(paths) or 'tests'}")

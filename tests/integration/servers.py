@@ -76,9 +76,13 @@ class Process:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if the process is still there."""
-        if self._process.poll() is None:
+        if self.runs:
             self._process.send_signal(number)
 
     def stop(self, number: signal.Signals) -> None:
@@ -256,8 +260,12 @@ def pgbouncer(database: str, mode: str, pool_size: int = 2, **settings: object) 
         if user is not None:
             for path in (Path(folder), configuration):
                 shutil.chown(path, user)
-        with Process([binary, str(configuration)], "process up", user):
-            yield f"postgresql://{server.username}@127.0.0.1:{port}/app"
+        with Process([binary, str(configuration)], "process up", user) as process:
+            try:
+                yield f"postgresql://{server.username}@127.0.0.1:{port}/app"
+            except BaseException as error:
+                error.add_note(f"PgBouncer {'runs' if process.runs else 'has ended'}: {''.join(process.output[-20:])}")
+                raise
 
 
 def _postgres_binaries() -> Path:
