@@ -35,7 +35,7 @@ ALONE = ["tests/unit", "tests/property", "tests/concurrency"]
 # The longest files first, so that all processes end at about the same time.
 TOGETHER = ["tests/integration", "tests/matrix", "tests/sequences", "tests/libraries", "tests/simulation", "tests/docs"]
 LONG = ["tests/matrix", "tests/sequences"]
-"""Whole, with TEST_ALL, each of these files takes longer than all others together: they are split among processes."""
+"""One file each, which takes one process up to 40 minutes with TEST_ALL: their tests are split among processes."""
 QUIET = ["tests/integration", "tests/gpu"]
 """No other folder may have quiet tests; see tests/conftest.py."""
 SOME_FAILED, NONE_CHOSEN = 1, 5  # exit codes of pytest

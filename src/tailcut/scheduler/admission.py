@@ -24,6 +24,8 @@ from tailcut.scheduler.overload_admission import Missed, OverloadAdmission, appl
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL, E
 from tailcut.scheduler.scheduler import Scheduler
 
+__all__ = ["Admission", "Executors", "Refusal", "Request"]
+
 _ACTIVE_NS = 2_000_000_000
 _MOST = 1024
 """A tenant is there for two seconds after its last request; so many are remembered."""
@@ -124,8 +126,6 @@ class Request(NamedTuple):
     size_bytes: int = 0
     kind: int = 0
 
-
-__all__ = ["Admission", "Executors", "Refusal", "Request"]
 
 _SIGMAS = 2.0
 """The upper quantile's distance from the expectation is taken so many times: one in a thousand may be later."""

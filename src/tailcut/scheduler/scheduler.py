@@ -269,7 +269,7 @@ def next_batch(
     others in it, it is chosen anew (``scheduler.batch_builder``).
 
     Args:
-        max_rows, merge: see ``scheduler.scheduler.Scheduler``.
+        max_rows, merge: see ``Scheduler``.
     """
     _, target_ns, _, head = waiting.lanes[lane][0]
     own_ns = cost.late_ns(head.rows)
@@ -306,7 +306,7 @@ def can_wait(
     Args:
         after: the batch that would run first.
         executors: how many there are, idle or not.
-        max_rows, merge: see ``scheduler.scheduler.Scheduler``.
+        max_rows, merge: see ``Scheduler``.
     """
     known = [costs.of(kind) for kind in (*waiting.kinds, 0)]
     slowest_ns = max([cost.late_ns(max_rows) for cost in known])
