@@ -337,6 +337,8 @@ def _cores() -> int:
 # -- The race ----------------------------------------------------------------------------------------------------------
 
 
+# A first speed check: bare runtime latency of all variants, interleaved. The verdict under load comes on top.
+
 BATCH_ROWS = (1, 8)
 ROUNDS = 7
 SEED = 0

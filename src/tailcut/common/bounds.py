@@ -249,6 +249,8 @@ def _said(value: Any) -> str:
 # -- Scans -------------------------------------------------------------------------------------------------------------
 
 
+# Searches of arrays for values beyond a limit: fast where there is none, and by NumPy where there is one. Pure.
+
 _FEW = 32
 """Up to here a list's least and greatest value are found faster than an array's."""
 

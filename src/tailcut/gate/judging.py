@@ -274,7 +274,7 @@ _ROUNDING = 1e-12
 
 
 class Facts(NamedTuple):
-    """What a reason is told besides verdicts.
+    """What a reason is made from besides verdicts.
 
     Attributes:
         confidence: the manifest's, for the limits of harm.

@@ -287,6 +287,8 @@ def _metrics(evidence: Mapping[str, Any]) -> dict[str, float]:
 # -- The pilot ---------------------------------------------------------------------------------------------------------
 
 
+# The pilot's own capacity, from which the comfortable rate follows.
+
 TRICKLE_RPS = 8.0
 COMFORTABLE_SHARE = 0.7
 QUEUE_FACTOR = 4.0

@@ -19,6 +19,12 @@ from tailcut.errors import Forbidden, StartError, Unauthorized
 from tailcut.manifest.host import HostManifest
 from tailcut.protocol.http import LONGEST_TENANT, HeaderMap, clipped
 
+# Bearer tokens that a file knows by their SHA-256, each with a tenant or without.
+#
+# A line is ``sha256-in-hex [tenant]``; empty lines and what follows ``#`` are left out. The file holds no token, so
+# that reading it gives nobody access. It is read again when it changes: tokens are added and withdrawn without a
+# restart.
+
 log = logging.getLogger("tailcut.server")
 
 _DIGEST = re.compile("[0-9a-f]{64}")

@@ -50,6 +50,10 @@ def _compressing(handle: Handle, least_bytes: int) -> Handle:
 # -- CORS --------------------------------------------------------------------------------------------------------------
 
 
+# Cross-origin requests of web pages, for origins that the manifest names.
+#
+# Source: Fetch standard, "CORS protocol" (https://fetch.spec.whatwg.org/#http-cors-protocol).
+
 _ALLOWED_HEADERS = (
     "authorization, content-type, content-encoding, inference-header-content-length, traceparent, x-tailcut-timeout-ms"
 )

@@ -101,6 +101,8 @@ class Requests:
 # -- The page of the docs ----------------------------------------------------------------------------------------------
 
 
+# The OpenAPI description as one page of HTML: no script, nothing from elsewhere. Pure.
+
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a;
   background: #fff }

@@ -356,8 +356,13 @@ class Registry(Verifier):
 # -- How often a holdout was used --------------------------------------------------------------------------------------
 
 
+# How often a confirmation split has been used: each set of artifacts that it judged is one more look at it.
+#
+# A split that is asked again and again about variants that were chosen by its earlier answers no longer is an unseen
+# judge (Dwork et al. 2015, "The reusable holdout", Science 349). The gate corrects for the number of looks.
+
 MOST_SETS = 1000
-"""Sets of artifacts that are told apart per split; older ones are only counted."""
+"""Sets of artifacts that are recorded per split; of older ones only the number is."""
 
 MOST_SPLITS = 1000
 """Splits that are remembered; the one that was used longest ago is forgotten first."""

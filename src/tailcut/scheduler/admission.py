@@ -26,6 +26,8 @@ from tailcut.scheduler.scheduler import Scheduler
 
 __all__ = ["Admission", "Executors", "Refusal", "Request"]
 
+# Which tenants asked lately, and how many rows each may still ask for: a bucket of tokens each.
+
 _ACTIVE_NS = 2_000_000_000
 _MOST = 1024
 """A tenant is there for two seconds after its last request; so many are remembered."""

@@ -234,6 +234,8 @@ def kind_of(elements: int) -> int:
 # -- The tail's quantile -----------------------------------------------------------------------------------------------
 
 
+# How much longer than expected one batch in twenty takes: the upper quantile of the last hundred.
+
 _WINDOW = 100
 _BEYOND = 5
 """Of the last hundred batches, five may lie beyond the upper quantile."""

@@ -245,6 +245,12 @@ _NONE = object()
 # -- When a batch waits for more rows ----------------------------------------------------------------------------------
 
 
+# Whether requests that are late for the SLO must run now, or else would miss their deadlines behind those on time.
+#
+# They can wait where the next batch of those on time runs first and all of them are still in time after it: then there
+# is another choice. So what that batch takes, and what the late ones take together, must not be underestimated.
+
+
 class Next(NamedTuple):
     """How long the next batch of a lane of those on time takes at most, in nineteen of twenty cases.
 

@@ -27,6 +27,8 @@ from tailcut.transport.supervisor import Supervisor
 from tailcut.transport.tls import Tls, context_of, find_tls
 from tailcut.transport.worker import EXIT_START_FAILED, Worker
 
+# What is needed to listen, seen before the worker begins: an address, ports that nobody has, files for connections.
+
 log = logging.getLogger("tailcut.server")
 
 _EXIT_WORKER_DIED = 1

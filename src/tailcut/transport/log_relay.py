@@ -23,6 +23,8 @@ from tailcut import logs
 from tailcut.common.json_values import UNREADABLE
 from tailcut.logs import line_of
 
+# Lines on stderr that no logger wrote, of native libraries or a crash, as JSON objects like all others.
+
 _LONGEST_BYTES = 1 << 20
 """A line that is longer is passed on in parts."""
 

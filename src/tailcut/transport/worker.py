@@ -164,6 +164,10 @@ def fail(message: str) -> NoReturn:
 # -- Threads -----------------------------------------------------------------------------------------------------------
 
 
+# SCHED_BATCH for all threads of the server: one that wakes waits until the other has nothing left to do.
+#
+# Source: sched(7), "SCHED_BATCH".
+
 _TASKS = "/proc/self/task"
 
 

@@ -126,6 +126,9 @@ def _of_columns(model: Any, trials: Trials) -> Iterator[Bound]:
 # -- Torch modules -----------------------------------------------------------------------------------------------------
 
 
+# Indices of a torch module: one run on a few holdout rows, with every input value followed.
+
+
 def seen(module: Any, trials: Trials) -> Seen:
     """Return what a run of the module on the trials' rows shows; empty where the module cannot be run so."""
     import torch

@@ -23,6 +23,39 @@ from tailcut.manifest.schema.observe import Alerts, History, Observe
 from tailcut.manifest.schema.server import Server
 from tailcut.manifest.section import NAME_PATTERN, Section
 
+__all__ = [
+    "Alerts",
+    "Batching",
+    "Build",
+    "Cache",
+    "Cost",
+    "Datatype",
+    "Deployment",
+    "Drift",
+    "Duration",
+    "FeatureGroup",
+    "Features",
+    "Field",
+    "History",
+    "Holdout",
+    "Ladder",
+    "Model",
+    "Observe",
+    "Pool",
+    "PredictionCache",
+    "Quality",
+    "Registry",
+    "RequestLog",
+    "Rung",
+    "Serve",
+    "Server",
+    "Share",
+    "Size",
+    "Slo",
+    "Tensor",
+    "TensorCache",
+]
+
 
 class RequestLog(Section, frozen=True, kw_only=True):
     """A sample of requests with inputs, answers and timings, as files that load, profile, simulate and build read."""
@@ -222,40 +255,6 @@ class Batching(Section, frozen=True, kw_only=True):
     tenant_rate: Annotated[
         float, Meta(description="maximum rows per second of one tenant; 0: no limit", ge=0, examples=[100.0])
     ] = 0.0
-
-
-__all__ = [
-    "Alerts",
-    "Batching",
-    "Build",
-    "Cache",
-    "Cost",
-    "Datatype",
-    "Deployment",
-    "Drift",
-    "Duration",
-    "FeatureGroup",
-    "Features",
-    "Field",
-    "History",
-    "Holdout",
-    "Ladder",
-    "Model",
-    "Observe",
-    "Pool",
-    "PredictionCache",
-    "Quality",
-    "Registry",
-    "RequestLog",
-    "Rung",
-    "Serve",
-    "Server",
-    "Share",
-    "Size",
-    "Slo",
-    "Tensor",
-    "TensorCache",
-]
 
 
 class Slo(Section, frozen=True, kw_only=True):

@@ -140,7 +140,7 @@ def aside(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
 
 def _step_back(loader: int, before: set[int]) -> None:
     # What the server's threads have now, not what this one had before:
-    # ``transport.thread_scheduling`` may have changed it since.
+    # ``transport.worker`` may have changed it since.
     usual = os.sched_getscheduler(os.getpid())
     # First of all itself: it may hold the GIL.
     _schedule(loader, usual)

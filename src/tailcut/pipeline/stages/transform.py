@@ -115,6 +115,11 @@ def _limits(context: RequestContext) -> PathLimits | None:
 # -- Single rows -------------------------------------------------------------------------------------------------------
 
 
+# Answers a request of several rows row by row, from preprocessing on, where rows run alone and differ in length.
+#
+# A hook pads the rows that it is given together to the longest of them, and the padding is part of what the model
+# sees.
+
 _CACHE = ("stale", "miss", "hit")
 """Cache state of a request whose rows differ: the first of these that one row has."""
 

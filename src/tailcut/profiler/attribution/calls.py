@@ -17,6 +17,10 @@ from tailcut.profiler.attribution.span_table import Flat, Ints, Name
 from tailcut.profiler.attribution.stages import Attribution
 from tailcut.profiler.records import FETCHING, Stage
 
+# What statements and addresses have in common: those that differ in a value only count as one, and no value is told.
+#
+# Where it cannot be seen whether something is a name or a value, it is taken for a value: profiles are passed on.
+
 _LONGEST = 2000
 _TOKENS = re.compile(
     r"""(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))

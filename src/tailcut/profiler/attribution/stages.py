@@ -219,11 +219,14 @@ def _plain(flat: Flat) -> tuple[Ints, Bools]:
 # -- The sweep ---------------------------------------------------------------------------------------------------------
 
 
+# One request whose spans overlap: from moment to moment, which spans are innermost.
+
+
 class Swept(NamedTuple):
     """What belongs to each span itself, and of that what the process was held up, and the intervals without a span.
 
     Attributes:
-        shared_ns: all of each span's time of which ``self_ns`` is its part; the same where it had nobody beside it.
+        shared_ns: each span's whole time, of which ``self_ns`` is its share; equal where nothing ran beside it.
     """
 
     self_ns: list[int]

@@ -166,6 +166,8 @@ def _in_columns(stream: Stream, streams: Mapping[str, Stream], requests: int) ->
 # -- Blocking calls ----------------------------------------------------------------------------------------------------
 
 
+# Code that holds the event loop: whatever it does meanwhile, no other request is taken in or goes on.
+
 _MUCH = 0.05
 """Of all time: less makes few requests wait."""
 _LONG_NS = 2e6

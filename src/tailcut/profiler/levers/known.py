@@ -186,6 +186,8 @@ def _longest(took_ns: Mapping[str, int]) -> str:
 # -- Hits of a cache ---------------------------------------------------------------------------------------------------
 
 
+# Which requests a cache would have answered: the log of payloads, played through one.
+
 _BODY = "body."
 
 

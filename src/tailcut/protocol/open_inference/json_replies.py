@@ -19,6 +19,13 @@ from tailcut.common.texts import no_unicode, texts_of
 from tailcut.common.validation import not_finite
 from tailcut.protocol.open_inference.binary import output_datatype
 
+# An array's values as JSON. No I/O.
+#
+# A number is written as the shortest decimal that reads back as itself in its own datatype (FP16 as FP32), so that
+# FP32 0.1 is 0.1 and not the 0.10000000149011612 which is its neighbour among doubles: half the bytes, and the same
+# text for one row as for many. Clients that read doubles and cast them get the same bits. NaN and infinity are those
+# of ``json_values``.
+
 Way = Callable[[Array], bytes]
 """Writes an array of any shape, contiguous or not, as a flat list in row-major order; NaN and infinity are null."""
 

@@ -32,6 +32,15 @@ from tailcut.protocol.routing import Handler, Route
 from tailcut.protocol.ui.feed import Feed
 from tailcut.serving.host import Host
 
+# Access to the page: as for management, and for browsers by a session that a form with a token begins.
+#
+# A browser cannot send a bearer token with a link or an EventSource. The form posts it once; the reply sets a cookie
+# that scripts cannot read and other sites cannot send (HttpOnly, SameSite=Strict). The cookie is a random name for the
+# token, which stays here and is checked anew with each request: withdrawn from the file of tokens, it ends the
+# session.
+#
+# Source: RFC 6265bis (cookies), 5.7 (SameSite); https://www.w3.org/TR/fetch-metadata/ (Sec-Fetch-Site).
+
 COOKIE = "tailcut_ui"
 SESSION_S = 12 * 3600.0
 _MOST_SESSIONS = 256

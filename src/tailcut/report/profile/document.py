@@ -25,6 +25,8 @@ from tailcut.report.profile.tables import (
 from tailcut.report.profile.words import bottleneck, felt, layers_words, ms, near_words, percent, tracing_words
 from tailcut.report.style import STAGES
 
+# Frames within frames as inline SVG: a flame graph that grows downwards. No script; titles say what does not fit.
+
 _WIDTH = 1080
 _ROW = 21
 _LETTER = 6.8

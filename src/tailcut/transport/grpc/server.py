@@ -112,7 +112,7 @@ async def _next(context: Context, ended: asyncio.Future[Any]) -> bytes | None:
 
 
 def _retrieve(reading: asyncio.Future[Any]) -> None:
-    """Take the result of a read that nobody waits for any more: its failure is the end of the stream, no bug."""
+    """Collect the result of an abandoned read: that it failed only means that the stream has ended."""
     if not reading.cancelled():
         reading.exception()
 
@@ -123,6 +123,10 @@ def _id_of(message: bytes) -> str:
     except TailcutError:
         return ""
 
+
+# gRPC server reflection: what services there are and what their messages look like, for tools such as grpcurl.
+#
+# Source: https://github.com/grpc/grpc/blob/master/doc/server-reflection.md.
 
 NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 _NOT_FOUND: int = grpc.StatusCode.NOT_FOUND.value[0]
@@ -203,6 +207,10 @@ def _missing(name: str) -> dict[str, Any]:
 def _wrong(why: str) -> dict[str, Any]:
     return {"error_response": ErrorResponse(error_code=_INVALID, error_message=why)}
 
+
+# gRPC health checking: the readiness of the server, once or whenever it changes.
+#
+# Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md.
 
 _LOOK_S = 0.1
 _SERVING = HealthCheckResponse.SERVING

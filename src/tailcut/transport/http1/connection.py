@@ -560,6 +560,10 @@ class Replies:
 # -- Writing -----------------------------------------------------------------------------------------------------------
 
 
+# Heads of replies and pieces of streamed bodies as bytes. No I/O.
+#
+# Source: RFC 9112, 4 (status line), 5 (fields), 7.1 (chunked).
+
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
