@@ -312,8 +312,11 @@ def test_an_slo_is_said_to_be_missed_only_where_the_bound_misses_it() -> None:
     """The ends of a range may both be wrong; what no lever can remove is a fact."""
     within, beyond = (advice(pilot(sql_ms=12.0), slo=slo, distinct=390).summary for slo in ("p95=15ms", "p95=0.2ms"))
     assert any("`tailcut ladder` measures" in line for line in within)
-    (line,) = [line for line in beyond if line.startswith("the SLO is not met by all of them together: no less than ")]
+    (line,) = [line for line in beyond if line.startswith("the SLO is not met by all of them")]
+    assert "and tailcut's serving path together: no less than " in line, "every deployment has it"
     bound_ms = float(line.split()[-2])
+    slow = advice(pilot(sql_ms=12.0, code_ms=5.0), slo="p95=0.2ms", distinct=390).summary
+    assert line in slow, "a deployment may need none of the pilot's own code"
     found = advice(pilot(sql_ms=12.0), slo=f"p95={1.01 * bound_ms}ms", distinct=390)
     last = max(found.levers, key=lambda one: one.order)
     assert last.after_p95_ms is not None
