@@ -19,7 +19,7 @@ from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.app import Application, Replies
 from tailcut.protocol.data_plane import DataPlane
 from tailcut.protocol.open_inference.codec import Inference, InferenceCodec
-from tailcut.serving.deployment import Engine
+from tailcut.serving.engine import Engine
 from tailcut.serving.host import Host
 
 _NUMBER = 300

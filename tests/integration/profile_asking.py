@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tailcut.profiler.hooks import install_hooks
-from tailcut.profiler.recording.middleware import Profiled
+from tailcut.profiler.recording.app_server import Profiled
 from tailcut.profiler.recording.spans import requests_of
 from tailcut.profiler.recording.tracing import tracer
 from tailcut.profiler.records import Request

@@ -8,7 +8,7 @@ import pytest
 from tests.models import tokens
 
 from tailcut.builder import host_capabilities
-from tailcut.builder.building import Building
+from tailcut.builder.builder import Building
 from tailcut.builder.children import StepRunner
 from tailcut.builder.progress import silent
 from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE

@@ -11,7 +11,7 @@ import pytest
 from tests.models import coupled
 
 from tailcut.builder import Holdout
-from tailcut.builder.building import Building, Candidate
+from tailcut.builder.builder import Building, Candidate
 from tailcut.builder.children import StepRunner
 from tailcut.builder.host_capabilities import look
 from tailcut.builder.progress import silent

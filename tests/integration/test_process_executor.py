@@ -27,8 +27,8 @@ from tailcut.models.pool import Pool
 from tailcut.models.runtimes.remote import RemoteRuntime
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.scheduler import pool_scaling
-from tailcut.serving.deployment import Engine
 from tailcut.serving.deployment_loader import find_variant
+from tailcut.serving.engine import Engine
 
 pytestmark = pytest.mark.integration
 

@@ -16,7 +16,8 @@ from tests import recipe_kit
 from tests.models import encoder, tabular
 
 from tailcut.builder import Holdout
-from tailcut.builder.recipes import fusions, kernels, onnx_export, recipe
+from tailcut.builder.recipes import kernels, onnx_export, recipe
+from tailcut.builder.recipes import onnx as fusions
 from tailcut.builder.recipes.base import Work
 from tailcut.builder.records import Made
 from tailcut.errors import BuildError

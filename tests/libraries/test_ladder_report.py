@@ -12,8 +12,7 @@ from tests.unit.ladder.ladder_sample import sample
 from tailcut.errors import LoadTestError
 from tailcut.report.document import Chart, markdown, terminal
 from tailcut.report.html import NO_CHARTS, html
-from tailcut.report.ladder.document import ladder_document, write_reports
-from tailcut.report.ladder.figures import headline, ladder_figures
+from tailcut.report.ladder.document import headline, ladder_document, ladder_figures, write_reports
 from tailcut.report.ladder.file import Capacity, LadderRecord, load_ladder, save_ladder
 
 

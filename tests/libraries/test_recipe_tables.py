@@ -62,7 +62,7 @@ from threadpoolctl import threadpool_limits
 
 from tailcut.builder.host_capabilities import look
 from tailcut.builder.recipes import recipe
-from tailcut.builder.tables import double_trees, encoders, fallback, features, scalers, steps
+from tailcut.builder.tables import double_trees, fallback, features, scalers, steps
 from tailcut.builder.tables import model as tables
 from tailcut.builder.tables.comparing import wrong_rows
 from tailcut.builder.tables.edges import answered, edges
@@ -753,8 +753,8 @@ def test_a_function_with_python_inside_has_no_form() -> None:
         features.apply(Graph(), "x", len)
     step = OneHotEncoder().fit(pd.DataFrame({"c": ["a", "b"]}))
     numbers = pd.DataFrame({"c": [1, 2]})
-    with pytest.raises(encoders.Unconvertible, match="fitted on text and is given numbers"):
-        encoders.one_hot_encoder(Graph(), step, table_of(numbers)[0], Live(numbers, np.zeros((2, 2))))
+    with pytest.raises(steps.Unconvertible, match="fitted on text and is given numbers"):
+        steps.one_hot_encoder(Graph(), step, table_of(numbers)[0], Live(numbers, np.zeros((2, 2))))
 
 
 def test_probabilities_keep_their_tails(tmp_path: Path) -> None:

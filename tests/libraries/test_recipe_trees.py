@@ -124,7 +124,7 @@ def test_tensors_side_by_side_feed_one_model(tmp_path: Path) -> None:
 
 def test_a_mismatch_at_thresholds_is_refused_with_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given thresholds rounded to the nearest float32, as converters do, the probes see it; the holdout does not."""
-    from tailcut.builder.tables import trees as writer
+    from tailcut.builder.tables import estimators as writer
 
     monkeypatch.setattr(writer, "down", lambda thresholds: np.asarray(thresholds, dtype=np.float64).astype(np.float32))
     _, work = made(tmp_path, live(lgb("binary", BINARY)), {"x": GAPS})

@@ -16,7 +16,7 @@ from tests.matrix import objects, tables
 from tests.matrix.axes import Group
 
 from tailcut.builder import build as build_all
-from tailcut.builder import builder, building
+from tailcut.builder import builder
 from tailcut.builder.children import StepRunner
 from tailcut.builder.records import Spec
 from tailcut.builder.speed import verdicts
@@ -198,13 +198,13 @@ def _unmeasured(found: Built) -> Iterator[None]:
                 found.confirmation = kept["numbers"].tolist()
         return given
 
-    def choose(running: building.Building) -> tuple[verdicts.Choice, dict[str, Any]]:
+    def choose(running: builder.Building) -> tuple[verdicts.Choice, dict[str, Any]]:
         return verdicts.Choice(variant=running.source, why="nothing was measured", meets_slo=False), {}
 
     with (
         patch.object(StepRunner, "run", step),
         patch.object(builder, "_race", lambda running: {}),
         patch.object(builder, "_judge_speed", choose),
-        patch.object(building.Building, "tune_all", lambda self: None),
+        patch.object(builder.Building, "tune_all", lambda self: None),
     ):
         yield

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from tailcut.common.bounds import Bound, Limits
 from tailcut.common.tensors import NUMPY_OF, Array
 from tailcut.errors import BadRequest
-from tailcut.models.field_limits import FieldRule, Kind
+from tailcut.models.value_limits import FieldRule, Kind
 
 INTEGERS = [name for name in NUMPY_OF if "INT" in name]
 FLOATS = ["FP16", "FP32", "FP64"]

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tailcut.common.tensors import Array
-from tailcut.observe.drift.bets import STAKES, Bets, payoffs_of, transform
-from tailcut.observe.drift.detector import Cellular, Detector, Effect, Settings
+from tailcut.observe.drift.detector import STAKES, Bets, Cellular, Detector, Effect, Settings, payoffs_of, transform
 from tailcut.observe.drift.sketch import sketch
 
 FLOATS = hnp.arrays(np.float64, st.integers(1, 200), elements=st.floats(width=32))

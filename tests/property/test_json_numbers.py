@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tailcut.common.tensors import NUMPY_OF
-from tailcut.protocol.open_inference.json_replies import NULL, way_of, with_infinity
+from tailcut.protocol.open_inference.codec import NULL, way_of, with_infinity
 
 FLOATS = {"FP16": np.uint16, "FP32": np.uint32, "FP64": np.uint64}
 # Read as a double and cast, the shortest decimal of these is their neighbour.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailcut.scheduler.admission import OverloadAdmission, applies, most_rows, tightest_ns
 from tailcut.scheduler.latency_model import Cost
-from tailcut.scheduler.overload_admission import OverloadAdmission, applies, most_rows, tightest_ns
 from tailcut.scheduler.overload_detector import OverloadDetector, Target
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL, Entry, RequestQueue
 

@@ -27,7 +27,7 @@ from tests.app_kit import Client
 
 from tailcut.builder.code_snapshot import WrittenCode, write_down
 from tailcut.manifest import load
-from tailcut.serving.deployment import Engine
+from tailcut.serving.engine import Engine
 
 MANIFEST = """
 name = "m"

@@ -23,8 +23,8 @@ from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer, limited_inputs
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.data_plane import DataPlane
-from tailcut.serving.deployment import Engine
 from tailcut.serving.deployment_loader import Opened, find_variant
+from tailcut.serving.engine import Engine
 from tailcut.serving.host import Host
 from tailcut.serving.observation import check_observation, unwritable
 

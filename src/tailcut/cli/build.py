@@ -124,7 +124,7 @@ def _feature_models(subject: Subject) -> dict[str, str]:
     """
     from tailcut.manifest.subject import needs_of
     from tailcut.serving.deployment_loader import find_variant
-    from tailcut.serving.feature_verdict import answering_version
+    from tailcut.serving.variant_checks import answering_version
 
     given = {hosted.name: hosted for hosted in subject.host.models}
     found: dict[str, str] = {}

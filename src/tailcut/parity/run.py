@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
+import msgspec
+import numpy as np
+
+from tailcut.common.json_values import encode
+from tailcut.common.tensors import Array
+from tailcut.common.texts import MISSING_TEXT, texts_of
 from tailcut.errors import ManifestError, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.manifest.subject import Subject
-from tailcut.parity.analysis.comparing import Comparison, Exchange
+from tailcut.parity.analysis.changes import EXACT
+from tailcut.parity.analysis.columns import Columns, compare_columns, joined, matched, split
+from tailcut.parity.analysis.comparing import Comparison, Exchange, sides_of
 from tailcut.parity.analysis.request_form import RequestForm
+from tailcut.parity.analysis.tolerance import compare, is_missing, tolerance_of
 from tailcut.parity.asking import Asker, exchange_all
-from tailcut.parity.causes import diagnose
 from tailcut.parity.deployments import (
     Chosen,
     caches_of,
@@ -35,8 +48,13 @@ from tailcut.parity.payloads import Payload, read_payloads
 from tailcut.parity.pilots import Pilot, open_pilot
 from tailcut.parity.plan import ParityPlan, check_plan
 from tailcut.parity.results import Sorted, variant_record
+from tailcut.pipeline.pipeline import Pipeline
 from tailcut.profiler.deployments.surroundings import surroundings
-from tailcut.report.parity.file import ParityRecord, VariantParity
+from tailcut.profiler.recording.model_inputs import ModelCall
+from tailcut.protocol.data_plane import DataPlane
+from tailcut.report.parity.file import InputsParity, ParityRecord, VariantParity
+from tailcut.serving.engine import Engine
+from tailcut.serving.host import Host
 
 Tell = Callable[[str], None]
 
@@ -162,3 +180,326 @@ def _summary(record: VariantParity) -> str:
     if record.uncompared:
         parts.append(f"{record.uncompared} not compared")
     return f"{record.variant}: {', '.join(parts)}"
+
+
+# -- Causes of differences ---------------------------------------------------------------------------------------------
+
+
+# Why answers differ: the model's inputs on both sides, and answers that move.
+
+_DIFFERING, _EQUAL = 40, 20
+"""Requests that causes are looked for in."""
+_MOVING = (
+    "answers change with time or at random: pin the clock and the seeds of both sides (see "
+    "docs/how-to/parity.md), else random differences are reported"
+)
+_MOST_VALUES = 200_000
+"""Images reach it after a request or two: comparing more would take minutes and say nothing new."""
+
+
+def diagnose(
+    record: VariantParity,
+    found: Sorted,
+    comparison: Comparison,
+    pilot: Pilot,
+    asker: Asker,
+    subject: Subject,
+    variant: str,
+    tell: Callable[[str], None],
+) -> VariantParity:
+    """Look for the causes of what differs.
+
+    Args:
+        record: of the variant, without causes.
+        found: its exchanges.
+        comparison: what counts as equal.
+        pilot: that is still there to be asked.
+        asker: of the variant.
+        subject: the deployment, with caches off.
+        variant: its name; empty: the manifest's own.
+        tell: hears what is being done.
+    """
+    if not record.judged or not (found.differing or pilot.inputs):
+        return record
+    differing = _distinct(found.differing, _DIFFERING)
+    sample = [*differing, *_distinct(found.equal, _EQUAL)]
+    unsteady = _unsteady(differing, pilot, asker, comparison)
+    notes = [f"{unsteady} of {len(differing)} requests that differ: {_MOVING}"] if unsteady else []
+    tell("looking for causes")
+    inputs: InputsParity | None = None
+    if pilot.inputs is not None:
+        try:
+            with open_replica(subject, variant or subject.manifest.deployment.serve.variant) as replica:
+                seen = see_inputs(pilot, replica, sample)
+                inputs = inputs_record(seen, replica, [one.number for one in differing])
+        except TailcutError as error:
+            notes.append(f"causes were not looked for: {error.message}")
+    return msgspec.structs.replace(
+        record,
+        unsteady=unsteady,
+        inputs=inputs,
+        notes=(*record.notes, *notes),
+    )
+
+
+def _unsteady(exchanges: Sequence[Exchange], pilot: Pilot, asker: Asker, comparison: Comparison) -> int:
+    """Count the requests that the pilot, or the deployment, answers otherwise when they are sent again."""
+    count = 0
+    for one in exchanges:
+        theirs = pilot.asker.ask(encode(one.request), one.path)
+        ours = asker.ask(encode(one.asked))
+        count += not _same_replies(one, one._replace(theirs=theirs, ours=ours), comparison)
+    return count
+
+
+def _same_replies(before: Exchange, after: Exchange, comparison: Comparison) -> bool:
+    if not (after.theirs.answered and after.ours.answered):
+        return False
+    for pair in comparison.pairs:
+        tolerance = tolerance_of(pair.name, comparison.tolerances)
+        for first, second in zip(sides_of(before, pair), sides_of(after, pair), strict=True):
+            if not compare(first, second, tolerance).equal:
+                return False
+    return True
+
+
+def _distinct(exchanges: Sequence[Exchange], most: int) -> list[Exchange]:
+    """Take the first exchanges whose requests differ."""
+    found: dict[bytes, Exchange] = {}
+    for one in exchanges:
+        found.setdefault(encode([one.path, one.request]), one)
+    return list(found.values())[:most]
+
+
+# -- Inputs of the model ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class SeenInputs:
+    """Rows of requests with the columns of both sides.
+
+    Attributes:
+        model: the pilot's call.
+        rows: feature rows of the deployment.
+        requests: number of each row's request.
+        theirs, ours: columns with the same names.
+        left_out: numbers of the requests whose inputs were not compared.
+        problem: why the last of them was not; empty where there is none.
+    """
+
+    model: str = ""
+    rows: list[Row] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
+    theirs: Columns = field(default_factory=dict)
+    ours: Columns = field(default_factory=dict)
+    left_out: list[int] = field(default_factory=list)
+    problem: str = ""
+
+    def add(self, number: int, rows: Sequence[Row], theirs: Columns, ours: Columns) -> None:
+        """Take in one request."""
+        self.rows += rows
+        self.requests += [number] * len(rows)
+        for name, values in ours.items():
+            self.ours.setdefault(name, []).extend(values)
+            self.theirs.setdefault(name, []).extend(theirs[name])
+
+    def leave_out(self, number: int, why: str) -> None:
+        """Count one request that is not compared."""
+        self.left_out.append(number)
+        self.problem = why
+
+
+def see_inputs(pilot: Pilot, replica: Replica, exchanges: Sequence[Exchange]) -> SeenInputs:
+    """Ask the pilot once more, one request after the other, and make the deployment's inputs of each.
+
+    Args:
+        pilot: whose model calls can be seen.
+        replica: of the deployment.
+        exchanges: requests that both sides answered.
+    """
+    take = pilot.inputs
+    seen = SeenInputs()
+    assert take is not None
+    size = 0
+    for exchange in exchanges:
+        if size > _MOST_VALUES:
+            seen.leave_out(exchange.number, f"earlier requests have {size} values, enough to compare")
+            continue
+        take()
+        pilot.asker.ask(encode(exchange.request), exchange.path)
+        calls = take()
+        try:
+            rows = replica.feature_rows(exchange.asked)
+            ours = replica.columns(rows)
+        except TailcutError as error:
+            seen.leave_out(exchange.number, f"the deployment's inputs could not be computed here: {error.message}")
+            continue
+        call = joined(calls, exchange.rows)
+        theirs = matched(call, ours) if call is not None else None
+        if call is None or theirs is None:
+            seen.leave_out(exchange.number, _unmatched(calls, ours))
+            continue
+        seen.model = call.model
+        every = {name: values for columns in ours.values() for name, values in columns.items()}
+        size += _count(list(every.values()))
+        seen.add(exchange.number, rows, theirs, every)
+    return seen
+
+
+def inputs_record(seen: SeenInputs, replica: Replica, differing: Collection[int]) -> InputsParity:
+    """Compare the columns and name the features that fill those that differ.
+
+    Args:
+        seen: what was seen of both sides.
+        replica: of the deployment.
+        differing: numbers of the requests whose answers differ.
+    """
+    found = compare_columns(seen.theirs, seen.ours, seen.requests)
+    feeding = _features_of([one.column for one in found], seen, replica) if found else {}
+    return InputsParity(
+        model=seen.model,
+        rows=len(seen.rows),
+        columns=len(seen.ours),
+        differing=tuple(msgspec.structs.replace(one, features=feeding.get(one.column, ())) for one in found),
+        left_out=len(seen.left_out),
+        left_out_differing=len(set(seen.left_out) & set(differing)),
+        problem=seen.problem,
+    )
+
+
+def _features_of(names: Sequence[str], seen: SeenInputs, replica: Replica) -> dict[str, tuple[str, ...]]:
+    """Find the features that fill each column: a feature does where a change of it changes the column."""
+    rows = seen.rows[:8]
+    before = _columns(replica, rows)
+    if before is None:
+        return {}
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for feature in dict.fromkeys(name for row in rows for name in row):
+        touched: set[str] = set()
+        for change in _probes([row.get(feature) for row in seen.rows]):
+            after = _columns(replica, [{**row, feature: change(row.get(feature))} for row in rows])
+            if after is not None:
+                touched |= {name for name in names if _differ(before[name], after[name])}
+        for name in touched:
+            found[name].append(feature)
+    return {name: tuple(features) for name, features in found.items()}
+
+
+def _probes(values: Sequence[Any]) -> list[Callable[[Any], Any]]:
+    """Changes that show whether a feature matters."""
+    texts = [value for value in values if isinstance(value, str)]
+    if texts:
+        others = list(dict.fromkeys(texts))
+        return [lambda x: next((one for one in others if one != x), "tailcut"), lambda x: f"{x or ''} tailcut"]
+    return [lambda x: 1.0 if is_missing(x) or not isinstance(x, (int, float)) else x + 1, lambda _: None]
+
+
+def _columns(replica: Replica, rows: Sequence[Row]) -> Columns | None:
+    try:
+        found = replica.columns(rows)
+    except TailcutError:
+        return None
+    return {name: values for columns in found.values() for name, values in columns.items()}
+
+
+def _count(value: Any) -> int:
+    return sum(_count(one) for one in value) if isinstance(value, list) else 1
+
+
+def _differ(before: Sequence[Any], after: Sequence[Any]) -> bool:
+    return any(not compare(one, other, EXACT).equal for one, other in zip(before, after, strict=True))
+
+
+def _unmatched(calls: Sequence[ModelCall], ours: dict[str, Columns]) -> str:
+    if not calls:
+        return "the pilot called no model of torch, onnxruntime, scikit-learn, LightGBM, XGBoost, CatBoost or OpenVINO"
+    last = calls[-1]
+    theirs = [*last.named, *(f"[{len(values)} rows]" for values in last.placed)]
+    return (
+        f"the pilot's input of {last.model} ({', '.join(theirs)}) does not have the form of the deployment's inputs"
+        f" ({', '.join(ours)})"
+    )
+
+
+# -- The deployment in this process --
+
+
+Row = Mapping[str, Any]
+_STOP_S = 2.0
+_PATIENCE_S = 30.0
+
+
+class Replica:
+    """An opened deployment whose stages can be called one by one."""
+
+    def __init__(self, engine: Engine, runner: asyncio.Runner) -> None:
+        self._engine = engine
+        self._runner = runner
+        self._pipeline: Pipeline = engine.opened.pipeline
+
+    def feature_rows(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the rows of a request: those that it holds, or those of its entities.
+
+        Raises:
+            TailcutError: an entity is unknown, or a source failed.
+        """
+        if "rows" in asked:
+            return [dict(row) for row in asked["rows"]]
+        features = self._pipeline.features
+        if features is None:
+            return []
+        keys = [features.parse_entity(entity) for entity in asked["entities"]]
+        deadline_s = time.monotonic() + _PATIENCE_S
+        return self._runner.run(features.fetch(keys, "", deadline_s)).rows
+
+    def columns(self, rows: Sequence[Row]) -> dict[str, Columns]:
+        """Return the model's inputs of rows, per tensor, column by column.
+
+        Raises:
+            TailcutError: the rows cannot be turned into inputs.
+        """
+        found = {}
+        # Rows of feature groups hold the keys, too, which no input needs to read.
+        arrays = self._pipeline.transform.inputs(rows, from_client=self._pipeline.features is None)
+        for tensor in self._engine.deployment.model.inputs:
+            array = arrays[tensor.name]
+            fixed = array.ndim == 2 and -1 not in tensor.shape[1:]
+            width = array.shape[1] if fixed else 0
+            found[tensor.name] = split(tensor.name, _listed(array, tensor.allow_nan), width, tensor.columns)
+        return found
+
+
+def _listed(array: Array, allow_nan: bool) -> list[Any]:
+    """Return an input as lists of plain values; of a text that stands for a missing one, NaN, as estimators get it."""
+    if not array.dtype.hasobject:
+        found: list[Any] = array.tolist()
+        return found
+    texts: list[str | float] = list(texts_of(array))
+    if allow_nan:
+        texts = [math.nan if text == MISSING_TEXT else text for text in texts]
+    nested: list[Any] = np.array(texts, object).reshape(array.shape).tolist()
+    return nested
+
+
+@contextmanager
+def open_replica(subject: Subject, variant: str) -> Iterator[Replica]:
+    """Open a variant in this process, with the models that compute its features.
+
+    Raises:
+        TailcutError: one of them cannot be opened, or was not given.
+    """
+    subject.refuse_missing()
+    manifest = subject.manifest
+    serve = msgspec.structs.replace(manifest.deployment.serve, variant=variant, fallback=(), force=True)
+    pool = msgspec.structs.replace(manifest.deployment.pool, executors=1, max_executors=0)
+    opened = replace(manifest, deployment=msgspec.structs.replace(manifest.deployment, serve=serve, pool=pool))
+    models = tuple(replace(one, manifest=opened) if one.file == subject.file else one for one in subject.host.models)
+    host = Host(replace(subject.host, models=models))
+    DataPlane(host)  # through which models ask each other for features
+    with asyncio.Runner() as runner:
+        try:
+            for one in models:  # those that compute features come first
+                runner.run(host.engine(one.name).start())
+            yield Replica(host.engine(subject.name), runner)
+        finally:
+            runner.run(host.stop(_STOP_S))

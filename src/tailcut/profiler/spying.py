@@ -32,7 +32,7 @@ _CALLED_AS = ("", "dependency ", "preprocess ", "postprocess ")
 """What stands before a function's name in the labels of its spans: what a dependency does in a thread has its own."""
 _OWN = "/tailcut/profiler/"
 _HOOKS = f"{_OWN}hooks/"
-_AROUND = "/profiler/recording/middleware.py"
+_AROUND = "/profiler/recording/app_server.py"
 """Calls the application."""
 _BETWEEN = "/profiler/hooks/layering.py"
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)")

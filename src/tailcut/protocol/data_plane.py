@@ -39,7 +39,7 @@ from tailcut.protocol.http import (
 )
 from tailcut.protocol.local_model import LocalModel
 from tailcut.protocol.operator_log import told
-from tailcut.serving.deployment import Engine
+from tailcut.serving.engine import Engine
 from tailcut.serving.host import Host
 
 S = TypeVar("S")  # the source that a protocol reads its requests from

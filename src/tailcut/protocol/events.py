@@ -14,7 +14,7 @@ import msgspec
 from tailcut.errors import ClientGone, TooLarge
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.operator_log import told
-from tailcut.serving.deployment import Engine
+from tailcut.serving.engine import Engine
 
 EVENT_STREAM = (
     ("content-type", "text/event-stream; charset=utf-8"),

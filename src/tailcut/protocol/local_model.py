@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -16,8 +16,10 @@ from tailcut.observe.traces.trace_context import CallerSpan
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.protocol.http import HeaderMap
-from tailcut.serving.deployment import Engine
 from tailcut.serving.feature_chains import by_entity
+
+if TYPE_CHECKING:
+    from tailcut.protocol.data_plane import ModelPlane
 
 ROUTE = "features"
 """What requests of other models are counted under."""
@@ -28,20 +30,6 @@ NO_HEADERS: dict[str, str] = {}
 
 _Ask = tuple[Sequence[dict[str, Any]], float, str, CallerSpan | None]
 """Rows, the deadline in seconds by the monotonic clock, the tenant, and the span that asks."""
-
-
-class Plane(Protocol):
-    """The part of ``data_plane.ModelPlane`` that is used here."""
-
-    engine: Engine
-
-    async def answer(self, door: Any, route: str, work: Any, headers: HeaderMap, source: Any) -> Any:
-        """See ``ModelPlane.answer``."""
-        ...
-
-    def bound(self, context: RequestContext, asked_ns: int) -> None:
-        """See ``ModelPlane.bound``."""
-        ...
 
 
 class LocalDoor:
@@ -70,7 +58,7 @@ class LocalModel:
         key: columns of the group's key. Where they are the model's entity, it is asked by entity.
     """
 
-    def __init__(self, plane: Plane, key: Sequence[str]) -> None:
+    def __init__(self, plane: ModelPlane, key: Sequence[str]) -> None:
         self._plane = plane
         self._engine = plane.engine
         self._key = key

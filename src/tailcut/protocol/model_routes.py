@@ -13,7 +13,7 @@ from typing import Any
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.http import Body, HeaderMap, Reply, json_reply
 from tailcut.protocol.routing import Handler, Route, no_version, pipeline_of
-from tailcut.serving.deployment import Engine
+from tailcut.serving.engine import Engine
 from tailcut.serving.host import Host
 from tailcut.version import version
 

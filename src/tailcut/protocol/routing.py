@@ -11,7 +11,7 @@ from tailcut.errors import NotFound
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.protocol.http import Body, HeaderMap, Reply
-from tailcut.serving.deployment import Engine
+from tailcut.serving.engine import Engine
 
 C = TypeVar("C")
 Handler = Callable[[HeaderMap, Body], Awaitable[Reply]]

@@ -7,6 +7,7 @@ what was judged on another machine is not taken for judged on this one. See ``do
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -17,13 +18,16 @@ import msgspec
 from msgspec.structs import replace
 
 from tailcut.code.digest import Code, identity
+from tailcut.common.fingerprint import Machine, keys_of, uses_gpu
+from tailcut.common.redaction import tree_without_secrets
 from tailcut.errors import ArtifactError, NotServable
 from tailcut.manifest import Tensor
-from tailcut.registry import adding, checking, collect
+from tailcut.registry import checking, collect
 from tailcut.registry.checking import Trial
 from tailcut.registry.code import Check, nothing, written
 from tailcut.registry.documents import (
     POINTER,
+    blob_path,
     decode,
     decode_pointer,
     encode,
@@ -34,7 +38,9 @@ from tailcut.registry.documents import (
 )
 from tailcut.registry.history import promoted, rolled_back
 from tailcut.registry.reading import Reader
-from tailcut.registry.records import SCHEMA, Move, NewVariant, Promotion, Version, version_id
+from tailcut.registry.records import SCHEMA, KeptFile, Move, NewVariant, Promotion, VariantRecord, Version, version_id
+from tailcut.registry.storage import Batch, Storage
+from tailcut.system.atomic_files import digest
 from tailcut.system.clock import now
 
 
@@ -148,8 +154,8 @@ class Registry(Verifier):
             ArtifactError: an artifact is missing, a pair's part is no variant of the version, an origin changed
                 meanwhile, or the registry cannot be written; it is as it was.
         """
-        records = {each.name: adding.record(each, self.machine, source=each.name == source) for each in variants}
-        adding.check_parts(records)
+        records = {each.name: record(each, self.machine, source=each.name == source) for each in variants}
+        check_parts(records)
         told = identity(code) if code is not None and (code.modules or code.data) else ""
         version = Version(
             model=model,
@@ -163,11 +169,11 @@ class Registry(Verifier):
             evidence={**(evidence or {}), **written(code)},
             manifest=dict(manifest or {}),
             origins={str(path): sha for path, sha in (origins or {}).items()},
-            files={name: adding.kept(path) for name, path in (files or {}).items()},
+            files={name: kept(path) for name, path in (files or {}).items()},
             code=told,
         )
         artifacts = {each.name: each.artifact for each in variants if each.artifact is not None}
-        return adding.store(self._storage, version, artifacts, files or {})
+        return store(self._storage, version, artifacts, files or {})
 
     def confirmations(self, model: str, split_sha256: str, artifacts: Sequence[str]) -> int:
         """Count the other sets of artifacts that earlier builds judged on this confirmation split."""
@@ -404,3 +410,109 @@ def recorded(ledger: Ledger, split_sha256: str, artifacts: Iterable[str]) -> Led
 
 def _set_of(artifacts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(set(artifacts))).encode()).hexdigest()[:16]
+
+
+# -- Adding versions and variants --------------------------------------------------------------------------------------
+
+
+# Puts one build into a registry: artifacts first, then the evidence, the record last.
+
+
+def store(storage: Storage, version: Version, artifacts: Mapping[str, Path], files: Mapping[str, Path]) -> Version:
+    """Store a version whose records are made; see ``Registry.add``.
+
+    Args:
+        storage: where.
+        version: the record; ``origins`` are checked once more when everything is copied.
+        artifacts: file of each variant that has one.
+        files: what is kept beside them.
+    """
+    cleared = replace(version, manifest=tree_without_secrets(version.manifest), origins=_relative(version.origins))
+    with storage.adding(), storage.batch() as batch:
+        for name, path in artifacts.items():
+            _copy(storage, batch, path, version.variants[name])
+        for name, path in files.items():
+            _copy(storage, batch, path, version.files[name])
+        check_origins({Path(path): sha for path, sha in version.origins.items()})
+        sealed = write_version(batch, cleared)
+        batch.commit()
+    return sealed
+
+
+def record(variant: NewVariant, machine: Machine, *, source: bool) -> VariantRecord:
+    """Make the record of a variant: hash and size of its artifact, its state, its keys.
+
+    Raises:
+        ArtifactError: the artifact is not there or cannot be read, or the settings are no JSON.
+    """
+    sha, size_bytes = "", 0
+    if variant.artifact is not None:
+        if not variant.artifact.is_file():
+            raise ArtifactError(f"artifact {variant.artifact} of variant {variant.name!r} does not exist")
+        sha, size_bytes = digest(variant.artifact), variant.artifact.stat().st_size
+    gpu = uses_gpu(variant.runtime, variant.settings)
+    return VariantRecord(
+        runtime=variant.runtime,
+        sha256=sha,
+        size_bytes=size_bytes,
+        refused=variant.refused,
+        evidence=dict(variant.evidence),
+        settings=dict(variant.settings),
+        state="passed" if sha and not variant.refused else "candidate",
+        base=bool(sha) and (source or variant.base),
+        keys=(variant.keys or keys_of(machine, variant.runtime, gpu=gpu)) if sha and not variant.parts else None,
+        parts={name: digest(path) for name, path in variant.parts.items()},
+        live_code=variant.live_code,
+    )
+
+
+def kept(path: Path) -> KeptFile:
+    """Make the record of a file that is kept beside the artifacts."""
+    return KeptFile(sha256=digest(path), size_bytes=path.stat().st_size)
+
+
+def check_parts(records: Mapping[str, VariantRecord]) -> None:
+    """Check that what a pair runs are artifacts of variants of the same version: so they are kept as long as it is.
+
+    Raises:
+        ArtifactError: a part is no variant, or another artifact than that variant's.
+    """
+    for name, record in records.items():
+        for part, sha in record.parts.items():
+            other = records.get(part)
+            if other is None or other.parts or other.sha256 != sha:
+                kept = "is no variant with one artifact" if other is None or other.parts else f"has {other.sha256}"
+                raise ArtifactError(
+                    f"variant {name!r} runs {part!r} with SHA-256 {sha}; in this version {part!r} {kept}",
+                    hint="add a pair together with the variants that it was made from",
+                )
+
+
+def check_origins(origins: Mapping[Path, str]) -> None:
+    """Check that the files that a model came from are still what they were.
+
+    Raises:
+        ArtifactError: one changed meanwhile, or is gone.
+    """
+    for path, expected in origins.items():
+        found = digest(path) if path.is_file() else ""
+        if found != expected:
+            became = f"its SHA-256 was {expected} and is {found}" if found else "it no longer exists"
+            raise ArtifactError(
+                f"{path} changed during the build: {became}",
+                hint="the registry is unchanged; run `tailcut build` again and do not change the file meanwhile",
+            )
+
+
+def _copy(storage: Storage, batch: Batch, path: Path, kept: VariantRecord | KeptFile) -> None:
+    blob = blob_path(kept.sha256)
+    if storage.holds(blob, kept.sha256, kept.size_bytes):
+        return
+    if batch.copy(blob, path) != kept.sha256:
+        raise ArtifactError(f"artifact {path} changed while it was read", hint="build into a separate folder")
+
+
+def _relative(origins: Mapping[str, str]) -> dict[str, str]:
+    """Keep names below the folder that all have in common, not the folders of the machine that built it."""
+    common = os.path.commonpath([os.path.dirname(path) for path in origins]) if origins else ""
+    return {os.path.relpath(path, common or "."): sha for path, sha in origins.items()}

@@ -36,9 +36,8 @@ from tailcut.pipeline.streaming import streaming_of
 from tailcut.registry import Registry, Variant
 from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.scheduler.pool_scaling import Limits, Wear
-from tailcut.serving.feature_verdict import feature_models, refuse_unjudged
 from tailcut.serving.host_state import HostState
-from tailcut.serving.unproven import refuse_unproven
+from tailcut.serving.variant_checks import feature_models, refuse_unjudged, refuse_unproven
 
 __all__ = ["Opened", "Warm", "find_variant", "open_deployment", "open_variant", "warm_up"]
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tailcut.code.loaded import LoadedCode
 from tailcut.errors import ArtifactError, TailcutError
@@ -16,10 +17,10 @@ from tailcut.models.warm_up import BRIEF
 from tailcut.observe.sample import Sample, gauge
 from tailcut.registry import Registry, Variant, quality_refusal
 from tailcut.serving.deployment_loader import Opened, StandIn, open_beside
-from tailcut.serving.engine_view import EngineView
-from tailcut.serving.notices import tell_code
-from tailcut.serving.unproven import FORCED
-from tailcut.serving.variant_swap import refuse_other_model, refuse_other_tensors
+from tailcut.serving.variant_checks import FORCED, refuse_other_model, refuse_other_tensors, tell_code
+
+if TYPE_CHECKING:
+    from tailcut.serving.engine import Engine
 
 FALLBACK_READY = gauge("tailcut_fallback_ready", "1 while a fallback variant is warm.", "variant")
 
@@ -38,7 +39,7 @@ class Fallbacks:
     that can be opened.
     """
 
-    def __init__(self, engine: EngineView) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._names = [name for name in engine.deployment.serve.fallback if name != STALE]
         self._attaching: asyncio.Task[None] | None = None

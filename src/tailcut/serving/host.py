@@ -24,12 +24,12 @@ from tailcut.observe.path_metrics import HOST_READY
 from tailcut.observe.sample import Sample, counter
 from tailcut.observe.sinks import Sinks
 from tailcut.pipeline.request_context import Arrivals
-from tailcut.serving.deployment import TICK_S, Engine
 from tailcut.serving.deployment_loader import Choose
+from tailcut.serving.engine import TICK_S, Engine
 from tailcut.serving.feature_chains import refuse_misfits
 from tailcut.serving.host_state import HostState
-from tailcut.serving.notices import tell_ready, tell_unjudged
 from tailcut.serving.observation import Observation
+from tailcut.serving.variant_checks import tell_ready, tell_unjudged
 
 SINK_ERRORS = counter(
     "tailcut_sink_errors",

@@ -97,7 +97,7 @@ class HostState:
         models: finds a model for another one's feature group; None where there is only one model.
         cores: what the models share of the machine; None where there is only one model.
         quiet: whether models are loaded in the background, because others (may) serve meanwhile.
-        served: what answers now of each model that is loaded; see ``feature_verdict.answering_version``.
+        served: what answers now of each model that is loaded; see ``variant_checks.answering_version``.
         on_served: called after ``served`` has changed.
         tracer: gives requests their places in traces; None where nothing is traced.
         wait_loaded: returns when none of the named models is being loaded.

@@ -27,7 +27,7 @@ from tailcut.observe.live.live import Live
 from tailcut.observe.live.providers import alert_figures, drift_figures, kept_requests, request_detail
 from tailcut.observe.sample import Source
 from tailcut.observe.traces.kept import Ring
-from tailcut.serving.deployment import Engine
+from tailcut.serving.engine import Engine
 from tailcut.serving.host_state import HostState
 from tailcut.serving.tracing import HostTraces, check_export
 from tailcut.system.machine import memory_bytes

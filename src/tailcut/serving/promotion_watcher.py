@@ -19,9 +19,7 @@ from tailcut.observe.model_sinks import ModelSinks
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.registry import Registry, Variant
 from tailcut.serving.deployment_loader import Warm, open_beside, open_variant
-from tailcut.serving.feature_verdict import refuse_unjudged
-from tailcut.serving.notices import tell_trust
-from tailcut.serving.variant_swap import refuse_other_model
+from tailcut.serving.variant_checks import refuse_other_model, refuse_unjudged, tell_trust
 from tailcut.serving.variants import Variants
 
 SWITCHES = counter(

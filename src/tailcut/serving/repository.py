@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailcut.errors import BadRequest, NotFound, NotInRegistry, NotReady, TailcutError
 from tailcut.manifest import Manifest
@@ -21,11 +21,11 @@ from tailcut.models.warm_up import BRIEF
 from tailcut.registry import Registry, Variant, Version, quality_refusal, state_of
 from tailcut.registry.records import VariantRecord
 from tailcut.serving.deployment_loader import Choose, Opened, Warm, find_variant, open_variant
-from tailcut.serving.engine_view import EngineView
-from tailcut.serving.feature_verdict import refuse_unjudged
 from tailcut.serving.promotion_watcher import Follower
-from tailcut.serving.unproven import FORCED, refuse_unproven
-from tailcut.serving.variant_swap import refuse_other_model
+from tailcut.serving.variant_checks import FORCED, refuse_other_model, refuse_unjudged, refuse_unproven
+
+if TYPE_CHECKING:
+    from tailcut.serving.engine import Engine
 
 _LONGEST_ID = 64
 """Longer than any; a longer one could be no file's name, which is an error of the disk."""
@@ -37,7 +37,7 @@ _NAMES = ("promoted", "latest")
 class Repository:
     """The registry as one engine's clients see it. Owned by the event loop."""
 
-    def __init__(self, engine: EngineView) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._own: Follower | None = None
 

@@ -17,7 +17,7 @@ from tailcut.observe.traces.found import FoundTrace
 from tailcut.observe.traces.settings import ExportSettings, export_settings
 from tailcut.observe.traces.sink import NEVER_SLOW_NS, TraceSink
 from tailcut.observe.traces.trace_context import format_traceparent
-from tailcut.serving.deployment import Engine
+from tailcut.serving.engine import Engine
 from tailcut.serving.host_state import HostState
 
 if TYPE_CHECKING:

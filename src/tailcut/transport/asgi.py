@@ -22,7 +22,7 @@ from tailcut.protocol.data_plane import DataPlane
 from tailcut.protocol.http import Chunks, Reply
 from tailcut.protocol.middleware import Middleware
 from tailcut.protocol.repeated_headers import by_name
-from tailcut.serving.deployment import Engine
+from tailcut.serving.engine import Engine
 from tailcut.serving.host import Host
 from tailcut.serving.tracing import with_current_span
 

@@ -13,7 +13,7 @@ from tailcut.common.bounds import Bound, Limits, membership
 from tailcut.common.tensors import NUMPY_OF
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest
-from tailcut.models.field_limits import FieldRule, Kind
+from tailcut.models.value_limits import FieldRule, Kind
 from tailcut.pipeline.value_conversion import converted
 
 EMBEDDING = "embedding e.weight has 50 rows"

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.ladder.ladder_sample import sample
 
 from tailcut.errors import ManifestError
-from tailcut.ladder.answers import compare_rungs, describe
+from tailcut.ladder.climb import compare_rungs, describe_answers
 from tailcut.ladder.rungs import RungRun
 from tailcut.parity.analysis.comparing import Reply
 from tailcut.parity.analysis.mapping import Pair, parse_pair
@@ -53,7 +53,7 @@ class Bench:
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, *pairs: Pair) -> RungParity:
-    monkeypatch.setattr(import_module("tailcut.ladder.answers"), "Asker", Asker)
+    monkeypatch.setattr(import_module("tailcut.ladder.climb"), "Asker", Asker)
     rung = RungRun("first", pilot=False, added=(), settings=(), variant="", quality={})
     payloads = [Payload("", b"{}", {"rows": [{"x": 1}]})] * 4
     compare_rungs(Bench(), [rung], payloads, pairs, lambda _: None)  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ def shown(found: RungParity) -> str:
 def test_outputs_that_were_not_compared_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Given an output under another name at the pilot; then the log and the table say that it was left out."""
     found = asked(monkeypatch)
-    assert describe(found) == "the pilot's answers to 4 requests; not compared: risk"
+    assert describe_answers(found) == "the pilot's answers to 4 requests; not compared: risk"
     assert "0 of 4; not compared: risk" in shown(found)
     found = asked(monkeypatch, parse_pair("probability=risk"), parse_pair("z=z"))
     assert "4 of 4, max 1" in shown(found)

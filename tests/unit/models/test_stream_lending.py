@@ -18,7 +18,7 @@ from tests.wait_kit import until
 from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError
 from tailcut.models import pool, variant_loader
-from tailcut.serving.deployment import Engine
+from tailcut.serving.engine import Engine
 
 PATIENT = {"x-tailcut-timeout-ms": "20000"}
 ONE_THREAD = 'pool={executor="thread", executors=1, recycle_requests=3}'

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from tailcut.parity import causes
+from tailcut.parity import run
 from tailcut.parity.analysis.comparing import Exchange, Reply
 from tailcut.parity.asking import Asker
-from tailcut.parity.causes import Replica, inputs_record, see_inputs
 from tailcut.parity.pilots import Pilot
+from tailcut.parity.run import Replica, inputs_record, see_inputs
 from tailcut.profiler.recording.model_inputs import ModelCall
 from tailcut.report.parity.document import reasons
 from tailcut.report.parity.file import InputsParity, VariantParity
@@ -98,7 +98,7 @@ def test_a_column_that_differs_is_listed_beside_what_was_left_out() -> None:
 
 
 def test_requests_after_the_most_values_count_as_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(causes, "_MOST_VALUES", 1)
+    monkeypatch.setattr(run, "_MOST_VALUES", 1)
     found = looked_at([1, 2, 3], differing=[2])
     assert (found.rows, found.left_out, found.left_out_differing) == (1, 2, 1)
     assert FROM_THE_MODEL not in said(found, [2])

@@ -11,8 +11,7 @@ from tailcut.errors import BadRequest
 from tailcut.manifest import Deployment, FeatureGroup, Features, Field, Model, Tensor
 from tailcut.models.value_limits import PathLimits
 from tailcut.pipeline.row_transform import RowTransform, limited_inputs
-from tailcut.protocol.openapi.document import openapi
-from tailcut.protocol.openapi.limits import data_schema, field_schemas, row_value
+from tailcut.protocol.openapi.document import data_schema, field_schemas, openapi, row_value
 
 GROUP = FeatureGroup(name="g", key=("id",), columns=("a",), ttl="5s", sql="SELECT id, a FROM t")
 MODEL = Model(

@@ -19,9 +19,8 @@ from tailcut.errors import Forbidden, NotFound, Shed, Unauthorized
 from tailcut.observe.live.figures import KeptRequest, RequestDetail, Span
 from tailcut.observe.live.model_figures import POINT
 from tailcut.protocol.auth import Guard, Tokens
-from tailcut.protocol.ui import feed as feeds
-from tailcut.protocol.ui.feed import Feed, Viewer
-from tailcut.protocol.ui.routes import COOKIE, SESSION_S, Access
+from tailcut.protocol.ui import routes
+from tailcut.protocol.ui.routes import COOKIE, SESSION_S, Access, Feed, Viewer
 
 LOCAL = {"host": "127.0.0.1:8700"}
 FORM = {"content-type": "application/x-www-form-urlencoded", "host": "h", "sec-fetch-site": "same-origin"}
@@ -307,7 +306,7 @@ def test_a_viewer_whose_session_has_ended_sees_no_more(tmp_path: Path) -> None:
 
 
 def test_viewers_are_bounded_and_leave_when_the_server_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "MOST_VIEWERS", 2)
+    monkeypatch.setattr(routes, "MOST_VIEWERS", 2)
 
     async def test(live: Any, feed: Feed) -> None:
         with pytest.raises(NotFound):

@@ -14,7 +14,7 @@ from tests.registry_kit import AVX2, add
 
 from tailcut.common.fingerprint import Trust
 from tailcut.errors import ArtifactError, NotInRegistry
-from tailcut.registry import Registry, adding, collect, store
+from tailcut.registry import Registry, collect, store
 from tailcut.system.atomic_files import digest
 from tailcut.system.file_lock import Held, locked
 
@@ -59,7 +59,7 @@ def test_an_artifact_that_changes_while_it_is_added_is_refused(
         path.write_bytes(path.read_bytes() + b" and more")
         return found
 
-    monkeypatch.setattr(adding, "digest", digest_and_change)
+    monkeypatch.setattr(store, "digest", digest_and_change)
     with pytest.raises(ArtifactError, match="changed while it was read"):
         add(registry, tmp_path)
     with pytest.raises(NotInRegistry):

@@ -13,7 +13,7 @@ from tests.promotion_kit import deployment, save_model
 from tailcut.errors import NotServable, TailcutError
 from tailcut.registry import NewVariant, Registry, quality_refusal
 from tailcut.registry.records import VariantRecord
-from tailcut.serving.deployment import Engine
+from tailcut.serving.engine import Engine
 
 WORSE = "accuracy fell by 0.06, allowed is 0.01"
 SLOWER = "not faster here: p95 3 ms under load, 1.20 of onnx"

@@ -16,7 +16,7 @@ from tailcut.common.bounds import Bound
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Manifest
 from tailcut.registry import NewVariant, Registry, Version
-from tailcut.serving.deployment import Engine
+from tailcut.serving.engine import Engine
 
 NEVER = 'serve.follow="1h"'
 GENERATE = "/v2/models/m/generate"

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder import ensembles
-from tailcut.builder.tables import fallback, linear, trees
-from tailcut.builder.tables.columns import Table, Unconvertible, guard, matrix, takes_nan
-from tailcut.builder.tables.nodes import DOUBLE, FLOAT, TEXT, Graph
+from tailcut.builder.ensembles.base import LEAF, Ensemble, Tree, down
+from tailcut.builder.tables import double_trees, fallback
+from tailcut.builder.tables.columns import Table, Unconvertible, floats, guard, matrix, takes_nan
+from tailcut.builder.tables.features import projected
+from tailcut.builder.tables.nodes import DOMAIN, DOUBLE, FLOAT, TEXT, Graph
 from tailcut.builder.tables.steps import Walk, transform
 from tailcut.errors import BuildError
 
@@ -73,7 +75,7 @@ def answer(
 def _single(graph: Graph, model: Any, table: Table, given: Any, *, double: bool) -> Answer:
     if ensembles.is_trees(model):
         return _trees(graph, model, table, double=double)
-    name, dtype = linear.answer(graph, model, table) or fallback.estimator(graph, model, table)
+    name, dtype = linear_answer(graph, model, table) or fallback.estimator(graph, model, table)
     classes = len(getattr(model, "classes_", ()))
     if classes:
         return Answer(name, classes, dtype, classes)
@@ -136,7 +138,7 @@ def _trees(graph: Graph, model: Any, table: Table, *, double: bool) -> Answer:
         # scikit-learn refuses infinity, and what float32 cannot hold; XGBoost takes both.
         guard(graph, name, dtype, nan=takes_nan(model))
     wide = double or dtype == DOUBLE
-    found = trees.add(graph, held, graph.cast(name, dtype, DOUBLE if wide else FLOAT), double=wide)
+    found = add(graph, held, graph.cast(name, dtype, DOUBLE if wide else FLOAT), double=wide)
     graph.single |= held.less == "<"
     classes = held.targets if held.targets > 1 else 2
     if not hasattr(model, "classes_") and held.link not in {"sigmoid", "softmax"}:
@@ -184,3 +186,236 @@ def _transformed(
         return inner
     found = features.apply(graph, graph.cast(inner.name, inner.dtype, DOUBLE), inverse)
     return Answer(found, inner.columns, DOUBLE, 0)
+
+
+# -- Trees -------------------------------------------------------------------------------------------------------------
+
+
+# An ``Ensemble`` as ONNX nodes, in float32 or in double. Source: ONNX operators, ai.onnx.ml TreeEnsembleRegressor
+# (float32 thresholds and sums) and TreeEnsemble (version 5, double). The float32 form is taken where it is exact: on
+# matrices of float32 whose answers are float32. For a single row both take about as long.
+
+
+def add(graph: Graph, ensemble: Ensemble, matrix: str, *, double: bool) -> str:
+    """Add the trees, their sum and the link; returns the answers' name, (rows, targets).
+
+    Args:
+        graph: to add to.
+        ensemble: the trees.
+        matrix: (rows, features), double or float32 as ``double`` says; rounded before where ``ensemble.rounds``.
+        double: whether to compare, to add and to link in double.
+    """
+    matrix = _whole_categories(graph, ensemble, matrix, DOUBLE if double else FLOAT)
+    if double:
+        found = double_trees.add(graph, ensemble, matrix)
+        if ensemble.link == "softmax":
+            return graph.add("Softmax", [found], axis=1)
+    else:
+        graph.single = True
+        found = graph.add("TreeEnsembleRegressor", [matrix], domain=DOMAIN, **_attributes(ensemble))
+    # As operators of their own: of one target onnxruntime 1.31 leaves post_transform LOGISTIC out.
+    if ensemble.link == "sigmoid":
+        return graph.sigmoid(found, DOUBLE if double else FLOAT)
+    return graph.add("Exp", [found]) if ensemble.link == "exp" else found
+
+
+_CATEGORIES = float(2**31)
+"""LightGBM looks a category up as a C int; what does not fit one is no category."""
+
+
+def _whole_categories(graph: Graph, ensemble: Ensemble, matrix: str, dtype: Any) -> str:
+    """Cut the fraction off in columns of categories, as LightGBM does (CategoricalDecision); what is no int is -1."""
+    columns = {int(tree.feature[node]) for tree in ensemble.trees for node in tree.categories}
+    if not columns:
+        return matrix
+    mask = graph.constant([[column in columns for column in range(ensemble.features)]], np.bool_)
+    inside = graph.add("Less", [graph.add("Abs", [matrix]), graph.constant(_CATEGORIES, dtype)])
+    whole = graph.cast(graph.cast(matrix, dtype, np.int64), np.int64, dtype)
+    category = graph.add("Where", [inside, whole, graph.constant(-1.0, dtype)])
+    return graph.add("Where", [mask, category, matrix])
+
+
+def _attributes(ensemble: Ensemble) -> dict[str, Any]:
+    table: dict[str, list[Any]] = {name: [] for name in (*_NODE, *_TARGET)}
+    for number, tree in enumerate(ensemble.trees):
+        _add(table, number, tree, ensemble)
+    return {
+        **table,
+        "n_targets": ensemble.targets,
+        "base_values": [float(value) for value in (ensemble.base * ensemble.scale).astype(np.float32)],
+        "aggregate_function": "SUM",
+        "post_transform": "SOFTMAX" if ensemble.link == "softmax" else "NONE",
+    }
+
+
+_NODE = (
+    "nodes_treeids",
+    "nodes_nodeids",
+    "nodes_featureids",
+    "nodes_modes",
+    "nodes_values",
+    "nodes_truenodeids",
+    "nodes_falsenodeids",
+    "nodes_missing_value_tracks_true",
+)
+_TARGET = ("target_treeids", "target_nodeids", "target_ids", "target_weights")
+
+
+def _add(table: dict[str, list[Any]], number: int, tree: Tree, ensemble: Ensemble) -> None:
+    split = "BRANCH_LT" if ensemble.less == "<" else "BRANCH_LEQ"
+    # XGBoost's thresholds are float32 already.
+    thresholds = down(tree.threshold)
+    free = len(tree.left)
+    for node in range(len(tree.left)):
+        if tree.left[node] == LEAF:
+            _node(table, number, node, 0, "LEAF", 0.0, 0, 0, False)
+            for place, target in enumerate(tree.targets):
+                weight = float(np.float32(tree.value[node, place] * ensemble.scale))
+                for name, value in zip(_TARGET, (number, node, target, weight), strict=True):
+                    table[name].append(value)
+            continue
+        feature, left, right = int(tree.feature[node]), int(tree.left[node]), int(tree.right[node])
+        if node not in tree.categories:
+            missing = bool(tree.missing_left[node])
+            _node(table, number, node, feature, split, float(thresholds[node]), left, right, missing)
+            continue
+        # A set is a chain of equalities that share the left child; onnxruntime makes one membership test of it.
+        values = tree.categories[node]
+        chain = [node, *range(free, free + len(values) - 1)]
+        free += len(values) - 1
+        for place, value in zip(chain, values, strict=True):
+            after = chain[chain.index(place) + 1] if place != chain[-1] else right
+            _node(table, number, place, feature, "BRANCH_EQ", float(value), left, after, False)
+
+
+def _node(table: dict[str, list[Any]], *values: Any) -> None:
+    for name, value in zip(_NODE, values, strict=True):
+        table[name].append(int(value) if isinstance(value, bool) else value)
+
+
+# -- Linear models -----------------------------------------------------------------------------------------------------
+
+
+# Linear models and perceptrons as products and sums, in the dtype that NumPy takes.
+
+_LOGISTIC = {"LogisticRegression", "LogisticRegressionCV", "LinearDiscriminantAnalysis", "SGDClassifier"}
+_GENERAL = {"PoissonRegressor", "GammaRegressor", "TweedieRegressor"}
+_REGRESSORS = {
+    "ARDRegression",
+    "BayesianRidge",
+    "ElasticNet",
+    "ElasticNetCV",
+    "HuberRegressor",
+    "Lars",
+    "LarsCV",
+    "Lasso",
+    "LassoCV",
+    "LassoLars",
+    "LassoLarsCV",
+    "LassoLarsIC",
+    "LinearRegression",
+    "LinearSVR",
+    "MultiTaskElasticNet",
+    "MultiTaskElasticNetCV",
+    "MultiTaskLasso",
+    "MultiTaskLassoCV",
+    "OrthogonalMatchingPursuit",
+    "OrthogonalMatchingPursuitCV",
+    "PassiveAggressiveRegressor",
+    "QuantileRegressor",
+    "Ridge",
+    "RidgeCV",
+    "SGDRegressor",
+    "TheilSenRegressor",
+}
+
+
+def linear_answer(graph: Graph, model: Any, table: Table) -> tuple[str, Any] | None:
+    """Add a linear model or a perceptron; returns its answers and their dtype, None where it is something else.
+
+    Raises:
+        Unconvertible: its classes have no probabilities, or its link is not known.
+    """
+    kind = type(model).__name__ if type(model).__module__.startswith("sklearn.") else ""
+    if kind in _REGRESSORS:
+        return _scores(graph, model, table)
+    if kind in _GENERAL:
+        return _general(graph, model, table)
+    if kind in _LOGISTIC:
+        return _logistic(graph, model, table)
+    if kind in {"MLPClassifier", "MLPRegressor"}:
+        return _perceptron(graph, model, table)
+    if hasattr(model, "classes_") and not hasattr(model, "predict_proba"):
+        raise Unconvertible("it has no predict_proba")
+    return None
+
+
+def _scores(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
+    coefficients = np.atleast_2d(model.coef_).T
+    bias = np.broadcast_to(np.asarray(model.intercept_), (coefficients.shape[1],))
+    # NumPy adds the intercept in the wider of both dtypes.
+    found = projected(graph, table, coefficients, None)
+    dtype = np.result_type(found.blocks[0].dtype, bias.dtype)
+    name = graph.cast(found.blocks[0].name, found.blocks[0].dtype, dtype)
+    return graph.add("Add", [name, graph.constant(bias, dtype)]), dtype
+
+
+def _general(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
+    name, dtype = _scores(graph, model, table)
+    link = type(model._base_loss.link).__name__
+    if link not in {"LogLink", "IdentityLink"}:
+        raise Unconvertible(f"its link {link} is not known")
+    return (graph.add("Exp", [name]) if link == "LogLink" else name), dtype
+
+
+def _logistic(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
+    """Both columns of two classes; of more the softmax, or one against the rest, normalised."""
+    if not hasattr(model, "predict_proba"):
+        raise Unconvertible(f"it has no predict_proba (loss={getattr(model, 'loss', None)!r})")
+    name, dtype = _scores(graph, model, table)
+    one, clipped = graph.constant(1.0, dtype), getattr(model, "loss", "") == "modified_huber"
+    several = len(model.classes_) > 2
+    versus = (
+        type(model).__name__ == "SGDClassifier"
+        or getattr(model, "multi_class", "") == "ovr"
+        or (getattr(model, "solver", "") == "liblinear")
+    )
+    if several and not versus:
+        return graph.add("Softmax", [name], axis=1), dtype
+    if clipped:
+        low, high = (graph.constant(limit, dtype) for limit in (-1.0, 1.0))
+        name = graph.add("Max", [graph.add("Min", [name, high]), low])
+        name = graph.add("Div", [graph.add("Add", [name, one]), graph.constant(2.0, dtype)])
+    else:
+        name = graph.sigmoid(name, dtype)
+    if not several:
+        return graph.add("Concat", [graph.add("Sub", [one, name]), name], axis=1), dtype
+    total = graph.add("ReduceSum", [name, graph.whole([1])], keepdims=1)
+    nothing = graph.add("Equal", [total, graph.constant(0.0, dtype)])
+    even = graph.constant(np.full((1, len(model.classes_)), 1.0 / len(model.classes_)), dtype)
+    return graph.add("Where", [nothing, even, graph.add("Div", [name, total])]), dtype
+
+
+_ACTIVATIONS = {"identity": "", "logistic": "", "tanh": "Tanh", "relu": "Relu", "exp": "Exp"}
+
+
+def _perceptron(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
+    name, dtype = floats(graph, table, nan=False)
+    last = len(model.coefs_) - 1
+    for number, (weights, bias) in enumerate(zip(model.coefs_, model.intercepts_, strict=True)):
+        wide = np.result_type(dtype, weights.dtype)
+        name = graph.add("MatMul", [graph.cast(name, dtype, wide), graph.constant(weights, wide)])
+        name, dtype = graph.add("Add", [name, graph.constant(bias, wide)]), wide
+        activation = model.activation if number < last else model.out_activation_
+        if activation == "softmax":
+            name = graph.add("Softmax", [name], axis=1)
+        elif activation not in _ACTIVATIONS:
+            raise Unconvertible(f"its activation {activation!r} is not known")
+        elif activation == "logistic":
+            name = graph.sigmoid(name, dtype)
+        elif _ACTIVATIONS[activation]:
+            name = graph.add(_ACTIVATIONS[activation], [name])
+    graph.single |= dtype == FLOAT
+    if hasattr(model, "classes_") and len(model.classes_) == 2:
+        name = graph.add("Concat", [graph.add("Sub", [graph.constant(1.0, dtype), name]), name], axis=1)
+    return name, dtype

@@ -9,23 +9,26 @@ request asks for raw outputs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from reprlib import repr as shown
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
+import orjson
 from msgspec import UNSET, UnsetType
 
-from tailcut.common.json_values import UNREADABLE
+from tailcut.common.json_values import INFINITY, MINUS_INFINITY, UNREADABLE
 from tailcut.common.json_values import decode as decoded
 from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
+from tailcut.common.texts import no_unicode, texts_of
 from tailcut.common.validation import InputSpec, all_finite, check_names, check_rows, limits_of, not_finite
 from tailcut.errors import BadRequest
 from tailcut.pipeline.value_conversion import converted
 from tailcut.protocol.http import unread
 from tailcut.protocol.open_inference.binary import array_of, output_datatype, raw_of
-from tailcut.protocol.open_inference.json_replies import JsonWriter
 from tailcut.protocol.open_inference.json_tensors import (
     AnyTensor,
     FlatTensor,
@@ -44,7 +47,6 @@ from tailcut.protocol.open_inference.parameters import (
     wants_raw,
 )
 from tailcut.protocol.open_inference.raw_replies import BINARY_HEADER, BinaryReply, RawWriter
-from tailcut.protocol.open_inference.raw_requests import JsonLength, RawReader, RawRequest
 
 __all__ = ["BINARY_HEADER", "UNREADABLE", "BinaryReply", "Inference", "InferenceCodec"]
 
@@ -352,3 +354,314 @@ def checked_array(array: Array, spec: InputSpec, max_rows: int) -> Array:
     found: Array = np.ascontiguousarray(array, spec.dtype)
     spec.check_values(found)
     return found
+
+
+# -- JSON replies ------------------------------------------------------------------------------------------------------
+
+
+# A reply in JSON alone. No I/O.
+# Source: Open Inference Protocol, REST, "Inference Response JSON Object".
+
+# An array's values as JSON. No I/O.
+#
+# A number is written as the shortest decimal that reads back as itself in its own datatype (FP16 as FP32), so that
+# FP32 0.1 is 0.1 and not the 0.10000000149011612 which is its neighbour among doubles: half the bytes, and the same
+# text for one row as for many. Clients that read doubles and cast them get the same bits. NaN and infinity are those
+# of ``json_values``.
+
+Way = Callable[[Array], bytes]
+"""Writes an array of any shape, contiguous or not, as a flat list in row-major order; NaN and infinity are null."""
+
+NULL = ord("n")
+"""In the JSON of floats only where one is null: nothing else has this letter."""
+
+_FEW = 12
+"""Up to here a list is written faster than orjson has looked at an array."""
+
+_TWICE_ROUNDED = b"7.038531e-26"
+_ONCE_ROUNDED = b"7.038530691851209e-26"
+"""The one FP32 magnitude whose shortest decimal, read as a double and cast, is its neighbour: all were tried."""
+
+_WORDS = {math.inf: INFINITY, -math.inf: MINUS_INFINITY}
+_E = ord("e")
+_NUMPY = orjson.OPT_SERIALIZE_NUMPY
+_encode = msgspec.json.Encoder().encode
+_dumps = orjson.dumps
+
+
+def way_of(dtype: np.dtype[np.generic], size: int) -> Way:
+    """Return what writes arrays of this datatype and size fastest.
+
+    Args:
+        dtype: of a number, a bool, or of text and bytes, which is written as text.
+    """
+    if dtype.hasobject:
+        return _texts
+    if dtype.char == "f":
+        return _singles
+    # A list's floats are doubles, of which FP16 would be written longer.
+    return _listed if size <= _FEW and dtype.char != "e" else _numbers
+
+
+def with_infinity(values: bytes, array: Array) -> bytes:
+    """Return the JSON of floats with infinity in place of those nulls that stand for it.
+
+    Args:
+        values: what a ``Way`` wrote of ``array``.
+    """
+    missing = array.ravel()[~np.isfinite(array.ravel())]
+    if np.isnan(missing).all():
+        return values
+    parts = values.split(b"null")
+    words = [_WORDS.get(value, b"null") for value in missing.tolist()]
+    return b"".join([part for pair in zip(parts, words, strict=False) for part in pair]) + parts[-1]
+
+
+def _texts(array: Array) -> bytes:
+    try:
+        return _encode(texts_of(array))
+    except UnicodeEncodeError as error:
+        raise no_unicode(error) from error
+
+
+def _listed(array: Array) -> bytes:
+    return _encode(array.ravel().tolist())
+
+
+def _numbers(array: Array) -> bytes:
+    try:
+        return _dumps(array.ravel(), None, _NUMPY)
+    except TypeError:  # of another byte order, or of a subclass
+        return _dumps(np.ascontiguousarray(array, array.dtype.newbyteorder("=")).ravel(), None, _NUMPY)
+
+
+def _singles(array: Array) -> bytes:
+    text = _numbers(array)
+    # Looked for only beside an exponent, which few texts have: looking for one byte is much faster.
+    return text.replace(_TWICE_ROUNDED, _ONCE_ROUNDED) if _E in text else text
+
+
+_Known = tuple[object, bytes, Way, bool, bool]
+"""An output's datatype and shape, its JSON as far as its values, what writes those, whether it is a float, and whether
+all of its values must be finite."""
+
+
+class JsonWriter:
+    """Writes replies.
+
+    All but the values of an output is the same for the same shape, so the last is remembered.
+
+    Args:
+        nan_outputs: see ``InferenceCodec``.
+    """
+
+    def __init__(self, model: str, version: str, nan_outputs: Collection[str]) -> None:
+        self._encode = msgspec.json.Encoder().encode
+        self._start = self._encode({"model_name": model, "model_version": version}).removesuffix(b"}")
+        self._nan_outputs = nan_outputs
+        self._known: dict[str, _Known] = {}
+
+    def write(self, names: Sequence[str], outputs: Arrays, id: str | UnsetType) -> bytes:
+        """Write one.
+
+        Raises:
+            InferenceError: an output holds NaN or infinity and must not, or bytes that are no text, or has a datatype
+                that the protocol has not.
+        """
+        start = self._start if id is UNSET else b"".join((self._start, b',"id":', self._encode(id)))
+        if len(names) == 1:
+            return b"".join((start, b',"outputs":[', *self._tensor(names[0], outputs[names[0]]), b"}]}"))
+        parts = [start, b',"outputs":[']
+        for name in names:
+            parts += self._tensor(name, outputs[name])
+            parts.append(b"},")
+        parts[-1] = b"}]}"
+        return b"".join(parts)
+
+    def values(self, name: str, array: Array) -> bytes:
+        """Write an output's values flat, in row-major order; NaN as null, infinity as 1e999, bytes as text.
+
+        Raises:
+            InferenceError: see ``write``.
+        """
+        return self._tensor(name, array)[1]
+
+    def _tensor(self, name: str, array: Array) -> tuple[bytes, bytes]:
+        """Return an output as far as its values, and those."""
+        what = array.dtype, array.shape
+        known = self._known.get(name)
+        if known is None or known[0] != what:
+            known = self._known[name] = what, self._described(name, array), *self._way(name, array)
+        _, described, way, is_float, is_finite = known
+        values = way(array)
+        if is_float and NULL in values:
+            if is_finite:
+                raise not_finite(name)
+            values = with_infinity(values, array)
+        return described, values
+
+    def _described(self, name: str, array: Array) -> bytes:
+        tensor = {"name": name, "datatype": output_datatype(array), "shape": array.shape}
+        return self._encode(tensor).removesuffix(b"}") + b',"data":'
+
+    def _way(self, name: str, array: Array) -> tuple[Way, bool, bool]:
+        return way_of(array.dtype, array.size), array.dtype.kind == "f", name not in self._nan_outputs
+
+
+# -- Binary requests ---------------------------------------------------------------------------------------------------
+
+
+# The common binary request, decoded straight: one input, raw. Everything else is left to the general way. No I/O.
+
+_LONGEST_KNOWN = 4096
+_LONGEST_LENGTH = 20
+
+
+class _Size(msgspec.Struct, gc=False):
+    binary_data_size: int
+
+
+class _RawTensor(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: _Size
+    data: UnsetType = UNSET
+
+
+class _RequestParameters(msgspec.Struct, frozen=True, gc=False):
+    binary_data_output: bool = False
+    timeout: int = 0
+    sequence_id: UnsetType = UNSET
+    priority: UnsetType = UNSET
+
+
+class _OutputParameters(msgspec.Struct, gc=False):
+    binary_data: bool | UnsetType = UNSET
+    classification: UnsetType = UNSET
+
+
+class _RawOutput(msgspec.Struct):
+    name: str
+    parameters: _OutputParameters | UnsetType = UNSET
+
+    def is_raw(self, usual: bool) -> bool:
+        if self.parameters is UNSET or self.parameters.binary_data is UNSET:
+            return usual
+        return self.parameters.binary_data
+
+
+class RawRequest(msgspec.Struct):
+    """A request whose one input is raw."""
+
+    inputs: list[_RawTensor]
+    id: str | UnsetType = UNSET
+    parameters: _RequestParameters = _RequestParameters()
+    outputs: list[_RawOutput] = []
+
+    @property
+    def size(self) -> int:
+        """Bytes of the input."""
+        return self.inputs[0].parameters.binary_data_size
+
+    @property
+    def names(self) -> list[str]:
+        """Outputs that are asked for."""
+        return [output.name for output in self.outputs]
+
+    @property
+    def raw_names(self) -> list[str]:
+        """Those of them that are wanted raw."""
+        usual = self.parameters.binary_data_output
+        return [output.name for output in self.outputs if output.is_raw(usual)]
+
+
+class JsonLength:
+    """Reads ``Inference-Header-Content-Length``; what the last client said, most say again."""
+
+    def __init__(self) -> None:
+        self._known: tuple[str | None, int] = None, 0
+
+    def read(self, header: str, size: int) -> int:
+        """Return where raw tensors begin in a body of ``size`` bytes.
+
+        Raises:
+            BadRequest: the header is no number, or lies beyond the body.
+        """
+        text, length = self._known
+        if header != text:
+            if not (header.isascii() and header.isdecimal() and len(header) <= _LONGEST_LENGTH):
+                raise _no_length(header, size)
+            length = int(header)
+        if length > size:
+            raise _no_length(header, size)
+        self._known = header, length
+        return length
+
+
+def _no_length(header: str, size: int) -> BadRequest:
+    return BadRequest(
+        f"header {BINARY_HEADER} is {shown(header)}, the body has {size} bytes",
+        hint="send the number of JSON bytes at the beginning of the body",
+    )
+
+
+class RawReader:
+    """Reads such requests.
+
+    Clients send the same JSON before other numbers again and again, so the last one is remembered with what was found
+    to be right in it: comparing it costs a tenth of reading it.
+
+    Args:
+        spec: of the model's only input.
+    """
+
+    def __init__(self, spec: InputSpec, max_rows: int) -> None:
+        self._spec = spec
+        self._max_rows = max_rows
+        self._decoder = msgspec.json.Decoder(RawRequest)
+        self._numbers = spec.datatype not in {"BYTES", "BOOL"} and sys.byteorder == "little"
+        self._known: tuple[bytes, RawRequest, list[int], int] | None = None
+
+    def read(self, body: bytes, at: int) -> tuple[RawRequest, Array] | None:
+        """Return a request with its input; None where it is another kind, or wrong in its JSON.
+
+        The same JSON again gives the same request.
+
+        Args:
+            at: where the raw tensor begins.
+
+        Raises:
+            BadRequest, TooLarge: what is wrong with the tensor itself.
+        """
+        known = self._known
+        if known is not None and len(known[0]) == at and body.startswith(known[0]) and len(body) == known[3]:
+            return known[1], self._numbers_of(body, at, known[2])
+        head = body[:at]
+        request = self._decoded(head)
+        if request is None or at + request.size != len(body):
+            return None
+        shape = request.inputs[0].shape
+        array = array_of(memoryview(body)[at:], self._spec, shape, self._max_rows)
+        if self._numbers and at <= _LONGEST_KNOWN:
+            self._known = head, request, shape, len(body)
+        return request, array
+
+    def _decoded(self, head: bytes) -> RawRequest | None:
+        try:
+            request = self._decoder.decode(head)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        if len(request.inputs) != 1 or request.parameters.timeout < 0:
+            return None
+        tensor, spec = request.inputs[0], self._spec
+        return request if tensor.name == spec.name and tensor.datatype == spec.datatype else None
+
+    def _numbers_of(self, body: bytes, at: int, shape: list[int]) -> Array:
+        """Read numbers whose shape and size are known to be right."""
+        # A slice begins where numbers may; looking into the body itself would mean to copy what does not.
+        array: Array = np.ndarray(shape, self._spec.dtype, body[at:])
+        if not array.flags.aligned:
+            array = array.copy()
+        self._spec.check_values(array)
+        return array

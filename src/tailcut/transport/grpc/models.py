@@ -17,7 +17,7 @@ from tailcut.protocol.model_routes import config_of, metadata_of
 from tailcut.protocol.repository_routes import load_parameters
 from tailcut.protocol.routing import no_version
 from tailcut.protocol.routing import pipeline_of as pipeline_of_version
-from tailcut.serving.deployment import Engine
+from tailcut.serving.engine import Engine
 from tailcut.serving.host import Host
 from tailcut.transport.grpc import open_inference_pb2 as messages
 from tailcut.transport.grpc.calls import Method, answering

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tailcut.errors import TailcutError
 from tailcut.observe.sample import Sample, counter
@@ -17,6 +17,7 @@ from tailcut.protocol.middleware import Handle
 PARSE_ERRORS = counter("tailcut_http_parse_errors", "Malformed HTTP/1.1 requests, by error code.", "code", of_host=True)
 
 if TYPE_CHECKING:
+    from tailcut.transport.http1.connection import Connection
     from tailcut.transport.worker import Worker
 
 
@@ -25,26 +26,6 @@ log = logging.getLogger("tailcut.server")
 
 def _nothing() -> None:
     """Do nothing."""
-
-
-class OpenConnection(Protocol):
-    """A connection as its server knows it; ``connection.Connection`` is the only one."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a request of its is being read or answered."""
-        ...
-
-    requests: int
-    """That were read on it."""
-
-    def end_idle(self) -> None:
-        """Close it, unless a request is being answered."""
-        ...
-
-    def sweep(self, before_s: float) -> bool:
-        """Close it if nothing has come since; whether that is so."""
-        ...
 
 
 class Site:
@@ -62,7 +43,7 @@ class Site:
         self.loop = loop
         self.handle: Handle = worker.handle
         self.arrivals = worker.arrivals
-        self.connections: set[OpenConnection] = set()
+        self.connections: set[Connection] = set()
         self.is_leaving = self.is_stopping = False
         worker.on_drain = self.leave
         self.on_left: Callable[[], None] = _nothing
@@ -74,7 +55,7 @@ class Site:
         """Have every reply be the last on its connection from now on."""
         self.is_leaving = True
 
-    def left(self, connection: OpenConnection) -> None:
+    def left(self, connection: Connection) -> None:
         """Note that a connection has ended."""
         self.connections.discard(connection)
         self.on_left()

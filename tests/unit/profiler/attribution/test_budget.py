@@ -10,7 +10,7 @@ from tailcut.profiler.attribution.budget import LEAST_NEAR, make_budget, near_pe
 from tailcut.profiler.attribution.calls import normalise_address, normalise_command, normalise_query
 from tailcut.profiler.records import Moment, Pilot, Recording, Request, Sample, Span, Stage
 from tailcut.report.ladder.perception import perceived, perception
-from tailcut.report.profile.tables import culprits_table
+from tailcut.report.profile.document import culprits_table
 from tailcut.report.profile.words import bottleneck
 
 _MS = 1_000_000

@@ -25,7 +25,7 @@ from tailcut.profiler.records import (
     decode_recording,
     encode_recording,
 )
-from tailcut.report.profile.tables import steps_table
+from tailcut.report.profile.document import steps_table
 
 PIPELINE, LAST = "Pipeline.predict", "clf: LGBMClassifier.predict"
 COLUMNS, WORDS = "pre: ColumnTransformer.transform", "pre > words: OneHotEncoder.transform"

@@ -25,7 +25,7 @@ from tailcut.profiler.hooks.imports import ImportHooks
 from tailcut.profiler.hooks.locks import _TracedLock, _waiting
 from tailcut.profiler.hooks.wrapping import awaited, called, wrap
 from tailcut.profiler.recording import clocks, tracing
-from tailcut.profiler.recording.middleware import Profiled
+from tailcut.profiler.recording.app_server import Profiled
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.recording.spans import one_line, requests_of
 from tailcut.profiler.recording.tracing import Open, Trace, close_span, current, open_span, open_timed, tracer

@@ -22,12 +22,11 @@ from tailcut.pipeline.request_context import InFlight, RequestContext
 from tailcut.pipeline.streaming import Streams
 from tailcut.serving.deployment_loader import Choose, Opened, open_deployment
 from tailcut.serving.fallback import Fallbacks
-from tailcut.serving.feature_verdict import answering_version, unjudged
 from tailcut.serving.host_state import HostState
-from tailcut.serving.notices import tell_code, tell_trust
 from tailcut.serving.promotion_watcher import Follower
 from tailcut.serving.repository import Repository
 from tailcut.serving.statistics import Statistics
+from tailcut.serving.variant_checks import answering_version, tell_code, tell_trust, unjudged
 from tailcut.serving.variants import Variants
 
 log = logging.getLogger("tailcut.server")
@@ -321,7 +320,7 @@ class Engine:
 
     @property
     def unjudged(self) -> str:
-        """Why the verdict on what is served is not about the features that it gets; see ``feature_verdict``."""
+        """Why the verdict on what is served is not about the features that it gets; see ``variant_checks.unjudged``."""
         if self.variants is None:
             return ""
         return unjudged(self.deployment, self.variants.opened.variant, self.host.served)
