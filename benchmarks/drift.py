@@ -27,7 +27,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from benchmarks.overhead import commit, cpu
-from tailcut.observe.drift.detector import MONTH_S, Detector, Settings
+from tailcut.observe.drift.detector import MONTH_S, Detector, DriftSettings
 from tailcut.observe.drift.sketch import Sketch, effective_rows, sketch
 
 COLUMNS = 40
@@ -144,8 +144,10 @@ def quiet_months(seed: int, entities: Entities, months: int) -> Quiet:
     """Play months of traffic from the population of one reference."""
     world = World(seed, entities)
     values, sketches = world.reference()
-    detector = Detector(sketches, Settings())
-    certain = Detector([replace(each, effective_rows=1e12) for each in sketches], Settings(min_effect=0.0, psi=0.0))
+    detector = Detector(sketches, DriftSettings())
+    certain = Detector(
+        [replace(each, effective_rows=1e12) for each in sketches], DriftSettings(min_effect=0.0, psi=0.0)
+    )
     alarms = certainly = row = 0
     left = np.empty((0, COLUMNS + 1))
     tests: list[npt.NDArray[np.bool_]] = []
@@ -180,7 +182,7 @@ def found_after(seed: int, entities: Entities, shift: float) -> int | None:
     """Shift one column; return after how many rows an alarm named it, None where none did within ``WITHIN``."""
     world = World(seed, entities)
     _, sketches = world.reference()
-    detector = Detector(sketches, Settings())
+    detector = Detector(sketches, DriftSettings())
     rows, who = world.rows(BEFORE + WITHIN)
     column = int(world.random.integers(COLUMNS))
     rows[BEFORE:, column] += shift * world.random.choice([-1.0, 1.0])
@@ -198,7 +200,7 @@ def main() -> None:
     arguments = parser.parse_args()
     result: dict[str, Any] = {
         "commit": commit(), "date": time.strftime("%Y-%m-%d"), "cpu": cpu(), "python": platform.python_version(),
-        "settings": Settings()._asdict(), "quiet": {}, "shifts": {},
+        "settings": DriftSettings()._asdict(), "quiet": {}, "shifts": {},
     }  # fmt: skip
     for name, entities in POPULATIONS.items():
         months = arguments.months if name == BAR else arguments.months // 5

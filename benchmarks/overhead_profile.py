@@ -16,7 +16,7 @@ from benchmarks.mlp import BODY_FLOATS
 from tailcut.manifest import load
 from tailcut.models.runtimes import open_runtime
 from tailcut.pipeline.request_context import RequestContext
-from tailcut.protocol.app import Application, Replies
+from tailcut.protocol.app import Application, PredictReplies
 from tailcut.protocol.data_plane import DataPlane
 from tailcut.protocol.open_inference.codec import Inference, InferenceCodec
 from tailcut.serving.engine import Engine
@@ -72,7 +72,7 @@ def _alone(engine: Engine, codec: InferenceCodec, inference: Inference) -> dict[
     result = runtime.run(inference.inputs, outputs)
     array = inference.inputs["x"]
     data, spec = array.ravel().tolist(), engine.pipeline.specs[0]
-    replies = Replies()
+    replies = PredictReplies()
     context = _answered(engine)
 
     def begin_end() -> None:

@@ -20,8 +20,8 @@ from tailcut.ladder.machine import commit_of
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.diversity import sent_payloads
 from tailcut.profiler.levers.advice import advise
-from tailcut.profiler.levers.known import Known, know
-from tailcut.profiler.levers.work import End, LeverName, Work, pull, read_work, shorten_queues
+from tailcut.profiler.levers.known import LeverAssumptions, know
+from tailcut.profiler.levers.work import End, LeverName, RequestWork, pull, read_work, shorten_queues
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.records import Recording, load_recording, save_recording
@@ -150,7 +150,9 @@ def p95s(ladder: LadderRecord) -> dict[str, tuple[float, ...]]:
     return found
 
 
-def compare(work: Work, known: Known, measured: Mapping[str, Sequence[float]], rate: float) -> list[Compared]:
+def compare(
+    work: RequestWork, known: LeverAssumptions, measured: Mapping[str, Sequence[float]], rate: float
+) -> list[Compared]:
     """Pull the levers of each rung that was measured, in order.
 
     Args:

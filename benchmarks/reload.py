@@ -187,15 +187,15 @@ def serve_scaled(wanted: Path, arguments: list[str]) -> None:
 
     from tailcut.cli.app import run
     from tailcut.models import pool
-    from tailcut.scheduler.pool_scaling import Limits, Seen
+    from tailcut.scheduler.pool_scaling import PoolObservation, ScalingLimits
 
     class Asked:
         why = "asked for"
 
-        def __init__(self, limits: Limits) -> None:
+        def __init__(self, limits: ScalingLimits) -> None:
             self._last = limits.least
 
-        def target(self, seen: Seen) -> int:
+        def target(self, seen: PoolObservation) -> int:
             text = wanted.read_text()
             self._last = int(text) if text else self._last  # empty while it is being written
             return self._last

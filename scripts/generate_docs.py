@@ -25,7 +25,7 @@ from tailcut.builder.recipes.base import INT8, Recipe, Subject
 from tailcut.builder.speed.tuning import TUNED
 from tailcut.cli.app import COMMANDS, build
 from tailcut.cli.console import EXIT_REASONS
-from tailcut.manifest import Build, Deployment, Model, Tensor
+from tailcut.manifest import Build, Deployment, Model, TensorSpec
 from tailcut.manifest.keys import Key, expected, keys_at, keys_of, to_toml, variable
 from tailcut.manifest.overrides import OTHER_VARIABLES
 from tailcut.manifest.schema.host import HostedModel
@@ -186,8 +186,8 @@ def _recipe(recipe: Recipe) -> str:
 
 
 def _subject(kind: str = "torch", *, trees: bool = False, free: bool = False, train: str = "my_model:train") -> Subject:
-    inputs = (Tensor(name="x", shape=(-1, -1 if free else 4)),)
-    model = Model(source="my_model:build", inputs=inputs, outputs=(Tensor(name="y"),))
+    inputs = (TensorSpec(name="x", shape=(-1, -1 if free else 4)),)
+    model = Model(source="my_model:build", inputs=inputs, outputs=(TensorSpec(name="y"),))
     return Subject(kind=kind, trees=trees, deployment=Deployment(name="m", model=model, build=Build(train=train)))
 
 

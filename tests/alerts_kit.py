@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tailcut.observe.alerts.minute_counts import ANSWERED, STAGE_NS, Key, MinuteCounts
+from tailcut.observe.alerts.minute_counts import ANSWERED, STAGE_NS, CounterKey, MinuteCounts
 from tailcut.observe.alerts.probes import Figures
-from tailcut.observe.alerts.rules import Finding
+from tailcut.observe.alerts.rules import AlertFinding
 from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.fine_histogram import PLACES, Counts, places_of
-from tailcut.observe.history.tables import Series, Snapshot
+from tailcut.observe.history.tables import HistorySnapshot, Series
 from tailcut.observe.latency_figures import SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import FEATURE_LOOKUPS, FEATURE_SOURCE_SECONDS, FEATURE_STALE
 
@@ -46,38 +46,41 @@ class Traffic:
         return self
 
 
-def _growth(of: Mapping[str, float]) -> list[tuple[Key, float]]:
+def _growth(of: Mapping[str, float]) -> list[tuple[CounterKey, float]]:
     requests, bad = of.get("requests", 0.0), of.get("bad", 0.0)
     ends = {"ok": requests - of.get("failed", 0.0) - of.get("shed", 0.0)}
     ends |= {"feature_unavailable": of.get("failed", 0.0), "shed": of.get("shed", 0.0)}
     outcome = {"ok": "ok", "feature_unavailable": "5xx", "shed": "4xx"}
     group = {"group": "weather", "entity_type": "origin+hour"}
-    found = [(Key.of("m", REQUESTS.series[0], {"code": code, "outcome": outcome[code]}), n) for code, n in ends.items()]
-    found += [(Key.of("m", SLO_REQUESTS.series[0], P95), requests)]
-    found += [(Key.of("m", SLO_GOOD.series[0], P95), requests - bad)]
+    found = [
+        (CounterKey.of("m", REQUESTS.series[0], {"code": code, "outcome": outcome[code]}), n)
+        for code, n in ends.items()
+    ]
+    found += [(CounterKey.of("m", SLO_REQUESTS.series[0], P95), requests)]
+    found += [(CounterKey.of("m", SLO_GOOD.series[0], P95), requests - bad)]
     for result, name in (("hit", "hits"), ("miss", "misses")):
-        found.append((Key.of("m", FEATURE_LOOKUPS.series[0], group | {"result": result}), of.get(name, 0.0)))
-    found.append((Key.of("m", FEATURE_STALE.series[0], group), of.get("stale", 0.0)))
+        found.append((CounterKey.of("m", FEATURE_LOOKUPS.series[0], group | {"result": result}), of.get(name, 0.0)))
+    found.append((CounterKey.of("m", FEATURE_STALE.series[0], group), of.get("stale", 0.0)))
     source_s = requests * of.get("features_ms", 0.0) / 1e3
-    found.append((Key.of("m", FEATURE_SOURCE_SECONDS.series[0], group), source_s))
+    found.append((CounterKey.of("m", FEATURE_SOURCE_SECONDS.series[0], group), source_s))
     stages = {name.removesuffix("_ms"): ms for name, ms in of.items() if name.endswith("_ms")}
-    found += [(Key("m", STAGE_NS, (("stage", stage),)), requests * ms * 1e6) for stage, ms in stages.items()]
-    found.append((Key("m", ANSWERED), requests))
+    found += [(CounterKey("m", STAGE_NS, (("stage", stage),)), requests * ms * 1e6) for stage, ms in stages.items()]
+    found.append((CounterKey("m", ANSWERED), requests))
     return [(key, value) for key, value in found if value]
 
 
-def bad(findings: Sequence[Finding]) -> list[Finding]:
+def bad(findings: Sequence[AlertFinding]) -> list[AlertFinding]:
     """Those that are bad."""
     return [each for each in findings if each.level == "bad"]
 
 
-def snapshot(minute: int, numbers: Mapping[tuple[str, str, str], float]) -> Snapshot:
+def snapshot(minute: int, numbers: Mapping[tuple[str, str, str], float]) -> HistorySnapshot:
     """A snapshot of model "m"; labels as JSON text."""
     made = [(Series("counter", model, name, labels), value) for (model, name, labels), value in numbers.items()]
-    return Snapshot(minute, minute, 0, [], made)
+    return HistorySnapshot(minute, minute, 0, [], made)
 
 
-def slo_snapshot(minute: int, requests: float, good: float) -> Snapshot:
+def slo_snapshot(minute: int, requests: float, good: float) -> HistorySnapshot:
     """A minute of an objective of model "m"."""
     labels = json.dumps(P95, sort_keys=True)
     return snapshot(minute, {("m", SLO_REQUESTS.series[0], labels): requests, ("m", SLO_GOOD.series[0], labels): good})

@@ -16,12 +16,12 @@ from tailcut.builder.recipes.base import Work
 from tailcut.builder.records import Made
 from tailcut.builder.sources import Found
 from tailcut.common.tensors import Arrays
-from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.manifest import Deployment, Manifest, Model, TensorSpec
 
 LIVE = "tailcut_live_models"
 
-X = Tensor(name="x", shape=(-1, 6), allow_nan=True)
-Y = Tensor(name="y", shape=(-1,))
+X = TensorSpec(name="x", shape=(-1, 6), allow_nan=True)
+Y = TensorSpec(name="y", shape=(-1,))
 
 
 def live(model: Any) -> str:
@@ -35,8 +35,8 @@ def made(
     folder: Path,
     source: str,
     inputs: Arrays,
-    tensors: tuple[Tensor, ...] = (X,),
-    output: Tensor = Y,
+    tensors: tuple[TensorSpec, ...] = (X,),
+    output: TensorSpec = Y,
 ) -> tuple[Found, Work]:
     """Make the source variant and say what a recipe would work with."""
     manifest = Manifest(Deployment(name="m", model=Model(source=source, inputs=tensors, outputs=(output,))), folder, {})

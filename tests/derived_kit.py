@@ -14,12 +14,12 @@ from tailcut.builder.bounds import of_source
 from tailcut.builder.bounds.trials import PATIENCE_S
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 Call = Callable[[Arrays], Arrays]
 
 
-def of_module(module: Any, inputs: Sequence[Tensor]) -> Call:
+def of_module(module: Any, inputs: Sequence[TensorSpec]) -> Call:
     """Run a torch module as the torch runtime does; its output is named y."""
     import torch
 
@@ -57,7 +57,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, call: Call, trials: int) -> tuple[Call
 
 
 def bounds_of(
-    model: Any, call: Call, inputs: Sequence[Tensor], rows: Arrays, path: Path | None = None
+    model: Any, call: Call, inputs: Sequence[TensorSpec], rows: Arrays, path: Path | None = None
 ) -> dict[tuple[str, tuple[int, ...]], Bound]:
     """Return the derived bounds without limits of length, by input and columns."""
     found = of_source(model, call, inputs, rows, path=path, strict=True).bounds
@@ -65,7 +65,7 @@ def bounds_of(
 
 
 def lengths_of(
-    model: Any, call: Call, inputs: Sequence[Tensor], rows: Arrays, path: Path | None = None
+    model: Any, call: Call, inputs: Sequence[TensorSpec], rows: Arrays, path: Path | None = None
 ) -> dict[str, int]:
     """Return the derived limits of free dimensions by input."""
     found = of_source(model, call, inputs, rows, path=path, strict=True).bounds

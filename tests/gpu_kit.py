@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 GPU = "NVIDIA H100 80GB HBM3"
 
@@ -26,8 +26,8 @@ class Variant:
 
     runtime: str
     artifact: Path
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     settings: dict[str, Any] = field(default_factory=dict)
     name: str = "v"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailcut.common.fingerprint import Machine
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.registry import NewVariant, Registry, Version
 
-X = (Tensor(name="x", shape=(-1, 4)),)
-Y = (Tensor(name="y"),)
+X = (TensorSpec(name="x", shape=(-1, 4)),)
+Y = (TensorSpec(name="y"),)
 
 AVX2 = Machine(
     architecture="x86_64",

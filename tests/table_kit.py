@@ -15,12 +15,17 @@ from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes.base import Work
 from tailcut.builder.records import Made
 from tailcut.common.tensors import Array, Arrays
-from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.manifest import Deployment, Manifest, Model, TensorSpec
 from tailcut.models.runtimes import sklearn
 
 
 def table_work(
-    folder: Path, model: Any, inputs: Arrays, tensors: tuple[Tensor, ...], output: Tensor, here: HostCapabilities
+    folder: Path,
+    model: Any,
+    inputs: Arrays,
+    tensors: tuple[TensorSpec, ...],
+    output: TensorSpec,
+    here: HostCapabilities,
 ) -> Work:
     """Say what the recipe works with, for a fitted model."""
     deployment = Deployment(name="m", model=Model(source=live(model), inputs=tensors, outputs=(output,)))

@@ -19,17 +19,17 @@ import numpy as np
 from flight_risk.columns import CATEGORICAL, NUMERIC
 from flight_risk.settings import HOLDOUT_FROM, LEAD_S, TRAIN_FROM, home
 from tailcut.common.tensors import Arrays
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.observe.drift.columns import columns_of
-from tailcut.observe.drift.detector import Detector, Settings
+from tailcut.observe.drift.detector import Detector, DriftSettings
 from tailcut.observe.drift.reference import sketches_of
-from tailcut.observe.drift.state import Alarm
+from tailcut.observe.drift.state import DriftAlarm
 
 INPUTS = (
-    Tensor(name="numeric", datatype="FP32", shape=(-1, len(NUMERIC)), columns=NUMERIC),
-    Tensor(name="categorical", datatype="INT64", shape=(-1, len(CATEGORICAL)), columns=CATEGORICAL),
+    TensorSpec(name="numeric", datatype="FP32", shape=(-1, len(NUMERIC)), columns=NUMERIC),
+    TensorSpec(name="categorical", datatype="INT64", shape=(-1, len(CATEGORICAL)), columns=CATEGORICAL),
 )
-OUTPUTS = (Tensor(name="risk", datatype="FP32", shape=(-1,)),)
+OUTPUTS = (TensorSpec(name="risk", datatype="FP32", shape=(-1,)),)
 BLOCK = 64
 _SHOWN = 8
 
@@ -97,10 +97,10 @@ def _detector(reference: Rows, window_s: float, *, days: bool) -> Detector:
     groups = reference.at_s // 86_400 if days else None
     inputs = sketches_of("input", INPUTS, reference.inputs, groups)
     outputs = sketches_of("output", OUTPUTS, reference.outputs, groups)
-    return Detector([*inputs, *outputs], Settings(window_s=window_s))
+    return Detector([*inputs, *outputs], DriftSettings(window_s=window_s))
 
 
-def _alarms(detector: Detector, rows: Rows) -> Iterator[Alarm]:
+def _alarms(detector: Detector, rows: Rows) -> Iterator[DriftAlarm]:
     for begin in range(0, len(rows.at_s), BLOCK):
         block = rows.at(np.arange(begin, min(begin + BLOCK, len(rows.at_s))))
         columns = [column for spec in INPUTS for column in columns_of("input", spec, block.inputs[spec.name])]
@@ -115,7 +115,7 @@ def _alarms(detector: Detector, rows: Rows) -> Iterator[Alarm]:
             yield alarm
 
 
-def _told(alarm: Alarm) -> str:
+def _told(alarm: DriftAlarm) -> str:
     named = [f"{each.name} (PSI {each.psi:.2f}, since {_day(each.since_s)})" for each in alarm.columns[:_SHOWN]]
     more = len(alarm.columns) - _SHOWN
     return f"  {_day(alarm.at_s)}  {', '.join(named)}{f' and {more} more' if more > 0 else ''}"

@@ -15,7 +15,7 @@ from tests.features_kit import resolver
 from tailcut.cache import BypassedStore, MemoryStore
 from tailcut.common.tensors import Arrays
 from tailcut.features import FeatureService
-from tailcut.manifest import Features, Model, Tensor
+from tailcut.manifest import Features, Model, TensorSpec
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.executors.in_process import InlineExecutor
@@ -35,8 +35,8 @@ from tailcut.testing.stores import FaultyStore
 REDIS_TIMEOUT_S = 0.02
 MODEL = Model(
     source="m:m",
-    inputs=(Tensor(name="x", shape=(-1, 2), columns=("id", "value")),),
-    outputs=(Tensor(name="y"), Tensor(name="z")),
+    inputs=(TensorSpec(name="x", shape=(-1, 2), columns=("id", "value")),),
+    outputs=(TensorSpec(name="y"), TensorSpec(name="z")),
 )
 
 

@@ -8,16 +8,16 @@ import pytest
 from tests.concurrency.dispatching import Bench
 
 from tailcut.errors import Shed
-from tailcut.scheduler.admission import Admission, Executors, Request
+from tailcut.scheduler.admission import Admission, AdmissionRequest, Executors
 from tailcut.scheduler.latency_learner import LatencyLearner
-from tailcut.scheduler.overload_detector import OverloadDetector, Target
-from tailcut.scheduler.scheduler import Entry, Scheduler
+from tailcut.scheduler.overload_detector import LatencyTarget, OverloadDetector
+from tailcut.scheduler.scheduler import QueueEntry, Scheduler
 
 MS = 1_000_000
 NOW = 2_000 * MS
 
 
-def standing(target: Target, now_ns: int) -> OverloadDetector:
+def standing(target: LatencyTarget, now_ns: int) -> OverloadDetector:
     """Some were late for long."""
     overload = OverloadDetector(target)
     overload.see(max(now_ns - 2 * target.timeout_ns, 0), late=True)
@@ -32,7 +32,7 @@ class Crowded(Bench):
     async def begin(self) -> None:
         self.open()
         scheduler = self.dispatcher.scheduler
-        scheduler.overload = standing(Target(60 * MS, 500 * MS), self.clock.monotonic_ns())
+        scheduler.overload = standing(LatencyTarget(60 * MS, 500 * MS), self.clock.monotonic_ns())
         self.dispatcher.costs.seed({1: 10.0 * MS, 2: 60.0 * MS, 4: 130.0 * MS})
         for _ in self.executors:
             self.submit(1, 1, 1, 1, slack_s=0.5)
@@ -130,7 +130,7 @@ def test_a_backlog_ends_although_all_who_come_are_refused_unread() -> None:
 
 
 def test_a_while_has_a_hundred_requests() -> None:
-    overload, at_ns = standing(Target(60 * MS, 500 * MS), NOW), NOW
+    overload, at_ns = standing(LatencyTarget(60 * MS, 500 * MS), NOW), NOW
     for _ in range(99):
         at_ns += 6 * MS
         overload.arrived(at_ns, 32, 1.0)
@@ -143,16 +143,18 @@ def test_a_while_has_a_hundred_requests() -> None:
 
 
 def test_nobody_for_what_a_tenant_is_refused_for_its_own_backlog() -> None:
-    scheduler: Scheduler[Entry] = Scheduler(max_rows=4, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
-    scheduler.overload = standing(Target(60 * MS, 500 * MS), NOW)
+    scheduler: Scheduler[QueueEntry] = Scheduler(
+        max_rows=4, max_queue_rows=100, target=LatencyTarget(60 * MS, 500 * MS)
+    )
+    scheduler.overload = standing(LatencyTarget(60 * MS, 500 * MS), NOW)
     costs = LatencyLearner()
     costs.seed({1: 10.0 * MS, 2: 10.0 * MS, 4: 10.0 * MS})
     admission, busy = Admission(scheduler, costs), Executors(usable=1, idle=0, left_ns=5.0 * MS)
-    assert admission.check(NOW, Request(1, NOW + 500 * MS, tenant="small"), busy) is None
+    assert admission.check(NOW, AdmissionRequest(1, NOW + 500 * MS, tenant="small"), busy) is None
     for _ in range(12):
-        scheduler.offer(Entry(1, NOW + 500 * MS, tenant="large", target_ns=NOW + 60 * MS))
-    refusal = admission.check(NOW, Request(1, NOW + 500 * MS, tenant="large"), busy)
+        scheduler.offer(QueueEntry(1, NOW + 500 * MS, tenant="large", target_ns=NOW + 60 * MS))
+    refusal = admission.check(NOW, AdmissionRequest(1, NOW + 500 * MS, tenant="large"), busy)
     assert refusal is not None
     assert refusal.why == "slo"
-    assert admission.check(NOW, Request(1, NOW + 500 * MS), busy) is None, "a token without a tenant"
+    assert admission.check(NOW, AdmissionRequest(1, NOW + 500 * MS), busy) is None, "a token without a tenant"
     assert not scheduler.overload.is_full(NOW, scheduler.queue_rows)

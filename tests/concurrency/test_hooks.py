@@ -15,7 +15,7 @@ from tests.concurrency.hooking import ROW, TENANT, ask, blocked, control, prepro
 from tests.wait_kit import until
 
 from tailcut.errors import Shed, StartError
-from tailcut.manifest import Model, Tensor
+from tailcut.manifest import Model, TensorSpec
 from tailcut.pipeline.hooks import Hooks
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import RowTransform
@@ -106,7 +106,7 @@ def test_waiting_calls_are_served_in_order_when_a_thread_is_free(tmp_path: Path)
 
 def test_no_more_calls_wait_for_a_thread_than_may() -> None:
     async def main() -> None:
-        model = Model(source="m:m", inputs=(Tensor(name="x", shape=(-1, 2)),), outputs=(Tensor(name="y"),))
+        model = Model(source="m:m", inputs=(TensorSpec(name="x", shape=(-1, 2)),), outputs=(TensorSpec(name="y"),))
         transform = RowTransform(model, preprocess, None)
         hooks = Hooks(transform, preprocess=True, postprocess=False, stuck_after_s=60, max_threads=1, max_waiting=1)
         start_ns = perf_counter_ns()

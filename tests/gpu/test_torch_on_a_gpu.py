@@ -25,7 +25,7 @@ from tests.gpu_kit import Variant  # noqa: E402
 from tests.models import tabular  # noqa: E402
 
 from tailcut.builder.host_capabilities import look  # noqa: E402
-from tailcut.manifest import Tensor  # noqa: E402
+from tailcut.manifest import TensorSpec  # noqa: E402
 from tailcut.models.runtimes import open_runtime  # noqa: E402
 from tailcut.profiler.layers.torch import of_torch  # noqa: E402
 from tailcut.system.machine import read_machine  # noqa: E402
@@ -39,9 +39,9 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
-NUMBERS = Tensor(name="numeric", shape=(-1, 6))
-KINDS = Tensor(name="categorical", datatype="INT64", shape=(-1, 2))
-PROBABILITY = Tensor(name="probability", shape=(-1,))
+NUMBERS = TensorSpec(name="numeric", shape=(-1, 6))
+KINDS = TensorSpec(name="categorical", datatype="INT64", shape=(-1, 2))
+PROBABILITY = TensorSpec(name="probability", shape=(-1,))
 
 APP = """
 import torch

@@ -18,7 +18,7 @@ from tailcut.profiler.attribution.span_table import STAGES
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
-from tailcut.profiler.records import Recording, Request, Stage
+from tailcut.profiler.records import RecordedRequest, Recording, Stage
 
 HERE = Path(__file__).parent
 
@@ -77,7 +77,7 @@ def record_planted(
     return recording, {one.number: _spent(one, naps[str(one.number)]) for one in recording.requests}
 
 
-def _spent(one: Request, naps: Mapping[str, Sequence[tuple[int, int, int]]]) -> dict[str, tuple[int, int]]:
+def _spent(one: RecordedRequest, naps: Mapping[str, Sequence[tuple[int, int, int]]]) -> dict[str, tuple[int, int]]:
     """What it spent in each stage, of this run: application and client read the same clock."""
     mine = {stage: [nap for nap in found if one.intended_ns <= nap[0] <= one.done_ns] for stage, found in naps.items()}
     return {
@@ -86,7 +86,7 @@ def _spent(one: Request, naps: Mapping[str, Sequence[tuple[int, int, int]]]) -> 
     }
 
 
-def of_path(recording: Recording, path: str) -> list[Request]:
+def of_path(recording: Recording, path: str) -> list[RecordedRequest]:
     found = [one for one in recording.requests if one.path == path]
     assert len(found) >= 5
     return found

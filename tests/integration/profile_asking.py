@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from tailcut.profiler.hooks import install_hooks
-from tailcut.profiler.recording.app_server import Profiled
+from tailcut.profiler.recording.middleware import Profiled
 from tailcut.profiler.recording.spans import requests_of
 from tailcut.profiler.recording.tracing import tracer
-from tailcut.profiler.records import Request
+from tailcut.profiler.records import RecordedRequest
 
 ROUNDS = 8
 """Of each path, of which the one is kept that spent least time elsewhere and waited least for a core: the first finds
@@ -31,7 +31,7 @@ class Said(msgspec.Struct):
 
     application: str
     path: str
-    request: Request
+    request: RecordedRequest
     body: bytes
     naps_ns: int
     notes: list[str]

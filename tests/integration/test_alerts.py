@@ -24,8 +24,8 @@ from tailcut.common.timings import Stage, Timings
 from tailcut.errors import StartError, TailcutError
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.evaluation import WEEK_S
-from tailcut.observe.alerts.evaluator import Alerts
-from tailcut.observe.alerts.probes import Probes
+from tailcut.observe.alerts.evaluator import AlertEvaluator
+from tailcut.observe.alerts.probes import SystemProbes
 from tailcut.observe.alerts.rules import ALERTS
 from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.history import History
@@ -163,8 +163,8 @@ def test_a_slow_query_is_found_in_a_real_history_and_named(tmp_path: Path) -> No
     today = Run(path, now_s - 3660, process=False)
     traffic(today, 9.0)
     clock = {"now_s": float(now_s)}
-    alerts = Alerts(
-        Settings(), Probes().read, lambda: ["risk"], history=lambda: today.history, wall_s=lambda: clock["now_s"]
+    alerts = AlertEvaluator(
+        Settings(), SystemProbes().read, lambda: ["risk"], history=lambda: today.history, wall_s=lambda: clock["now_s"]
     )
     alerts.restore()
     assert [[alarm.state for alarm in alerts.evaluate()] for _ in range(2)] == [[], ["firing"]]
@@ -183,7 +183,9 @@ def test_after_a_restart_a_server_counts_the_requests_of_its_history(tmp_path: P
             run.ask(*[1.0] * 50, code=code)
             run.pass_s()
         run.end()
-        alerts = Alerts(Settings(), Probes().read, lambda: ["risk"], history=lambda: run.history, wall_s=lambda: now_s)
+        alerts = AlertEvaluator(
+            Settings(), SystemProbes().read, lambda: ["risk"], history=lambda: run.history, wall_s=lambda: now_s
+        )
         alerts.restore()
         return [len(alerts.evaluate()) for _ in range(2)] == [0, 1]
 

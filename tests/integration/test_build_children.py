@@ -16,8 +16,8 @@ from tailcut.builder import Holdout
 from tailcut.builder.children import StepRunner
 from tailcut.builder.records import Made, spec
 from tailcut.errors import BuildError, ManifestError
-from tailcut.manifest import Deployment, Manifest, Model, Tensor
-from tailcut.manifest import Holdout as HoldoutSection
+from tailcut.manifest import Deployment, Manifest, Model, TensorSpec
+from tailcut.manifest import HoldoutSettings as HoldoutSection
 
 pytestmark = pytest.mark.integration
 
@@ -28,10 +28,10 @@ def manifest(holdout: str) -> Manifest:
     model = Model(
         source="tests.models.holdouts:holdout",  # never called; without torch a child starts at once
         inputs=(
-            Tensor(name="numeric", shape=(-1, 6)),
-            Tensor(name="categorical", datatype="INT64", shape=(-1, 2)),
+            TensorSpec(name="numeric", shape=(-1, 6)),
+            TensorSpec(name="categorical", datatype="INT64", shape=(-1, 2)),
         ),
-        outputs=(Tensor(name="probability"),),
+        outputs=(TensorSpec(name="probability"),),
     )
     deployment = Deployment(name="demo", python_path=(".",), model=model, holdout=HoldoutSection(source=holdout))
     return Manifest(deployment, ROOT, {})
@@ -55,7 +55,7 @@ def test_a_variant_that_will_be_served_alone_is_judged_alone(step_runner: StepRu
     rows = Holdout(inputs={"x": x}, labels=(x.sum(axis=1) > 0).astype(np.int64))
     rows.save(tmp_path / "confirmation.npz")
     made = Made(name="onnx", runtime="onnxruntime", path=str(graphs.of_company(tmp_path / "onnx.onnx")))
-    model = Model(source="onnx.onnx", inputs=(Tensor(name="x", shape=(-1, 4)),), outputs=(Tensor(name="y"),))
+    model = Model(source="onnx.onnx", inputs=(TensorSpec(name="x", shape=(-1, 4)),), outputs=(TensorSpec(name="y"),))
     step = spec("score", Manifest(Deployment(name="demo", model=model), tmp_path, {}), tmp_path, [made], "onnx")
     found = step_runner.run(step, timeout_s=60.0)
     assert not found["merge"]

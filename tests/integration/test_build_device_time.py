@@ -15,7 +15,7 @@ from tailcut.builder.speed import served
 from tailcut.builder.speed.rounds import Entrant, Rounds
 from tailcut.builder.speed.served import held_seconds
 from tailcut.errors import BuildError
-from tailcut.manifest import Cost, load
+from tailcut.manifest import CostSettings, load
 
 pytestmark = pytest.mark.integration
 
@@ -66,8 +66,8 @@ def test_a_request_is_charged_for_as_long_as_it_held_the_device(rounds: Rounds) 
 
 
 def test_it_is_priced_at_the_gpus_hour(rounds: Rounds) -> None:
-    free = rounds.price("onnx-cuda", Cost())
-    priced = rounds.price("onnx-cuda", Cost(gpu_hour=3.6))
+    free = rounds.price("onnx-cuda", CostSettings())
+    priced = rounds.price("onnx-cuda", CostSettings(gpu_hour=3.6))
     assert priced.gpu_s is not None
     assert priced.gpu_s >= HELD_MS * 1000
     assert priced.money == pytest.approx(priced.gpu_s * 3.6 / 3600)
@@ -76,7 +76,7 @@ def test_it_is_priced_at_the_gpus_hour(rounds: Rounds) -> None:
 
 def test_a_variant_without_a_device_has_no_figure_and_no_price_of_one(rounds: Rounds) -> None:
     assert [each.gpu_ms for each in rounds.trial("onnx").rounds] == [None] * 6
-    priced = rounds.price("onnx", Cost(gpu_hour=3.6))
+    priced = rounds.price("onnx", CostSettings(gpu_hour=3.6))
     assert (priced.gpu_s, priced.money) == (None, 0.0)
 
 

@@ -15,7 +15,7 @@ from tailcut.builder import Holdout, sources
 from tailcut.builder.quality import export_check
 from tailcut.builder.recipes import int8_dynamic, onnx_export
 from tailcut.errors import BuildError
-from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.manifest import Deployment, Manifest, Model, TensorSpec
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import OpenSpec
 
@@ -23,10 +23,10 @@ from tailcut.models.runtimes.base import OpenSpec
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 INPUTS = (
-    Tensor(name="numeric", shape=(-1, tabular.NUMBERS)),
-    Tensor(name="categorical", datatype="INT64", shape=(-1, tabular.CATEGORIES)),
+    TensorSpec(name="numeric", shape=(-1, tabular.NUMBERS)),
+    TensorSpec(name="categorical", datatype="INT64", shape=(-1, tabular.CATEGORIES)),
 )
-OUTPUTS = (Tensor(name="probability"),)
+OUTPUTS = (TensorSpec(name="probability"),)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_a_model_that_bakes_its_batch_in_is_refused(holdout: Holdout, tmp_path: 
 def test_an_onnx_source_with_a_fixed_batch_is_refused(tmp_path: Path) -> None:
     source = graphs.linear(tmp_path / "source.onnx", batch=1)
     with pytest.raises(BuildError, match="dimension 0 of 'x' is fixed to 1 in the ONNX model"):
-        onnx_export.copy(source, (Tensor(name="x", shape=(-1, 4)),), (Tensor(name="y"),), tmp_path / "m.onnx")
+        onnx_export.copy(source, (TensorSpec(name="x", shape=(-1, 4)),), (TensorSpec(name="y"),), tmp_path / "m.onnx")
     (tmp_path / "text.onnx").write_text("no model")
     with pytest.raises(BuildError, match=r"text\.onnx is not a valid ONNX file"):
         onnx_export.copy(tmp_path / "text.onnx", (), (), tmp_path / "m.onnx")
@@ -154,7 +154,9 @@ def test_outputs_that_are_not_the_manifests_are_described(
     answer: Callable[[torch.Tensor], object], text: str, tmp_path: Path
 ) -> None:
     torch.save({}, tmp_path / "m.pt")
-    opening = OpenSpec("torch", "torch", tmp_path / "m.pt", (Tensor(name="x", shape=(-1, 4)),), (Tensor(name="y"),), {})
+    opening = OpenSpec(
+        "torch", "torch", tmp_path / "m.pt", (TensorSpec(name="x", shape=(-1, 4)),), (TensorSpec(name="y"),), {}
+    )
     rows = Holdout(inputs={"x": np.ones((5, 4), np.float32)})
     runtime = open_runtime(opening, threads=1, source=lambda: Gives(answer))
     with pytest.raises(BuildError, match=text) as refused:

@@ -13,14 +13,14 @@ from tailcut.builder.children import StepRunner
 from tailcut.builder.progress import silent
 from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE
 from tailcut.errors import BuildError
-from tailcut.manifest import Deployment, Manifest, Model, Tensor
-from tailcut.manifest import Registry as RegistrySection
+from tailcut.manifest import Deployment, Manifest, Model, TensorSpec
+from tailcut.manifest import RegistrySettings as RegistrySection
 from tailcut.registry import NewVariant, Registry, digest
 
 pytestmark = pytest.mark.integration
 
-INPUTS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
-OUTPUTS = (Tensor(name="y", shape=(-1,)),)
+INPUTS = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
+OUTPUTS = (TensorSpec(name="y", shape=(-1,)),)
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ from tailcut.builder.children import StepRunner
 from tailcut.builder.records import Made, spec
 from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE
 from tailcut.errors import BuildError
-from tailcut.manifest import Deployment, Manifest, Model, Slo, Tensor
+from tailcut.manifest import Deployment, Manifest, Model, Slo, TensorSpec
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import NewVariant, Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
-INPUTS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
-OUTPUTS = (Tensor(name="y", shape=(-1,)),)
+INPUTS = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
+OUTPUTS = (TensorSpec(name="y", shape=(-1,)),)
 
 
 class Bench:

@@ -15,7 +15,7 @@ from tests.scale import sized
 from tailcut.errors import ManifestError, StartError
 from tailcut.ladder import LadderOptions, climb
 from tailcut.ladder.process import ServerProcess, free_port
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.manifest.subject import find_subject
 from tailcut.registry import NewVariant, Registry
 from tailcut.report.ladder.file import LadderRecord, load_ladder
@@ -76,8 +76,8 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     version = registry.add(
         "tiny",
         source="onnx",
-        inputs=[Tensor(name="x", shape=(-1, 4))],
-        outputs=[Tensor(name="y")],
+        inputs=[TensorSpec(name="x", shape=(-1, 4))],
+        outputs=[TensorSpec(name="y")],
         variants=[
             NewVariant("onnx", "onnxruntime", folder / "model.onnx", evidence=evidence),
             NewVariant("int8-dynamic", "onnxruntime", None, refused="auc fell 0.01, budget 0.004"),

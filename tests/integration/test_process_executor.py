@@ -19,8 +19,7 @@ from tests.models.graphs import linear
 
 from tailcut.common.units import Duration, Share
 from tailcut.errors import ArtifactError, ExecutorLost, InferenceError, StartError
-from tailcut.manifest import Batching, Deployment, Manifest, Model, Serve, Slo, Tensor
-from tailcut.manifest import Pool as PoolSettings
+from tailcut.manifest import Batching, Deployment, Manifest, Model, PoolSettings, Serve, Slo, TensorSpec
 from tailcut.models.executors.in_process import ThreadExecutor
 from tailcut.models.executors.process import ProcessExecutor
 from tailcut.models.pool import Pool
@@ -32,8 +31,8 @@ from tailcut.serving.engine import Engine
 
 pytestmark = pytest.mark.integration
 
-X = Tensor(name="x", shape=(-1, 4))
-Y = Tensor(name="y", shape=(-1,))
+X = TensorSpec(name="x", shape=(-1, 4))
+Y = TensorSpec(name="y", shape=(-1,))
 ROW = {"x": np.arange(4, dtype=np.float32).reshape(1, 4)}
 
 
@@ -456,7 +455,7 @@ def test_tensors_that_are_shared_are_no_growth_of_the_child(tmp_path: Path) -> N
     """Seen by reading before: after its first large batches a child had grown enough to be recycled."""
     wide = 8192
     linear(tmp_path / "x.onnx", width=wide)
-    model = Model(source="x.onnx", inputs=(Tensor(name="x", shape=(-1, wide)),), outputs=(Y,))
+    model = Model(source="x.onnx", inputs=(TensorSpec(name="x", shape=(-1, wide)),), outputs=(Y,))
     found = Manifest(Deployment(name="m", model=model, serve=Serve(variant="source")), tmp_path, {})
     runtime = RemoteRuntime(found, find_variant(found), threads=1)
     try:

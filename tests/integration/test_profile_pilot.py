@@ -14,7 +14,7 @@ from tests.integration.servers import postgres_server, redis_server
 from tailcut.profiler.attribution.functions import functions_of
 from tailcut.profiler.attribution.span_table import STAGES
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.records import Recording, Request, Span, Stage, load_recording, save_recording
+from tailcut.profiler.records import RecordedRequest, RecordedSpan, Recording, Stage, load_recording, save_recording
 
 pytestmark = pytest.mark.integration
 
@@ -57,11 +57,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         )
 
 
-def of_route(recording: Recording, name: str) -> list[Request]:
+def of_route(recording: Recording, name: str) -> list[RecordedRequest]:
     return of_path(recording, f"/{name}")
 
 
-def spans_of(recording: Recording, name: str, stage: Stage) -> list[Span]:
+def spans_of(recording: Recording, name: str, stage: Stage) -> list[RecordedSpan]:
     """Connections are made by the way, where a thread or a pool has none yet."""
     spans = (span for one in of_route(recording, name) for span in one.spans if span.stage is stage)
     return [span for span in spans if not span.label.startswith("connect (")]

@@ -18,7 +18,7 @@ from tailcut.builder.host_capabilities import look
 from tailcut.builder.recipes import fp16, int8_qat, onnx_export, recipe
 from tailcut.builder.records import Made
 from tailcut.errors import ArtifactError, BuildError, InferenceError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.compiled import CudaGraphs, PlacedTorch
 from tailcut.models.runtimes.onnxruntime import session_options
@@ -26,7 +26,7 @@ from tailcut.models.runtimes.onnxruntime import session_options
 # The exporter's and the compiler's own use of what torch has deprecated.
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
-IMAGE, LOGITS = Tensor(name="image", shape=(-1, 1, 6, 6)), Tensor(name="logits", shape=(-1, 4))
+IMAGE, LOGITS = TensorSpec(name="image", shape=(-1, 1, 6, 6)), TensorSpec(name="logits", shape=(-1, 4))
 CNN: dict[str, Any] = {
     "name": "cnn",
     "model": {

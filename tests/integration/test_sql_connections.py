@@ -16,7 +16,7 @@ from tests.integration.sql_kit import Postgres, ask, postgres_database, serve
 
 from tailcut.errors import FeatureTimeout, FeatureUnavailable, StartError
 from tailcut.features.sources import postgres_connections
-from tailcut.features.sources.postgres_connections import PostgresDatabase, Selection
+from tailcut.features.sources.postgres_connections import PostgresDatabase, QuerySelection
 
 USERS = (
     "CREATE TABLE users(id bigint PRIMARY KEY, age int, name varchar(9))",
@@ -219,7 +219,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 def test_a_connection_whose_caller_gives_up_is_the_next_ones_and_none_is_left_behind(database) -> None:
     async def main() -> None:
-        wanted = Selection("SELECT 1 AS a", ("a",))
+        wanted = QuerySelection("SELECT 1 AS a", ("a",))
         async with one_connection(database) as (opened, sessions):
             for _ in range(3):
                 database.run(
@@ -240,9 +240,9 @@ def test_a_connection_whose_caller_gives_up_is_the_next_ones_and_none_is_left_be
 def test_a_query_that_waits_for_a_connection_opens_none_after_the_end(database) -> None:
     async def main() -> None:
         async with one_connection(database) as (opened, sessions):
-            slow = asyncio.create_task(opened.fetch(Selection("SELECT pg_sleep(60)::text AS a", ("a",)), []))
+            slow = asyncio.create_task(opened.fetch(QuerySelection("SELECT pg_sleep(60)::text AS a", ("a",)), []))
             await until(lambda: database.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == 1)
-            waiting = asyncio.create_task(opened.fetch(Selection("SELECT 2 AS a", ("a",)), []))
+            waiting = asyncio.create_task(opened.fetch(QuerySelection("SELECT 2 AS a", ("a",)), []))
             await asyncio.sleep(0)
         _, second = await asyncio.gather(slow, waiting, return_exceptions=True)
         assert isinstance(second, asyncpg.InterfaceError)

@@ -15,14 +15,14 @@ from tests.models import coupled_torch  # noqa: E402
 
 from tailcut.builder import Holdout  # noqa: E402
 from tailcut.builder.quality import batch_invariance  # noqa: E402
-from tailcut.manifest import Model, Tensor  # noqa: E402
+from tailcut.manifest import Model, TensorSpec  # noqa: E402
 from tailcut.models.runtimes import open_runtime  # noqa: E402
 from tailcut.models.runtimes.base import OpenSpec  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-X = (Tensor(name="x", shape=(-1, 8)),)
-TOKENS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
+X = (TensorSpec(name="x", shape=(-1, 8)),)
+TOKENS = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
 FLOATS = Holdout(inputs={"x": np.random.default_rng(0).normal(size=(120, 8)).astype(np.float32)})
 
 
@@ -33,10 +33,12 @@ def texts() -> Holdout:
 
 
 def measured(
-    folder: Path, make: Callable[[], Any], inputs: tuple[Tensor, ...], holdout: Holdout, outputs: int = 1
+    folder: Path, make: Callable[[], Any], inputs: tuple[TensorSpec, ...], holdout: Holdout, outputs: int = 1
 ) -> dict[str, Any]:
     torch.save(make().state_dict(), folder / "source.pt")
-    model = Model(source="m:m", inputs=inputs, outputs=tuple(Tensor(name=f"y{number}") for number in range(outputs)))
+    model = Model(
+        source="m:m", inputs=inputs, outputs=tuple(TensorSpec(name=f"y{number}") for number in range(outputs))
+    )
     opening = OpenSpec("torch", "torch", folder / "source.pt", model.inputs, model.outputs, {})
     return batch_invariance.coupling(open_runtime(opening, threads=1, source=make), holdout, model, [opening.artifact])
 

@@ -18,11 +18,11 @@ from tailcut.builder.bounds.categories import UNKNOWN
 from tailcut.builder.limits import refusal
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
-SHOP = Tensor(name="shop", datatype="INT64")
-PRICE = Tensor(name="price", datatype="FP64", shape=(-1, 2))
-OUTPUTS = (Tensor(name="y", datatype="FP64"),)
+SHOP = TensorSpec(name="shop", datatype="INT64")
+PRICE = TensorSpec(name="price", datatype="FP64", shape=(-1, 2))
+OUTPUTS = (TensorSpec(name="y", datatype="FP64"),)
 ROWS: Arrays = {"shop": np.array([3, 4, 5]), "price": np.ones((3, 2))}
 
 
@@ -153,7 +153,7 @@ def test_nan_and_infinity_are_tried_where_they_may_come() -> None:
         return {"y": np.ones(len(arrays["price"]))}
 
     assert found(refuses, takes, (PRICE,)) == []
-    price = Tensor(name="price", datatype="FP64", shape=(-1, 2), allow_nan=True)
+    price = TensorSpec(name="price", datatype="FP64", shape=(-1, 2), allow_nan=True)
     values = [finding.value for finding in found(refuses, takes, (price,)) if finding.column == 0]
     assert values[:2] == [math.inf, -math.inf]
     assert len(values) == 3
@@ -173,7 +173,7 @@ def test_an_answer_that_serving_refuses_is_none() -> None:
 
 
 def test_unknown_and_empty_text_are_tried() -> None:
-    city = Tensor(name="city", datatype="BYTES")
+    city = TensorSpec(name="city", datatype="BYTES")
 
     def knows(arrays: Arrays) -> Arrays:
         known = {"a": 0.0, "b": 1.0}
@@ -201,7 +201,7 @@ def test_an_embedding_and_its_bounds_leave_nothing_to_find() -> None:
 
     module = Shops()
     call, rows = of_module(module, (SHOP,)), {"shop": ROWS["shop"]}
-    outputs = (Tensor(name="y"),)
+    outputs = (TensorSpec(name="y"),)
     weights = module.shops.weight.detach().numpy()[:, 0]
     seen = of_source(module, call, (SHOP,), rows, strict=True)
     assert seen.sizes == [50]
@@ -214,7 +214,7 @@ def test_an_embedding_and_its_bounds_leave_nothing_to_find() -> None:
 
 
 def test_longer_rows_than_the_source_takes_are_found() -> None:
-    text = Tensor(name="ids", datatype="INT64", shape=(-1, -1))
+    text = TensorSpec(name="ids", datatype="INT64", shape=(-1, -1))
 
     def limited(arrays: Arrays) -> Arrays:
         if arrays["ids"].shape[1] > 16:

@@ -16,10 +16,10 @@ from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.limits import find
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays
-from tailcut.manifest import Model, Tensor
+from tailcut.manifest import Model, TensorSpec
 
-IDS = Tensor(name="x", datatype="INT64", shape=(-1, 3))
-PACKED = Tensor(name="x", datatype="FP32", shape=(-1, 3))
+IDS = TensorSpec(name="x", datatype="INT64", shape=(-1, 3))
+PACKED = TensorSpec(name="x", datatype="FP32", shape=(-1, 3))
 ROWS = np.array([[1, 2, 3], [4, 5, 6], [0, 0, 1]])
 CONSTANTS = {
     "shops": np.ones((50, 4), np.float32),
@@ -34,7 +34,7 @@ CONSTANTS = {
 }
 
 
-def save(path: Path, nodes: list[Any], tensor: Tensor, **more: np.ndarray[Any, Any]) -> Path:
+def save(path: Path, nodes: list[Any], tensor: TensorSpec, **more: np.ndarray[Any, Any]) -> Path:
     """Write a graph of these nodes from tensor ``x`` to an output ``y`` of any shape."""
     kind = TensorProto.FLOAT if tensor.datatype == "FP32" else TensorProto.INT64
     shape = ["rows", *(size if size > 0 else f"free{place}" for place, size in enumerate(tensor.shape[1:]))]
@@ -54,7 +54,7 @@ def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> Any:
     return helper.make_node(kind, inputs.split(), outputs.split(), **attributes)
 
 
-def derived(path: Path, tensor: Tensor) -> dict[Any, Bound]:
+def derived(path: Path, tensor: TensorSpec) -> dict[Any, Bound]:
     rows: Arrays = {"x": ROWS.astype(np.float32 if tensor.datatype == "FP32" else np.int64)}
     return bounds_of(None, of_file(path), (tensor,), rows, path)
 
@@ -179,9 +179,9 @@ def test_a_quantized_table_has_the_bounds_of_its_rows(tmp_path: Path) -> None:
     assert derived(save(tmp_path / "m.onnx", nodes, IDS, **more), IDS)["x", ()].max == 49
 
 
-def with_positions(folder: Path) -> tuple[Tensor, Path]:
+def with_positions(folder: Path) -> tuple[TensorSpec, Path]:
     """Save a model that adds one of 32 positions to each place of a row of shops."""
-    text = Tensor(name="x", datatype="INT64", shape=(-1, -1))
+    text = TensorSpec(name="x", datatype="INT64", shape=(-1, -1))
     nodes = [
         node("Gather", "shops x", "e"),
         node("Shape", "x", "length", start=1, end=2),
@@ -242,7 +242,7 @@ def test_a_file_is_read_once_for_bounds_and_sizes(tmp_path: Path, monkeypatch: p
         return load(*given, **options)
 
     monkeypatch.setattr(onnx, "load", counted)
-    section = Model(source="m.onnx", inputs=(IDS,), outputs=(Tensor(name="y"),))
+    section = Model(source="m.onnx", inputs=(IDS,), outputs=(TensorSpec(name="y"),))
     found = find(None, call, Holdout({"x": ROWS}), section, path)
     assert ([bound.max for bound in found.bounds], found.sizes, len(read)) == ([49], [50], 1)
 

@@ -17,7 +17,7 @@ from tests.derived_kit import Call, bounds_of, slow
 
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import NUMPY_OF
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 FLOAT32 = 3.4028235e38
 LARGEST = float(np.finfo(np.float64).max)
@@ -32,7 +32,7 @@ def on_array(model: Any) -> Call:
 
 def of_array(model: Any, rows: Any, datatype: Any = "FP64", *, allow_nan: bool = False) -> dict[Any, Bound]:
     """Return the bounds of an estimator that takes one array, input x."""
-    tensor = Tensor(name="x", datatype=datatype, shape=(-1, rows.shape[1]), allow_nan=allow_nan)
+    tensor = TensorSpec(name="x", datatype=datatype, shape=(-1, rows.shape[1]), allow_nan=allow_nan)
     return bounds_of(model, on_array(model), (tensor,), {"x": rows[:3].astype(NUMPY_OF[datatype])})
 
 
@@ -61,7 +61,7 @@ def test_lightgbm_and_xgboost_take_infinity_and_a_dmatrix_does_not() -> None:
     for model in (lightgbm.LGBMClassifier(n_estimators=3, verbose=-1), xgboost.XGBClassifier(n_estimators=3)):
         assert of_array(model.fit(NUMBERS, CLASSES), NUMBERS, allow_nan=True) == {}
     booster = model.get_booster()
-    tensor = Tensor(name="x", datatype="FP64", shape=(-1, 3), allow_nan=True)
+    tensor = TensorSpec(name="x", datatype="FP64", shape=(-1, 3), allow_nan=True)
     call: Call = lambda arrays: {"y": booster.predict(xgboost.DMatrix(arrays["x"]))}  # noqa: E731
     assert bounds_of(booster, call, (tensor,), {"x": NUMBERS[:3]})["x", ()].max == FLOAT32
 
@@ -126,7 +126,7 @@ def test_a_list_is_not_proven_where_other_values_are_answered() -> None:
     def call(arrays: Any) -> Any:
         return {"y": model.predict_proba(np.where(arrays["x"] == [12, -1], 0, arrays["x"]))}
 
-    tensor = Tensor(name="x", datatype="INT64", shape=(-1, 2))
+    tensor = TensorSpec(name="x", datatype="INT64", shape=(-1, 2))
     assert list(bounds_of(model, call, (tensor,), {"x": codes[:3]})) == [("x", (1,))]
 
 
@@ -150,8 +150,8 @@ def test_a_pipeline_on_a_frame_bounds_text_and_numbers() -> None:
         ("age", SimpleImputer(), ["age"]),
     ]
     model = make_pipeline(ColumnTransformer(steps), RandomForestClassifier(3, random_state=0)).fit(frame, CLASSES)
-    texts = [Tensor(name=name, datatype="BYTES") for name in ("city", "plan", "free")]
-    inputs = [*texts, Tensor(name="age", datatype="FP64", allow_nan=True)]
+    texts = [TensorSpec(name=name, datatype="BYTES") for name in ("city", "plan", "free")]
+    inputs = [*texts, TensorSpec(name="age", datatype="FP64", allow_nan=True)]
     rows = {name: frame[name].to_numpy(dtype=object)[:3] for name in ("city", "plan", "free")}
     rows |= {"age": NUMBERS[:3, 0]}
     found = bounds_of(model, lambda arrays: {"y": model.predict_proba(pd.DataFrame(arrays))}, inputs, rows)
@@ -172,7 +172,7 @@ def test_a_missing_text_is_a_value_where_the_estimator_takes_it(known: bool) -> 
         texts = [None if text == "" else text for text in arrays["city"]]
         return {"y": model.predict_proba(pd.DataFrame({"city": texts}, dtype=object))}
 
-    city = Tensor(name="city", datatype="BYTES", allow_nan=True)
+    city = TensorSpec(name="city", datatype="BYTES", allow_nan=True)
     rows = {"city": np.array(["a", "b"], dtype=object)}
     values = bounds_of(model, call, (city,), rows)["city", ()].values
     assert values == (("a", "b", "") if known else ("a", "b"))
@@ -201,14 +201,14 @@ def test_a_source_that_refuses_its_own_holdout_has_no_bounds() -> None:
     def call(arrays: Any) -> Any:
         raise ValueError("no")
 
-    tensor = Tensor(name="x", datatype="FP64", shape=(-1, 3))
+    tensor = TensorSpec(name="x", datatype="FP64", shape=(-1, 3))
     assert bounds_of(LogisticRegression(), call, (tensor,), {"x": NUMBERS[:3]}) == {}
 
 
 @pytest.mark.parametrize("trials", range(1, 40, 3))
 def test_categories_for_which_no_time_is_left_are_not_proven(trials: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_pipeline(OneHotEncoder(), LogisticRegression()).fit(CODES, CLASSES)
-    tensor = Tensor(name="x", datatype="INT64", shape=(-1, 2))
+    tensor = TensorSpec(name="x", datatype="INT64", shape=(-1, 2))
     rows = {"x": CODES[:3]}
     whole = {place: bound.values for (_, (place,)), bound in bounds_of(model, on_array(model), (tensor,), rows).items()}
     assert set(whole) == {0, 1}

@@ -15,9 +15,9 @@ from torch.nn import functional
 from tailcut.builder import Holdout, limits
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays
-from tailcut.manifest import Model, Tensor
+from tailcut.manifest import Model, TensorSpec
 
-IDS = (Tensor(name="ids", datatype="INT64", shape=(-1, 3)),)
+IDS = (TensorSpec(name="ids", datatype="INT64", shape=(-1, 3)),)
 IDS_ROWS: Arrays = {"ids": np.array([[1, 2, 3], [4, 5, 6], [0, 0, 1]])}
 ALL = ("ids", ())
 
@@ -38,7 +38,7 @@ class Tables(nn.Module):
         return self.run(self, ids)
 
 
-def derived(forward: Forward, inputs: tuple[Tensor, ...] = IDS, rows: Arrays = IDS_ROWS) -> dict[Any, Bound]:
+def derived(forward: Forward, inputs: tuple[TensorSpec, ...] = IDS, rows: Arrays = IDS_ROWS) -> dict[Any, Bound]:
     module = Tables(forward)
     return bounds_of(module, of_module(module, inputs), inputs, rows)
 
@@ -162,7 +162,7 @@ def test_other_ways_into_a_table(how: str) -> None:
 @pytest.mark.parametrize(("datatype", "dtype"), [("FP32", np.float32), ("FP64", np.float64)])
 def test_an_id_in_a_matrix_of_floats_loses_its_fraction_first(datatype: Any, dtype: Any) -> None:
     """49.5 is shop 49 for the model, so no bound may refuse it; 50 and -1 are none."""
-    inputs = (Tensor(name="ids", datatype=datatype, shape=(-1, 3)),)
+    inputs = (TensorSpec(name="ids", datatype=datatype, shape=(-1, 3)),)
     rows = {"ids": IDS_ROWS["ids"].astype(dtype)}
     found = derived(lambda m, x: torch.cat([m.shops(x[:, 2].float().long()), x], dim=1), inputs, rows)
     bound = found["ids", (2,)]
@@ -184,7 +184,7 @@ def test_negative_indices_count_wherever_in_the_holdout_they_are() -> None:
     ids[333, 1] = -1
     holdout = Holdout(inputs={"ids": ids}, labels=np.zeros(400))
     module = Tables(lambda m, ids: m.table[ids])
-    section = Model(source="m:load", inputs=IDS, outputs=(Tensor(name="y"),))
+    section = Model(source="m:load", inputs=IDS, outputs=(TensorSpec(name="y"),))
     found = limits.find(module, of_module(module, IDS), holdout, section, None)
     assert [(bound.min, bound.max) for bound in found.bounds] == [(-50, 49)]
 
@@ -198,7 +198,7 @@ def test_a_datatype_that_holds_nothing_beyond_has_no_bound() -> None:
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             return self.table(ids.int())
 
-    inputs = (Tensor(name="ids", datatype="UINT8", shape=(-1, 3)),)
+    inputs = (TensorSpec(name="ids", datatype="UINT8", shape=(-1, 3)),)
     module = Bytes()
     assert bounds_of(module, of_module(module, inputs), inputs, {"ids": IDS_ROWS["ids"].astype(np.uint8)}) == {}
 
@@ -210,7 +210,7 @@ def test_a_table_as_long_as_the_input_is_no_limit() -> None:
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             return torch.eye(ids.shape[1])[ids]
 
-    inputs = (Tensor(name="ids", datatype="INT64", shape=(-1, -1)),)
+    inputs = (TensorSpec(name="ids", datatype="INT64", shape=(-1, -1)),)
     module = Reordered()
     assert bounds_of(module, of_module(module, inputs), inputs, {"ids": np.array([[0, 1, 2], [2, 2, 1]])}) == {}
 
@@ -237,7 +237,7 @@ class Encoder(nn.Module):
         return ((self.words(ids) + places) * mask[..., None]).sum(dim=(1, 2))
 
 
-TEXT = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
+TEXT = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
 TEXT_ROWS: Arrays = {
     "ids": np.array([[5, 6, 7, 0, 0], [9, 9, 1, 2, 3]]),
     "mask": np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]),
@@ -285,7 +285,7 @@ def test_of_two_inputs_of_one_length_only_the_one_with_positions_is_limited() ->
         def forward(self, query: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
             return (self.words(text) + self.places[: text.shape[1]]).sum(dim=(1, 2)) + self.words(query).sum(dim=(1, 2))
 
-    inputs = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("query", "text"))
+    inputs = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in ("query", "text"))
     module = Pair()
     rows = {"query": TEXT_ROWS["ids"], "text": TEXT_ROWS["ids"]}
     assert lengths_of(module, of_module(module, inputs), inputs, rows) == {"text": 16}

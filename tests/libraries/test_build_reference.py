@@ -23,7 +23,7 @@ from tailcut.builder.holdouts import datatypes
 from tailcut.builder.quality import reference
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
-from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.manifest import Deployment, Manifest, Model, TensorSpec
 
 ROWS = 400
 RNG = np.random.default_rng(5)
@@ -33,18 +33,18 @@ AMOUNT = RNG.exponential(30, ROWS)
 LABELS = ((IDS % 7 == 3) | (WHEN // 60 % 10 < 2)).astype(np.int64)
 WIDE: Arrays = {"merchant": IDS, "when": WHEN, "amount": AMOUNT}
 TENSORS = (
-    Tensor(name="merchant", datatype="INT64"),
-    Tensor(name="when", datatype="INT64"),
-    Tensor(name="amount", datatype="FP64"),
+    TensorSpec(name="merchant", datatype="INT64"),
+    TensorSpec(name="when", datatype="INT64"),
+    TensorSpec(name="amount", datatype="FP64"),
 )
 STACKED = np.column_stack([IDS, WHEN, AMOUNT])
 FRAME = pandas.DataFrame(WIDE)
 SMALL: dict[str, Any] = {"n_estimators": 30, "min_child_samples": 5, "verbose": -1}
 
 
-def answers(tmp_path: Path, model: Any, inputs: Arrays = WIDE, tensors: tuple[Tensor, ...] = TENSORS) -> Any:
+def answers(tmp_path: Path, model: Any, inputs: Arrays = WIDE, tensors: tuple[TensorSpec, ...] = TENSORS) -> Any:
     """The source variant's answers, as FP64."""
-    found, work = made(tmp_path, live(model), inputs, tensors, Tensor(name="y", datatype="FP64"))
+    found, work = made(tmp_path, live(model), inputs, tensors, TensorSpec(name="y", datatype="FP64"))
     assert found.found["reference"]["max_abs"] == {"y": 0.0}
     return work.open(work.base).run(inputs, ["y"])["y"]
 
@@ -71,14 +71,17 @@ def test_whole_numbers_that_lightgbm_rounds_are_refused(tmp_path: Path, limits: 
     """Of an array of integers it makes float32; which rows that moves is not in the holdout."""
     hours = {"hour": WHEN // 3600 % 24, "day": WHEN // 86400 % 7}
     model = lightgbm.LGBMClassifier(**SMALL).fit(np.column_stack(list(hours.values())), LABELS)
-    tensors = (Tensor(name="hour", datatype="INT64", min=0, max=23), Tensor(name="day", datatype="INT32", **limits))
+    tensors = (
+        TensorSpec(name="hour", datatype="INT64", min=0, max=23),
+        TensorSpec(name="day", datatype="INT32", **limits),
+    )
     with pytest.raises(BuildError, match=r"input 'day' is INT32 and may hold numbers beyond 16777216") as refused:
         made(tmp_path, live(model), hours, tensors)
     assert "declare the input FP64" in refused.value.hint
-    made(tmp_path, live(model), hours, (tensors[0], Tensor(name="day", datatype="INT8")))
-    made(tmp_path, live(model), hours, (tensors[0], Tensor(name="day", datatype="INT32", min=-(2**24), max=2**24)))
+    made(tmp_path, live(model), hours, (tensors[0], TensorSpec(name="day", datatype="INT8")))
+    made(tmp_path, live(model), hours, (tensors[0], TensorSpec(name="day", datatype="INT32", min=-(2**24), max=2**24)))
     model.fit(pandas.DataFrame(hours), LABELS)
-    made(tmp_path, live(model), hours, (tensors[0], Tensor(name="day", datatype="INT64")))
+    made(tmp_path, live(model), hours, (tensors[0], TensorSpec(name="day", datatype="INT64")))
 
 
 def test_a_regression_on_unix_times_is_the_objects_own(tmp_path: Path) -> None:
@@ -93,13 +96,13 @@ def test_columns_are_found_by_name(tmp_path: Path, kind: Any) -> None:
     turned = (TENSORS[2], TENSORS[0], TENSORS[1])
     np.testing.assert_array_equal(answers(tmp_path, model, tensors=turned), model.predict_proba(FRAME)[:, 1])
     with pytest.raises(BuildError, match=r"fitted on the columns merchant, when, amount; model\.inputs have shop"):
-        made(tmp_path, live(model), {**WIDE, "shop": IDS}, (Tensor(name="shop", datatype="INT64"), *TENSORS[1:]))
+        made(tmp_path, live(model), {**WIDE, "shop": IDS}, (TensorSpec(name="shop", datatype="INT64"), *TENSORS[1:]))
 
 
 def test_names_that_the_model_does_not_know_are_no_order(tmp_path: Path) -> None:
     """Taken in the manifest's order, columns that were renamed and exchanged would answer wrongly."""
     model = LinearRegression().fit(FRAME, AMOUNT)
-    renamed = [Tensor(name=tensor.name.title(), datatype=tensor.datatype) for tensor in reversed(TENSORS)]
+    renamed = [TensorSpec(name=tensor.name.title(), datatype=tensor.datatype) for tensor in reversed(TENSORS)]
     inputs = {tensor.name: WIDE[tensor.name.lower()] for tensor in renamed}
     with pytest.raises(BuildError, match="have Amount, When, Merchant, which it does not know"):
         made(tmp_path, live(model), inputs, tuple(renamed))
@@ -113,7 +116,7 @@ def test_pandas_categories_are_given_as_their_codes(tmp_path: Path, kind: Any) -
     frame = pandas.DataFrame({"city": city, "amount": AMOUNT})
     model = kind.fit(frame, LABELS)
     inputs = {"city": city.codes.astype(np.int32), "amount": AMOUNT}
-    tensors = (Tensor(name="city", datatype="INT32"), TENSORS[2])
+    tensors = (TensorSpec(name="city", datatype="INT32"), TENSORS[2])
     found = answers(tmp_path, model, inputs, tensors)
     np.testing.assert_allclose(found, model.predict_proba(frame)[:, 1], rtol=1e-6)
 
@@ -125,7 +128,7 @@ def test_pandas_categories_are_given_as_their_codes(tmp_path: Path, kind: Any) -
 def test_pandas_categories_that_are_numbers_must_be_their_own_codes(tmp_path: Path, kind: Any, last: bool) -> None:
     """An id that is taken for a category's place would be answered wrongly, by the reference too."""
     model = make_pipeline("passthrough", kind) if last else kind
-    tensors = (Tensor(name="shop", datatype="INT64"), TENSORS[2])
+    tensors = (TensorSpec(name="shop", datatype="INT64"), TENSORS[2])
     inputs = {"shop": np.array([101, 204, 305, 412, 518, 623, 7])[IDS % 7], "amount": AMOUNT}
     model.fit(pandas.DataFrame(inputs).astype({"shop": "category"}), LABELS)
     with pytest.raises(BuildError, match=r"whose 7 categories are the numbers 7, 101, .*places, 0 to 6") as refused:
@@ -140,7 +143,7 @@ def test_pandas_categories_that_are_their_own_codes_are_served(tmp_path: Path, k
     inputs = {"shop": IDS % 7, "amount": AMOUNT}
     frame = pandas.DataFrame(inputs).astype({"shop": "category"})
     model = kind.fit(frame, LABELS)
-    found = answers(tmp_path, model, inputs, (Tensor(name="shop", datatype="INT64"), TENSORS[2]))
+    found = answers(tmp_path, model, inputs, (TensorSpec(name="shop", datatype="INT64"), TENSORS[2]))
     np.testing.assert_allclose(found, model.predict_proba(frame)[:, 1], rtol=1e-6)
 
 
@@ -150,7 +153,7 @@ def test_the_way_out_of_categories_that_are_numbers_answers_as_the_object(tmp_pa
     coded = make_column_transformer((OrdinalEncoder(), ["shop"]), remainder="passthrough")
     model = make_pipeline(coded, lightgbm.LGBMClassifier(**SMALL))
     model.fit(pandas.DataFrame(inputs), LABELS, lgbmclassifier__categorical_feature=[0])
-    found = answers(tmp_path, model, inputs, (Tensor(name="shop", datatype="INT64"), TENSORS[2]))
+    found = answers(tmp_path, model, inputs, (TensorSpec(name="shop", datatype="INT64"), TENSORS[2]))
     np.testing.assert_array_equal(found, model.predict_proba(pandas.DataFrame(inputs))[:, 1])
 
 
@@ -158,7 +161,7 @@ def test_rows_of_mixed_types_reach_a_pipeline_as_it_was_fitted(tmp_path: Path) -
     frame = FRAME.assign(city=np.where(IDS % 2, "Bern", "Genf"))
     prepare = make_column_transformer((OneHotEncoder(), ["city"]), (StandardScaler(), ["amount"]))
     model = make_pipeline(prepare, LogisticRegression()).fit(frame, LABELS)
-    tensors = (Tensor(name="city", datatype="BYTES"), *TENSORS)
+    tensors = (TensorSpec(name="city", datatype="BYTES"), *TENSORS)
     inputs = {**WIDE, "city": frame["city"].to_numpy(dtype=object)}
     found = answers(tmp_path, model, inputs, tensors)
     np.testing.assert_array_equal(found, model.predict_proba(frame)[:, 1])
@@ -168,16 +171,16 @@ def test_missing_texts_are_the_models_nan(tmp_path: Path) -> None:
     city = np.where(IDS % 3 == 0, None, np.where(IDS % 2, "Bern", "Genf")).astype(object)
     frame = pandas.DataFrame({"city": np.where(city == None, np.nan, city)})  # noqa: E711
     model = make_pipeline(OneHotEncoder(), LogisticRegression()).fit(frame, LABELS)
-    tensor = Tensor(name="city", datatype="BYTES", allow_nan=True)
+    tensor = TensorSpec(name="city", datatype="BYTES", allow_nan=True)
     given = Holdout(inputs={"city": city}, labels=LABELS)
-    section = Model(source=live(model), inputs=(tensor,), outputs=(Tensor(name="y"),))
+    section = Model(source=live(model), inputs=(tensor,), outputs=(TensorSpec(name="y"),))
     holdout = datatypes.fitted(given, section)
     assert set(holdout.inputs["city"].tolist()) == {"", "Bern", "Genf"}
     found = answers(tmp_path, model, holdout.inputs, (tensor,))
     np.testing.assert_array_equal(found, model.predict_proba(frame)[:, 1])
     with pytest.raises(BuildError, match=r"'city' has no text in row \d+ .*such rows"):
         datatypes.fitted(
-            given, Model(source="m:m", inputs=(Tensor(name="city", datatype="BYTES"),), outputs=section.outputs)
+            given, Model(source="m:m", inputs=(TensorSpec(name="city", datatype="BYTES"),), outputs=section.outputs)
         )
 
 
@@ -186,7 +189,7 @@ def test_an_encoder_that_saw_missing_texts_as_none_is_refused(tmp_path: Path, ar
     """It would take NaN, which it is given, for an unknown category, and no answer would show that."""
     city = np.where(IDS % 3 == 0, None, np.where(IDS % 2, "Bern", "Genf")).astype(object)
     frame = pandas.DataFrame({"city": pandas.Series(city, dtype=object)})
-    gaps, none = Tensor(name="city", datatype="BYTES", allow_nan=True), Tensor(name="city", datatype="BYTES")
+    gaps, none = TensorSpec(name="city", datatype="BYTES", allow_nan=True), TensorSpec(name="city", datatype="BYTES")
     given = {"city": np.where(city == None, "", city).astype(object)}  # noqa: E711
     encoder = OneHotEncoder(handle_unknown="ignore")
     model = make_pipeline(encoder, LogisticRegression()).fit(frame.to_numpy() if array else frame, LABELS)
@@ -204,8 +207,8 @@ def test_an_encoder_that_saw_missing_texts_as_none_is_refused(tmp_path: Path, ar
 
 def test_a_datatype_that_rounds_the_holdout_is_refused_with_the_value(tmp_path: Path) -> None:
     model = lightgbm.LGBMClassifier(**SMALL).fit(STACKED, LABELS)
-    tensors = tuple(Tensor(name=name) for name in WIDE)  # FP32, which is the default
-    section = Model(source=live(model), inputs=tensors, outputs=(Tensor(name="y"),))
+    tensors = tuple(TensorSpec(name=name) for name in WIDE)  # FP32, which is the default
+    section = Model(source=live(model), inputs=tensors, outputs=(TensorSpec(name="y"),))
     holdout = datatypes.fitted(Holdout(inputs=WIDE, labels=LABELS), section)
     with pytest.raises(
         BuildError, match=r"answers change, .*input 'when', FP32: np\.int64\(1790\d+\) becomes"
@@ -217,7 +220,7 @@ def test_a_datatype_that_rounds_the_holdout_is_refused_with_the_value(tmp_path: 
 def test_unix_times_in_an_array_of_floats_are_the_objects_own(tmp_path: Path) -> None:
     both = np.column_stack([IDS, WHEN]).astype(float)
     model = lightgbm.LGBMClassifier(**SMALL).fit(both, LABELS)
-    floats = tuple(Tensor(name=tensor.name, datatype="FP64") for tensor in TENSORS[:2])
+    floats = tuple(TensorSpec(name=tensor.name, datatype="FP64") for tensor in TENSORS[:2])
     inputs = {"merchant": IDS.astype(float), "when": WHEN.astype(float)}
     np.testing.assert_array_equal(answers(tmp_path, model, inputs, floats), model.predict_proba(both)[:, 1])
 
@@ -234,7 +237,7 @@ def test_a_booster_predicts_with_the_rounds_that_it_predicts_with(tmp_path: Path
         verbose_eval=False,
     )
     assert booster.best_iteration + 1 < booster.num_boosted_rounds()
-    found = answers(tmp_path, booster, {"x": rows}, (Tensor(name="x", shape=(-1, 3)),))
+    found = answers(tmp_path, booster, {"x": rows}, (TensorSpec(name="x", shape=(-1, 3)),))
     np.testing.assert_array_equal(found, booster.predict(xgboost.DMatrix(rows)))
 
 
@@ -256,7 +259,7 @@ def test_state_outside_the_state_dict_is_seen(tmp_path: Path) -> None:
     sys.modules[module].model = lambda: Shifted(next(shifts))  # type: ignore[attr-defined]
     rows = RNG.normal(size=(40, 3)).astype(np.float32)
     with pytest.raises(BuildError, match=r"output 'y' differs in 40 of 40 holdout rows, by up to 1") as refused:
-        made(tmp_path, f"{module}:model", {"x": rows}, (Tensor(name="x", shape=(-1, 3)),))
+        made(tmp_path, f"{module}:model", {"x": rows}, (TensorSpec(name="x", shape=(-1, 3)),))
     assert "state dict" in refused.value.hint
 
 

@@ -15,7 +15,7 @@ from sklearn.svm import LinearSVC
 from tests.build_kit import Y, live, made
 
 from tailcut.errors import ArtifactError, BuildError, InferenceError, ManifestError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import OpenSpec
 
@@ -23,7 +23,7 @@ RNG = np.random.default_rng(3)
 ROWS = RNG.normal(size=(200, 6)).astype(np.float32)
 BINARY = (ROWS[:, 0] + ROWS[:, 1] > 0).astype(int)
 CLASSES = np.digitize(ROWS[:, 0], [-0.5, 0.5])
-THREE = Tensor(name="y", shape=(-1, 3))
+THREE = TensorSpec(name="y", shape=(-1, 3))
 
 
 def fit(kind: str, target: Any = BINARY, **settings: Any) -> Any:
@@ -36,7 +36,7 @@ def fit(kind: str, target: Any = BINARY, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["lightgbm", "xgboost", "sklearn"])
 @pytest.mark.parametrize(("target", "output"), [(BINARY, Y), (CLASSES, THREE)])
-def test_classifiers_answer_with_probabilities(tmp_path: Path, kind: str, target: Any, output: Tensor) -> None:
+def test_classifiers_answer_with_probabilities(tmp_path: Path, kind: str, target: Any, output: TensorSpec) -> None:
     model = fit(kind, target)
     found, work = made(tmp_path, live(model), {"x": ROWS}, output=output)
     assert (found.kind, found.variant, found.runtime) == (kind, kind, "skops" if kind == "sklearn" else kind)
@@ -84,8 +84,8 @@ def test_inputs_and_outputs_must_be_the_models(tmp_path: Path, kind: str) -> Non
     with pytest.raises(BuildError, match=r"the model gives \[-1(, 2)?\], model\.outputs say \[-1, 3\]"):
         made(tmp_path, model, {"x": ROWS}, output=THREE)
     with pytest.raises(BuildError, match=r"6 features|6 features as input|expecting 6"):
-        made(tmp_path, model, {"x": ROWS[:, :4]}, (Tensor(name="x", shape=(-1, 4)),))
-    free = Tensor(name="x", shape=(-1, -1))
+        made(tmp_path, model, {"x": ROWS[:, :4]}, (TensorSpec(name="x", shape=(-1, 4)),))
+    free = TensorSpec(name="x", shape=(-1, -1))
     with pytest.raises(BuildError, match=r"this model takes (numbers of )?shape \[-1\] or \[-1, columns\]"):
         made(tmp_path, model, {"x": ROWS}, (free,))
 
@@ -156,7 +156,7 @@ def test_paths_that_hold_no_model_are_named(tmp_path: Path, source: str, text: s
 @pytest.mark.parametrize("kind", ["lightgbm", "xgboost", "sklearn"])
 def test_both_classes_and_doubles_come_as_the_library_gives_them(tmp_path: Path, kind: str) -> None:
     model = fit(kind)
-    _, work = made(tmp_path, live(model), {"x": ROWS}, output=Tensor(name="y", datatype="FP64", shape=(-1, 2)))
+    _, work = made(tmp_path, live(model), {"x": ROWS}, output=TensorSpec(name="y", datatype="FP64", shape=(-1, 2)))
     given = work.open(work.base).run({"x": ROWS}, ["y"])["y"]
     assert given.dtype == np.float64
     np.testing.assert_array_equal(given, model.predict_proba(ROWS).astype(np.float64))
@@ -164,4 +164,4 @@ def test_both_classes_and_doubles_come_as_the_library_gives_them(tmp_path: Path,
 
 def test_int64_outputs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"gives one FP32 or FP64 output, model\.outputs names 'y' INT64"):
-        made(tmp_path, live(fit("lightgbm")), {"x": ROWS}, output=Tensor(name="y", datatype="INT64"))
+        made(tmp_path, live(fit("lightgbm")), {"x": ROWS}, output=TensorSpec(name="y", datatype="INT64"))

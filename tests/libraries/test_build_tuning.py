@@ -19,16 +19,16 @@ from tailcut.builder.speed import tuning
 from tailcut.builder.speed.interleaving import take_turns, turn
 from tailcut.builder.speed.tuning import measure, tune
 from tailcut.common.tensors import Arrays
-from tailcut.manifest import Batching, Deployment, Manifest, Model, Slo, Tensor
+from tailcut.manifest import Batching, Deployment, Manifest, Model, Slo, TensorSpec
 from tailcut.models.runtimes import Runtime
 from tailcut.models.runtimes.sliced import sliced
 from tailcut.models.runtimes.tuning import Setting, choose, grid, tuned_points
 
-INPUTS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
+INPUTS = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
 
 
 def manifest(folder: Path, rate: float = 1.0) -> Manifest:
-    model = Model(source="m.onnx", inputs=INPUTS, outputs=(Tensor(name="y", shape=(-1,)),))
+    model = Model(source="m.onnx", inputs=INPUTS, outputs=(TensorSpec(name="y", shape=(-1,)),))
     return Manifest(Deployment(name="m", model=model, slo=Slo(rate=rate)), folder, {})
 
 
@@ -167,7 +167,7 @@ def test_large_batches_run_in_slices_where_that_is_faster_in_every_round(
         return sliced(opened[-1], variant.settings)
 
     monkeypatch.setattr(tuning, "open_runtime", open_slow)
-    tensors = (Tensor(name="x", shape=(-1, 2)),), (Tensor(name="y", shape=(-1,)),)
+    tensors = (TensorSpec(name="x", shape=(-1, 2)),), (TensorSpec(name="y", shape=(-1,)),)
     model = Model(source="m.onnx", inputs=tensors[0], outputs=tensors[1])
     deployment = Deployment(name="m", model=model, slo=Slo(rate=1.0), batching=Batching(mode=mode, max_rows=16))
     holdout = Holdout(inputs={"x": np.zeros((40, 2), np.float32)})

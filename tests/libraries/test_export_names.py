@@ -15,7 +15,7 @@ from tailcut.builder import Holdout  # noqa: E402
 from tailcut.builder.recipes import onnx_export  # noqa: E402
 from tailcut.common.tensors import Arrays  # noqa: E402
 from tailcut.errors import ArtifactError, BuildError  # noqa: E402
-from tailcut.manifest import Tensor  # noqa: E402
+from tailcut.manifest import TensorSpec  # noqa: E402
 from tailcut.models.runtimes import open_runtime  # noqa: E402
 from tailcut.models.runtimes.base import OpenSpec  # noqa: E402
 
@@ -87,8 +87,8 @@ def both(folder: Path, module: Any, inputs: list[str], output: str) -> tuple[Any
     """Answers of the torch and the onnx variant, and the graph."""
     torch.manual_seed(0)
     source, given = module(), rows(*inputs)
-    tensors = tuple(Tensor(name=name, shape=(-1, 3)) for name in inputs)
-    outputs = (Tensor(name=output),)
+    tensors = tuple(TensorSpec(name=name, shape=(-1, 3)) for name in inputs)
+    outputs = (TensorSpec(name=output),)
     torch.save(source.state_dict(), folder / "m.pt")
     onnx_export.export(source.eval(), Holdout(inputs=given), tensors, outputs, folder / "m.onnx")
     answers = []

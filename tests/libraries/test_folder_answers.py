@@ -18,7 +18,7 @@ from tailcut import text
 from tailcut.builder.quality import folder_answers
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
-from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.manifest import Deployment, Manifest, Model, TensorSpec
 from tailcut.models.runtimes import huggingface
 from tailcut.models.runtimes.huggingface.module import quiet
 
@@ -47,8 +47,8 @@ class Module:
 
 
 def manifest(folder: Path, inputs: tuple[str, ...], rank: int, preprocess: str = "") -> Manifest:
-    tensors = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in inputs)
-    output = Tensor(name="y", shape=(-1,) * rank)
+    tensors = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in inputs)
+    output = TensorSpec(name="y", shape=(-1,) * rank)
     model = Model(source=str(folder), inputs=tensors, outputs=(output,), preprocess=preprocess)
     return Manifest(Deployment(name="m", model=model), folder.parent, {})
 

@@ -18,17 +18,17 @@ from tailcut import text
 from tailcut.builder.holdouts import files as holdout_files
 from tailcut.builder.recipes import onnx_export
 from tailcut.errors import BadRequest, BuildError, StartError
-from tailcut.manifest import Deployment, Holdout, Manifest, Model, Tensor
+from tailcut.manifest import Deployment, HoldoutSettings, Manifest, Model, TensorSpec
 from tailcut.models.runtimes import huggingface
 from tailcut.pipeline.hook_loading import import_code
 from tailcut.pipeline.row_transform import RowTransform
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
-IDS = Tensor(name="input_ids", datatype="INT64", shape=(-1, -1))
-MASK = Tensor(name="attention_mask", datatype="INT64", shape=(-1, -1))
-KINDS = Tensor(name="token_type_ids", datatype="INT64", shape=(-1, -1))
-VECTOR = Tensor(name="y", shape=(-1, SIZE))
+IDS = TensorSpec(name="input_ids", datatype="INT64", shape=(-1, -1))
+MASK = TensorSpec(name="attention_mask", datatype="INT64", shape=(-1, -1))
+KINDS = TensorSpec(name="token_type_ids", datatype="INT64", shape=(-1, -1))
+VECTOR = TensorSpec(name="y", shape=(-1, SIZE))
 NAMES = ["input_ids", "token_type_ids", "attention_mask"]
 BERT = transformers.BertForSequenceClassification
 CROSS = "config_sentence_transformers.json", "sentence_bert_config.json"
@@ -57,12 +57,12 @@ def tokens(folder: Path) -> dict[str, Any]:
     return text.of_folder(folder, ["input_ids", "attention_mask"]).encode(TEXTS)
 
 
-def manifest_of(folder: Path, output: Tensor = VECTOR, **more: Any) -> Manifest:
+def manifest_of(folder: Path, output: TensorSpec = VECTOR, **more: Any) -> Manifest:
     model = Model(source=str(folder), inputs=(IDS, MASK), outputs=(output,))
     return Manifest(Deployment(name="m", model=model, **more), folder.parent, {})
 
 
-def answering(folder: Path, output: Tensor = VECTOR) -> RowTransform:
+def answering(folder: Path, output: TensorSpec = VECTOR) -> RowTransform:
     code = import_code(manifest_of(folder, output))
     model = Model(source=str(folder), inputs=(IDS, MASK), outputs=(output,))
     return RowTransform(model, code.preprocess, code.postprocess, fields=code.fields)
@@ -105,14 +105,14 @@ def test_a_classifiers_row_has_a_second_text_or_none(bases: dict[str, Path]) -> 
 
 def test_scores_are_answered_under_the_names_of_id2label(bases: dict[str, Path]) -> None:
     scores = np.array([[0.1, 0.2, 0.7], [0.5, 0.25, 0.25]], np.float64)
-    answers = answering(bases["labels"], Tensor(name="y", shape=(-1, 3))).answers({"y": scores}, 2)
+    answers = answering(bases["labels"], TensorSpec(name="y", shape=(-1, 3))).answers({"y": scores}, 2)
     assert answers == [{"y": {"bad": 0.1, "fair": 0.2, "good": 0.7}}, {"y": {"bad": 0.5, "fair": 0.25, "good": 0.25}}]
-    plain = answering(bases["score"], Tensor(name="y", shape=(-1,))).answers({"y": scores[:, 0]}, 2)
+    plain = answering(bases["score"], TensorSpec(name="y", shape=(-1,))).answers({"y": scores[:, 0]}, 2)
     assert plain == [{"y": 0.1}, {"y": 0.5}]
 
 
 def test_the_names_of_scores_are_part_of_the_deployment_version(bases: dict[str, Path], tmp_path: Path) -> None:
-    folder, output = copied(bases["labels"], tmp_path / "model"), Tensor(name="y", shape=(-1, 3))
+    folder, output = copied(bases["labels"], tmp_path / "model"), TensorSpec(name="y", shape=(-1, 3))
     before = import_code(manifest_of(folder, output)).files.snapshot(live=False).digest
     put(folder / "config.json", id2label={"0": "bad", "1": "good", "2": "fair"})
     assert import_code(manifest_of(folder, output)).files.snapshot(live=False).digest != before
@@ -131,17 +131,19 @@ def labelled(folder: Path, at: Path, labels: list[Any]) -> Any:
     from tailcut.builder import sources
 
     inputs = text.of_folder(folder, ["input_ids", "attention_mask"]).encode(TEXTS[:6])
-    holdout = build.Holdout(inputs=inputs, labels=np.array(labels * 3))
-    return sources.make(at, manifest_of(folder, Tensor(name="y", shape=(-1, 3))), holdout), None
+    holdout = build.HoldoutSettings(inputs=inputs, labels=np.array(labels * 3))
+    return sources.make(at, manifest_of(folder, TensorSpec(name="y", shape=(-1, 3))), holdout), None
 
 
 def test_a_holdout_of_pairs_goes_through_the_tokenizer(cross: Path) -> None:
     (cross.parent / "rows.csv").write_text("text,text_pair,label\nlate order,my parcel,1\nlate,price,0\n")
-    manifest = manifest_of(cross, Tensor(name="y"), holdout=Holdout(source="rows.csv", labels="label"))
+    manifest = manifest_of(cross, TensorSpec(name="y"), holdout=HoldoutSettings(source="rows.csv", labels="label"))
     assert holdout_files.load(manifest).inputs["attention_mask"].sum(axis=1).tolist() == [7, 5]
 
 
-def refuse(folder: Path, says: str, *, inputs: tuple[Tensor, ...] = (IDS, MASK), output: Tensor = VECTOR) -> BuildError:
+def refuse(
+    folder: Path, says: str, *, inputs: tuple[TensorSpec, ...] = (IDS, MASK), output: TensorSpec = VECTOR
+) -> BuildError:
     given = tokens(folder)
     given |= {"token_type_ids": np.zeros_like(given["input_ids"])} if KINDS in inputs else {}
     with pytest.raises(BuildError, match=says) as caught:
@@ -152,7 +154,7 @@ def refuse(folder: Path, says: str, *, inputs: tuple[Tensor, ...] = (IDS, MASK),
 def test_kinds_of_tokens_are_an_input_where_the_library_gives_them_and_only_there(
     bases: dict[str, Path], tmp_path: Path
 ) -> None:
-    output = Tensor(name="y", shape=(-1, 3))
+    output = TensorSpec(name="y", shape=(-1, 3))
     extra = refuse(
         copied(bases["labels"], tmp_path / "a"), "token_type_ids of", inputs=(IDS, MASK, KINDS), output=output
     )
@@ -174,7 +176,9 @@ def test_a_tokenizer_that_transformers_builds_otherwise_is_refused(bases: dict[s
 def test_weights_that_are_missing_are_named(bases: dict[str, Path], tmp_path: Path) -> None:
     folder = copied(bases["encoder"], tmp_path / "model")
     put(folder / "config.json", architectures=["BertForSequenceClassification"])
-    refuse(folder, r"has no weights for classifier\.bias, classifier\.weight \(2 tensors\)", output=Tensor(name="y"))
+    refuse(
+        folder, r"has no weights for classifier\.bias, classifier\.weight \(2 tensors\)", output=TensorSpec(name="y")
+    )
 
 
 def test_weights_of_a_stage_are_safetensors(bases: dict[str, Path], tmp_path: Path) -> None:
@@ -204,7 +208,7 @@ def test_every_stage_is_exported_with_the_answers_of_the_module(bases: dict[str,
         ("Normalize", {}),
     )
     put(folder / CROSS[0], prompts={"q": "query the: "}, default_prompt_name="q", truncate_dim=12)
-    found, work = made(tmp_path, str(folder), tokens(folder), (IDS, MASK), Tensor(name="y", shape=(-1, 12)))
+    found, work = made(tmp_path, str(folder), tokens(folder), (IDS, MASK), TensorSpec(name="y", shape=(-1, 12)))
     assert found.found["reference"]["texts"] > 10
     module = huggingface.module(folder, ("input_ids", "attention_mask"), rank=2, weights=True)
     model = work.manifest.deployment.model

@@ -69,9 +69,9 @@ from tailcut.builder.tables.edges import answered, edges
 from tailcut.builder.tables.live import Live, table_of
 from tailcut.builder.tables.nodes import Graph, model_of, run, value_info
 from tailcut.errors import ArtifactError, BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.sklearn import fitted_names
-from tailcut.models.runtimes.tables import Table
+from tailcut.models.runtimes.tables import EstimatorTable
 
 HERE = look()
 N = 800
@@ -110,7 +110,7 @@ INPUTS: dict[str, Any] = {
     "level": LEVEL,
 }
 TENSORS = {
-    name: Tensor(name=name, datatype=datatype, shape=(-1,), allow_nan=name in {"age", "port", "step", "level"})
+    name: TensorSpec(name=name, datatype=datatype, shape=(-1,), allow_nan=name in {"age", "port", "step", "level"})
     for name, datatype in {
         "merchant": "INT64",
         "when": "INT64",
@@ -128,8 +128,8 @@ TENSORS = {
 }
 FRAME = pd.DataFrame({**INPUTS, "port": np.where(PORT == "", np.nan, PORT).astype(object)})
 
-ONE, ONE64 = Tensor(name="y"), Tensor(name="y", datatype="FP64")
-TWO, THREE = Tensor(name="y", shape=(-1, 2)), Tensor(name="y", shape=(-1, 3))
+ONE, ONE64 = TensorSpec(name="y"), TensorSpec(name="y", datatype="FP64")
+TWO, THREE = TensorSpec(name="y", shape=(-1, 2)), TensorSpec(name="y", shape=(-1, 3))
 
 ID = ("merchant", "when", "amount")
 TITANIC = ("age", "amount", "sex", "port", "kind")
@@ -166,7 +166,7 @@ def _one_thread() -> Iterator[None]:
         yield
 
 
-Case = tuple[Callable[[], Any], tuple[str, ...], Tensor]
+Case = tuple[Callable[[], Any], tuple[str, ...], TensorSpec]
 
 ARRAYS: dict[str, Case] = {
     "lightgbm": (lambda: lgbm().fit(array(ID), BINARY), ID, ONE),
@@ -483,7 +483,7 @@ def rows_of(names: tuple[str, ...]) -> dict[str, Any]:
     return {name: INPUTS[name] for name in names}
 
 
-def own_answers(model: Any, names: tuple[str, ...], output: Tensor, *, frame: bool) -> Any:
+def own_answers(model: Any, names: tuple[str, ...], output: TensorSpec, *, frame: bool) -> Any:
     """Call the user's object as a user does."""
     given: Any = FRAME[list(names)] if frame else array(names)
     if names == ("sex", "amount"):
@@ -638,7 +638,7 @@ def test_a_model_with_a_step_that_computes_otherwise_is_refused(
 
 def test_a_column_that_is_no_input_is_named(tmp_path: Path) -> None:
     model = on_frame(make_pipeline(StandardScaler(), LogisticRegression()), ("amount", "when"))
-    tensors = (TENSORS["amount"], Tensor(name="time", datatype="INT64"))
+    tensors = (TENSORS["amount"], TensorSpec(name="time", datatype="INT64"))
     with pytest.raises(ArtifactError, match="have time, which it does not know; lack when"):
         tables.table_of_inputs(Graph(), model, tensors)
 
@@ -646,7 +646,7 @@ def test_a_column_that_is_no_input_is_named(tmp_path: Path) -> None:
 def test_columns_of_a_wide_tensor_have_their_own_names(tmp_path: Path) -> None:
     names = ("amount", "age")
     model = on_frame(make_pipeline(SimpleImputer(), LogisticRegression()), names)
-    tensor = Tensor(name="x", datatype="FP64", shape=(-1, 2), columns=("age", "amount"), allow_nan=True)
+    tensor = TensorSpec(name="x", datatype="FP64", shape=(-1, 2), columns=("age", "amount"), allow_nan=True)
     inputs = {"x": np.column_stack([AGE, AMOUNT])}
     work = table_work(tmp_path, model, inputs, (tensor,), ONE64, HERE)
     recipe("onnx").make(work)
@@ -663,8 +663,8 @@ def test_a_model_fitted_on_an_array_has_no_column_names() -> None:
 def test_an_empty_text_is_missing_only_where_the_input_may_be() -> None:
     inputs = {"text": np.array(["a", "", ""], object)}
     for allowed, expected in ((True, [False, True, True]), (False, [False, False, False])):
-        tensor = Tensor(name="text", datatype="BYTES", allow_nan=allowed)
-        assert Table((tensor,), ["text"], "it")(inputs)["text"].isna().tolist() == expected
+        tensor = TensorSpec(name="text", datatype="BYTES", allow_nan=allowed)
+        assert EstimatorTable((tensor,), ["text"], "it")(inputs)["text"].isna().tolist() == expected
 
 
 def converted(step: Any, given: Any) -> Any:
@@ -761,7 +761,7 @@ def test_probabilities_keep_their_tails(tmp_path: Path) -> None:
     """onnxruntime's Sigmoid is 0 below -37 or so; the object's answers are 1e-80, and rank the rows."""
     rows = np.linspace(-2, 2, N)[:, None]
     labels = (rows[:, 0] > 0).astype(int)
-    x = Tensor(name="x", datatype="FP64", shape=(-1, 1))
+    x = TensorSpec(name="x", datatype="FP64", shape=(-1, 1))
     for model in (LogisticRegression(C=1e8, max_iter=2000), MLPClassifier((), max_iter=1)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -775,11 +775,11 @@ def test_probabilities_keep_their_tails(tmp_path: Path) -> None:
         np.testing.assert_allclose(onnx_answers(work, {"x": rows}), own, rtol=1e-9)
 
 
-@pytest.mark.parametrize("output", [ONE, Tensor(name="p", shape=(-1, 2))], ids=["one", "two"])
-def test_forests_on_doubles_may_answer_in_float32(tmp_path: Path, output: Tensor) -> None:
+@pytest.mark.parametrize("output", [ONE, TensorSpec(name="p", shape=(-1, 2))], ids=["one", "two"])
+def test_forests_on_doubles_may_answer_in_float32(tmp_path: Path, output: TensorSpec) -> None:
     """Sums in float32 differ from sums in double by rounding, on every row."""
     rows = np.column_stack([AMOUNT, WHEN.astype(float)])
     for model in (RandomForestClassifier(100, random_state=0), GradientBoostingClassifier(random_state=0)):
         model.fit(rows, BINARY)
-        x = Tensor(name="x", datatype="FP64", shape=(-1, 2))
+        x = TensorSpec(name="x", datatype="FP64", shape=(-1, 2))
         recipe("onnx").make(table_work(tmp_path, model, {"x": rows}, (x,), output, HERE))

@@ -33,7 +33,7 @@ from tailcut.builder.host_capabilities import look
 from tailcut.builder.recipes import BUILT_IN, recipe
 from tailcut.builder.recipes.base import INT8, TREES, Subject
 from tailcut.errors import BuildError
-from tailcut.manifest import Deployment, Model, Tensor
+from tailcut.manifest import Deployment, Model, TensorSpec
 
 RNG = np.random.default_rng(5)
 ROWS = RNG.normal(size=(600, 6)).astype(np.float32)
@@ -43,8 +43,8 @@ GAPS = ROWS.copy()
 GAPS[::9, 2] = np.nan
 SCORE = ROWS[:, 0] + ROWS[:, 1] * ROWS[:, 3] + ROWS[:, 5] % 2
 BINARY, CLASSES, VALUES = (SCORE > 0).astype(int), np.digitize(SCORE, [-0.5, 1.0]), SCORE * 1000
-THREE = Tensor(name="y", shape=(-1, 3))
-FULL = Tensor(name="x", shape=(-1, 6))
+THREE = TensorSpec(name="y", shape=(-1, 3))
+FULL = TensorSpec(name="x", shape=(-1, 6))
 
 LGB = {"verbose": -1, "num_leaves": 12, "min_data_per_group": 5, "max_cat_to_onehot": 1}
 
@@ -58,7 +58,7 @@ def xgb(objective: str, target: Any, **settings: Any) -> Any:
     return xgboost.train({"objective": objective, **settings}, xgboost.DMatrix(GAPS, target), 12)
 
 
-WITH_GAPS: dict[str, tuple[Callable[[], Any], Tensor]] = {
+WITH_GAPS: dict[str, tuple[Callable[[], Any], TensorSpec]] = {
     "lightgbm binary": (lambda: lightgbm.LGBMClassifier(n_estimators=15, verbose=-1).fit(GAPS, BINARY), Y),
     "lightgbm categories": (lambda: lgb("binary", BINARY, categories=(5,)), Y),
     "lightgbm classes": (lambda: lgb("multiclass", CLASSES, num_class=3), THREE),
@@ -80,7 +80,7 @@ WITH_GAPS: dict[str, tuple[Callable[[], Any], Tensor]] = {
     "histograms of classes": (lambda: HistGradientBoostingClassifier(max_iter=5).fit(GAPS, CLASSES), THREE),
     "histograms of values": (lambda: HistGradientBoostingRegressor(max_iter=10).fit(GAPS, VALUES), Y),
 }
-WITHOUT: dict[str, tuple[Callable[[], Any], Tensor]] = {
+WITHOUT: dict[str, tuple[Callable[[], Any], TensorSpec]] = {
     "extra trees": (lambda: ExtraTreesClassifier(6, random_state=0).fit(ROWS, BINARY), Y),
     "boosting": (lambda: GradientBoostingClassifier(n_estimators=10, random_state=0).fit(ROWS, BINARY), Y),
     "boosting exponential": (
@@ -108,9 +108,9 @@ def test_onnx_answers_as_the_library_does_at_every_threshold(tmp_path: Path, nam
 
 def test_tensors_side_by_side_feed_one_model(tmp_path: Path) -> None:
     tensors = (
-        Tensor(name="numbers", shape=(-1, 4)),
-        Tensor(name="one", shape=(-1,)),
-        Tensor(name="group", datatype="INT64", shape=(-1, 1)),
+        TensorSpec(name="numbers", shape=(-1, 4)),
+        TensorSpec(name="one", shape=(-1,)),
+        TensorSpec(name="group", datatype="INT64", shape=(-1, 1)),
     )
     inputs = {"numbers": ROWS[:, :4], "one": ROWS[:, 4].copy(), "group": ROWS[:, 5:].astype(np.int64)}
     model = lightgbm.train({"objective": "binary", **LGB}, lightgbm.Dataset(ROWS, BINARY, categorical_feature=[5]), 10)
@@ -172,7 +172,7 @@ def test_what_onnx_trees_cannot_say_is_refused(tmp_path: Path, model: Callable[[
         (LinearRegression().fit(ROWS, VALUES), Y),
     ],
 )
-def test_linear_models_answer_in_the_shape_of_the_output(tmp_path: Path, model: Any, output: Tensor) -> None:
+def test_linear_models_answer_in_the_shape_of_the_output(tmp_path: Path, model: Any, output: TensorSpec) -> None:
     found, work = made(tmp_path, live(model), {"x": ROWS}, (FULL,), output)
     assert not found.trees
     assert recipe("onnx").make(work).found["holdout"]["wrong"] == 0

@@ -23,14 +23,14 @@ from tailcut.builder.recipes.base import Subject
 from tailcut.builder.recipes.cuda import NO_DEVICE
 from tailcut.builder.records import Made
 from tailcut.errors import ArtifactError, BuildError, InferenceError, MissingExtra
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import batch_buckets, open_runtime
 from tailcut.models.runtimes._device import CudaError, Device
 from tailcut.models.runtimes.cuda import OnnxCudaRuntime, Place
 from tailcut.models.runtimes.tensorrt import TensorRTRuntime
 
 GPU_RECIPES = ("onnx-cuda", "fp16", "bf16", "torch-compile", "tensorrt")
-X, Y = Tensor(name="x", shape=(-1, 4)), Tensor(name="y")
+X, Y = TensorSpec(name="x", shape=(-1, 4)), TensorSpec(name="y")
 LINEAR: dict[str, Any] = {
     "name": "linear",
     "model": {"source": "m.onnx", "inputs": [{"name": "x", "shape": [-1, 4]}], "outputs": [{"name": "y"}]},
@@ -218,7 +218,7 @@ def test_batches_of_every_size_give_the_plain_runtimes_answers(linear: Path) -> 
 
 def test_a_model_that_refuses_zeros_is_prepared_by_its_first_rows(tmp_path: Path) -> None:
     years = PICKY["an index before the first"]
-    tensor = Tensor(name="year", datatype="INT64")
+    tensor = TensorSpec(name="year", datatype="INT64")
     settings = {"provider": "cuda", "buckets": [1, 4]}
     variant = gpu_kit.Variant("onnxruntime", years.save(tmp_path / "years.onnx"), (tensor,), (Y,), settings)
     runtime = OnnxCudaRuntime(variant, threads=1, place=CPU_PLACE)
@@ -252,10 +252,10 @@ def test_settings_that_make_no_sense_are_refused(linear: Path, settings: dict[st
 
 
 def test_text_and_free_shapes_are_no_buckets(linear: Path) -> None:
-    text = gpu_kit.Variant("onnxruntime", linear, (Tensor(name="t", datatype="BYTES"),), (Y,), {"provider": "cuda"})
+    text = gpu_kit.Variant("onnxruntime", linear, (TensorSpec(name="t", datatype="BYTES"),), (Y,), {"provider": "cuda"})
     with pytest.raises(ArtifactError, match="BYTES"):
         open_runtime(text, threads=1)
-    free = (Tensor(name="x", shape=(-1, -1)),)
+    free = (TensorSpec(name="x", shape=(-1, -1)),)
     with pytest.raises(ArtifactError, match="free dimensions"):
         OnnxCudaRuntime(
             gpu_kit.Variant("onnxruntime", linear, free, (Y,), {"provider": "cuda", "buckets": [1]}),
@@ -274,7 +274,7 @@ def summed(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 class Bench:
     """An engine in a file, and the fakes that open it."""
 
-    def __init__(self, folder: Path, inputs: tuple[Tensor, ...] = (X,), sizes: tuple[int, ...] = (1, 4)) -> None:
+    def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...] = (X,), sizes: tuple[int, ...] = (1, 4)) -> None:
         self.cudart = gpu_kit.Cudart()
         self.module = gpu_kit.TensorRT(self.cudart, inputs, (Y,), summed)
         self.path = folder / "v.engine"
@@ -313,7 +313,7 @@ def test_tensorrt_gives_everything_back(tmp_path: Path) -> None:
 
 
 def test_tensorrt_takes_free_shapes_up_to_what_the_engine_was_built_for(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, (Tensor(name="x", shape=(-1, -1)),))
+    bench = Bench(tmp_path, (TensorSpec(name="x", shape=(-1, -1)),))
     runtime = bench.open()
     for width in (1, 3, 6):
         values = {"x": np.arange(3 * width, dtype=np.float32).reshape(3, width)}
@@ -395,7 +395,7 @@ def test_timings_are_kept_from_build_to_build_for_this_gpu_and_version_only(tmp_
 
 
 def test_a_profile_is_exact_in_rows_and_free_where_the_manifest_is() -> None:
-    ids = Tensor(name="ids", shape=(-1, -1), datatype="INT64")
+    ids = TensorSpec(name="ids", shape=(-1, -1), datatype="INT64")
     assert tensorrt.shapes((ids, X), 4, {"ids": np.zeros((9, 128)), "x": rows(9)}) == {
         "ids": ((4, 1), (4, 64), (4, 128)),
         "x": ((4, 4), (4, 4), (4, 4)),

@@ -54,7 +54,7 @@ def test_candidates_are_compared_on_small_batches_however_many_rows_there_are() 
 @given(st.lists(FLOATS, min_size=1, max_size=6))
 @settings(deadline=None)
 def test_no_value_is_lost_and_every_range_lies_within_the_extremes(batches: list[np.ndarray]) -> None:
-    spread = calibration.Spread()
+    spread = calibration.TensorHistogram()
     for batch in batches:
         spread.add(batch)
     values = np.concatenate(batches)
@@ -69,7 +69,7 @@ def test_no_value_is_lost_and_every_range_lies_within_the_extremes(batches: list
 @given(FLOATS, st.integers(1, 5))
 @settings(deadline=None)
 def test_how_rows_are_divided_into_batches_does_not_change_percentiles_much(values: np.ndarray, parts: int) -> None:
-    whole, pieces = calibration.Spread(), calibration.Spread()
+    whole, pieces = calibration.TensorHistogram(), calibration.TensorHistogram()
     whole.add(values)
     for part in np.array_split(values, parts):
         pieces.add(part)
@@ -81,7 +81,7 @@ def test_how_rows_are_divided_into_batches_does_not_change_percentiles_much(valu
 def test_percentiles_cut_outliers_that_min_max_keeps() -> None:
     values = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
     values[::20_000] = 60.0
-    spread = calibration.Spread()
+    spread = calibration.TensorHistogram()
     for part in np.array_split(values, 50):
         spread.add(part)
     assert spread.range("min-max")[1] == 60.0
@@ -89,7 +89,7 @@ def test_percentiles_cut_outliers_that_min_max_keeps() -> None:
 
 
 def test_nan_and_unknown_methods_are_refused() -> None:
-    spread = calibration.Spread()
+    spread = calibration.TensorHistogram()
     with pytest.raises(ValueError, match="NaN or infinity"):
         spread.add(np.array([1.0, np.nan], np.float32))
     spread.add(np.ones(3, np.float32))

@@ -13,12 +13,12 @@ import pytest
 from tests.models import tokens
 
 from tailcut.errors import ArtifactError, InferenceError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import Variant, digest
 
-INPUTS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
-OUTPUTS = (Tensor(name="y", shape=(-1,)),)
+INPUTS = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
+OUTPUTS = (TensorSpec(name="y", shape=(-1,)),)
 
 
 def write(folder: Path, parts: Mapping[str, Path], **more: Any) -> Variant:

@@ -14,13 +14,13 @@ import pytest
 from onnx import TensorProto, helper
 from tests.models import graphs
 
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.onnxruntime import session_options
 from tailcut.registry import Variant
 
-X = Tensor(name="x", shape=(-1,))
-Y = Tensor(name="y", shape=(-1,))
+X = TensorSpec(name="x", shape=(-1,))
+Y = TensorSpec(name="y", shape=(-1,))
 
 SPINNING = "session.intra_op.allow_spinning"
 SPIN_US = "session.intra_op.spin_duration_us"
@@ -54,10 +54,10 @@ _CODE = """
 import sys
 from pathlib import Path
 import numpy as np
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.registry import Variant
 from tailcut.models.runtimes import open_runtime
-tensors = [(Tensor(name=name, shape=(-1,)),) for name in ("x", "y")]
+tensors = [(TensorSpec(name=name, shape=(-1,)),) for name in ("x", "y")]
 plain = Variant("m", "onnx", "onnxruntime", Path(sys.argv[1]), "", *tensors, "v1")
 kept = Variant("m", "onnx", "onnxruntime", Path(sys.argv[1]), "", *tensors, "v1", settings={"denormals": True})
 x = np.full(2, 1e-40, np.float32)
@@ -97,7 +97,7 @@ def test_openvino_takes_the_variants_hint_pinning_and_precision() -> None:
 def test_settings_change_no_answer(tmp_path: Path, runtime: str, settings: dict[str, Any]) -> None:
     pytest.importorskip(runtime)
     x = np.random.default_rng(3).normal(size=(5, 4)).astype(np.float32)
-    inputs = (Tensor(name="x", shape=(-1, 4)),)
+    inputs = (TensorSpec(name="x", shape=(-1, 4)),)
     plain = Variant("m", "v", runtime, graphs.linear(tmp_path / "m.onnx", hidden=8), "", inputs, (Y,), "v1")
     answers = [
         open_runtime(each, threads=2).run({"x": x}, ["y"])["y"] for each in (plain, replace(plain, settings=settings))

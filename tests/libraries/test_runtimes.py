@@ -14,19 +14,19 @@ import torch
 from tests.models import graphs, tabular
 
 from tailcut.errors import ArtifactError, InferenceError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import Variant
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
-X = Tensor(name="x", shape=(-1, 4))
-Y = Tensor(name="y", shape=(-1,))
-NUMERIC = Tensor(name="numeric", shape=(-1, tabular.NUMBERS))
-CATEGORICAL = Tensor(name="categorical", datatype="INT64", shape=(-1, tabular.CATEGORIES))
-PROBABILITY = Tensor(name="probability", shape=(-1,))
+X = TensorSpec(name="x", shape=(-1, 4))
+Y = TensorSpec(name="y", shape=(-1,))
+NUMERIC = TensorSpec(name="numeric", shape=(-1, tabular.NUMBERS))
+CATEGORICAL = TensorSpec(name="categorical", datatype="INT64", shape=(-1, tabular.CATEGORIES))
+PROBABILITY = TensorSpec(name="probability", shape=(-1,))
 
 
-def variant(artifact: Path, *, runtime: str = "onnxruntime", inputs: tuple[Tensor, ...] = (X,)) -> Variant:
+def variant(artifact: Path, *, runtime: str = "onnxruntime", inputs: tuple[TensorSpec, ...] = (X,)) -> Variant:
     return Variant("m", "onnx", runtime, artifact, "", inputs, (Y,), "v1")
 
 
@@ -62,13 +62,15 @@ def test_onnxruntime_fails_one_batch_by_name_and_runs_the_next(onnx_variant: Var
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        (Tensor(name="z", shape=(-1, 4)), r"inputs of .* are \['x'\], the manifest names \['z'\]"),
-        (Tensor(name="x", datatype="FP64", shape=(-1, 4)), r"'x' .* is FP32 \[-1, 4\], the manifest says FP64"),
-        (Tensor(name="x", shape=(-1, 5)), r"is FP32 \[-1, 4\], the manifest says FP32 \[-1, 5\]"),
-        (Tensor(name="x", shape=(-1, 4, 1)), r"the manifest says FP32 \[-1, 4, 1\]"),
+        (TensorSpec(name="z", shape=(-1, 4)), r"inputs of .* are \['x'\], the manifest names \['z'\]"),
+        (TensorSpec(name="x", datatype="FP64", shape=(-1, 4)), r"'x' .* is FP32 \[-1, 4\], the manifest says FP64"),
+        (TensorSpec(name="x", shape=(-1, 5)), r"is FP32 \[-1, 4\], the manifest says FP32 \[-1, 5\]"),
+        (TensorSpec(name="x", shape=(-1, 4, 1)), r"the manifest says FP32 \[-1, 4, 1\]"),
     ],
 )
-def test_onnxruntime_refuses_a_model_that_is_not_the_manifests(onnx_variant: Variant, wrong: Tensor, text: str) -> None:
+def test_onnxruntime_refuses_a_model_that_is_not_the_manifests(
+    onnx_variant: Variant, wrong: TensorSpec, text: str
+) -> None:
     with pytest.raises(ArtifactError, match=text):
         open_runtime(replace(onnx_variant, inputs=(wrong,)), threads=1)
 
@@ -81,7 +83,7 @@ def test_onnxruntime_refuses_a_fixed_batch(tmp_path: Path) -> None:
 
 def test_onnxruntime_refuses_an_unknown_output(onnx_variant: Variant) -> None:
     with pytest.raises(ArtifactError, match=r"outputs of .* are \['y'\], the manifest names \['score'\]"):
-        open_runtime(replace(onnx_variant, outputs=(Tensor(name="score"),)), threads=1)
+        open_runtime(replace(onnx_variant, outputs=(TensorSpec(name="score"),)), threads=1)
 
 
 def test_onnxruntime_names_a_file_that_is_no_model(tmp_path: Path) -> None:
@@ -171,9 +173,9 @@ import tailcut.registry, tailcut.models.runtimes
 heavy = {{"torch", "onnx", "onnxscript", "onnxruntime"}} & set(sys.modules)
 assert not heavy, heavy
 from pathlib import Path
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 variant = tailcut.registry.Variant("m", "onnx", "onnxruntime", Path({str(onnx_variant.artifact)!r}), "",
-    (Tensor(name="x", shape=(-1, 4)),), (Tensor(name="y", shape=(-1,)),), "v1")
+    (TensorSpec(name="x", shape=(-1, 4)),), (TensorSpec(name="y", shape=(-1,)),), "v1")
 tailcut.models.runtimes.open_runtime(variant, threads=1)
 heavy = {{"torch", "onnx", "onnxscript"}} & set(sys.modules)
 assert not heavy, heavy

@@ -15,17 +15,17 @@ import pytest
 from tests.models import graphs
 
 from tailcut.errors import ArtifactError, InferenceError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import Variant
 
 openvino = pytest.importorskip("openvino")
 
-X = Tensor(name="x", shape=(-1, 4))
-Y = Tensor(name="y", shape=(-1,))
+X = TensorSpec(name="x", shape=(-1, 4))
+Y = TensorSpec(name="y", shape=(-1,))
 
 
-def variant(artifact: Path, inputs: tuple[Tensor, ...] = (X,)) -> Variant:
+def variant(artifact: Path, inputs: tuple[TensorSpec, ...] = (X,)) -> Variant:
     return Variant("m", "openvino", "openvino", artifact, "", inputs, (Y,), "v1")
 
 
@@ -84,13 +84,13 @@ def test_it_fails_one_batch_by_name_and_runs_the_next(onnx_file: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        (Tensor(name="z", shape=(-1, 4)), r"inputs of .* are \['x'\], the manifest names \['z'\]"),
-        (Tensor(name="x", datatype="FP64", shape=(-1, 4)), r"'x' .* is FP32 \[-1, 4\], the manifest says FP64"),
-        (Tensor(name="x", shape=(-1, 5)), r"is FP32 \[-1, 4\], the manifest says FP32 \[-1, 5\]"),
-        (Tensor(name="x", datatype="BYTES", shape=(-1,)), r"input 'x' is BYTES"),
+        (TensorSpec(name="z", shape=(-1, 4)), r"inputs of .* are \['x'\], the manifest names \['z'\]"),
+        (TensorSpec(name="x", datatype="FP64", shape=(-1, 4)), r"'x' .* is FP32 \[-1, 4\], the manifest says FP64"),
+        (TensorSpec(name="x", shape=(-1, 5)), r"is FP32 \[-1, 4\], the manifest says FP32 \[-1, 5\]"),
+        (TensorSpec(name="x", datatype="BYTES", shape=(-1,)), r"input 'x' is BYTES"),
     ],
 )
-def test_it_refuses_a_model_that_is_not_the_manifests(onnx_file: Path, wrong: Tensor, text: str) -> None:
+def test_it_refuses_a_model_that_is_not_the_manifests(onnx_file: Path, wrong: TensorSpec, text: str) -> None:
     with pytest.raises(ArtifactError, match=text):
         open_runtime(variant(onnx_file, (wrong,)), threads=1)
 
@@ -188,11 +188,11 @@ import socket
 def refuse(*_, **__): raise AssertionError("a socket")
 socket.socket.connect = refuse
 from pathlib import Path
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.registry import Variant
 from tailcut.models.runtimes import open_runtime
 variant = Variant("m", "openvino", "openvino", Path({str(onnx_file)!r}), "",
-    (Tensor(name="x", shape=(-1, 4)),), (Tensor(name="y", shape=(-1,)),), "v1")
+    (TensorSpec(name="x", shape=(-1, 4)),), (TensorSpec(name="y", shape=(-1,)),), "v1")
 open_runtime(variant, threads=1)
 from openvino.tools.ovc import telemetry_utils
 assert telemetry_utils.tm.__name__ == "openvino.tools.ovc.telemetry_stub", telemetry_utils.tm

@@ -16,15 +16,15 @@ from tests.build_kit import made
 from tailcut import text
 from tailcut.builder.holdouts import files
 from tailcut.errors import ArtifactError, BadRequest, BuildError, StartError
-from tailcut.manifest import Deployment, Holdout, Manifest, Model, Tensor
+from tailcut.manifest import Deployment, HoldoutSettings, Manifest, Model, TensorSpec
 from tailcut.models.runtimes import huggingface
 
 pytestmark = pytest.mark.torch
 
 WORDS = ["[PAD]", "[UNK]", "late", "train", "in", "the", "morning"]
-IDS = Tensor(name="input_ids", datatype="INT64", shape=(-1, -1))
-MASK = Tensor(name="attention_mask", datatype="INT64", shape=(-1, -1))
-VECTOR = Tensor(name="vector", shape=(-1, 16))
+IDS = TensorSpec(name="input_ids", datatype="INT64", shape=(-1, -1))
+MASK = TensorSpec(name="attention_mask", datatype="INT64", shape=(-1, -1))
+VECTOR = TensorSpec(name="vector", shape=(-1, 16))
 
 
 def config(**settings: Any) -> Any:
@@ -100,7 +100,7 @@ def test_the_weights_come_from_the_artifact_at_serving(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [(IDS, MASK), (MASK, IDS)])
-def test_the_manifests_order_of_inputs_is_kept(folder: Path, order: tuple[Tensor, ...]) -> None:
+def test_the_manifests_order_of_inputs_is_kept(folder: Path, order: tuple[TensorSpec, ...]) -> None:
     inputs = tokens(folder)
     module = huggingface.module(folder, tuple(tensor.name for tensor in order), weights=True)
     plain = huggingface.module(folder, ("input_ids", "attention_mask"), weights=True)
@@ -134,7 +134,7 @@ def test_sentence_transformers_say_how_they_pool(
 def test_classifiers_give_probabilities(tmp_path: Path, labels: int, shape: tuple[int, ...]) -> None:
     folder = save(tmp_path, transformers.BertForSequenceClassification, num_labels=labels)
     inputs = tokens(folder)
-    _, work = made(folder, str(folder), inputs, (IDS, MASK), Tensor(name="p", shape=shape))
+    _, work = made(folder, str(folder), inputs, (IDS, MASK), TensorSpec(name="p", shape=shape))
     given = work.open(work.base).run(inputs, ["p"])["p"]
     assert given.shape == (2, *shape[1:])
     assert ((given > 0) & (given < 1)).all()
@@ -221,7 +221,7 @@ def test_a_holdout_file_of_texts_goes_through_the_tokenizer(folder: Path) -> Non
     (folder / "rows.csv").write_text("text,label\n" + "".join(f"{words},{n}\n" for n, words in enumerate(TEXTS)))
     model = Model(source=str(folder), inputs=(IDS, MASK), outputs=(VECTOR,))
     manifest = Manifest(
-        Deployment(name="m", model=model, holdout=Holdout(source="rows.csv", labels="label")), folder, {}
+        Deployment(name="m", model=model, holdout=HoldoutSettings(source="rows.csv", labels="label")), folder, {}
     )
     found = files.load(manifest)
     assert found.inputs["input_ids"].shape == (2, 32)

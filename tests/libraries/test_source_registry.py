@@ -12,12 +12,12 @@ from tests.models import graphs
 
 from tailcut.builder.sources import registry as source
 from tailcut.errors import ArtifactError, BuildError
-from tailcut.manifest import Deployment, Manifest, Model, Tensor
-from tailcut.manifest import Registry as RegistrySection
+from tailcut.manifest import Deployment, Manifest, Model, TensorSpec
+from tailcut.manifest import RegistrySettings as RegistrySection
 from tailcut.registry import NewVariant, Registry, digest
 
-X = Tensor(name="x", shape=(-1, 4))
-Y = Tensor(name="y", shape=(-1,))
+X = TensorSpec(name="x", shape=(-1, 4))
+Y = TensorSpec(name="y", shape=(-1,))
 
 
 def manifest(folder: Path, model: Model) -> Manifest:
@@ -104,7 +104,7 @@ def test_a_module_whose_code_raises_says_why(tmp_path: Path) -> None:
 def test_another_manifests_tensors_are_refused(tmp_path: Path, linear: Path) -> None:
     variants = [NewVariant("onnx", "onnxruntime", linear)]
     Registry(tmp_path / "registry").add("m", source="onnx", inputs=(X,), outputs=(Y,), variants=variants)
-    other = Model(source="m.onnx", inputs=(Tensor(name="x", shape=(-1, 5)),), outputs=(Y,))
+    other = Model(source="m.onnx", inputs=(TensorSpec(name="x", shape=(-1, 5)),), outputs=(Y,))
     with pytest.raises(BuildError, match=r"the inputs of 'm' .* are .*\[-1, 4\].*model.inputs are .*\[-1, 5\]"):
         source.fetch(fetched(tmp_path), manifest(tmp_path, other), "latest")
 

@@ -25,8 +25,8 @@ from tailcut.builder.recipes import recipe
 from tailcut.builder.tables.nodes import Graph
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, BuildError
-from tailcut.manifest import Tensor
-from tailcut.models.runtimes.tables import Table, order_of
+from tailcut.manifest import TensorSpec
+from tailcut.models.runtimes.tables import EstimatorTable, order_of
 
 AWKWARD = [
     ("class", "a b", "a.b", 'a"b', "ü", "1st"),
@@ -58,16 +58,16 @@ def fitted(columns: Sequence[str]) -> tuple[Any, Any]:
 def test_every_column_is_found_by_its_name(tmp_path: Path, columns: tuple[str, ...], wide: bool) -> None:
     model, frame = fitted(columns)
     turned = tuple(reversed(columns))  # the manifest's order is another one
-    output = Tensor(name=OUTPUTS[AWKWARD.index(columns)], datatype="FP64")
-    tensors: tuple[Tensor, ...] = tuple(Tensor(name=name, datatype="FP64") for name in turned)
+    output = TensorSpec(name=OUTPUTS[AWKWARD.index(columns)], datatype="FP64")
+    tensors: tuple[TensorSpec, ...] = tuple(TensorSpec(name=name, datatype="FP64") for name in turned)
     inputs: Arrays = {name: frame[name].to_numpy() for name in turned}
     if wide:
-        tensors = (Tensor(name="constant_0", datatype="FP64", shape=(-1, len(turned)), columns=turned),)
+        tensors = (TensorSpec(name="constant_0", datatype="FP64", shape=(-1, len(turned)), columns=turned),)
         inputs = {"constant_0": frame[list(turned)].to_numpy()}
     work = table_work(tmp_path, model, inputs, tensors, output, HERE)
     recipe("onnx").make(work)
     np.testing.assert_allclose(onnx_answers(work, inputs), model.predict_proba(frame)[:, 1], rtol=1e-9)
-    made = Table(tensors, columns, "the model")(inputs)
+    made = EstimatorTable(tensors, columns, "the model")(inputs)
     np.testing.assert_allclose(model.predict_proba(made), model.predict_proba(frame))
 
 
@@ -91,7 +91,7 @@ class Clip(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-lea
 
 
 VITALS = ("pulse", "pressure", "sugar")
-TURNED = tuple(Tensor(name=name, datatype="FP64") for name in ("pressure", "sugar", "pulse"))
+TURNED = tuple(TensorSpec(name=name, datatype="FP64") for name in ("pressure", "sugar", "pulse"))
 
 
 def vitals(first: Any, *, search: bool = False) -> tuple[Any, Any]:
@@ -110,11 +110,11 @@ def vitals(first: Any, *, search: bool = False) -> tuple[Any, Any]:
 def test_columns_of_an_own_first_step_are_found_by_name(tmp_path: Path, first: Clip, search: bool) -> None:
     model, frame = vitals(first, search=search)
     inputs: Arrays = {tensor.name: frame[tensor.name].to_numpy() for tensor in TURNED}
-    _, work = made(tmp_path, live(model), inputs, TURNED, Tensor(name="p", datatype="FP64"))
+    _, work = made(tmp_path, live(model), inputs, TURNED, TensorSpec(name="p", datatype="FP64"))
     answered = work.open(work.base).run(inputs, ["p"])["p"]
     np.testing.assert_allclose(answered, model.predict_proba(frame)[:, 1], rtol=1e-12)
     with pytest.raises(BuildError, match="no exact ONNX form"):
-        recipe("onnx").make(table_work(tmp_path, model, inputs, TURNED, Tensor(name="p", datatype="FP64"), HERE))
+        recipe("onnx").make(table_work(tmp_path, model, inputs, TURNED, TensorSpec(name="p", datatype="FP64"), HERE))
 
 
 def test_an_order_that_no_step_tells_is_refused_or_one_tensor(tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_an_order_that_no_step_tells_is_refused_or_one_tensor(tmp_path: Path) ->
         made(tmp_path, live(model), inputs, TURNED)
     assert "one tensor of shape [-1, columns]" in refused.value.hint
     wide: Arrays = {"x": frame.to_numpy()}
-    tensor = Tensor(name="x", datatype="FP64", shape=(-1, 3))
-    _, work = made(tmp_path, live(model), wide, (tensor,), Tensor(name="p", datatype="FP64"))
+    tensor = TensorSpec(name="x", datatype="FP64", shape=(-1, 3))
+    _, work = made(tmp_path, live(model), wide, (tensor,), TensorSpec(name="p", datatype="FP64"))
     answered = work.open(work.base).run(wide, ["p"])["p"]
     np.testing.assert_allclose(answered, model.predict_proba(frame.to_numpy())[:, 1], rtol=1e-12)
 
@@ -141,8 +141,8 @@ def test_a_vectorizer_gets_the_texts_of_one_input(tmp_path: Path, search: bool) 
     texts = np.array([" ".join(row) for row in words[picked].tolist()], dtype=object)
     model = make_pipeline(TfidfVectorizer(), LogisticRegression())
     model = (GridSearchCV(model, {}, cv=2) if search else model).fit(texts, picked.sum(axis=1) > 7)
-    inputs, tensors = {"text": texts}, (Tensor(name="text", datatype="BYTES"),)
-    _, work = made(tmp_path, live(model), inputs, tensors, Tensor(name="p", datatype="FP64"))
+    inputs, tensors = {"text": texts}, (TensorSpec(name="text", datatype="BYTES"),)
+    _, work = made(tmp_path, live(model), inputs, tensors, TensorSpec(name="p", datatype="FP64"))
     answered = work.open(work.base).run(inputs, ["p"])["p"]
     np.testing.assert_array_equal(answered, model.predict_proba(texts)[:, 1])
 
@@ -153,15 +153,15 @@ def test_lightgbm_keeps_spaces_as_underscores(tmp_path: Path) -> None:
     random = np.random.default_rng(12)
     frame = pandas.DataFrame({name: random.normal(place, 1, ROWS) for place, name in enumerate(columns)})
     model = lightgbm.LGBMClassifier(n_estimators=5, verbose=-1).fit(frame, frame["a b"] > frame["ü.1"] - 2)
-    tensors = tuple(Tensor(name=name, datatype="FP64") for name in reversed(columns))
+    tensors = tuple(TensorSpec(name=name, datatype="FP64") for name in reversed(columns))
     inputs = {name: frame[name].to_numpy() for name in reversed(columns)}
-    work = table_work(tmp_path, model, inputs, tensors, Tensor(name="p", datatype="FP64"), HERE)
+    work = table_work(tmp_path, model, inputs, tensors, TensorSpec(name="p", datatype="FP64"), HERE)
     recipe("onnx").make(work)
     np.testing.assert_allclose(onnx_answers(work, inputs), model.predict_proba(frame)[:, 1], rtol=1e-9)
 
 
 def test_a_column_that_two_inputs_fill_is_refused() -> None:
-    tensors = (Tensor(name="a"), Tensor(name="x", shape=(-1, 2), columns=("a", "b")))
+    tensors = (TensorSpec(name="a"), TensorSpec(name="x", shape=(-1, 2), columns=("a", "b")))
     with pytest.raises(ArtifactError, match="two inputs fill the column 'a' of the model"):
         order_of(["a", "b"], tensors, "the model")
 

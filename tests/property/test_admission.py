@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.models.runtimes.tuning import tuned_points
-from tailcut.scheduler.admission import Admission, Executors, Request
+from tailcut.scheduler.admission import Admission, AdmissionRequest, Executors
 from tailcut.scheduler.batching_delay import Fixed
 from tailcut.scheduler.latency_learner import LatencyLearner, kind_of
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
-from tailcut.scheduler.scheduler import Entry, Scheduler
+from tailcut.scheduler.scheduler import QueueEntry, Scheduler
 from tailcut.scheduler.simulation import Scenario, simulate
 
 MS = 1_000_000
@@ -19,8 +19,10 @@ BUSY = Executors(1, 0, 0.0)
 
 def made(
     max_queue_rows: int = 100, max_queue_bytes: int = 1 << 40, **limits: float
-) -> tuple[Scheduler[Entry], Admission[Entry]]:
-    scheduler: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=max_queue_rows, max_queue_bytes=max_queue_bytes)
+) -> tuple[Scheduler[QueueEntry], Admission[QueueEntry]]:
+    scheduler: Scheduler[QueueEntry] = Scheduler(
+        max_rows=8, max_queue_rows=max_queue_rows, max_queue_bytes=max_queue_bytes
+    )
     costs = LatencyLearner()
     costs.seed({1: 10.0 * MS, 8: 80.0 * MS})
     for _ in range(20):
@@ -35,10 +37,10 @@ OFFERS = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 2000), st.integers
 def test_rows_and_bytes_that_wait_never_exceed_their_limits(offers: list[tuple[int, int, int]]) -> None:
     scheduler, admission = made(max_queue_rows=40, max_queue_bytes=3000)
     for rows, size_bytes, left_ms in offers:
-        request = Request(rows, 10**12 + left_ms * MS, size_bytes=size_bytes)
+        request = AdmissionRequest(rows, 10**12 + left_ms * MS, size_bytes=size_bytes)
         refusal = admission.check(10**12, request, BUSY)
         accepted = (
-            scheduler.offer(Entry(rows, request.deadline_ns, size_bytes=size_bytes)) if refusal is None else False
+            scheduler.offer(QueueEntry(rows, request.deadline_ns, size_bytes=size_bytes)) if refusal is None else False
         )
         assert accepted is (refusal is None)
         assert scheduler.waiting.rows <= 40
@@ -49,7 +51,7 @@ def test_rows_and_bytes_that_wait_never_exceed_their_limits(offers: list[tuple[i
 
 def test_what_could_never_wait_is_too_large_and_not_shed() -> None:
     _, admission = made(max_queue_rows=10)
-    refusal = admission.check(0, Request(11, 10**12), BUSY)
+    refusal = admission.check(0, AdmissionRequest(11, 10**12), BUSY)
     assert refusal is not None
     assert (refusal.why, refusal.never) == ("rows", True)
 
@@ -59,64 +61,64 @@ def test_who_is_let_in_is_expected_in_time(left_ms: int) -> None:
     scheduler, admission = made()
     deadline_ns = 10**12 + left_ms * MS
     while len(scheduler.waiting.lanes) == 0 or scheduler.waiting.rows < 90:
-        if admission.check(10**12, Request(1, deadline_ns), BUSY) is not None:
+        if admission.check(10**12, AdmissionRequest(1, deadline_ns), BUSY) is not None:
             break
-        scheduler.offer(Entry(1, deadline_ns))
+        scheduler.offer(QueueEntry(1, deadline_ns))
     assert scheduler.waiting.rows * 10 <= left_ms or scheduler.waiting.rows == 0
 
 
 def test_a_hasty_request_is_refused_where_it_would_make_a_patient_one_late() -> None:
     scheduler, admission = made()
     for _ in range(16):
-        scheduler.offer(Entry(1, 250 * MS))
-    refusal = admission.check(0, Request(8, 100 * MS), BUSY)
+        scheduler.offer(QueueEntry(1, 250 * MS))
+    refusal = admission.check(0, AdmissionRequest(8, 100 * MS), BUSY)
     assert refusal is not None
     assert refusal.why in {"crowds", "late"}
-    assert admission.check(0, Request(1, 900 * MS), BUSY) is None
+    assert admission.check(0, AdmissionRequest(1, 900 * MS), BUSY) is None
 
 
 def test_a_higher_priority_is_let_in_where_others_are_refused() -> None:
     scheduler, admission = made()
     for _ in range(40):
-        scheduler.offer(Entry(1, 290 * MS))
-    assert admission.check(0, Request(1, 300 * MS), BUSY) is not None
-    assert admission.check(0, Request(1, 300 * MS, level=1), BUSY) is None
-    assert admission.check(0, Request(1, 300 * MS, level=DEFAULT_LEVEL + 1), BUSY) is not None
+        scheduler.offer(QueueEntry(1, 290 * MS))
+    assert admission.check(0, AdmissionRequest(1, 300 * MS), BUSY) is not None
+    assert admission.check(0, AdmissionRequest(1, 300 * MS, level=1), BUSY) is None
+    assert admission.check(0, AdmissionRequest(1, 300 * MS, level=DEFAULT_LEVEL + 1), BUSY) is not None
 
 
 def test_a_tenant_holds_no_more_than_its_share_of_the_queue() -> None:
     scheduler, admission = made(max_queue_rows=20, tenant_share=0.5)
     for _ in range(10):
-        assert admission.check(0, Request(1, 10**12, tenant="a"), BUSY) is None
-        scheduler.offer(Entry(1, 10**12, tenant="a"))
-    refusal = admission.check(0, Request(1, 10**12, tenant="a"), BUSY)
+        assert admission.check(0, AdmissionRequest(1, 10**12, tenant="a"), BUSY) is None
+        scheduler.offer(QueueEntry(1, 10**12, tenant="a"))
+    refusal = admission.check(0, AdmissionRequest(1, 10**12, tenant="a"), BUSY)
     assert refusal is not None
     assert refusal.why == "tenant"
-    assert admission.check(0, Request(1, 10**12, tenant="b"), BUSY) is None
+    assert admission.check(0, AdmissionRequest(1, 10**12, tenant="b"), BUSY) is None
 
 
 def test_a_tenants_rate_is_kept_and_retry_after_says_when() -> None:
     _, admission = made(tenant_rows_per_s=10.0)
     free = Executors(1, 1, 0.0)
-    assert all(admission.check(0, Request(1, 10**12, tenant="a"), free) is None for _ in range(10))
-    refusal = admission.check(0, Request(1, 10**12, tenant="a"), free)
+    assert all(admission.check(0, AdmissionRequest(1, 10**12, tenant="a"), free) is None for _ in range(10))
+    refusal = admission.check(0, AdmissionRequest(1, 10**12, tenant="a"), free)
     assert refusal is not None
     assert refusal.why == "rate"
     assert refusal.retry_ns == 10**8
-    assert admission.check(0, Request(1, 10**12, tenant="b"), free) is None
-    assert admission.check(int(refusal.retry_ns), Request(1, 10**12, tenant="a"), free) is None
+    assert admission.check(0, AdmissionRequest(1, 10**12, tenant="b"), free) is None
+    assert admission.check(int(refusal.retry_ns), AdmissionRequest(1, 10**12, tenant="a"), free) is None
 
 
 def test_a_tenant_pays_only_for_what_is_let_in() -> None:
     scheduler, admission = made(tenant_rows_per_s=5.0)
     for _ in range(40):
-        scheduler.offer(Entry(1, 40 * MS))
+        scheduler.offer(QueueEntry(1, 40 * MS))
     for _ in range(20):
-        late = admission.check(0, Request(1, 50 * MS, tenant="a"), BUSY)
+        late = admission.check(0, AdmissionRequest(1, 50 * MS, tenant="a"), BUSY)
         assert late is not None
         assert late.why == "late"
-    assert [admission.check(0, Request(1, 10**12, tenant="a"), BUSY) for _ in range(5)] == [None] * 5
-    refusal = admission.check(0, Request(1, 10**12, tenant="a"), BUSY)
+    assert [admission.check(0, AdmissionRequest(1, 10**12, tenant="a"), BUSY) for _ in range(5)] == [None] * 5
+    refusal = admission.check(0, AdmissionRequest(1, 10**12, tenant="a"), BUSY)
     assert refusal is not None
     assert refusal.why == "rate"
 
@@ -129,7 +131,7 @@ def test_a_tenants_rate_is_what_it_is_given_and_no_less(asked: list[tuple[int, b
     now_ns, tokens, last_ns = 10**12, rate, 10**12
     for pause_ms, counted, rows in asked:
         now_ns += pause_ms * MS
-        refusal = admission.check(now_ns, Request(rows, 2 * 10**12, tenant="a"), free, counted=counted)
+        refusal = admission.check(now_ns, AdmissionRequest(rows, 2 * 10**12, tenant="a"), free, counted=counted)
         tokens, last_ns = min(tokens + rate * (now_ns - last_ns) / 1e9, rate), now_ns
         if counted:
             assert refusal is None
@@ -202,9 +204,9 @@ def test_the_fixed_mode_is_its_definition(items: list[tuple[int, int]], now_ms: 
     """A batch starts if it is full, or a preferred size is there, or the oldest has waited; never otherwise."""
     delay_ms, preferred, max_rows = 10, 6, 12
     window = Fixed(delay_ms * MS, (preferred,))
-    scheduler: Scheduler[Entry] = Scheduler(max_rows=max_rows, max_queue_rows=1000, window=window)
+    scheduler: Scheduler[QueueEntry] = Scheduler(max_rows=max_rows, max_queue_rows=1000, window=window)
     for rows, age_ms in items:
-        scheduler.offer(Entry(rows, 10**15, arrived_ns=(100 + now_ms - age_ms) * MS))
+        scheduler.offer(QueueEntry(rows, 10**15, arrived_ns=(100 + now_ms - age_ms) * MS))
     rows = sum(size for size, _ in items)
     oldest_ms = max(age for _, age in items)
     batches, expired, again_ns = scheduler.plan((100 + now_ms) * MS, 1)

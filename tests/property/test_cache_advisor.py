@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailcut.cache import MemoryStore
 from tailcut.cache.cache_advisor import AGAINST, FOR, CacheAdvisor
-from tailcut.cache.repeat_rate import Share, Sketch
+from tailcut.cache.repeat_rate import KeySketch, RepeatShare
 from tailcut.pipeline.prediction_cache import PredictionStore
 
 COUNTS = st.lists(st.integers(0, 500).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), max_size=20)
@@ -18,7 +18,7 @@ COUNTS = st.lists(st.integers(0, 500).flatmap(lambda n: st.tuples(st.just(n), st
 
 @given(COUNTS)
 def test_the_share_is_within_its_interval_and_both_within_0_and_1(counts: list[tuple[int, int]]) -> None:
-    share = Share()
+    share = RepeatShare()
     for lookups, repeats in counts:
         share.add(lookups, repeats)
     low, high = share.interval()
@@ -30,7 +30,7 @@ def test_the_interval_covers_the_true_share() -> None:
     seeded = random.Random(5)
     missed = 0
     for _ in range(400):
-        true, share = seeded.random(), Share()
+        true, share = seeded.random(), RepeatShare()
         for _ in range(20):
             share.add(50, sum(seeded.random() < true for _ in range(50)))
         low, high = share.interval()
@@ -39,7 +39,7 @@ def test_the_interval_covers_the_true_share() -> None:
 
 
 def test_what_was_seen_long_ago_is_forgotten() -> None:
-    share = Share()
+    share = RepeatShare()
     share.add(5000, 5000)
     for _ in range(20):
         share.add(1000, 0)
@@ -51,7 +51,7 @@ def test_what_was_seen_long_ago_is_forgotten() -> None:
     st.floats(0.1, 20),
 )
 def test_the_sketch_sees_what_a_cache_would_have_had(steps: list[tuple[int, float]], life_s: float) -> None:
-    sketch, made_s, now_s = Sketch(), {}, 0.0
+    sketch, made_s, now_s = KeySketch(), {}, 0.0
     for key, pause_s in steps:
         now_s += pause_s
         had = key in made_s and now_s - made_s[key] < life_s
@@ -61,7 +61,7 @@ def test_the_sketch_sees_what_a_cache_would_have_had(steps: list[tuple[int, floa
 
 
 def test_the_sketch_stays_small_and_forgets_the_oldest() -> None:
-    sketch = Sketch(most=100)
+    sketch = KeySketch(most=100)
     for key in range(100_000):
         assert not sketch.see(key, key * 1e-3, 1e9)
     assert len(sketch) == 100

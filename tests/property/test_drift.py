@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tailcut.common.tensors import Array
-from tailcut.observe.drift.detector import STAKES, Bets, Cellular, Detector, Effect, Settings, payoffs_of, transform
+from tailcut.observe.drift.detector import (
+    STAKES,
+    Bets,
+    Cellular,
+    Detector,
+    DriftSettings,
+    Effect,
+    payoffs_of,
+    transform,
+)
 from tailcut.observe.drift.sketch import sketch
 
 FLOATS = hnp.arrays(np.float64, st.integers(1, 200), elements=st.floats(width=32))
@@ -59,7 +68,7 @@ def test_the_transform_rises_and_is_a_half_on_average(values: Array) -> None:
 @given(st.lists(st.tuples(COLUMNS, st.floats(0, 1e6)), max_size=6), COLUMNS)
 @settings(max_examples=100, deadline=None)
 def test_any_rows_at_any_pace_leave_a_state_that_can_be_shown(blocks: list[tuple[Array, float]], values: Array) -> None:
-    detector = Detector([sketch("input", "x", values)], Settings())
+    detector = Detector([sketch("input", "x", values)], DriftSettings())
     now_s = 0.0
     numeric = detector.sketches[0].is_numeric
     for block, passed_s in blocks:

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tailcut.scheduler.latency_learner import CostModel, LatencyLearner
-from tailcut.scheduler.latency_model import FREE, Cost, left_ns
+from tailcut.scheduler.latency_model import FREE, BatchCost, left_ns
 
 MS = 1e6
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -26,7 +26,7 @@ SEVEN = {rows: 7.0 * rows * MS for rows in SIZES}
 def test_a_batch_that_is_late_takes_twice_as_long_again_and_no_longer_than_a_hiccup(
     expected_ns: float, late: float, hiccup_ns: float, passed: float
 ) -> None:
-    cost = Cost(0.0, 0.0, (expected_ns,), late=late, hiccup_ns=hiccup_ns)
+    cost = BatchCost(0.0, 0.0, (expected_ns,), late=late, hiccup_ns=hiccup_ns)
     passed_ns = passed * expected_ns
     left = left_ns(passed_ns, 1, cost)
     if passed_ns <= late * expected_ns * (1 - 1e-9):
@@ -39,7 +39,7 @@ def test_a_batch_that_is_late_takes_twice_as_long_again_and_no_longer_than_a_hic
 def test_a_batch_that_is_sure_to_end_in_time_ends_in_time_when_it_is_late(
     left: float, late: float, short_late: float, fine: float
 ) -> None:
-    cost = Cost(0.0, 1.0, late=late, short_late=short_late, fine_ns=fine)
+    cost = BatchCost(0.0, 1.0, late=late, short_late=short_late, fine_ns=fine)
     assume(abs(left / late - fine) > 1e-6 * fine)  # there one measure takes over from the other
     sure = cost.sure_ns(left) * (1 - 1e-9)
     assert sure + cost.spread_ns(sure) <= left
@@ -140,7 +140,7 @@ def test_batches_that_run_in_slices_are_not_guessed_to_be_dearer_but_may_be() ->
 def test_the_longer_nobody_was_idle_the_more_counts_how_much_is_done() -> None:
     """Thirty-two rows take two percent less by the row than eight: worth it for those who come later, if many do."""
     shape = {1: 6.8, 2: 6.6, 4: 6.4, 8: 6.3, 16: 6.22, 32: 6.17}
-    cost = Cost(0.0, 6.8 * MS, points=tuple([rows * row_ms * MS for rows, row_ms in shape.items()]), shaped=True)
+    cost = BatchCost(0.0, 6.8 * MS, points=tuple([rows * row_ms * MS for rows, row_ms in shape.items()]), shaped=True)
     worth = [cost.worth_rows(32, busy_rows=rows) for rows in (0, 100, 1_000, 3_000, 30_000)]
     assert worth == sorted(worth)
     assert worth[0] <= 8

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.scheduler.admission import OverloadAdmission, applies, most_rows, tightest_ns
-from tailcut.scheduler.latency_model import Cost
-from tailcut.scheduler.overload_detector import OverloadDetector, Target
-from tailcut.scheduler.request_queue import DEFAULT_LEVEL, Entry, RequestQueue
+from tailcut.scheduler.latency_model import BatchCost
+from tailcut.scheduler.overload_detector import LatencyTarget, OverloadDetector
+from tailcut.scheduler.request_queue import DEFAULT_LEVEL, QueueEntry, RequestQueue
 
 FULL = 8
 LIMIT = 100.0
 
 boardings = st.builds(
-    lambda base, row, late, starts, gap: OverloadAdmission(Cost(base, row, late=late), sorted(starts), FULL, gap),
+    lambda base, row, late, starts, gap: OverloadAdmission(BatchCost(base, row, late=late), sorted(starts), FULL, gap),
     st.floats(0, 60),
     st.floats(0.5, 20),
     st.floats(1, 2),
@@ -50,7 +50,7 @@ def test_who_is_told_when_a_place_opens_has_none_before(boarding: OverloadAdmiss
 
 
 def test_a_place_on_the_second_executor_opens_while_the_first_is_still_busy() -> None:
-    busy = OverloadAdmission(Cost(0.0, 10.0), [50.0, 60.0], FULL, gap_ns=1.0)
+    busy = OverloadAdmission(BatchCost(0.0, 10.0), [50.0, 60.0], FULL, gap_ns=1.0)
     missed = busy.check(FULL, 1, 120.0, float("inf"))
     assert missed is not None
     assert missed.opens_ns == 24
@@ -60,9 +60,9 @@ def test_a_place_on_the_second_executor_opens_while_the_first_is_still_busy() ->
 @given(st.lists(st.tuples(st.integers(10, 90), st.booleans()), min_size=1, max_size=12))
 def test_who_has_left_is_waited_for_no_more(waiters: list[tuple[int, bool]]) -> None:
     """Clients that give up leave their entries in the queue until these come to the top."""
-    overload, waiting = OverloadDetector(Target(100, 200)), RequestQueue[Entry]()
+    overload, waiting = OverloadDetector(LatencyTarget(100, 200)), RequestQueue[QueueEntry]()
     overload.stands = True
-    entries = [Entry(1, 200, lane, target_ns=target) for target, lane in waiters]
+    entries = [QueueEntry(1, 200, lane, target_ns=target) for target, lane in waiters]
     for entry in entries:
         waiting.add(entry)
     # All of one lane leave, and of the other whoever is most urgent.
@@ -83,7 +83,7 @@ def test_less_that_waits_never_costs_a_place(boarding: OverloadAdmission, ahead:
 
 
 def test_the_first_waits_until_there_is_time_for_a_full_batch() -> None:
-    busy = OverloadAdmission(Cost(0.0, 10.0), [80.0], FULL, gap_ns=1.0)
+    busy = OverloadAdmission(BatchCost(0.0, 10.0), [80.0], FULL, gap_ns=1.0)
     missed = busy.check(0, 1, 120.0, float("inf"))
     assert missed is not None
     assert missed.end_ns == 80 + 1.05 * 80
@@ -94,14 +94,14 @@ def test_the_first_waits_until_there_is_time_for_a_full_batch() -> None:
 
 
 def test_nobody_boards_a_batch_that_would_be_cut_for_those_who_are_in_it() -> None:
-    busy = OverloadAdmission(Cost(0.0, 10.0, late=1.5), [10.0], FULL, gap_ns=20.0)
+    busy = OverloadAdmission(BatchCost(0.0, 10.0, late=1.5), [10.0], FULL, gap_ns=20.0)
     assert busy.check(3, 1, 1000.0, 70.0) is None
     assert busy.check(3, 1, 1000.0, 69.0) is not None, "expected at 50, but one in twenty takes half as long again"
 
 
 @given(st.integers(1, 64), st.floats(0, 100), st.floats(0.1, 50))
 def test_a_full_batch_leaves_time_to_board_it(max_rows: int, base: float, row: float) -> None:
-    cost, target = Cost(base, row), Target(100, 1000)
+    cost, target = BatchCost(base, row), LatencyTarget(100, 1000)
     rows = most_rows(cost, max_rows, target)
     assert 1 <= rows <= max_rows
     assert rows == 1 or cost.batch_ns(rows) <= 80
@@ -109,10 +109,10 @@ def test_a_full_batch_leaves_time_to_board_it(max_rows: int, base: float, row: f
 
 
 def test_sizes_that_are_dearer_by_the_row_are_not_full_ones() -> None:
-    cost = Cost(0.0, 0.0, points=(10.0, 15.0, 20.0, 60.0), shaped=True)
+    cost = BatchCost(0.0, 0.0, points=(10.0, 15.0, 20.0, 60.0), shaped=True)
     assert cost.full_rows(8) == 4
     assert cost.full_rows(3) == 3
-    assert Cost(0.0, 0.0, points=(10.0, 20.5, 42.0, 80.0), shaped=True).full_rows(8) == 8
-    assert Cost(0.0, 0.0, points=(10.0, 20.0, 40.0, 81.0), shaped=True).full_rows(8) == 8, "as good as the same"
-    assert Cost(0.0, 0.0, points=(10.0, 20.0, 40.0, 83.0), shaped=True).full_rows(8) == 4
-    assert Cost(0.0, 0.0, points=(10.0, 20.0, 40.0, 90.0)).full_rows(8) == 8, "nothing is known of lone rows"
+    assert BatchCost(0.0, 0.0, points=(10.0, 20.5, 42.0, 80.0), shaped=True).full_rows(8) == 8
+    assert BatchCost(0.0, 0.0, points=(10.0, 20.0, 40.0, 81.0), shaped=True).full_rows(8) == 8, "as good as the same"
+    assert BatchCost(0.0, 0.0, points=(10.0, 20.0, 40.0, 83.0), shaped=True).full_rows(8) == 4
+    assert BatchCost(0.0, 0.0, points=(10.0, 20.0, 40.0, 90.0)).full_rows(8) == 8, "nothing is known of lone rows"

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tailcut.parity.analysis.changes import EXACT, explain
-from tailcut.parity.analysis.comparing import Exchange, Reply
+from tailcut.parity.analysis.comparing import ParityExchange, ParityReply
 from tailcut.parity.analysis.paths import MISSING, leaves, parse_path, values_at
 from tailcut.parity.analysis.request_form import Takes, form_of
 from tailcut.parity.analysis.tolerance import Tolerance, compare
@@ -99,7 +99,7 @@ def test_fields_are_paired_by_name_whatever_their_order(values: list[tuple[float
     ]
     ours = [{"predictions": [{"age": other, "score": one}]} for one, other in values]
     exchanges = [
-        Exchange(number, "", {}, {}, 1, Reply(200, first, ""), Reply(200, second, ""))
+        ParityExchange(number, "", {}, {}, 1, ParityReply(200, first, ""), ParityReply(200, second, ""))
         for number, (first, second) in enumerate(zip(theirs, ours, strict=True))
     ]
     assert {(str(one.theirs), one.name) for one in choose_pairs(exchanges)} == {

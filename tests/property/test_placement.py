@@ -7,14 +7,14 @@ from itertools import cycle, islice
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tailcut.scheduler.executor_placement import ALL_ROWS, INLINE_BATCH_NS, INLINE_LIMIT_NS, BatchTime, Placement
+from tailcut.scheduler.executor_placement import ALL_ROWS, INLINE_BATCH_NS, INLINE_LIMIT_NS, BatchTime, HookPlacement
 
 ROWS = st.integers(1, 500)
 DURATION_NS = st.integers(0, 10**11)
 MS = 1_000_000
 
 
-def play(placement: Placement, rows: int, took_ns: float) -> bool:
+def play(placement: HookPlacement, rows: int, took_ns: float) -> bool:
     """One call as the engine makes it; return whether it ran on the loop."""
     inline = rows <= placement.inline_rows
     if not inline or took_ns > placement.look_ns:
@@ -24,7 +24,7 @@ def play(placement: Placement, rows: int, took_ns: float) -> bool:
 
 @given(calls=st.lists(st.tuples(ROWS, DURATION_NS), max_size=60))
 def test_nothing_runs_inline_that_is_expected_above_the_limit(calls: list[tuple[int, int]]) -> None:
-    placement = Placement()
+    placement = HookPlacement()
     for rows, took_ns in calls:
         placement.observe(rows, took_ns)
         inline_rows = placement.inline_rows
@@ -35,7 +35,7 @@ def test_nothing_runs_inline_that_is_expected_above_the_limit(calls: list[tuple[
 
 @given(calls=st.lists(st.tuples(ROWS, DURATION_NS), min_size=5, max_size=60))
 def test_what_is_expected_below_half_the_limit_runs_inline(calls: list[tuple[int, int]]) -> None:
-    placement = Placement()
+    placement = HookPlacement()
     for rows, took_ns in calls:
         placement.observe(rows, took_ns)
     for rows in (1, 10, 500):
@@ -49,7 +49,7 @@ def test_what_is_expected_below_half_the_limit_runs_inline(calls: list[tuple[int
     sizes=st.lists(ROWS, min_size=2, max_size=8, unique=True),
 )
 def test_a_steady_hook_is_placed_by_what_it_takes(base_ns: float, row_ns: float, sizes: list[int]) -> None:
-    placement = Placement()
+    placement = HookPlacement()
     for rows in islice(cycle(sizes), 300):
         play(placement, rows, base_ns + row_ns * rows)
     for rows in sizes:
@@ -62,14 +62,14 @@ def test_a_steady_hook_is_placed_by_what_it_takes(base_ns: float, row_ns: float,
 
 @given(rows=ROWS, took_ns=st.integers(1, 450_000))
 def test_a_quick_hook_is_inline_after_four_calls_and_then_left_alone(rows: int, took_ns: int) -> None:
-    placement = Placement()
+    placement = HookPlacement()
     assert [play(placement, rows, took_ns) for _ in range(60)] == [False] * 4 + [True] * 56
     assert placement.look_ns == (INLINE_LIMIT_NS if took_ns <= 125_000 else 0)
 
 
 @given(rows=ROWS, took_ns=st.integers(MS + 1, 10**11))
 def test_a_slow_hook_never_runs_inline(rows: int, took_ns: int) -> None:
-    placement = Placement()
+    placement = HookPlacement()
     assert not any([play(placement, rows, took_ns) for _ in range(50)])
 
 
@@ -77,7 +77,7 @@ def test_a_slow_hook_never_runs_inline(rows: int, took_ns: int) -> None:
 def test_between_half_the_limit_and_the_limit_nothing_changes(
     rows: int, durations_ns: list[int], starts_slow: bool
 ) -> None:
-    placement = Placement()
+    placement = HookPlacement()
     for _ in range(10):
         play(placement, rows, 1_050_000 if starts_slow else 400_000)
     assert {play(placement, rows, took_ns) for took_ns in durations_ns} <= {not starts_slow}
@@ -85,7 +85,7 @@ def test_between_half_the_limit_and_the_limit_nothing_changes(
 
 @given(rows=ROWS, slow_ns=st.integers(20 * MS, 10**11))
 def test_a_hook_that_becomes_slow_leaves_the_loop_after_one_call(rows: int, slow_ns: int) -> None:
-    placement = Placement()
+    placement = HookPlacement()
     for _ in range(20):
         play(placement, rows, 50_000)
     assert play(placement, rows, slow_ns)
@@ -94,7 +94,7 @@ def test_a_hook_that_becomes_slow_leaves_the_loop_after_one_call(rows: int, slow
 
 @given(slow_ns=st.integers(MS + 1, 1000 * MS))
 def test_a_hook_that_becomes_quick_comes_back(slow_ns: int) -> None:
-    placement = Placement()
+    placement = HookPlacement()
     for _ in range(20):
         play(placement, 1, slow_ns)
     assert any([play(placement, 1, 20_000) for _ in range(600)])
@@ -103,7 +103,7 @@ def test_a_hook_that_becomes_quick_comes_back(slow_ns: int) -> None:
 @given(calls=st.lists(st.tuples(st.sampled_from([50_000, 30 * MS, 1000 * MS]), st.integers(0, 10**10)), max_size=60))
 def test_long_calls_take_at_most_a_thousandth_of_the_loops_time(calls: list[tuple[int, int]]) -> None:
     """After a long call on the loop, none runs there for a thousand times as long."""
-    placement, now_ns, away_until_ns = Placement(), 0, 0
+    placement, now_ns, away_until_ns = HookPlacement(), 0, 0
     for took_ns, idle_ns in calls:
         for duration_ns in (*[50_000] * 40, took_ns):
             on_loop = placement.inline_rows >= 1
@@ -116,7 +116,7 @@ def test_long_calls_take_at_most_a_thousandth_of_the_loops_time(calls: list[tupl
 
 
 def test_a_hook_that_held_the_loop_comes_back_after_that_time() -> None:
-    placement = Placement()
+    placement = HookPlacement()
     for _ in range(20):
         placement.observe(1, 50_000)
     placement.observe(1, 30 * MS, now_ns=0, on_loop=True)
@@ -129,7 +129,7 @@ def test_a_hook_that_held_the_loop_comes_back_after_that_time() -> None:
 
 @given(calls=st.lists(st.tuples(ROWS, st.integers(0, 10**7)), max_size=60))
 def test_a_hook_that_belongs_in_threads_never_leaves_them(calls: list[tuple[int, int]]) -> None:
-    placement = Placement.threaded()
+    placement = HookPlacement.threaded()
     for rows, took_ns in calls:
         placement.observe(rows, took_ns, now_ns=10**18)
         assert placement.inline_rows == 0
@@ -137,14 +137,14 @@ def test_a_hook_that_belongs_in_threads_never_leaves_them(calls: list[tuple[int,
 
 @given(every=st.integers(200, 1000))
 def test_rare_hiccups_leave_a_quick_hook_inline(every: int) -> None:
-    placement = Placement()
+    placement = HookPlacement()
     inline = [play(placement, 1, 4 * MS if n % every == 0 else 50_000) for n in range(1, 5 * every)]
     assert sum(inline[4:]) == len(inline) - 4
 
 
 @given(st.permutations([True] + [False] * 19))
 def test_of_a_hook_that_is_slow_once_in_twenty_hardly_a_slow_call_runs_inline(slow: list[bool]) -> None:
-    placement = Placement()
+    placement = HookPlacement()
     inline = [play(placement, 1, 20 * MS if is_slow else 50_000) for is_slow in slow * 20]
     blocked = sum([is_slow and was_inline for is_slow, was_inline in zip(slow * 20, inline, strict=True)])
     assert blocked <= 1
@@ -152,7 +152,7 @@ def test_of_a_hook_that_is_slow_once_in_twenty_hardly_a_slow_call_runs_inline(sl
 
 @given(rows=st.integers(2, 500), row_ns=st.floats(100, 100_000))
 def test_rows_that_were_never_seen_are_taken_in_proportion(rows: int, row_ns: float) -> None:
-    placement = Placement()
+    placement = HookPlacement()
     for _ in range(5):
         placement.observe(1, row_ns)
     assume(abs(rows * row_ns - 0.5 * INLINE_LIMIT_NS) > 1)
@@ -160,7 +160,7 @@ def test_rows_that_were_never_seen_are_taken_in_proportion(rows: int, row_ns: fl
 
 
 def test_without_a_hook_everything_is_inline_and_nothing_is_learned() -> None:
-    placement = Placement.inline()
+    placement = HookPlacement.inline()
     assert play(placement, 10**9, 10**15)
     assert placement.inline_rows == ALL_ROWS
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tailcut.scheduler.pool_scaling import Limits, Scaler, Seen, Wear
+from tailcut.scheduler.pool_scaling import PoolObservation, Scaler, ScalingLimits, Wear
 
 LOOK_S = 0.25
 
 seen = st.builds(
-    Seen,
+    PoolObservation,
     now_s=st.floats(0, 1e6),
     executors=st.integers(0, 20),
     opening=st.integers(0, 3),
@@ -37,7 +37,7 @@ def simulate(
 ) -> list[tuple[float, int, float]]:
     """Run a pool whose work arrives at ``work(now)`` executor seconds a second; (time, executors, queued) per look."""
     random = np.random.default_rng(seed)
-    scaler = Scaler(Limits(least, most, latency_s=0.1))
+    scaler = Scaler(ScalingLimits(least, most, latency_s=0.1))
     executors, loading, queued = least, [], 0.0
     history = []
     for look in range(int(for_s / LOOK_S)):
@@ -49,7 +49,7 @@ def simulate(
         done = min(queued + arrived, executors * LOOK_S)
         queued += arrived - done
         p95 = 0.02 + queued / executors
-        target = scaler.target(Seen(now, executors, len(loading), done, queued, p95, load_s))
+        target = scaler.target(PoolObservation(now, executors, len(loading), done, queued, p95, load_s))
         there = executors + len(loading)
         if target > there and not loading:  # one at a time, as the pool does
             loading.append(now + load_s)
@@ -64,16 +64,16 @@ def size_at(history: list[tuple[float, int, float]], at_s: float) -> int:
 
 
 @given(st.lists(seen, max_size=20), st.integers(1, 5), st.integers(0, 10))
-def test_the_size_stays_within_its_limits_whatever_is_seen(looks: list[Seen], least: int, more: int) -> None:
-    scaler = Scaler(Limits(least, least + more, latency_s=0.025))
+def test_the_size_stays_within_its_limits_whatever_is_seen(looks: list[PoolObservation], least: int, more: int) -> None:
+    scaler = Scaler(ScalingLimits(least, least + more, latency_s=0.025))
     for look in looks:
         assert least <= scaler.target(look) <= least + more
 
 
 def test_two_looks_at_almost_the_same_moment_break_nothing() -> None:
-    scaler = Scaler(Limits(1, 4, latency_s=0.025))
+    scaler = Scaler(ScalingLimits(1, 4, latency_s=0.025))
     for now_s in (0.0, 5e-324, 1e-300):
-        assert 1 <= scaler.target(Seen(now_s, 1, 0, 1e3, 0.0, 0.0, 100.0)) <= 4
+        assert 1 <= scaler.target(PoolObservation(now_s, 1, 0, 1e3, 0.0, 0.0, 100.0)) <= 4
 
 
 @settings(max_examples=25)
@@ -145,13 +145,16 @@ def look_on(scaler: Scaler, from_s: float, executors: int, opening: int, work: f
     """Show a pool that stays as it is; return when fewer than what is there are wanted first, or the end."""
     for look in range(round(for_s / LOOK_S)):
         now_s = from_s + look * LOOK_S
-        if scaler.target(Seen(now_s, executors, opening, work * LOOK_S, 0.0, 0.01, 2.0)) < executors + opening:
+        if (
+            scaler.target(PoolObservation(now_s, executors, opening, work * LOOK_S, 0.0, 0.01, 2.0))
+            < executors + opening
+        ):
             return now_s
     return from_s + for_s
 
 
 def test_one_that_crashes_after_another_went_is_not_the_one_that_is_missed() -> None:
-    scaler = Scaler(Limits(1, 8, latency_s=0.1))
+    scaler = Scaler(ScalingLimits(1, 8, latency_s=0.1))
     went_s = look_on(scaler, 0.0, 3, 0, work=0.9, for_s=60.0)
     assert went_s == pytest.approx(30.0, abs=2.0)
     back_s = look_on(scaler, went_s + LOOK_S, 1, 0, work=0.9, for_s=2.0)
@@ -159,7 +162,7 @@ def test_one_that_crashes_after_another_went_is_not_the_one_that_is_missed() -> 
 
 
 def test_none_goes_while_one_is_loaded_in_the_place_of_a_worn_one() -> None:
-    scaler = Scaler(Limits(1, 8, latency_s=0.1))
+    scaler = Scaler(ScalingLimits(1, 8, latency_s=0.1))
     assert look_on(scaler, 0.0, 2, 1, work=0.3, for_s=90.0) == 90.0
     assert look_on(scaler, 90.0, 2, 0, work=0.3, for_s=90.0) < 125.0
 

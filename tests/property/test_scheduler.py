@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tailcut.scheduler.latency_learner import CostModel
-from tailcut.scheduler.latency_model import FREE, Cost
-from tailcut.scheduler.scheduler import Entry, Scheduler
+from tailcut.scheduler.latency_model import FREE, BatchCost
+from tailcut.scheduler.scheduler import QueueEntry, Scheduler
 
 MAX_ROWS = 8
 MAX_QUEUE = 40
@@ -19,18 +19,18 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler: Scheduler[Entry] = Scheduler(max_rows=MAX_ROWS, max_queue_rows=MAX_QUEUE)
+        self.scheduler: Scheduler[QueueEntry] = Scheduler(max_rows=MAX_ROWS, max_queue_rows=MAX_QUEUE)
         self.now_ns = 0
-        self.waiting: list[Entry] = []
+        self.waiting: list[QueueEntry] = []
         self.left: set[int] = set()
-        self.all: list[Entry] = []
+        self.all: list[QueueEntry] = []
 
-    def _urgency(self, entry: Entry) -> tuple[int, bool, int]:
+    def _urgency(self, entry: QueueEntry) -> tuple[int, bool, int]:
         """Priority; then who can meet the SLO's target; then the earliest target, or deadline of those who cannot."""
         late = entry.target_ns <= self.now_ns
         return entry.level, late, entry.deadline_ns if late else entry.target_ns
 
-    def _leave(self, entry: Entry) -> None:
+    def _leave(self, entry: QueueEntry) -> None:
         assert id(entry) not in self.left, "an entry left twice"
         self.left.add(id(entry))
         self.waiting.remove(entry)
@@ -44,7 +44,7 @@ class Machine(RuleBasedStateMachine):
     )
     def offer(self, rows: int, slack: int, sooner: int, lane: str, priority: int) -> None:
         deadline_ns = self.now_ns + slack
-        entry = Entry(rows, deadline_ns, lane, priority, target_ns=deadline_ns - min(sooner, slack))
+        entry = QueueEntry(rows, deadline_ns, lane, priority, target_ns=deadline_ns - min(sooner, slack))
         self.all.append(entry)
         fits = sum(e.rows for e in self.waiting) + rows <= MAX_QUEUE
         assert self.scheduler.offer(entry) is fits
@@ -112,8 +112,8 @@ TestScheduler.settings = settings(max_examples=80, stateful_step_count=30, deadl
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 100)), min_size=1, max_size=50))
 def test_everything_leaves_once_when_executors_are_there(items: list[tuple[int, int]]) -> None:
     """Given enough executors, every entry of one lane leaves in one pass, in deadline order."""
-    scheduler: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=10_000)
-    entries = [Entry(rows, deadline) for rows, deadline in items]
+    scheduler: Scheduler[QueueEntry] = Scheduler(max_rows=8, max_queue_rows=10_000)
+    entries = [QueueEntry(rows, deadline) for rows, deadline in items]
     for entry in entries:
         assert scheduler.offer(entry)
     batches, expired, _ = scheduler.plan(0, len(entries))
@@ -128,9 +128,9 @@ def test_everything_leaves_once_when_executors_are_there(items: list[tuple[int, 
 @given(st.integers(1, 20))
 def test_without_merging_every_request_is_its_own_batch(n: int) -> None:
     """Given merge=False, batches hold one entry each."""
-    scheduler: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=1000, merge=False)
+    scheduler: Scheduler[QueueEntry] = Scheduler(max_rows=8, max_queue_rows=1000, merge=False)
     for _ in range(n):
-        scheduler.offer(Entry(1, 10))
+        scheduler.offer(QueueEntry(1, 10))
     batches, *_ = scheduler.plan(0, n)
     assert [len(batch) for batch in batches] == [1] * n
 
@@ -142,11 +142,11 @@ ITEMS = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 100)), min_size=1, 
 def test_every_batch_is_predicted_to_be_in_time_and_nothing_is_lost(
     items: list[tuple[int, int]], base_ns: int, row_ns: int, idle: int, probe: bool
 ) -> None:
-    scheduler: Scheduler[Entry] = Scheduler(max_rows=8, max_queue_rows=10_000)
-    entries = [Entry(rows, deadline) for rows, deadline in items]
+    scheduler: Scheduler[QueueEntry] = Scheduler(max_rows=8, max_queue_rows=10_000)
+    entries = [QueueEntry(rows, deadline) for rows, deadline in items]
     for entry in entries:
         scheduler.offer(entry)
-    cost = Cost(base_ns, row_ns)
+    cost = BatchCost(base_ns, row_ns)
     batches, expired, _ = scheduler.plan(0, idle, cost, probe=probe)
     feasible = [entry for entry in entries if cost.batch_ns(entry.rows) < entry.deadline_ns]
     if feasible or probe:

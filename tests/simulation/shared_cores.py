@@ -17,7 +17,7 @@ from tailcut.scheduler.admission import Admission
 from tailcut.scheduler.batching_delay import Gain
 from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.scheduler.latency_learner import LatencyLearner
-from tailcut.scheduler.overload_detector import Target
+from tailcut.scheduler.overload_detector import LatencyTarget
 from tailcut.scheduler.scheduler import Scheduler
 from tailcut.testing.clock import FakeClock
 
@@ -150,7 +150,7 @@ async def _until(clock: FakeClock, at_s: float) -> None:
 
 
 def _dispatcher(clock: FakeClock, budget: CoreBudget | None, name: str, load: Load, cores: int) -> Dispatcher:
-    target = Target(int(load.limit_ms * 1e6), int(load.timeout_ms * 1e6))
+    target = LatencyTarget(int(load.limit_ms * 1e6), int(load.timeout_ms * 1e6))
     scheduler: Scheduler[BatchItem] = Scheduler(
         max_rows=load.max_rows, max_queue_rows=1024, window=Gain(target.limit_ns), target=target
     )

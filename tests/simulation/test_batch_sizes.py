@@ -9,7 +9,7 @@ import pytest
 
 from tailcut.models.runtimes.batch_buckets import sizes
 from tailcut.scheduler.latency_learner import CostModel
-from tailcut.scheduler.latency_model import Cost
+from tailcut.scheduler.latency_model import BatchCost
 
 NS_PER_MS = 1e6
 LARGEST = 8
@@ -92,14 +92,16 @@ def test_sizes_that_are_filled_up_to_prepared_ones_are_not_tried_for_ever(waitin
     ran: Counter[int] = Counter()
     for _ in range(2000):
         rows = model.cost.worth_rows(waiting)
-        model.observe(rows, (8 + 4 * Cost(0.0, 0.0, steps=steps).padded(rows)) * NS_PER_MS)
+        model.observe(rows, (8 + 4 * BatchCost(0.0, 0.0, steps=steps).padded(rows)) * NS_PER_MS)
         ran[rows] += 1
     assert ran[8] > 1900
 
 
 def test_sizes_that_cannot_be_formed_are_not_tried() -> None:
     """Where the first request brings five rows, that nothing is known of batches of one or two helps nobody."""
-    cost = Cost(0.0, 0.0, tuple(took_ms * NS_PER_MS for took_ms in PAYS.values()), shaped=True, doubts=(0.5, 0.5, 0, 0))
+    cost = BatchCost(
+        0.0, 0.0, tuple(took_ms * NS_PER_MS for took_ms in PAYS.values()), shaped=True, doubts=(0.5, 0.5, 0, 0)
+    )
     assert cost.worth_rows(LARGEST) < 5
     assert cost.worth_rows(LARGEST, 5) == LARGEST
     assert cost.full_rows(LARGEST, 5, tried=True) == LARGEST

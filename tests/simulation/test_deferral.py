@@ -9,29 +9,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.scheduler.latency_model import Cost, CostSource
-from tailcut.scheduler.overload_detector import Target
-from tailcut.scheduler.scheduler import Entry, Scheduler
+from tailcut.scheduler.latency_model import BatchCost, CostSource
+from tailcut.scheduler.overload_detector import LatencyTarget
+from tailcut.scheduler.scheduler import QueueEntry, Scheduler
 
 MS = 1_000_000
 NOW = 1000 * MS
 
 
-def late(rows: int, due_ms: float, lane: str = "a", kind: int = 0) -> Entry:
+def late(rows: int, due_ms: float, lane: str = "a", kind: int = 0) -> QueueEntry:
     """A request that has missed its target long ago; its deadline comes in ``due_ms``."""
-    return Entry(rows, NOW + int(due_ms * MS), lane, target_ns=1, kind=kind)
+    return QueueEntry(rows, NOW + int(due_ms * MS), lane, target_ns=1, kind=kind)
 
 
-def on_time(rows: int, target_ms: float, lane: str = "b", kind: int = 0) -> Entry:
+def on_time(rows: int, target_ms: float, lane: str = "b", kind: int = 0) -> QueueEntry:
     """A request that is to be answered in ``target_ms``, and has long until its deadline."""
     target_ns = NOW + int(target_ms * MS)
-    return Entry(rows, target_ns + 5000 * MS, lane, target_ns=target_ns, kind=kind)
+    return QueueEntry(rows, target_ns + 5000 * MS, lane, target_ns=target_ns, kind=kind)
 
 
-def scheduler_of(waiting: list[Entry], *, merge: bool = True) -> Scheduler[Entry]:
+def scheduler_of(waiting: list[QueueEntry], *, merge: bool = True) -> Scheduler[QueueEntry]:
     """A scheduler in which these wait."""
-    scheduler: Scheduler[Entry] = Scheduler(
-        max_rows=32, max_queue_rows=1000, merge=merge, target=Target(100 * MS, 10_000 * MS)
+    scheduler: Scheduler[QueueEntry] = Scheduler(
+        max_rows=32, max_queue_rows=1000, merge=merge, target=LatencyTarget(100 * MS, 10_000 * MS)
     )
     for entry in waiting:
         scheduler.offer(entry)
@@ -40,12 +40,12 @@ def scheduler_of(waiting: list[Entry], *, merge: bool = True) -> Scheduler[Entry
 
 def missed(
     costs: CostSource,
-    waiting: list[Entry],
-    coming: list[tuple[float, Entry]],
+    waiting: list[QueueEntry],
+    coming: list[tuple[float, QueueEntry]],
     *,
     busy_ms: tuple[float, ...] = (0.0,),
     merge: bool = True,
-) -> list[Entry]:
+) -> list[QueueEntry]:
     """Play until nothing waits; return who was not answered before the deadline.
 
     Args:
@@ -53,7 +53,7 @@ def missed(
         busy_ms: for how long each executor still runs something else.
     """
     scheduler = scheduler_of(waiting, merge=merge)
-    events: list[tuple[int, int, Entry | None]] = []
+    events: list[tuple[int, int, QueueEntry | None]] = []
     for number, (at_ms, entry) in enumerate(coming):
         heappush(events, (NOW + int(at_ms * MS), number, entry))
     for number, at_ms in enumerate(busy_ms, len(coming)):
@@ -77,12 +77,12 @@ def missed(
     return found
 
 
-def one_by_one(every_ms: float, lane: str = "b", count: int = 60) -> list[tuple[float, Entry]]:
+def one_by_one(every_ms: float, lane: str = "b", count: int = 60) -> list[tuple[float, QueueEntry]]:
     """Requests on time that leave no time for others."""
     return [(at * every_ms, on_time(1, at * every_ms + 200, lane)) for at in range(1, count)]
 
 
-LINE = Cost(0.0, 6.5 * MS)
+LINE = BatchCost(0.0, 6.5 * MS)
 
 
 def test_of_several_executors_only_one_may_be_free() -> None:
@@ -93,11 +93,11 @@ def test_of_several_executors_only_one_may_be_free() -> None:
 def test_those_who_make_way_for_others_leave_the_choice_open() -> None:
     """The next batch was to end before the first target; without who is given up it would be three times as long."""
     waiting = [late(1, 40), *[on_time(1, 20) for _ in range(6)], *[on_time(1, 100) for _ in range(10)]]
-    assert not missed(Cost(0.0, 6.0 * MS), waiting, [])
+    assert not missed(BatchCost(0.0, 6.0 * MS), waiting, [])
 
 
 def test_late_ones_that_fill_up_a_batch_make_it_longer() -> None:
-    cost = Cost(20.0 * MS, 2.0 * MS)
+    cost = BatchCost(20.0 * MS, 2.0 * MS)
     waiting = [on_time(1, 100, "a"), *[late(1, 300, "a") for _ in range(20)], late(1, 50, "b")]
     assert not missed(cost, waiting, [])
 
@@ -105,13 +105,15 @@ def test_late_ones_that_fill_up_a_batch_make_it_longer() -> None:
 @pytest.mark.parametrize(
     ("cost", "waiting", "every_ms"),
     [
-        (Cost(20.0 * MS, 2.0 * MS), [late(1, 92, lane) for lane in "cdef"], 22.0),
-        (Cost(20.0 * MS, 6.0 * MS), [late(1, 77) for _ in range(5)], 26.0),
-        (Cost(8.0 * MS, 6.0 * MS), [late(1, 53) for _ in range(5)], 14.0),
-        (Cost(90.0 * MS, 1.0 * MS), [late(1, 305) for _ in range(33)], 91.0),
+        (BatchCost(20.0 * MS, 2.0 * MS), [late(1, 92, lane) for lane in "cdef"], 22.0),
+        (BatchCost(20.0 * MS, 6.0 * MS), [late(1, 77) for _ in range(5)], 26.0),
+        (BatchCost(8.0 * MS, 6.0 * MS), [late(1, 53) for _ in range(5)], 14.0),
+        (BatchCost(90.0 * MS, 1.0 * MS), [late(1, 305) for _ in range(33)], 91.0),
     ],
 )
-def test_several_late_ones_take_what_their_own_batches_take(cost: Cost, waiting: list[Entry], every_ms: float) -> None:
+def test_several_late_ones_take_what_their_own_batches_take(
+    cost: BatchCost, waiting: list[QueueEntry], every_ms: float
+) -> None:
     assert not missed(cost, [*waiting, on_time(1, 200)], one_by_one(every_ms))
 
 
@@ -122,15 +124,15 @@ def test_several_late_ones_take_what_their_own_batches_take(cost: Cost, waiting:
         ([late(8, 65), *[on_time(1, 500) for _ in range(30)]], 4),
     ],
 )
-def test_where_batches_are_not_shared_each_takes_its_own_time(waiting: list[Entry], executors: int) -> None:
+def test_where_batches_are_not_shared_each_takes_its_own_time(waiting: list[QueueEntry], executors: int) -> None:
     assert not missed(LINE, waiting, one_by_one(6.5), merge=False, busy_ms=(0.0,) * executors)
 
 
 class Crossing:
     """Rows of kind 2 take long, however many they are; those of kind 1 the longer the more they are."""
 
-    def of(self, kind: int) -> Cost:
-        return Cost(90.0 * MS, 1.0 * MS) if kind == 2 else LINE
+    def of(self, kind: int) -> BatchCost:
+        return BatchCost(90.0 * MS, 1.0 * MS) if kind == 2 else LINE
 
 
 def test_what_is_short_in_full_batches_may_be_long_alone() -> None:
@@ -140,25 +142,25 @@ def test_what_is_short_in_full_batches_may_be_long_alone() -> None:
 
 def test_of_several_executors_the_others_may_run_what_takes_longer() -> None:
     class Kinds:
-        def of(self, kind: int) -> Cost:
-            return Cost(0.0, (20.0 if kind == 2 else 1.0) * MS)
+        def of(self, kind: int) -> BatchCost:
+            return BatchCost(0.0, (20.0 if kind == 2 else 1.0) * MS)
 
     waiting = [late(1, 100, "a", kind=1), *[on_time(1, 330, "b", kind=2) for _ in range(16)]]
     assert not missed(Kinds(), waiting, [], busy_ms=(0.0, 300.0))
     shared = [late(1, 190, "a"), *[on_time(1, 130) for _ in range(40)]]
-    assert not missed(Cost(90.0 * MS, 1.0 * MS), shared, [], busy_ms=(0.0, 122.0))
+    assert not missed(BatchCost(90.0 * MS, 1.0 * MS), shared, [], busy_ms=(0.0, 122.0))
 
 
 def test_late_ones_that_share_the_next_batch_do_not_go_before_it() -> None:
     """Alone they would make all late who are on time."""
     waiting = [late(1, 150), *[on_time(1, 130, "a") for _ in range(8)], on_time(1, 500)]
     scheduler = scheduler_of(waiting)
-    [batch] = scheduler.plan(NOW, 1, Cost(90.0 * MS, 1.0 * MS)).batches
+    [batch] = scheduler.plan(NOW, 1, BatchCost(90.0 * MS, 1.0 * MS)).batches
     assert len(batch) == 9
 
 
 def test_whose_priority_is_lower_drives_nobody_out() -> None:
-    low = Entry(1, NOW + 25 * MS, "a", 3, target_ns=1)
+    low = QueueEntry(1, NOW + 25 * MS, "a", 3, target_ns=1)
     first = [on_time(1, 20) for _ in range(3)]
     scheduler = scheduler_of([low, late(10, 400), *first])
     [batch] = scheduler.plan(NOW, 1, LINE).batches
@@ -167,7 +169,7 @@ def test_whose_priority_is_lower_drives_nobody_out() -> None:
 
 def test_rows_of_one_request_stay_together() -> None:
     waiting = [*[late(20, 560) for _ in range(5)], on_time(1, 200)]
-    assert not missed(Cost(90.0 * MS, 1.0 * MS), waiting, one_by_one(91.0, count=8))
+    assert not missed(BatchCost(90.0 * MS, 1.0 * MS), waiting, one_by_one(91.0, count=8))
 
 
 def test_who_waits_in_other_lanes_makes_the_next_batch_no_longer() -> None:
@@ -206,7 +208,7 @@ def test_whoever_could_be_in_time_at_first_is_in_the_end(
     base_ms: float, row_ms: float, count: int, lanes: int, spare: float, every_ms: float, *, merge: bool
 ) -> None:
     """All late ones have the time that they take together in any order; whoever comes goes first for no longer."""
-    cost = Cost(base_ms * MS, row_ms * MS)
+    cost = BatchCost(base_ms * MS, row_ms * MS)
     alone_ms = (base_ms + row_ms) * count if not merge else (base_ms * lanes + row_ms * count)
     waiting = [late(1, spare * alone_ms + 1, f"late {number % lanes}") for number in range(count)]
     assert not missed(cost, waiting, one_by_one(every_ms), merge=merge)

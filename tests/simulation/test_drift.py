@@ -20,7 +20,7 @@ def test_a_reference_of_a_thousand_rows_gives_no_alarm_however_large_the_traffic
     """Against an estimate, evidence without a band for its error grows without end."""
     world = drift.World(7, Entities(500_000, 1.0))
     _, sketches = world.reference()
-    detector = drift.Detector(sketches, drift.Settings(psi=0.0))  # the evidence alone
+    detector = drift.Detector(sketches, drift.DriftSettings(psi=0.0))  # the evidence alone
     for day in range(60):
         rows, who = world.rows(20_000)
         assert detector.update(list(drift.with_output(rows).T), day * 86_400.0, who) is None

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.scheduler.simulation import Outcome, ProcessorSharing, Scenario, simulate
+from tailcut.scheduler.simulation import ProcessorSharing, Scenario, SimulatedOutcomes, simulate
 
 MS = 1_000_000
 
 
-def play(**settings: object) -> Outcome:
+def play(**settings: object) -> SimulatedOutcomes:
     given: dict[str, object] = {"service": lambda rows: 2.0 * MS, "known": {1: 2.0 * MS}, "merge": False, **settings}
     return simulate(Scenario(**given))  # type: ignore[arg-type]
 

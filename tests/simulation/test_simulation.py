@@ -10,11 +10,11 @@ import pytest
 
 from tailcut.load.arrivals import bursts_ns, offsets_ns, steady
 from tailcut.scheduler.batching_delay import Fixed, Gain
-from tailcut.scheduler.latency_model import Cost
-from tailcut.scheduler.simulation import Outcome, Scenario, noisy, simulate
+from tailcut.scheduler.latency_model import BatchCost
+from tailcut.scheduler.simulation import Scenario, SimulatedOutcomes, noisy, simulate
 
 MS = 1_000_000
-COST = Cost(5.0 * MS, 2.0 * MS)
+COST = BatchCost(5.0 * MS, 2.0 * MS)
 """5 ms a batch and 2 ms a row: 464 rows/s in full batches of 32."""
 MAX_ROWS = 32
 KNOWN = {rows: COST.batch_ns(rows) for rows in (1, 2, 4, 8, 16, 32)}
@@ -42,7 +42,7 @@ def scenario(load: float, *, seed: int = 1, sigma: float = 0.2, hiccups: float =
     return Scenario(**settings)  # type: ignore[arg-type]
 
 
-def goodput(outcome: Outcome, seconds: float = SECONDS) -> float:
+def goodput(outcome: SimulatedOutcomes, seconds: float = SECONDS) -> float:
     """Answers in time a second while the load lasts."""
     return float(outcome.in_time.sum()) / max(seconds, outcome.end_ns / 1e9)
 
@@ -66,7 +66,7 @@ def test_at_ten_times_the_capacity_as_well_although_refusing_costs_time() -> Non
 
 
 def test_a_machine_that_slows_down_to_half_its_speed_keeps_its_promises_after_twenty_batches() -> None:
-    fast, slow = noisy(COST, 1, sigma=0.1), noisy(Cost(10.0 * MS, 4.0 * MS), 2, sigma=0.1)
+    fast, slow = noisy(COST, 1, sigma=0.1), noisy(BatchCost(10.0 * MS, 4.0 * MS), 2, sigma=0.1)
     ran = Counter[str]()
 
     def service(rows: int) -> float:
@@ -110,8 +110,8 @@ def test_windows_never_cost_the_idle_path_anything() -> None:
 
 
 @pytest.mark.parametrize("load", [0.05, 0.2, 0.5, 0.8, 0.95])
-@pytest.mark.parametrize("cost", [COST, Cost(20.0 * MS, 0.2 * MS), Cost(0.5 * MS, 3.0 * MS)])
-def test_a_window_never_takes_the_p95_beyond_the_slo_nor_makes_it_worse(load: float, cost: Cost) -> None:
+@pytest.mark.parametrize("cost", [COST, BatchCost(20.0 * MS, 0.2 * MS), BatchCost(0.5 * MS, 3.0 * MS)])
+def test_a_window_never_takes_the_p95_beyond_the_slo_nor_makes_it_worse(load: float, cost: BatchCost) -> None:
     rate = load * MAX_ROWS / (cost.batch_ns(MAX_ROWS) / 1e9)
     arrivals = offsets_ns(steady(rate, max(min(4000 / rate, 60.0), 5.0)), 3)
     known = {rows: cost.batch_ns(rows) for rows in (1, 8, 32)}
@@ -128,7 +128,7 @@ def test_where_requests_come_in_clumps_a_window_serves_them_together() -> None:
 
     The median of seven servers: what the first clumps teach of a batch of two keeps some of them from waiting.
     """
-    cost = Cost(20.0 * MS, 0.5 * MS)
+    cost = BatchCost(20.0 * MS, 0.5 * MS)
     clumps = np.concatenate([start * 200 * MS + np.linspace(0, 1.8 * MS, 30) for start in range(100)]).astype(np.int64)
     known = {rows: cost.batch_ns(rows) for rows in (1, 8, 32)}
     alone, p50, p95 = [], [], []
@@ -161,7 +161,7 @@ def test_in_bursts_as_much_is_answered_in_time_as_any_server_could() -> None:
 
     With 25 ms and one batch to answer in, no server can answer all of it: what cannot be in time is refused.
     """
-    cost = Cost(1.0 * MS, 7.6 * MS)
+    cost = BatchCost(1.0 * MS, 7.6 * MS)
     full_ns = cost.batch_ns(8)
     rate = 0.8 * 8 / (full_ns / 1e9)
     limit_ns = 25 * MS + full_ns

@@ -31,7 +31,7 @@ from tailcut.builder.recipes import catalog, int8_qat
 from tailcut.builder.recipes.base import INT8, PORTABLE, Recipe, Subject
 from tailcut.builder.records import Made, spec, to_add
 from tailcut.builder.sources import Found
-from tailcut.builder.sources.registry import Base
+from tailcut.builder.sources.registry import RegistryBase
 from tailcut.builder.speed import served, verdicts
 from tailcut.builder.speed.rounds import Entrant, Rounds
 from tailcut.builder.steps import SELECTION_FILE
@@ -468,7 +468,7 @@ class Building:
 
     def take_base(self, version: str) -> Subject:
         """Take the source variant, and other fp32 variants of the portable base, from the registry; score them."""
-        base = msgspec.convert(self.step("base", version), Base)
+        base = msgspec.convert(self.step("base", version), RegistryBase)
         first = base.variants[0]
         self.source, self.live_code = first.variant, first.live_code
         for found in base.variants:

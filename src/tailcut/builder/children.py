@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tailcut.builder import workspace
-from tailcut.builder.records import Ended, Outcome, Report, Spec, Started, Task
+from tailcut.builder.records import ForkEnded, Outcome, Report, Spec, StepStarted, Task
 from tailcut.builder.speed.memory import session_bytes
 from tailcut.errors import BuildError, DoesNotApply, ManifestError, MissingExtra, TailcutError
 from tailcut.system import child_processes
@@ -116,7 +116,7 @@ class _WarmProcess:
     def __init__(self, log_file: Path) -> None:
         self.is_idle = True
         """False while a step runs, and from the end of this process on."""
-        self._step: Started | None = None
+        self._step: StepStarted | None = None
         self._unread = b""
         self._reports, reports = os.pipe()
         with log_file.open("wb") as log:
@@ -141,7 +141,7 @@ class _WarmProcess:
             self._process.stdin.close()
         os.close(self._reports)
 
-    def run(self, task: Task, timeout_s: float, memory_bytes: int | None) -> Ended | _OverLimit:
+    def run(self, task: Task, timeout_s: float, memory_bytes: int | None) -> ForkEnded | _OverLimit:
         """Do a task; a step that goes over a limit is killed."""
         self.is_idle = False
         ends_s = time.monotonic() + timeout_s
@@ -151,7 +151,7 @@ class _WarmProcess:
             self._process.stdin.flush()
         while (left_s := ends_s - time.monotonic()) > 0:
             report = self._wait_report(left_s if memory_bytes is None else min(left_s, _LOOK_S))
-            if isinstance(report, Ended):
+            if isinstance(report, ForkEnded):
                 return report
             if memory_bytes is not None and (held := self._held_bytes()) > memory_bytes:
                 self._kill_step()
@@ -168,15 +168,15 @@ class _WarmProcess:
         if b"\n" not in self._unread and select.select([self._reports], [], [], timeout_s)[0]:
             if not (read := os.read(self._reports, 1 << 12)):
                 self._kill_step()
-                return Ended(code=self._process.wait())
+                return ForkEnded(code=self._process.wait())
             self._unread += read
         line, newline, rest = self._unread.partition(b"\n")
         if not newline:
             return None
         self._unread = rest
         report: Report = msgspec.json.decode(line, type=Report)
-        self._step = report if isinstance(report, Started) else None
-        self.is_idle = isinstance(report, Ended)
+        self._step = report if isinstance(report, StepStarted) else None
+        self.is_idle = isinstance(report, ForkEnded)
         return report
 
     def _held_bytes(self) -> int:

@@ -21,7 +21,7 @@ from tailcut.common.bounds import Bound
 from tailcut.common.scalars import is_missing
 from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError, TailcutError
-from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.manifest import Deployment, Manifest, Model, TensorSpec
 from tailcut.models.runtimes.checks import FREE_BATCH
 from tailcut.models.runtimes.live import source_path
 
@@ -44,8 +44,8 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
         bounds: limits of the inputs that the model proves.
     """
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     bounds: tuple[Bound, ...] = ()
 
 
@@ -79,7 +79,7 @@ def describe(source: str, holdout: str, folder: Path) -> Described:
     section = Model(
         source=source,
         inputs=inputs,
-        outputs=tuple(Tensor(name=f"output_{place}") for place in range(_MOST_OUTPUTS)),
+        outputs=tuple(TensorSpec(name=f"output_{place}") for place in range(_MOST_OUTPUTS)),
     )
     return _of_object(model, section, fitted(Holdout(rows.inputs), section).inputs, width)
 
@@ -121,7 +121,7 @@ def _of_file(path: Path, holdout: str, manifest: Manifest) -> Described:
     return Described(inputs=inputs, outputs=outputs, bounds=tuple(bounds))
 
 
-def _nodes(path: Path) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def _nodes(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Return the input and output tensors of an .onnx file."""
     import onnxruntime
 
@@ -135,7 +135,7 @@ def _nodes(path: Path) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     return inputs, outputs
 
 
-def _of_node(node: Any, path: Path) -> Tensor:
+def _of_node(node: Any, path: Path) -> TensorSpec:
     kinds = {
         "string": "BYTES",
         "float": "FP32",
@@ -155,10 +155,10 @@ def _of_node(node: Any, path: Path) -> Tensor:
             f"{path}: {node.name!r} is {node.shape}: its batch is fixed to {node.shape[0]}", hint=FREE_BATCH
         )
     shape = (-1, *(size if isinstance(size, int) and size > 0 else -1 for size in node.shape[1:]))
-    return Tensor(name=node.name, datatype=datatype, shape=shape)
+    return TensorSpec(name=node.name, datatype=datatype, shape=shape)
 
 
-def _zeros(tensor: Tensor) -> Array:
+def _zeros(tensor: TensorSpec) -> Array:
     shape = (2, *(_FREE if size == -1 else size for size in tensor.shape[1:]))
     return (
         np.full(shape, "", dtype=object) if tensor.datatype == "BYTES" else np.zeros(shape, NUMPY_OF[tensor.datatype])
@@ -201,7 +201,7 @@ def _columns(path: Path, names: Sequence[str]) -> Arrays:
     return {name: tables.numbers_of(found[name]) for name in names}
 
 
-def _tensor(model: Any, name: str, array: Any, width: int | None) -> Tensor:
+def _tensor(model: Any, name: str, array: Any, width: int | None) -> TensorSpec:
     datatype: Any = "BYTES" if array.dtype.kind in "OUS" else DATATYPE_OF.get(array.dtype)
     if datatype is None:
         raise BuildError(
@@ -213,7 +213,7 @@ def _tensor(model: Any, name: str, array: Any, width: int | None) -> Tensor:
         doubles = [weight.element_size() > _FP32_BYTES for weight in model.parameters() if weight.is_floating_point()]
         datatype = "FP64" if any(doubles) else "FP32"
     shape = (-1, *(-1 if size == width else size for size in array.shape[1:]))
-    return Tensor(name=name, datatype=datatype, shape=shape, allow_nan=_has_gaps(array))
+    return TensorSpec(name=name, datatype=datatype, shape=shape, allow_nan=_has_gaps(array))
 
 
 def _has_gaps(array: Any) -> bool:
@@ -223,15 +223,15 @@ def _has_gaps(array: Any) -> bool:
 
 
 def _manifest(source: str, folder: Path) -> Manifest:
-    unknown = (Tensor(name="unknown"),)
+    unknown = (TensorSpec(name="unknown"),)
     model = Model(source=source, inputs=unknown, outputs=unknown)
     return Manifest(Deployment(name="my-model", model=model), folder.resolve())
 
 
-def _output(model: Any, name: str, array: Array, width: int | None) -> Tensor:
+def _output(model: Any, name: str, array: Array, width: int | None) -> TensorSpec:
     datatype: Any = DATATYPE_OF.get(array.dtype, "FP32")
     # Models of tables are served with float32 answers.
     datatype = "FP32" if datatype == "FP64" and not is_module(model) else datatype
-    return Tensor(
+    return TensorSpec(
         name=name, datatype=datatype, shape=(-1, *(-1 if size == width else size for size in array.shape[1:]))
     )

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tailcut.builder import bounds
-from tailcut.builder.bounds import Found
+from tailcut.builder.bounds import FoundBounds
 from tailcut.builder.bounds.trials import Call
 from tailcut.builder.holdouts import arrays
 from tailcut.builder.holdouts.holdout import Holdout
@@ -19,7 +19,7 @@ from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Array, Arrays
 from tailcut.manifest import Model
 
-__all__ = ["Found", "answer_edges", "edges", "find", "read", "refusal", "write"]
+__all__ = ["FoundBounds", "answer_edges", "edges", "find", "read", "refusal", "write"]
 
 FILE = "bounds.json"
 EDGES_FILE = "edges.npz"
@@ -29,7 +29,7 @@ _LOWER = INT8 | {"fp16", "bf16", "tensorrt"}
 _SHOWN = 3
 
 
-def find(model: Any, call: Call, selection: Holdout, section: Model, path: Path | None) -> Found:
+def find(model: Any, call: Call, selection: Holdout, section: Model, path: Path | None) -> FoundBounds:
     """Find the limits of a source model.
 
     Args:
@@ -65,15 +65,15 @@ def _is_beyond(bound: Bound, array: Array) -> bool:
     return below or (bound.max is not None and bool((flat > bound.max).any()))
 
 
-def write(folder: Path, found: Found) -> None:
+def write(folder: Path, found: FoundBounds) -> None:
     """Keep the limits for the build's other steps."""
     (folder / FILE).write_bytes(msgspec.json.encode(found))
 
 
-def read(folder: Path) -> Found:
+def read(folder: Path) -> FoundBounds:
     """Read what ``write`` kept; no limits where nothing was."""
     path = folder / FILE
-    return msgspec.json.decode(path.read_bytes(), type=Found) if path.exists() else Found()
+    return msgspec.json.decode(path.read_bytes(), type=FoundBounds) if path.exists() else FoundBounds()
 
 
 def answer_edges(folder: Path, source: Call, selection: Holdout, section: Model) -> None:

@@ -54,7 +54,7 @@ def silent(event: Event) -> None:
 
 
 @dataclass
-class Log:
+class ProgressLog:
     """Takes in events and says which lines to write: one per finished step, and the reason of each failure once.
 
     A failure is held until the next event: the one that ends the build is written as the command's error, the reason

@@ -84,7 +84,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Imported before the fork."""
 
 
-class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class StepStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Report of a fork that begins a step."""
 
     pid: int
@@ -93,14 +93,14 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Resident memory that the fork shares with the warm process."""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class ForkEnded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Report of the warm process: the fork has ended."""
 
     code: int
     """Exit code; of a signal its negative number."""
 
 
-Report: TypeAlias = Started | Ended
+Report: TypeAlias = StepStarted | ForkEnded
 
 
 def spec(step: str, manifest: Manifest, folder: Path, made: list[Made], target: str = "", base: str = "") -> Spec:

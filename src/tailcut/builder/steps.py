@@ -91,7 +91,7 @@ def make_source(spec: Spec) -> dict[str, Any]:
     found = sources.make(folder, manifest, _load(spec, SELECTION_FILE))
     plain: dict[str, Any] = msgspec.to_builtins(found)
     plain["found"]["labels"] = _set_coding(folder, found.found.get("classes"), manifest)
-    limits.write(folder, msgspec.convert(found.found["limits"], limits.Found))
+    limits.write(folder, msgspec.convert(found.found["limits"], limits.FoundBounds))
     return plain
 
 
@@ -110,7 +110,7 @@ def _set_coding(folder: Path, classes: Any, manifest: Manifest) -> dict[str, Any
 
 
 def take_base(spec: Spec) -> dict[str, Any]:
-    """Fetch the portable base of the registry's version ``spec.target``; a ``registry.Base`` as plain values."""
+    """Fetch the portable base of the registry's version ``spec.target``; a ``RegistryBase`` as plain values."""
     manifest, folder = manifest_of(spec), Path(spec.folder)
     base = registry.fetch(folder, manifest, spec.target)
     plain: dict[str, Any] = msgspec.to_builtins(base)

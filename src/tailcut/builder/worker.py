@@ -1,8 +1,8 @@
 """The warm process of a build, ``python -m tailcut.builder.worker``: it imports libraries once and forks for each step.
 
 Tasks come through stdin, a JSON line each; reports go to the file descriptor that the first argument names. A fork
-reports its ``Started``, does the step, writes the outcome to a file and ends; the warm process reports its exit code.
-What the user's code and the libraries print goes to the step's log.
+reports its ``StepStarted``, does the step, writes the outcome to a file and ends; the warm process reports its exit
+code. What the user's code and the libraries print goes to the step's log.
 
 Only libraries are imported here, never user code, and only those that start no threads, which a fork would lack:
 OpenBLAS and jemalloc start theirs anew after a fork (pthread_atfork(3)), and OpenMP starts none before the first
@@ -28,7 +28,7 @@ import numpy as np
 
 from tailcut.builder import steps, workspace
 from tailcut.builder.calling import said
-from tailcut.builder.records import Ended, Outcome, Spec, Started, Task
+from tailcut.builder.records import ForkEnded, Outcome, Spec, StepStarted, Task
 from tailcut.builder.speed.memory import session_bytes
 from tailcut.common.extras import install
 from tailcut.common.user_frames import innermost, place
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
         if child == 0:
             _begin(task, reports, parent)
             return _do(task)
-        ended = Ended(code=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        ended = ForkEnded(code=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         os.write(reports, msgspec.json.encode(ended) + b"\n")
     return 0
 
@@ -105,7 +105,7 @@ def _begin(task: Task, reports: int, parent: int) -> None:
         os.dup2(source, target)
     os.close(nothing)
     os.close(log)
-    started = Started(pid=os.getpid(), shared_bytes=session_bytes(os.getpid()))
+    started = StepStarted(pid=os.getpid(), shared_bytes=session_bytes(os.getpid()))
     os.write(reports, msgspec.json.encode(started) + b"\n")
     os.close(reports)
     if "numpy.random" in sys.modules:  # all forks would draw the same; Python seeds its own generator anew

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tailcut.cache.repeat_rate import Share
+from tailcut.cache.repeat_rate import RepeatShare
 
 AGAINST = 0.05
 """Repeats below this share: a cache is advised against, whatever it saves: it holds memory and ages answers."""
@@ -74,7 +74,7 @@ class CacheAdvisor:
         self._auto = auto
         self.on = True
         self.advice = 0
-        self.share = Share()
+        self.share = RepeatShare()
         self.decided = 0.0
         self.look_ns = self.keep_ns = self.miss_ns = 0.0
         self.life_s = life_s
@@ -120,7 +120,7 @@ class CacheAdvisor:
             if now_s < self._due_s and not full:
                 return ""
             self._settled = True
-            self.share = Share()
+            self.share = RepeatShare()
             return ""
         self.share.add(lookups, repeats)
         if self.share.lookups < _LEAST_LOOKUPS:
@@ -160,7 +160,7 @@ class CacheAdvisor:
     def _switch(self, on: bool, due_s: float) -> None:
         self.on = on
         self.decided = self.share.value
-        self.share = Share()
+        self.share = RepeatShare()
         self._settled = False
         self._low_since_s = None
         self._due_s = due_s

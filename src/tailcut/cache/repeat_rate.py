@@ -20,7 +20,7 @@ _Z = 2.0
 """Width of the interval in standard errors: about 95 %."""
 
 
-class Share:
+class RepeatShare:
     """Running share of look-ups that repeat an earlier one."""
 
     __slots__ = ("_repeats", "lookups")
@@ -52,7 +52,7 @@ class Share:
         return max((middle - half) / scale, 0.0), min((middle + half) / scale, 1.0)
 
 
-class Sketch:
+class KeySketch:
     """When each watched key was last seen; the oldest are forgotten, so that it stays small."""
 
     __slots__ = ("_most", "_seen_s")

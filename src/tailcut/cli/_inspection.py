@@ -50,7 +50,7 @@ class Tensor(msgspec.Struct):
     """The first few values of its first row."""
 
 
-class Group(msgspec.Struct):
+class GroupReport(msgspec.Struct):
     """What a feature group said about the entity."""
 
     name: str
@@ -70,7 +70,7 @@ class Step(msgspec.Struct):
     ms: float
 
 
-class Variant(msgspec.Struct):
+class VariantReport(msgspec.Struct):
     """What is served."""
 
     name: str
@@ -115,7 +115,7 @@ class Report(msgspec.Struct):
     """How many values came from the file, the environment and flags."""
     origin: Origin
     ok: bool = False
-    variant: Variant | None = None
+    variant: VariantReport | None = None
     executor: str = ""
     executor_reason: str = ""
     executors: int = 0
@@ -124,7 +124,7 @@ class Report(msgspec.Struct):
     unjudged: str = ""
     """Why the build's verdict is not about the features that the model gets here."""
     groups_opened: list[str] = []
-    groups: list[Group] = []
+    groups: list[GroupReport] = []
     fresh_for_s: float | None = None
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
@@ -174,7 +174,7 @@ class Inspection:
         report = self.report
         with self._step("artifact"):
             seen = find_variant(self.manifest)
-            report.variant = Variant(
+            report.variant = VariantReport(
                 seen.name, seen.runtime, seen.version, seen.artifact.stat().st_size, seen.sha256, seen.refused
             )
         with self._step("load"):
@@ -239,11 +239,11 @@ class Inspection:
         self.report.fresh_for_s = round(found.fresh_for_s[0], 3)
         return row
 
-    def _group(self, group: FeatureGroup, row: dict[str, Any], source_s: float) -> Group:
+    def _group(self, group: FeatureGroup, row: dict[str, Any], source_s: float) -> GroupReport:
         key = {column: row[column] for column in group.key}
         values = {column: row[column] for column in group.columns}
         ttl_s = _ttl_s(group, tuple(key.values()), values, self.manifest)
-        return Group(group.name, key, ttl_s, group.ttl, round(source_s * 1e3, 3), values)
+        return GroupReport(group.name, key, ttl_s, group.ttl, round(source_s * 1e3, 3), values)
 
     async def _request(self, engine: Engine, opened: Opened) -> Request:
         pipeline = opened.pipeline
@@ -266,7 +266,7 @@ class Inspection:
         self.report.steps.append(Step(name, round((perf_counter() - started_s) * 1e3, 3)))
 
 
-class Seen(NamedTuple):
+class ModelInspection(NamedTuple):
     """What was seen of one model.
 
     Attributes:
@@ -282,7 +282,7 @@ class Seen(NamedTuple):
 
 async def inspect(
     models: HostManifest, name: str, entity: object = msgspec.UNSET, row: dict[str, Any] | None = None
-) -> list[Seen]:
+) -> list[ModelInspection]:
     """Inspect models one after the other, each after those that compute its features, which stay loaded meanwhile.
 
     Args:
@@ -291,7 +291,7 @@ async def inspect(
     """
     host = Host(models)
     DataPlane(host)  # through which models ask each other for features
-    found: list[Seen] = []
+    found: list[ModelInspection] = []
     try:
         for hosted in in_order(models):
             if hosted.manifest is None:
@@ -305,7 +305,7 @@ async def inspect(
     return found
 
 
-def _try_server(models: HostManifest, found: list[Seen]) -> None:
+def _try_server(models: HostManifest, found: list[ModelInspection]) -> None:
     """Read what a server of these models needs besides them; an error is that of the first model without one.
 
     What it could not write is a warning of the model that it is of, or of the first one.
@@ -321,25 +321,25 @@ def _try_server(models: HostManifest, found: list[Seen]) -> None:
             if seen.error is None:
                 seen.report.ok = False
                 seen.report.failure = Failure("server", error.code, error.explained, error.hint)
-                found[place] = Seen(seen.report, "server", error)
+                found[place] = ModelInspection(seen.report, "server", error)
                 return
 
 
-async def _inspected(inspection: Inspection) -> Seen:
+async def _inspected(inspection: Inspection) -> ModelInspection:
     try:
         error = await inspection.run()
     except Exception:
         note(f"{inspection.manifest.deployment.name} failed at: {inspection.step}")
         raise
-    return Seen(inspection.report, inspection.step, error)
+    return ModelInspection(inspection.report, inspection.step, error)
 
 
-def _unread(hosted: Hosted) -> Seen:
+def _unread(hosted: Hosted) -> ModelInspection:
     """Report a model whose manifest cannot be read."""
     error = hosted.error or ManifestError(f"{hosted.file}: cannot be read", hint="mend the manifest")
     report = Report(hosted.name, str(hosted.file.parent), {}, "example tensors")
     report.failure = Failure("manifest", error.code, error.explained, error.hint)
-    return Seen(report, "manifest", error)
+    return ModelInspection(report, "manifest", error)
 
 
 def _untried(deployment: Deployment, origin: Origin) -> Iterator[Untried]:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tailcut.common.bounds import Bound
 from tailcut.manifest.keys import to_toml
-from tailcut.manifest.template import Block, Filled
+from tailcut.manifest.template import Filled, ListElement
 
 if TYPE_CHECKING:
     from tailcut.builder.describing import Described
-    from tailcut.manifest import Tensor
+    from tailcut.manifest import TensorSpec
 
 _KEYS = ("min", "max", "values", "max_length")
 _MOST_PLACES = 8
@@ -51,13 +51,13 @@ def where(bound: Bound) -> str:
     return named if places else ""
 
 
-def _block(tensor: Tensor, bounds: Sequence[Bound]) -> Block:
+def _block(tensor: TensorSpec, bounds: Sequence[Bound]) -> ListElement:
     own = [bound for bound in bounds if bound.input == tensor.name]
     values: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
     values |= {"allow_nan": True} if tensor.allow_nan else {}
     for bound in own:
         values |= keys_of(bound) if not bound.columns else {}
-    return Block(values, list(_comments(own)))
+    return ListElement(values, list(_comments(own)))
 
 
 def _comments(bounds: Sequence[Bound]) -> Iterator[str]:

@@ -27,7 +27,7 @@ from tailcut.manifest.host import is_one_manifest
 if TYPE_CHECKING:
     from tailcut.load import LoadPlan
     from tailcut.manifest import Manifest
-    from tailcut.manifest.subject import Subject
+    from tailcut.manifest.subject import CommandSubject
     from tailcut.profiler.attribution.layers import ModelLayers
     from tailcut.profiler.child_channel import Loop
     from tailcut.profiler.diversity import PayloadLog
@@ -59,7 +59,7 @@ class Wanted:
 
     kind: Kind
     target: str
-    subject: Subject | None
+    subject: CommandSubject | None
     plan: LoadPlan
     slo: Objectives
     directory: Path

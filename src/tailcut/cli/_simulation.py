@@ -21,7 +21,7 @@ from tailcut.manifest import Batching, Deployment, Manifest, Slo
 from tailcut.models.runtimes.tuning import tuned_points, tuned_spread
 from tailcut.scheduler.batching_delay import Window
 from tailcut.scheduler.latency_learner import LatencyLearner
-from tailcut.scheduler.simulation import Outcome, Scenario, noisy, simulate
+from tailcut.scheduler.simulation import Scenario, SimulatedOutcomes, noisy, simulate
 
 _KINDS = ("poisson", "constant", "burst")
 _WAY_OUT = 'give --cost "1=5ms,8=12ms" (rows=duration), or run `tailcut build` here and serve one of its variants'
@@ -63,7 +63,7 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     replayed: bool = False
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class RateLine(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen at one rate with so many executors. Latencies in milliseconds, of those that were answered.
 
     Attributes:
@@ -86,7 +86,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     missed: tuple[str, ...]
 
 
-class Known(NamedTuple):
+class MeasuredCost(NamedTuple):
     """What batches take: rows -> nanoseconds, where that is from, and their spread where that is known, too.
 
     ``rows_alone`` says whether each row of the variant runs alone.
@@ -169,14 +169,14 @@ def _of_model(log: str, found: Replay, model: str) -> Replay:
     return found
 
 
-def known_cost(manifest: Manifest | None, given: Mapping[int, float]) -> Known:
+def known_cost(manifest: Manifest | None, given: Mapping[int, float]) -> MeasuredCost:
     """Find what batches take: as given, else as the build measured it, tuned or bare.
 
     Raises:
         TailcutError: nothing is known, or the evidence is of another machine.
     """
     if given:
-        return Known(dict(given), "--cost")
+        return MeasuredCost(dict(given), "--cost")
     if manifest is None:
         raise LoadTestError("the duration of a batch is unknown: there is no manifest here", hint=_WAY_OUT)
     from tailcut.models.row_coupling import rows_alone, with_row_coupling
@@ -193,7 +193,7 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float]) -> Known:
             f"the timings of variant {variant.name!r} do not hold on this machine: {variant.trust.reason}",
             hint=_WAY_OUT,
         )
-    return Known(points, f"evidence of variant {variant.name}", tuned_spread(evidence), rows_alone(variant))
+    return MeasuredCost(points, f"evidence of variant {variant.name}", tuned_spread(evidence), rows_alone(variant))
 
 
 def missing(deployment: Deployment | None, request_us: float) -> str:
@@ -215,7 +215,7 @@ def play(
     rates: Sequence[float],
     executors: Sequence[int],
     traffic: Traffic | None = None,
-) -> Iterator[Line]:
+) -> Iterator[RateLine]:
     """Simulate every rate with every number of executors.
 
     Args:
@@ -288,7 +288,7 @@ def scaled(offsets_ns: npt.NDArray[np.int64], rate: float) -> npt.NDArray[np.int
     return stretched
 
 
-def _line(rate: float, executors: int, outcome: Outcome, assumed: Assumptions) -> Line:
+def _line(rate: float, executors: int, outcome: SimulatedOutcomes, assumed: Assumptions) -> RateLine:
     offered = len(outcome.shed)
     in_time = int(outcome.in_time.sum())
     span_s = max(outcome.end_ns, 1.0) / 1e9
@@ -301,7 +301,7 @@ def _line(rate: float, executors: int, outcome: Outcome, assumed: Assumptions) -
         offered,
     )
     missed = tuple(finding.objective for finding in found if not finding.met)
-    return Line(
+    return RateLine(
         rate=rate or offered / span_s,  # of a request log as it is
         executors=executors,
         offered=offered,
@@ -319,7 +319,7 @@ def _line(rate: float, executors: int, outcome: Outcome, assumed: Assumptions) -
     )
 
 
-def render(assumed: Assumptions, lines: Sequence[Line]) -> str:
+def render(assumed: Assumptions, lines: Sequence[RateLine]) -> str:
     """Lay the lines out as a table, readable without colour."""
     costs = ", ".join(f"{rows}: {ms:.3g} ms" for rows, ms in sorted(assumed.cost_ms.items()))
     where = (

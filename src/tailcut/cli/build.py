@@ -16,7 +16,7 @@ from tailcut.errors import BuildError, ManifestError, TailcutError
 if TYPE_CHECKING:
     from tailcut.builder.progress import Progress
     from tailcut.manifest import Manifest
-    from tailcut.manifest.subject import Subject
+    from tailcut.manifest.subject import CommandSubject
     from tailcut.registry import Promotion, Version
 
 
@@ -94,9 +94,9 @@ def build(
 @contextmanager
 def told() -> Iterator[Progress]:
     """Write a line on stderr for each finished step of the build inside, and each reason that no table tells."""
-    from tailcut.builder.progress import Log
+    from tailcut.builder.progress import ProgressLog
 
-    log = Log()
+    log = ProgressLog()
 
     def tell(lines: list[str]) -> None:
         for line in lines:
@@ -116,7 +116,7 @@ def told() -> Iterator[Progress]:
         tell(log.close(error))
 
 
-def _feature_models(subject: Subject) -> dict[str, str]:
+def _feature_models(subject: CommandSubject) -> dict[str, str]:
     """Return the version of each model that computes features, for the record.
 
     Raises:

@@ -17,7 +17,7 @@ from tailcut.errors import LoadTestError, StoreError
 from tailcut.observe.history.rows import MINUTE_S
 
 if TYPE_CHECKING:
-    from tailcut.observe.comparison.records import Comparison
+    from tailcut.observe.comparison.records import HistoryComparison
 
 
 def register(app: typer.Typer) -> None:
@@ -59,13 +59,13 @@ def compare(
     Exit code 0: no stage grew; 1: one did; 2: wrong flag; 3: no history, or too little in it.
     """
     from tailcut.observe.comparison.compare import compare as run
-    from tailcut.observe.comparison.stages import Terms
+    from tailcut.observe.comparison.stages import ComparisonTerms
     from tailcut.observe.history import History
 
     with usage():
         since_s, until_s = _span(since, from_, to)
         against_s = _against(against, since_s, until_s)
-        terms = Terms(min_change=_share(min_change), seed=seed)
+        terms = ComparisonTerms(min_change=_share(min_change), seed=seed)
         check_files(json_path)
     path = history if history is not None else _history_file(manifest, settings)
     found = run(History(path), since_s, until_s, against_s, model=model or None, terms=terms)
@@ -91,7 +91,7 @@ def _history_file(manifest: list[Path] | None, settings: list[str] | None) -> Pa
 _HINT = "compare a span that the history has with --from, --to and --against, or wait until it has both"
 
 
-def _show(found: Comparison, json_path: Path | None) -> None:
+def _show(found: HistoryComparison, json_path: Path | None) -> None:
     import msgspec
 
     from tailcut.report.comparison import comparison_document
@@ -156,7 +156,7 @@ def _share(text: str) -> float:
         raise LoadTestError(f"--min-change: {error}", hint='write for example "5%"') from None
 
 
-def _nothing(found: Comparison, extent: tuple[int, int] | None, model: str) -> str:
+def _nothing(found: HistoryComparison, extent: tuple[int, int] | None, model: str) -> str:
     what = f"model {model!r}" if model else "any model"
     if extent is None:
         return f"the history at {found.history} is empty"

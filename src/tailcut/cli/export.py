@@ -13,7 +13,7 @@ from tailcut.cli.options import ManifestPaths, Settings, examples, load_host, ma
 
 if TYPE_CHECKING:
     from tailcut.manifest.host import HostManifest
-    from tailcut.report.monitoring.prometheus_rules import Subject
+    from tailcut.report.monitoring.prometheus_rules import RuleSubject
 
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", show_default="stdout", help="File to write.")
@@ -75,14 +75,14 @@ def _deliver(text: str, output: Path | None) -> None:
     note(f"wrote {output}")
 
 
-def _subject(host: HostManifest) -> Subject:
+def _subject(host: HostManifest) -> RuleSubject:
     """Return the objectives as the servers count them.
 
     Raises:
         TailcutError: a model's manifest cannot be read.
     """
     from tailcut.observe.latency_figures import LatencyFigures, Objective
-    from tailcut.report.monitoring.prometheus_rules import Subject
+    from tailcut.report.monitoring.prometheus_rules import RuleSubject
 
     objectives: list[Objective] = []
     has_features = False
@@ -95,4 +95,4 @@ def _subject(host: HostManifest) -> Subject:
         figures.set_objectives(deployment.slo.latency, deployment.slo.errors)
         objectives += figures.objectives
         has_features |= bool(deployment.features.groups)
-    return Subject(objectives, has_features)
+    return RuleSubject(objectives, has_features)

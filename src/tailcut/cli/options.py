@@ -26,7 +26,7 @@ from rich.markup import escape
 
 if TYPE_CHECKING:
     from tailcut.manifest.host import HostManifest
-    from tailcut.manifest.subject import Subject
+    from tailcut.manifest.subject import CommandSubject
 
 DEFAULT_MANIFEST = Path("tailcut.toml")
 
@@ -112,7 +112,7 @@ def load_subject(
     settings: Sequence[str] | None,
     *named: str | None,
     keep_unset: bool = False,
-) -> Subject:
+) -> CommandSubject:
     """Load the model that a command is about, and those that compute its features.
 
     Named flags set this model only, and win over ``--set``.

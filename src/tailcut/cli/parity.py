@@ -14,7 +14,7 @@ from tailcut.cli.console import ExitCode, check_files, note, usage, write
 from tailcut.cli.options import AppFolder, FieldPairs, ManifestPaths, ModelName, Settings, examples, load_subject
 
 if TYPE_CHECKING:
-    from tailcut.manifest.subject import Subject
+    from tailcut.manifest.subject import CommandSubject
     from tailcut.parity.plan import ParityPlan
     from tailcut.report.parity.file import ParityRecord
 
@@ -162,7 +162,7 @@ def parity(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _run(subject: Subject, plan: ParityPlan) -> ParityRecord:
+def _run(subject: CommandSubject, plan: ParityPlan) -> ParityRecord:
     from tailcut.parity.run import run
 
     return run(subject, plan, tell=note)

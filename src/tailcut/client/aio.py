@@ -12,7 +12,7 @@ from tailcut.client.attempts import Attempts, broken, closed, too_late, unreacha
 from tailcut.client.base import Base, is_unready
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.replies import Outputs, Predictions, metadata_of, outputs_of, predictions_of
-from tailcut.client.wire import CHUNK_BYTES, Received, Request
+from tailcut.client.wire import CHUNK_BYTES, Received, WireRequest
 from tailcut.common.tensors import Array
 from tailcut.errors import TailcutError
 
@@ -80,7 +80,7 @@ class AsyncClient(Base[_Connection]):
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, request: Request, read: Callable[[Received], T], timeout_s: float | None) -> T:
+    async def _ask(self, request: WireRequest, read: Callable[[Received], T], timeout_s: float | None) -> T:
         now_s = asyncio.get_running_loop().time
         attempts = self._settings.attempts(now_s(), timeout_s)
         while True:
@@ -92,7 +92,7 @@ class AsyncClient(Base[_Connection]):
                     raise
             await asyncio.sleep(wait_s)
 
-    async def _exchange(self, request: Request, attempts: Attempts) -> Received:
+    async def _exchange(self, request: WireRequest, attempts: Attempts) -> Received:
         """Send a request on a connection that is kept, or a new one, and read its reply."""
         connection, received = self._kept(), Received()
         kept = connection is not None
@@ -111,7 +111,7 @@ class AsyncClient(Base[_Connection]):
             raise too_late(phase[0]) from error
 
     async def _sent(
-        self, connection: _Connection, request: Request, attempts: Attempts, received: Received, phase: list[str]
+        self, connection: _Connection, request: WireRequest, attempts: Attempts, received: Received, phase: list[str]
     ) -> Received:
         address = self._settings.address
         reader, writer = connection

@@ -13,7 +13,7 @@ import msgspec
 from tailcut.client.attempts import Attempts
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.tensors import encode
-from tailcut.client.wire import Address, Received, Request, address_of, checked_headers
+from tailcut.client.wire import Address, Received, WireRequest, address_of, checked_headers
 from tailcut.common.json_values import plain
 from tailcut.common.tensors import Array
 from tailcut.errors import BadRequest, NotReady, TailcutError
@@ -24,7 +24,7 @@ PATIENCE_S = 65.0
 _JSON = {"content-type": "application/json"}
 
 
-class Settings:
+class ClientSettings:
     """Where the server is and how it is asked; see ``Client``."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Settings:
         asked_s = _checked_timeout(timeout_s) if timeout_s is not None else self._timeout_s
         return Attempts(now_s, asked_s, PATIENCE_S, self._retries)
 
-    def predict(self, rows: Sequence[Mapping[str, Any]] | None, entities: Sequence[Any] | None) -> Request:
+    def predict(self, rows: Sequence[Mapping[str, Any]] | None, entities: Sequence[Any] | None) -> WireRequest:
         """Return the request of ``predict``."""
         if (rows is None) is (entities is None):
             raise BadRequest(
@@ -63,9 +63,9 @@ class Settings:
             raise BadRequest(
                 f"the rows cannot be written as JSON: {error}", hint="send numbers, text, lists"
             ) from error
-        return Request("POST", f"/predict/{self._model}", {**_JSON, **self._headers}, body)
+        return WireRequest("POST", f"/predict/{self._model}", {**_JSON, **self._headers}, body)
 
-    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] | None, version: str) -> Request:
+    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] | None, version: str) -> WireRequest:
         """Return the request of ``infer``."""
         if not isinstance(inputs, Mapping):
             raise BadRequest(
@@ -74,15 +74,15 @@ class Settings:
         headers, body = encode(inputs, outputs)
         versioned = f"/versions/{quote(version, safe='')}" if version else ""
         path = f"/v2/models/{self._model}{versioned}/infer"
-        return Request("POST", path, {**headers, **self._headers}, body)
+        return WireRequest("POST", path, {**headers, **self._headers}, body)
 
-    def metadata(self) -> Request:
+    def metadata(self) -> WireRequest:
         """Return the request of ``metadata``."""
-        return Request("GET", f"/v2/models/{self._model}", self._headers, b"")
+        return WireRequest("GET", f"/v2/models/{self._model}", self._headers, b"")
 
-    def ready(self) -> Request:
+    def ready(self) -> WireRequest:
         """Return the request of ``ready``."""
-        return Request("GET", f"/v2/models/{self._model}/ready", self._headers, b"")
+        return WireRequest("GET", f"/v2/models/{self._model}/ready", self._headers, b"")
 
 
 def _checked_timeout(timeout_s: float | None) -> float | None:
@@ -109,7 +109,7 @@ class Base(Generic[C]):
         connections: int = 64,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._settings = Settings(
+        self._settings = ClientSettings(
             url, model=model, timeout_s=timeout_s, token=token, headers=headers, retries=retries, tls=tls
         )
         self._connections = connections

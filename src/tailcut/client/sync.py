@@ -14,7 +14,7 @@ from tailcut.client.attempts import Attempts, broken, closed, too_late, unreacha
 from tailcut.client.base import Base, is_unready
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.replies import Outputs, Predictions, metadata_of, outputs_of, predictions_of
-from tailcut.client.wire import CHUNK_BYTES, Received, Request
+from tailcut.client.wire import CHUNK_BYTES, Received, WireRequest
 from tailcut.common.tensors import Array
 from tailcut.errors import TailcutError
 
@@ -109,7 +109,7 @@ class Client(Base[socket.socket]):
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
-    def _ask(self, request: Request, read: Callable[[Received], T], timeout_s: float | None) -> T:
+    def _ask(self, request: WireRequest, read: Callable[[Received], T], timeout_s: float | None) -> T:
         attempts = self._settings.attempts(time.monotonic(), timeout_s)
         while True:
             try:
@@ -120,7 +120,7 @@ class Client(Base[socket.socket]):
                     raise
             time.sleep(wait_s)
 
-    def _exchange(self, request: Request, attempts: Attempts) -> Received:
+    def _exchange(self, request: WireRequest, attempts: Attempts) -> Received:
         """Send a request on a connection that is kept, or a new one, and read its reply."""
         connection, received = self._kept(), Received()
         kept = connection is not None
@@ -131,7 +131,9 @@ class Client(Base[socket.socket]):
                 raise
         return self._sent(self._connected(attempts), request, attempts, Received())
 
-    def _sent(self, connection: socket.socket, request: Request, attempts: Attempts, received: Received) -> Received:
+    def _sent(
+        self, connection: socket.socket, request: WireRequest, attempts: Attempts, received: Received
+    ) -> Received:
         address = self._settings.address
         phase = "sending its request"
         try:

@@ -59,7 +59,7 @@ def address_of(url: str, tls: ssl.SSLContext | None) -> Address:
     return Address(parts.hostname, port or _PORTS[parts.scheme], parts.path.rstrip("/"), tls)
 
 
-class Request(NamedTuple):
+class WireRequest(NamedTuple):
     """What is sent, without what depends on the attempt."""
 
     method: str

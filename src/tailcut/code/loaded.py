@@ -41,7 +41,7 @@ _data: dict[str, str] = {}
 """Hashes of data files at the import of the modules that may hold them, by path."""
 
 
-class Snapshot(NamedTuple):
+class CodeSnapshot(NamedTuple):
     """The user's code that one variant runs, read once, so that its version and its executors agree.
 
     Attributes:
@@ -101,7 +101,7 @@ class LoadedCode:
                 self._also |= new
                 self.code = self._read(files.code_on_disk(self._manifest), before, began_s)
 
-    def snapshot(self, *, live: bool) -> Snapshot:
+    def snapshot(self, *, live: bool) -> CodeSnapshot:
         """Return what a variant runs.
 
         Args:
@@ -110,7 +110,7 @@ class LoadedCode:
         code = self.code
         runs = {name: each for name, each in code.modules.items() if name in self._loaded | self._imported[live]}
         imports = {each.file: each.sha256 for each in runs.values() if not each.sha256.startswith(_UNKNOWN)}
-        return Snapshot(digest(files.part_of(code, self._manifest, live=live)), imports, self._on_disk.data)
+        return CodeSnapshot(digest(files.part_of(code, self._manifest, live=live)), imports, self._on_disk.data)
 
     def digest_of(self, references: Iterable[str]) -> bytes:
         """Return 16 bytes that change with the code of functions; empty where there are none."""

@@ -58,7 +58,7 @@ class Objectives(msgspec.Struct, frozen=True, kw_only=True):
         return max((one.limit_ns for one in self.latency), default=None)
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class SloFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One objective of one run: what was seen against what was allowed."""
 
     objective: str
@@ -133,7 +133,7 @@ def parse_objectives(text: str) -> Objectives:
     return Objectives(latency=tuple(latency), errors=errors)
 
 
-def judge(objectives: Objectives, seen_ms: dict[str, float | None], failed: int, count: int) -> tuple[Finding, ...]:
+def judge(objectives: Objectives, seen_ms: dict[str, float | None], failed: int, count: int) -> tuple[SloFinding, ...]:
     """Compare a run with its objectives.
 
     Args:
@@ -147,7 +147,7 @@ def judge(objectives: Objectives, seen_ms: dict[str, float | None], failed: int,
     if objectives.errors is not None:
         share = failed / count if count else 1.0
         findings.append(
-            Finding(
+            SloFinding(
                 objective="errors",
                 seen=share * 100 if count else None,
                 limit=objectives.errors * 100,
@@ -175,13 +175,13 @@ def hopeless(objectives: Objectives, tally: Tally) -> str:
     return ""
 
 
-def _judge_latency(one: LatencyObjective, seen_ms: float | None, failed: int, count: int) -> Finding:
+def _judge_latency(one: LatencyObjective, seen_ms: float | None, failed: int, count: int) -> SloFinding:
     notes = []
     if seen_ms is None and failed:
         notes.append(f"{failed} of {count} requests were not answered")
     if count < samples_needed(one.share):
         notes.append(f"few samples: {count}; use at least {samples_needed(one.share)}")
-    return Finding(
+    return SloFinding(
         objective=one.name,
         seen=seen_ms,
         limit=one.limit_s * 1e3,

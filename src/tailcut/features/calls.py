@@ -22,9 +22,9 @@ from typing import Any
 from tailcut.cache.flights import Flights
 from tailcut.cache.freshness import blend_source_s, effective_ttl_s, negative_ttl_s, retry_delay_s
 from tailcut.cache.keys import feature_key
-from tailcut.features.entry import Entry, Failure, Outcome, Row, StaleEntry
+from tailcut.features.entry import Entry, FetchFailure, Outcome, Row, StaleEntry
 from tailcut.features.groups import Group
-from tailcut.features.line import NOBODY_WAITS, Caller, Flight, Line, Lookup, SourceCall
+from tailcut.features.line import NOBODY_WAITS, Caller, KeyFlight, KeyQueue, Lookup, SourceCall
 from tailcut.features.outages import Outages
 from tailcut.features.sources.base import (
     Answer,
@@ -81,8 +81,8 @@ class Calls:
         self._keep = keep
         self._told = told
         self._outages = outages
-        self._flights: Flights[Flight] = Flights()
-        self._lines: dict[tuple[Group, str], Line] = {}
+        self._flights: Flights[KeyFlight] = Flights()
+        self._lines: dict[tuple[Group, str], KeyQueue] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._with_bad_rows: set[Group] = set()
         """Told of in the log, once each."""
@@ -106,13 +106,13 @@ class Calls:
             until_s: when the caller gives up, by the monotonic clock; ``NOBODY_WAITS`` lets others go first.
             caller: tells its span of the group; None where it is not traced.
         """
-        new: list[Flight] = []
-        flights: list[Flight] = []
+        new: list[KeyFlight] = []
+        flights: list[KeyFlight] = []
         loop = asyncio.get_running_loop()
         for lookup in lookups:
             flight = self._flights.of(lookup.store_key)
             if flight is None:
-                flight = self._flights.begin(Flight(lookup, loop.create_future(), until_s, caller))
+                flight = self._flights.begin(KeyFlight(lookup, loop.create_future(), until_s, caller))
                 new.append(flight)
             else:
                 flight.until_s = max(flight.until_s, until_s)
@@ -121,7 +121,7 @@ class Calls:
         if self._closed:
             self._give_up(new, _CLOSING)
         else:
-            line = self._lines.setdefault((group, tenant), Line())
+            line = self._lines.setdefault((group, tenant), KeyQueue())
             line.add(new)
             # Also without new keys: one that only a refresh wanted so far may go first now.
             self._advance(group, tenant, line)
@@ -142,7 +142,7 @@ class Calls:
             caller: tells its span of the group; None where it is not traced.
         """
         loop = asyncio.get_running_loop()
-        flights = [Flight(lookup, loop.create_future(), NOBODY_WAITS, caller) for lookup in lookups]
+        flights = [KeyFlight(lookup, loop.create_future(), NOBODY_WAITS, caller) for lookup in lookups]
         task = self.own(self._run(group, flights, tenant, until_s=until_s))
         task.add_done_callback(lambda _: self._give_up(flights, _CLOSING))
         return [flight.future for flight in flights], task
@@ -158,7 +158,7 @@ class Calls:
             await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_S)
         self._give_up(self._flights, _CLOSING)
 
-    def _advance(self, group: Group, tenant: str, line: Line) -> None:
+    def _advance(self, group: Group, tenant: str, line: KeyQueue) -> None:
         """Start calls for what waits, as far as there may be more."""
         now_s = self._monotonic_s()
         while (call := line.take(now_s)) is not None:
@@ -167,7 +167,7 @@ class Calls:
         if line.idle and self._lines.get((group, tenant)) is line:
             del self._lines[group, tenant]
 
-    def _start(self, group: Group, tenant: str, line: Line, call: SourceCall) -> None:
+    def _start(self, group: Group, tenant: str, line: KeyQueue, call: SourceCall) -> None:
         def leave() -> None:
             line.leave(call)
             self._advance(group, tenant, line)
@@ -198,7 +198,7 @@ class Calls:
     async def _run(
         self,
         group: Group,
-        flights: list[Flight],
+        flights: list[KeyFlight],
         tenant: str,
         leave: Callable[[], None] | None = None,
         until_s: float = math.inf,
@@ -213,7 +213,7 @@ class Calls:
             self._told(group, flight.lookup, outcome)
             if not flight.future.done():
                 flight.future.set_result(outcome)
-            if isinstance(outcome, Failure):
+            if isinstance(outcome, FetchFailure):
                 self._flights.land(flight)
         if leave is not None:
             leave()
@@ -221,11 +221,11 @@ class Calls:
             kept = [(group, lookup, entry) for lookup, entry in pairs if isinstance(entry, Entry)]
             await self._keep(kept if group.is_fixed else _still_valid(group, asked_id, tenant, kept))
 
-    def _give_up(self, flights: Iterable[Flight], why: str) -> None:
+    def _give_up(self, flights: Iterable[KeyFlight], why: str) -> None:
         """End what has not ended; its keys are open for new calls."""
         for flight in flights:
             if not flight.future.done():
-                flight.future.set_result(Failure(why))
+                flight.future.set_result(FetchFailure(why))
             self._flights.land(flight)
 
     async def _outcomes(
@@ -239,25 +239,25 @@ class Calls:
         found = await self._ask(group, [lookup.key for lookup in lookups], tenant, gives_up_s, caller)
         took_s = self._monotonic_s() - asked_s
         counters.source_s += took_s
-        if isinstance(found, Failure):
+        if isinstance(found, FetchFailure):
             outcomes: list[Outcome] = [found] * len(lookups)
         else:
             pairs = zip(lookups, found, strict=True)
             outcomes = [self._outcome(group, lookup.key, answer, asked_s) for lookup, answer in pairs]
-        failed = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+        failed = [outcome for outcome in outcomes if isinstance(outcome, FetchFailure)]
         counters.errors += bool(failed)
         # A source that answered is well, also where a key's row is of no use: that is the key's error alone.
-        self._judge(group, found if isinstance(found, Failure) else None, took_s)
+        self._judge(group, found if isinstance(found, FetchFailure) else None, took_s)
         # A key that was shed has no row, one that was refused is its client's fault.
         bad = [failure for failure in failed if failure.retry_s is None and not failure.key_type]
-        if bad and not isinstance(found, Failure) and group not in self._with_bad_rows:
+        if bad and not isinstance(found, FetchFailure) and group not in self._with_bad_rows:
             self._with_bad_rows.add(group)
             _log.warning('feature group "%s" returned invalid rows, the first: %s', group.name, bad[0].message)
         return outcomes
 
     async def _ask(
         self, group: Group, keys: list[Key], tenant: str, gives_up_s: float, caller: CallerSpan | None
-    ) -> list[Answer] | Failure:
+    ) -> list[Answer] | FetchFailure:
         task: asyncio.Task[Any] | None = None
         try:
             context = SourceContext(self._clock(), tenant, gives_up_s, caller)
@@ -267,9 +267,11 @@ class Calls:
             if not done:
                 unreachable = self._outages.explains(group)
                 said, hint = f"no answer within {self._timeout_s:g} s", _late_hint(group, self._timeout_s)
-                return Failure(said, timed_out=True, unreachable=unreachable, hint=hint)
+                return FetchFailure(said, timed_out=True, unreachable=unreachable, hint=hint)
             if task.cancelled():  # by what it awaits: nobody here cancels a call and goes on
-                return Failure(_CLOSING if self._closed else "the source cancelled its own call", kind="CancelledError")
+                return FetchFailure(
+                    _CLOSING if self._closed else "the source cancelled its own call", kind="CancelledError"
+                )
             answers: list[Answer] = task.result()
             return answers
         except SourceError as error:
@@ -279,7 +281,7 @@ class Calls:
         except Exception as error:
             if not group.failures:  # the first in a row
                 _log.exception('feature group "%s": unexpected error', group.name)
-            return Failure(f"{type(error).__name__}: {error}", kind=type(error).__name__)
+            return FetchFailure(f"{type(error).__name__}: {error}", kind=type(error).__name__)
         finally:
             if task is not None and not task.done():
                 task.cancel()
@@ -302,7 +304,7 @@ class Calls:
         # Counted from when the source was asked: the value may be that old.
         return Entry(row, asked_s + ttl_s, ttl_s)
 
-    def _judge(self, group: Group, failure: Failure | None, took_s: float) -> None:
+    def _judge(self, group: Group, failure: FetchFailure | None, took_s: float) -> None:
         if failure is None:
             group.recent_source_s = blend_source_s(group.recent_source_s, took_s)
             self._outages.answered(group, self._monotonic_s())
@@ -330,9 +332,9 @@ def _late_hint(group: Group, timeout_s: float) -> str:
     return f"{limit} and slo.timeout of model {model!r} where that is shorter, or make model {model!r} faster"
 
 
-def _failure(error: SourceError) -> Failure:
+def _failure(error: SourceError) -> FetchFailure:
     kind = "" if isinstance(error, ColumnProblem | ModelFailed) else type(error.__cause__ or error).__name__
-    return Failure(
+    return FetchFailure(
         str(error),
         kind=kind,
         key_type=isinstance(error, KeyRefused),

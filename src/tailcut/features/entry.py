@@ -45,7 +45,7 @@ class StaleEntry(Entry):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FetchFailure:
     """Why there is no entry. A value, not an exception: many waiters share it and each raises its own."""
 
     message: str
@@ -66,7 +66,7 @@ class Failure:
     """What the user's own function raised, for the log."""
 
 
-Outcome = Entry | Failure
+Outcome = Entry | FetchFailure
 
 
 class StoredEntry(msgspec.Struct, array_like=True):

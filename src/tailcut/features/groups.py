@@ -10,7 +10,7 @@ from typing import Any
 from tailcut.cache.freshness import is_valid_ttl
 from tailcut.features.entry import Entry, Row
 from tailcut.features.key_types import KeyType
-from tailcut.features.preload import Table
+from tailcut.features.preload import PreloadedRows
 from tailcut.features.sources.base import Key, Source, SourceError
 from tailcut.features.statistics import GroupStatistics
 from tailcut.manifest.levels import groups_in_levels
@@ -56,7 +56,7 @@ class Group:
     """A hash of the definition: a store that several deployments share never mixes two groups of one name."""
     source: Source
     ttl: float | Callable[..., Any]
-    table: Table | None = None
+    table: PreloadedRows | None = None
     """Set for a preloaded group, which is looked up here and nowhere else."""
     by_entity: bool = True
     """Whether the key consists of entity fields only."""

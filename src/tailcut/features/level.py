@@ -21,7 +21,7 @@ from tailcut.errors import (
 )
 from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls
-from tailcut.features.entry import Entry, Failure, Outcome, Row
+from tailcut.features.entry import Entry, FetchFailure, Outcome, Row
 from tailcut.features.group_times import GroupTimes, Want
 from tailcut.features.groups import Group, KeyProblem, has_no_row
 from tailcut.features.line import NOBODY_WAITS, Lookup
@@ -284,7 +284,7 @@ def _key_of(group: Group, row: Row) -> Key:
         raise _unavailable(group, f"its key {problem}") from problem
 
 
-def _error_of(group: Group, key: Key, failure: Failure) -> TailcutError:
+def _error_of(group: Group, key: Key, failure: FetchFailure) -> TailcutError:
     """The error for a key that a source could not answer."""
     if failure.key_type and group.by_entity:
         return BadRequest(

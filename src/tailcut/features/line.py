@@ -36,7 +36,7 @@ class Lookup:
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class KeyFlight:
     """A key that is being asked for, or waits for that."""
 
     lookup: Lookup
@@ -56,18 +56,18 @@ class Flight:
 class SourceCall:
     """What one call asks for."""
 
-    flights: list[Flight]
+    flights: list[KeyFlight]
     wanted: bool
     """Whether requests wait for it."""
 
 
-class Line:
+class KeyQueue:
     """Keys that wait for a call, and the calls under way."""
 
     __slots__ = ("_calls", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: list[Flight] = []
+        self._waiting: list[KeyFlight] = []
         self._calls: set[SourceCall] = set()
 
     @property
@@ -75,7 +75,7 @@ class Line:
         """Whether nothing waits and no call is under way."""
         return not (self._waiting or self._calls)
 
-    def add(self, flights: Sequence[Flight]) -> None:
+    def add(self, flights: Sequence[KeyFlight]) -> None:
         """Put keys at the end."""
         self._waiting += flights
 
@@ -99,7 +99,7 @@ class Line:
         self._calls.add(call)
         return call
 
-    def let_go(self, now_s: float) -> list[Flight]:
+    def let_go(self, now_s: float) -> list[KeyFlight]:
         """Take out the keys for which there is no room."""
         if len(self._waiting) <= MAX_UNWANTED_KEYS:
             return []
@@ -112,14 +112,14 @@ class Line:
         """A call has its answer, or was given up; saying it twice changes nothing."""
         self._calls.discard(call)
 
-    def clear(self) -> list[Flight]:
+    def clear(self) -> list[KeyFlight]:
         """Take out everything that waits."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
-    def _split(self, now_s: float) -> tuple[list[Flight], list[Flight]]:
-        wanted: list[Flight] = []
-        unwanted: list[Flight] = []
+    def _split(self, now_s: float) -> tuple[list[KeyFlight], list[KeyFlight]]:
+        wanted: list[KeyFlight] = []
+        unwanted: list[KeyFlight] = []
         for flight in self._waiting:
             (wanted if flight.until_s > now_s else unwanted).append(flight)
         return wanted, unwanted

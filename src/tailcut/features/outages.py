@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from tailcut.common.redaction import without_secrets
-from tailcut.features.entry import Failure
+from tailcut.features.entry import FetchFailure
 from tailcut.features.groups import Group
 
 _log = logging.getLogger("tailcut.features")
@@ -50,7 +50,7 @@ class Outages:
         outage = self._outages.get(self._database)
         return outage is not None and not outage.since and _asks_database(group)
 
-    def failed(self, group: Group, failure: Failure, now_s: float) -> None:
+    def failed(self, group: Group, failure: FetchFailure, now_s: float) -> None:
         """Note a call that failed as a whole.
 
         Args:
@@ -107,7 +107,7 @@ def _asks_database(group: Group) -> bool:
     return bool(group.spec.sql or group.spec.preload_sql)
 
 
-def _way_out(failure: Failure) -> str:
+def _way_out(failure: FetchFailure) -> str:
     if failure.unreachable:
         return "start the database, or correct features.database"
     if failure.hint and not failure.timed_out:

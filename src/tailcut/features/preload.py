@@ -27,7 +27,7 @@ LONGEST_LOAD_S = 60.0
 _log = logging.getLogger("tailcut.features")
 
 
-class Table:
+class PreloadedRows:
     """The rows of a preloaded group.
 
     While reading it again fails the old rows stay; ``fresh_until_s`` tells how old they are.

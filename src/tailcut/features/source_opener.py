@@ -23,7 +23,7 @@ from tailcut.features.key_types import (
     KeyType,
     common_type,
 )
-from tailcut.features.preload import Table
+from tailcut.features.preload import PreloadedRows
 from tailcut.features.sources.base import Source, SourceError
 from tailcut.features.sources.model import ModelSource, ServedModel
 from tailcut.features.sources.postgres import PostgresSource
@@ -162,12 +162,12 @@ class Opener:
 
     async def _table(
         self, spec: FeatureGroup, source: Source, ttl: float | Callable[..., Any], where: str
-    ) -> Table | None:
+    ) -> PreloadedRows | None:
         # With the cache off a group is asked per request where it can be; a table would be a cache.
         if not spec.preload or (self._features.cache == "off" and (spec.sql or spec.function)):
             return None
         assert isinstance(ttl, float)
-        table = Table(spec.name, spec.columns, ttl, source, self._clock, self._monotonic_s)
+        table = PreloadedRows(spec.name, spec.columns, ttl, source, self._clock, self._monotonic_s)
         try:
             await table.load()
         except SourceError as error:

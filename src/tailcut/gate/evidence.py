@@ -39,7 +39,7 @@ LABEL_FREE = frozenset({"cosine"})
 """Metrics that compare with the source model alone."""
 
 
-class Evidence(Protocol):
+class DropEvidence(Protocol):
     """A drop and what may be said of it; ``paired.Pairs`` and ``bootstrap.Estimate``."""
 
     @property
@@ -110,13 +110,13 @@ class Comparison:
         measure = METRICS[self.metric]
         return measure(self._labels, self._scores(self.source)), measure(self._labels, self._scores(self.variant))
 
-    def whole(self, rng: np.random.Generator, resamples: int = RESAMPLES) -> Evidence:
+    def whole(self, rng: np.random.Generator, resamples: int = RESAMPLES) -> DropEvidence:
         """Evidence of all rows. Raises ValueError where they are too few to have a spread, or of one class."""
         if self.metric == "accuracy" and not self.own:
             return self._pairs()
         return estimate(self._grouped(self.parts()), seed=rng, resamples=resamples)
 
-    def sliced(self, chosen: Bools, parts: InfluenceParts | None) -> Evidence:
+    def sliced(self, chosen: Bools, parts: InfluenceParts | None) -> DropEvidence:
         """Evidence of the rows where ``chosen``, without drawing.
 
         Args:
@@ -138,7 +138,7 @@ class Comparison:
             raise ValueError("no rows")
         return estimate(self._grouped(inside), seed=None)
 
-    def _pairs(self) -> Evidence:
+    def _pairs(self) -> DropEvidence:
         right = right_rows(self._labels, self.source), right_rows(self._labels, self.variant)
         return count(*right) if self.clusters is None else clustered_pairs(*right, self.clusters)
 

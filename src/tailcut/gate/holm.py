@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class HolmStep(msgspec.Struct, frozen=True, kw_only=True):
     """What Holm's procedure says of one of several tests."""
 
     p_adjusted: float
@@ -24,15 +24,15 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """The adjusted p of the test before it: no test is rejected once one before it was not."""
 
 
-def steps(ps: Sequence[float]) -> list[Step]:
+def steps(ps: Sequence[float]) -> list[HolmStep]:
     """Adjust p-values of a family by Holm's step-down procedure, valid however the tests hang together."""
     order = sorted(range(len(ps)), key=lambda place: ps[place])
-    found: dict[int, Step] = {}
+    found: dict[int, HolmStep] = {}
     floor = 0.0
     for done, place in enumerate(order):
         factor = len(ps) - done
         adjusted = min(1.0, max(floor, ps[place] * factor))
-        found[place] = Step(p_adjusted=adjusted, factor=factor, family=len(ps), floor=floor)
+        found[place] = HolmStep(p_adjusted=adjusted, factor=factor, family=len(ps), floor=floor)
         floor = adjusted
     return [found[place] for place in range(len(ps))]
 

@@ -22,16 +22,16 @@ from tailcut.gate.agreement import compare
 from tailcut.gate.bootstrap import RESAMPLES
 from tailcut.gate.clustered import number
 from tailcut.gate.distributions import normal_quantile
-from tailcut.gate.evidence import Bools, Comparison, Evidence, OwnRows
-from tailcut.gate.holm import Step, adjust, steps
+from tailcut.gate.evidence import Bools, Comparison, DropEvidence, OwnRows
+from tailcut.gate.holm import HolmStep, adjust, steps
 from tailcut.gate.metrics import PROBABILITIES, RISES, are_probabilities, drop
-from tailcut.gate.terms import Rows, Terms, check
+from tailcut.gate.terms import ConfirmationRows, Criteria, check
 from tailcut.gate.verdict import Agreement, MetricVerdict, Outcome, QualityVerdict, SliceVerdict
 
 POWER = 0.8
 
 
-_Case = tuple[Comparison, Evidence | None, str]
+_Case = tuple[Comparison, DropEvidence | None, str]
 
 
 def judge(
@@ -73,8 +73,8 @@ def judge(
         BuildError: scores, labels, slices or user values that do not fit one another, a metric that is not known, a
             budget that is not above 0, scores that are not finite.
     """
-    rows = Rows(source, labels, slices, own_metrics or {}, None if groups is None else number(groups))
-    terms = Terms(budget, confidence, slice_budget, uses, seed, resamples)
+    rows = ConfirmationRows(source, labels, slices, own_metrics or {}, None if groups is None else number(groups))
+    terms = Criteria(budget, confidence, slice_budget, uses, seed, resamples)
     check(candidates, rows, terms)
     columns = {name: group(values) for name, values in slices.items()}
     cases = {name: _cases(name, scores, rows, terms) for name, scores in candidates.items()}
@@ -121,7 +121,7 @@ def _largest_p(cases: Sequence[_Case], budget: Mapping[str, float]) -> float:
     return max(ps, default=1.0)
 
 
-def _cases(name: str, scores: Array, rows: Rows, terms: Terms) -> list[_Case]:
+def _cases(name: str, scores: Array, rows: ConfirmationRows, terms: Criteria) -> list[_Case]:
     found: list[_Case] = []
     for metric in terms.budget:
         own = rows.own.get(metric)
@@ -143,10 +143,10 @@ def _verdict(
     name: str,
     scores: Array,
     cases: Sequence[_Case],
-    step: Step,
-    rows: Rows,
+    step: HolmStep,
+    rows: ConfirmationRows,
     columns: Mapping[str, Groups],
-    terms: Terms,
+    terms: Criteria,
 ) -> QualityVerdict:
     largest = _largest_p(cases, terms.budget)
     metrics = tuple(_metric(case, step, largest, terms) for case in cases)
@@ -159,7 +159,7 @@ def _verdict(
     decisions = are_decisions(rows.source, rows.labels, terms.budget)
     agreement = compare(rows.source, scores, confidence=terms.confidence, decisions=decisions, clusters=rows.clusters)
     outcome = _outcome(metrics, slices)
-    told = Facts(confidence=terms.confidence, labels=rows.labels is not None, groups=rows.groups)
+    told = ReasonFacts(confidence=terms.confidence, labels=rows.labels is not None, groups=rows.groups)
     return QualityVerdict(
         variant=name,
         outcome=outcome,
@@ -184,7 +184,7 @@ def _outcome(metrics: Sequence[MetricVerdict], slices: Sequence[SliceVerdict]) -
     return "pass" if metrics and all(one.outcome == "pass" for one in metrics) else "inconclusive"
 
 
-def _metric(case: _Case, step: Step, largest: float, terms: Terms) -> MetricVerdict:
+def _metric(case: _Case, step: HolmStep, largest: float, terms: Criteria) -> MetricVerdict:
     comparison, evidence, note = case
     budget = terms.budget[comparison.metric]
     if evidence is None:
@@ -219,7 +219,7 @@ def _metric(case: _Case, step: Step, largest: float, terms: Terms) -> MetricVerd
     )
 
 
-def _needed(evidence: Evidence, budget: float, alpha: float, p: float, rows: int) -> int | None:
+def _needed(evidence: DropEvidence, budget: float, alpha: float, p: float, rows: int) -> int | None:
     """Rows that would decide it; groups, where ``rows`` is a number of groups.
 
     A drop within two standard errors of 0 is planned as none: on few rows the estimate is noise, and a plan made from
@@ -274,7 +274,7 @@ _ROUNDING = 1e-12
 """A drop below it is rounding of a sum over rows."""
 
 
-class Facts(NamedTuple):
+class ReasonFacts(NamedTuple):
     """What a reason is made from besides verdicts.
 
     Attributes:
@@ -293,7 +293,7 @@ def reason_of(
     metrics: Sequence[MetricVerdict],
     slices: Sequence[SliceVerdict],
     agreement: Agreement,
-    facts: Facts,
+    facts: ReasonFacts,
 ) -> str:
     """Say why a variant passed, failed or stayed open.
 
@@ -426,7 +426,7 @@ class Groups:
     sizes: npt.NDArray[np.intp]
 
 
-_Found = tuple[SliceVerdict, Evidence | None, float]
+_Found = tuple[SliceVerdict, DropEvidence | None, float]
 
 
 def group(values: Array) -> Groups:
@@ -512,7 +512,7 @@ def _undecided_slice(comparison: Comparison, name: str, value: str, rows: int, l
     return verdict, None, 1.0
 
 
-def _decided(verdict: SliceVerdict, evidence: Evidence, p_adjusted: float, alpha: float) -> SliceVerdict:
+def _decided(verdict: SliceVerdict, evidence: DropEvidence, p_adjusted: float, alpha: float) -> SliceVerdict:
     upper = evidence.upper(alpha)
     shown = "pass" if evidence.p_below(verdict.limit) <= alpha else "inconclusive"
     return SliceVerdict(

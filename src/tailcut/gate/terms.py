@@ -17,7 +17,7 @@ from tailcut.gate.metrics import BINARY, METRICS, PROBABILITIES
 
 
 @dataclass(frozen=True)
-class Terms:
+class Criteria:
     """What variants are judged by.
 
     Attributes:
@@ -43,7 +43,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ConfirmationRows:
     """What is known of the confirmation rows.
 
     Attributes:
@@ -66,7 +66,7 @@ class Rows:
         return None if self.clusters is None else int(self.clusters.max()) + 1
 
 
-def check(candidates: Mapping[str, Array], rows: Rows, terms: Terms) -> None:
+def check(candidates: Mapping[str, Array], rows: ConfirmationRows, terms: Criteria) -> None:
     """Refuse what cannot be judged.
 
     Raises:
@@ -144,7 +144,7 @@ def _check_scores(name: str, scores: Array, source: Array) -> None:
         raise BuildError(f"scores of {name} hold NaN or infinity", hint="a variant with such answers cannot be served")
 
 
-def _check_metric(metric: str, limit: float, candidates: Mapping[str, Array], rows: Rows) -> None:
+def _check_metric(metric: str, limit: float, candidates: Mapping[str, Array], rows: ConfirmationRows) -> None:
     if not limit > 0.0:
         raise BuildError(
             f"the budget of {metric} is {limit}; no number of rows can prove a drop of 0",

@@ -22,9 +22,9 @@ from tailcut.ladder.plan import choose_rungs, harder_than_errors, plan_rungs, ro
 from tailcut.ladder.rungs import RungRun
 from tailcut.load import CapacityResult, LoadPlan, LoadResult, SearchLimits, find_capacity, run
 from tailcut.manifest import Deployment, Manifest, resolve
-from tailcut.manifest.subject import Subject
-from tailcut.parity.analysis.comparing import Exchange, differences_in, figures_of, outcome_of
-from tailcut.parity.analysis.mapping import Pair
+from tailcut.manifest.subject import CommandSubject
+from tailcut.parity.analysis.comparing import ParityExchange, differences_in, figures_of, outcome_of
+from tailcut.parity.analysis.mapping import FieldPair
 from tailcut.parity.analysis.request_form import AS_IT_IS
 from tailcut.parity.analysis.tolerance import DEFAULT
 from tailcut.parity.asking import Asker, exchange
@@ -37,7 +37,7 @@ from tailcut.system.machine import package_versions
 Tell = Callable[[str], None]
 
 
-def climb(subject: Subject, options: LadderOptions, *, tell: Tell) -> LadderRecord:
+def climb(subject: CommandSubject, options: LadderOptions, *, tell: Tell) -> LadderRecord:
     """Climb a manifest's ladder and write ``ladder.json`` (after each round too, so that nothing is lost).
 
     Args:
@@ -67,9 +67,9 @@ def objectives_of(deployment: Deployment) -> Objectives:
 class _Climber:
     def __init__(
         self,
-        subject: Subject,
+        subject: CommandSubject,
         options: LadderOptions,
-        evidence: Evidence,
+        evidence: VersionEvidence,
         environment: Mapping[str, str],
         variables: Mapping[str, str],
         tell: Tell,
@@ -236,7 +236,7 @@ def _python_path(manifest: Manifest) -> str:
 # -- Evidence ----------------------------------------------------------------------------------------------------------
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class VersionEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Of one version of the model.
 
     Args:
@@ -250,7 +250,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     refusals: dict[str, str] = {}
 
 
-def read_evidence(manifest: Manifest) -> Evidence:
+def read_evidence(manifest: Manifest) -> VersionEvidence:
     """Read the evidence of the promoted version, or of the latest one where none is promoted.
 
     Raises:
@@ -265,11 +265,11 @@ def read_evidence(manifest: Manifest) -> Evidence:
     except ArtifactError:
         if wanted:
             raise
-        return Evidence()
+        return VersionEvidence()
     return evidence_of(version, wanted)
 
 
-def evidence_of(version: Version, wanted: list[str]) -> Evidence:
+def evidence_of(version: Version, wanted: list[str]) -> VersionEvidence:
     """Take quality and refusals out of a version's record.
 
     Args:
@@ -281,7 +281,7 @@ def evidence_of(version: Version, wanted: list[str]) -> Evidence:
         if name not in version.variants:
             refusals[name] = f"not in the registry (version {version.id} has {', '.join(version.variants)})"
     quality = {name: _metrics(record.evidence) for name, record in version.variants.items()}
-    return Evidence(source=version.source, quality=quality, refusals=refusals)
+    return VersionEvidence(source=version.source, quality=quality, refusals=refusals)
 
 
 def _metrics(evidence: Mapping[str, Any]) -> dict[str, float]:
@@ -389,7 +389,7 @@ def compare_rungs(
     bench: Bench,
     rungs: Sequence[RungRun],
     payloads: Sequence[Payload],
-    pairs: Sequence[Pair],
+    pairs: Sequence[FieldPair],
     tell: Callable[[str], None],
 ) -> None:
     """Ask the pilot and each rung the same requests, and keep with the rung what differs.
@@ -438,7 +438,7 @@ def describe_answers(found: RungParity) -> str:
 
 
 def _of_rung(
-    bench: Bench, rung: RungRun, pilot: Asker, payloads: Sequence[Payload], given: Sequence[Pair]
+    bench: Bench, rung: RungRun, pilot: Asker, payloads: Sequence[Payload], given: Sequence[FieldPair]
 ) -> RungParity:
     try:
         with bench.server(rung) as server:
@@ -456,11 +456,11 @@ def _of_rung(
     return _figures(settled, pairs)
 
 
-def _differs(one: Exchange, pairs: Sequence[Pair]) -> bool:
+def _differs(one: ParityExchange, pairs: Sequence[FieldPair]) -> bool:
     return outcome_of(one, pairs, differences_in(one, pairs, {})) in {"differs", "status"}
 
 
-def _figures(exchanges: Sequence[Exchange], pairs: Sequence[Pair]) -> RungParity:
+def _figures(exchanges: Sequence[ParityExchange], pairs: Sequence[FieldPair]) -> RungParity:
     outcomes = [outcome_of(one, pairs, differences_in(one, pairs, {})) for one in exchanges]
     answered = [one for one in exchanges if one.theirs.answered and one.ours.answered]
     sizes = [

@@ -20,7 +20,7 @@ from tailcut.ladder.serve_command import serve_command
 from tailcut.load import LoadPlan, LoadResult, SearchLimits, find_capacity, measure, save_samples, summarise_run
 from tailcut.load.text import render_step
 from tailcut.manifest import resolve
-from tailcut.manifest.subject import Subject
+from tailcut.manifest.subject import CommandSubject
 from tailcut.report.ladder.file import Capacity, CapacityPoint, Measurement
 
 
@@ -29,7 +29,7 @@ class Bench:
 
     def __init__(
         self,
-        subject: Subject,
+        subject: CommandSubject,
         options: LadderOptions,
         environment: Mapping[str, str],
         cores: Cores,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.parity.analysis.mapping import Pair
+from tailcut.parity.analysis.mapping import FieldPair
 
 
 class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     comfortable_rate: float | None = None
     capacity: bool = True
     parity: int = 50
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[FieldPair, ...] = ()
     seed: int = 0
     command: str = "tailcut ladder"
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tailcut.manifest.subject import Subject
+from tailcut.manifest.subject import CommandSubject
 
 _SETTINGS = (
     "server.drain=100ms",
@@ -24,7 +24,7 @@ _OF_THE_PLACE = ("tokens", "tls_cert", "tls_key", "tenant_header")
 
 
 def serve_command(
-    subject: Subject, port: int, *, before: Sequence[str] = (), settings: Sequence[str] = ()
+    subject: CommandSubject, port: int, *, before: Sequence[str] = (), settings: Sequence[str] = ()
 ) -> list[str]:
     """Return the command that serves a model for a measurement.
 
@@ -41,7 +41,7 @@ def serve_command(
 
 
 def serve_arguments(
-    subject: Subject, *, before: Sequence[str] = (), settings: Sequence[str] = ()
+    subject: CommandSubject, *, before: Sequence[str] = (), settings: Sequence[str] = ()
 ) -> tuple[list[Path], list[str]]:
     """Return the manifests and settings that serve a model for a measurement.
 

@@ -25,7 +25,7 @@ _LONGEST_STEP_S = 20.0
 _MIN_RATE = 2.0
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class RateStep(msgspec.Struct, frozen=True, kw_only=True):
     """One rate that was tried. ``cause`` says why it missed; empty where it passed."""
 
     rate: float
@@ -62,7 +62,7 @@ class CapacitySearch:
         self._passed = 0.0
         self._missed = float("inf")
         self._confirmed = False
-        self.steps: list[Step] = []
+        self.steps: list[RateStep] = []
 
     @property
     def capacity(self) -> float:
@@ -75,7 +75,7 @@ class CapacitySearch:
         return self._confirmed
 
     @property
-    def first_miss(self) -> Step | None:
+    def first_miss(self) -> RateStep | None:
         """The lowest rate that missed: what limits the capacity."""
         missed = [step for step in self.steps if not step.passed]
         return min(missed, key=lambda step: step.rate, default=None)
@@ -93,10 +93,10 @@ class CapacitySearch:
             return sqrt(self._passed * self._missed)
         return None if self._confirmed else self._passed
 
-    def record(self, rate: float, *, passed: bool, cause: str = "") -> Step:
+    def record(self, rate: float, *, passed: bool, cause: str = "") -> RateStep:
         """Take in the outcome of a step at ``rate``."""
         confirming = rate == self._passed and bool(self.steps)
-        step = Step(rate=rate, passed=passed, cause=cause, confirming=confirming)
+        step = RateStep(rate=rate, passed=passed, cause=cause, confirming=confirming)
         self.steps.append(step)
         if passed and confirming:
             self._confirmed = True

@@ -10,8 +10,8 @@ from typing import cast
 
 import httptools
 
-from tailcut.load.plan import Target
-from tailcut.load.recorder import Failure, Recorder
+from tailcut.load.plan import TargetUrl
+from tailcut.load.recorder import LoadFailure, LoadRecorder
 
 _WANTED = {b"server-timing", b"x-tailcut-cache"}
 _KEPT_BYTES = 512
@@ -20,7 +20,7 @@ _AT_ONCE_NS = 100_000_000
 later ended with the request in hand, and is a failure."""
 
 
-class Client:
+class LoadClient:
     """A connection pool for open-loop load.
 
     A request takes an idle connection; where there is none, one more is opened, up to ``cap``, and the request goes out
@@ -37,19 +37,21 @@ class Client:
         cap: most connections.
     """
 
-    def __init__(self, target: Target, requests: list[bytes], recorder: Recorder, *, timeout_ns: int, cap: int) -> None:
+    def __init__(
+        self, target: TargetUrl, requests: list[bytes], recorder: LoadRecorder, *, timeout_ns: int, cap: int
+    ) -> None:
         self._target = target
         self._requests = requests
         self._recorder = recorder
         self._timeout_ns = timeout_ns
         self._cap = cap
         self._tls = ssl.create_default_context() if target.tls else None
-        self._idle: list[Connection] = []
+        self._idle: list[LoadConnection] = []
         self._waiting: deque[int] = deque()
-        self._flying: dict[int, Connection] = {}
-        self._again: dict[Connection, int] = {}
-        self._connections: set[Connection] = set()
-        self._opening: dict[Connection, asyncio.Task[None] | None] = {}
+        self._flying: dict[int, LoadConnection] = {}
+        self._again: dict[LoadConnection, int] = {}
+        self._connections: set[LoadConnection] = set()
+        self._opening: dict[LoadConnection, asyncio.Task[None] | None] = {}
         self._closed = False
 
     @property
@@ -75,7 +77,7 @@ class Client:
         else:
             self._waiting.append(index)
             if self.connections < self._cap:
-                self._open(Connection(self))
+                self._open(LoadConnection(self))
             else:
                 recorder.delayed_by_cap += 1
         outstanding = len(self._flying) + len(self._waiting)
@@ -87,7 +89,7 @@ class Client:
         Raises:
             OSError: nobody listens there.
         """
-        connection = Connection(self)
+        connection = LoadConnection(self)
         self._opening[connection] = None
         await self._connect(connection)
 
@@ -106,9 +108,9 @@ class Client:
                 break
             connection = self._flying.pop(index)
             self._drop(connection)
-            recorder.finish(index, Failure.TIMEOUT, now_ns)
+            recorder.finish(index, LoadFailure.TIMEOUT, now_ns)
         while self._waiting and recorder.intended[self._waiting[0]] <= latest_ns:
-            recorder.finish(self._waiting.popleft(), Failure.TIMEOUT, now_ns)
+            recorder.finish(self._waiting.popleft(), LoadFailure.TIMEOUT, now_ns)
         self._refill()
 
     def close(self) -> None:
@@ -116,7 +118,7 @@ class Client:
         self._closed = True
         now_ns = time.monotonic_ns()
         for index in [*self._flying, *self._waiting]:
-            self._recorder.finish(index, Failure.ABORTED, now_ns)
+            self._recorder.finish(index, LoadFailure.ABORTED, now_ns)
         self._flying.clear()
         self._waiting.clear()
         for task in self._opening.values():
@@ -128,7 +130,7 @@ class Client:
 
     # -- what connections report ----------------------------------------------------------------------------------
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: LoadConnection) -> None:
         """A new connection takes the request that has waited longest."""
         self._opening.pop(connection, None)
         if self._closed:
@@ -142,7 +144,7 @@ class Client:
         elif self._write(connection, index):
             self._recorder.sent_again += 1
         else:
-            self._give_up(index, Failure.EOF)
+            self._give_up(index, LoadFailure.EOF)
 
     def header(self, index: int, name: bytes, value: bytes) -> None:
         """Record a header that the server reports its own times or cache outcome with."""
@@ -151,7 +153,7 @@ class Client:
         else:
             self._recorder.cache_outcome(index, value)
 
-    def answered(self, connection: Connection, index: int, status: int, body: bytes) -> None:
+    def answered(self, connection: LoadConnection, index: int, status: int, body: bytes) -> None:
         """Record a reply and reuse its connection."""
         del self._flying[index]
         self._recorder.finish(index, status, time.monotonic_ns())
@@ -163,14 +165,14 @@ class Client:
             self._connections.discard(connection)
             self._refill()
 
-    def unheard(self, connection: Connection, index: int) -> None:
+    def unheard(self, connection: LoadConnection, index: int) -> None:
         """Send a request again; when it was sent is when it was sent first."""
         self._connections.discard(connection)
-        self._flying[index] = fresh = Connection(self)  # in its old place: that is by intended time
+        self._flying[index] = fresh = LoadConnection(self)  # in its old place: that is by intended time
         self._again[fresh] = index
         self._open(fresh)
 
-    def broken(self, connection: Connection, index: int, failure: Failure) -> None:
+    def broken(self, connection: LoadConnection, index: int, failure: LoadFailure) -> None:
         """Record a request that was written and will get no answer."""
         self._connections.discard(connection)
         if index >= 0:
@@ -181,7 +183,7 @@ class Client:
 
     # -- connections ------------------------------------------------------------------------------------------------
 
-    def _write(self, connection: Connection, index: int) -> bool:
+    def _write(self, connection: LoadConnection, index: int) -> bool:
         if not connection.send(index, self._requests[index]):
             return False
         if index not in self._flying:
@@ -189,11 +191,11 @@ class Client:
         self._flying[index] = connection
         return True
 
-    def _give_up(self, index: int, failure: Failure) -> None:
+    def _give_up(self, index: int, failure: LoadFailure) -> None:
         del self._flying[index]
         self._recorder.finish(index, failure, time.monotonic_ns())
 
-    def _next(self, connection: Connection) -> None:
+    def _next(self, connection: LoadConnection) -> None:
         if self._waiting:
             if self._write(connection, self._waiting[0]):
                 self._waiting.popleft()
@@ -203,16 +205,16 @@ class Client:
     def _refill(self) -> None:
         # A closed connection may have been the one that a waiting request counted on.
         while not self._closed and self._opening_for_waiting < len(self._waiting) and self.connections < self._cap:
-            self._open(Connection(self))
+            self._open(LoadConnection(self))
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: LoadConnection) -> None:
         self._connections.discard(connection)
         connection.abort()
 
-    def _open(self, connection: Connection) -> None:
+    def _open(self, connection: LoadConnection) -> None:
         self._opening[connection] = asyncio.get_running_loop().create_task(self._open_for_waiting(connection))
 
-    async def _open_for_waiting(self, connection: Connection) -> None:
+    async def _open_for_waiting(self, connection: LoadConnection) -> None:
         try:
             async with asyncio.timeout(self._timeout_ns / 1e9):
                 await self._connect(connection)
@@ -222,18 +224,18 @@ class Client:
             index = self._again.pop(connection, None)
             if index is None:
                 if self._waiting:
-                    self._recorder.finish(self._waiting.popleft(), Failure.CONNECT, time.monotonic_ns())
+                    self._recorder.finish(self._waiting.popleft(), LoadFailure.CONNECT, time.monotonic_ns())
                 return
             if index in self._flying:  # else its time-out has passed
-                self._give_up(index, Failure.EOF)
+                self._give_up(index, LoadFailure.EOF)
             self._refill()
 
-    async def _connect(self, connection: Connection) -> None:
+    async def _connect(self, connection: LoadConnection) -> None:
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: connection, self._target.host, self._target.port, ssl=self._tls)
 
 
-class Connection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One keep-alive HTTP/1.1 connection with at most one request on it, used again until either side closes it."""
 
     __slots__ = (
@@ -251,7 +253,7 @@ class Connection(asyncio.Protocol):
         "open",
     )  # fmt: skip
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: LoadClient) -> None:
         self._client = client
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -295,13 +297,13 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Feed the parser. A reply that nobody asked for, or that is garbled, ends the connection."""
         if self.index < 0:
-            self._break(Failure.PROTOCOL)
+            self._break(LoadFailure.PROTOCOL)
             return
         self._heard = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._break(Failure.PROTOCOL)
+            self._break(LoadFailure.PROTOCOL)
 
     def eof_received(self) -> bool:
         """Handle a peer that is done sending: the end of a reply without a length, or a lost one."""
@@ -320,7 +322,7 @@ class Connection(asyncio.Protocol):
         if index >= 0 and self._answers and not self._heard and at_once:
             self._client.unheard(self, index)
         else:
-            self._client.broken(self, index, Failure.EOF)
+            self._client.broken(self, index, LoadFailure.EOF)
 
     # -- httptools ----------------------------------------------------------------------------------------------
 
@@ -363,7 +365,7 @@ class Connection(asyncio.Protocol):
         if index >= 0:
             self._client.answered(self, index, self._status, self._body)
 
-    def _break(self, failure: Failure) -> None:
+    def _break(self, failure: LoadFailure) -> None:
         index = self.index
         self.abort()
         self._client.broken(self, index, failure)

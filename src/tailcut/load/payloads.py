@@ -11,11 +11,11 @@ import msgspec
 
 from tailcut.common.json_values import UNREADABLE, decode, encode
 from tailcut.errors import LoadTestError
-from tailcut.load.plan import LoadPlan, Target
-from tailcut.load.replay import Body, goes_to, is_replay, read_replay
+from tailcut.load.plan import LoadPlan, TargetUrl
+from tailcut.load.replay import ReplayBody, goes_to, is_replay, read_replay
 
 
-def build_requests(plan: LoadPlan, target: Target, count: int) -> list[bytes]:
+def build_requests(plan: LoadPlan, target: TargetUrl, count: int) -> list[bytes]:
     """Make the ``count`` requests of a run. Equal requests share one object, so a small set costs little memory.
 
     Raises:
@@ -23,7 +23,7 @@ def build_requests(plan: LoadPlan, target: Target, count: int) -> list[bytes]:
     """
     head_end = "".join(f"{name}: {value}\r\n" for name, value in plan.headers)
     typed = any(name.lower() == "content-type" for name, _ in plan.headers) or not plan.payloads
-    made: dict[Body, bytes] = {}
+    made: dict[ReplayBody, bytes] = {}
     requests: list[bytes] = []
     logged = is_replay(plan.payloads)
     for body in islice(bodies(plan), plan.payload_offset + count):
@@ -77,14 +77,14 @@ def _numbered(requests: list[bytes], name: str) -> list[bytes]:
     return made
 
 
-def bodies(plan: LoadPlan) -> Iterator[Body]:
+def bodies(plan: LoadPlan) -> Iterator[ReplayBody]:
     """Yield the bodies of a plan's payloads, in order.
 
     Raises:
         LoadTestError: the payloads cannot be read, are empty, or yield something that is no body.
     """
     if not plan.payloads:
-        return cycle([Body("", b"")])
+        return cycle([ReplayBody("", b"")])
     if is_replay(plan.payloads):
         return read_replay(plan.payloads).bodies()
     if _is_made(plan.payloads):
@@ -139,16 +139,16 @@ def _call(reference: str, seed: int) -> Iterable[object]:
     return made
 
 
-def _as_body(item: object, source: str) -> Body:
+def _as_body(item: object, source: str) -> ReplayBody:
     path = ""
     if isinstance(item, tuple) and len(item) == 2:
         path, item = str(item[0]), item[1]
     if isinstance(item, bytes):
-        return Body(path, item)
+        return ReplayBody(path, item)
     if isinstance(item, str):
-        return Body(path, item.encode())
+        return ReplayBody(path, item.encode())
     if isinstance(item, dict | list):
-        return Body(path, encode(item))
+        return ReplayBody(path, encode(item))
     raise LoadTestError(
         f"the payloads {source!r} yielded a {type(item).__name__}",
         hint="yield bytes, text, a JSON object or (path, body)",

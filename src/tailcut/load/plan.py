@@ -76,7 +76,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
         return "--replay" if self.trace and self.trace == self.payloads else "--trace"
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class TargetUrl(msgspec.Struct, frozen=True, kw_only=True):
     """A URL taken apart."""
 
     host: str
@@ -91,7 +91,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
 
-def parse_url(url: str) -> Target:
+def parse_url(url: str) -> TargetUrl:
     """Take an http or https URL apart.
 
     Raises:
@@ -119,7 +119,7 @@ def parse_url(url: str) -> Target:
         )
     tls = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(host=parts.hostname, port=port or (443 if tls else 80), path=path, tls=tls)
+    return TargetUrl(host=parts.hostname, port=port or (443 if tls else 80), path=path, tls=tls)
 
 
 def check_plan(plan: LoadPlan) -> None:

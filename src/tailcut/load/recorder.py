@@ -19,7 +19,7 @@ _DESCRIPTION = re.compile(rb"""\s*;\s*desc\s*=\s*(?:"(?:[^"\\]|\\.)*"|[^;,\s]*)"
 _DURATION = re.compile(rb"\s*([^;\s]+)\s*;\s*dur\s*=\s*\"?([\d.eE+-]+)\"?", re.IGNORECASE)
 
 
-class Failure(IntEnum):
+class LoadFailure(IntEnum):
     """Why a request has no HTTP status. Stored in the place of one, hence negative."""
 
     CONNECT = -1
@@ -29,7 +29,7 @@ class Failure(IntEnum):
     ABORTED = -5
 
 
-class Recorder:
+class LoadRecorder:
     """The record of one run. Request ``i`` is the one with the i-th intended time.
 
     Args:
@@ -61,7 +61,7 @@ class Recorder:
         self.start_ns = 0
 
     def finish(self, index: int, status: int, now_ns: int) -> None:
-        """Record the end of a request: an HTTP status or a ``Failure``."""
+        """Record the end of a request: an HTTP status or a ``LoadFailure``."""
         self.done[index] = now_ns
         self.status[index] = status
         self.finished += 1

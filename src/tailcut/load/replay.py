@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from tailcut.client.tensors import encode
 from tailcut.errors import LoadTestError
-from tailcut.observe.request_log import Record, Tensor, is_request_log, read_log
+from tailcut.observe.request_log import LoggedTensor, Record, is_request_log, read_log
 
 _GENERATES = {"generate", "generate_stream"}
 _OVER_HTTP = {"infer", "predict", *_GENERATES}
 _TIMEOUT = "X-Tailcut-Timeout-Ms"
 
 
-class Body(NamedTuple):
+class ReplayBody(NamedTuple):
     """What one request sends.
 
     Attributes:
@@ -58,7 +58,7 @@ class Replay(NamedTuple):
         if other := sum(record.route not in _OVER_HTTP for record in self.records):
             yield f"{other} requests came over gRPC or in process: they are sent over HTTP"
 
-    def bodies(self) -> Iterator[Body]:
+    def bodies(self) -> Iterator[ReplayBody]:
         """Yield what each request sends."""
         return (body_of(record) for record in self.records)
 
@@ -125,22 +125,22 @@ def is_replay(source: str) -> bool:
     return bool(source) and Path(source).exists() and is_request_log(Path(source))
 
 
-def body_of(record: Record) -> Body:
+def body_of(record: Record) -> ReplayBody:
     """Return what a request sends: on its own route, or on the one over HTTP that is like it."""
     model = quote(record.model, safe="")
     timeout = f"{_TIMEOUT}: {max(record.asked_ms, 0.001):.3f}\r\n" if record.asked_ms else ""
     if record.inputs is None:
         what, values = record.values()
-        return Body(f"/predict/{model}", _json({what: values}), timeout)
+        return ReplayBody(f"/predict/{model}", _json({what: values}), timeout)
     if record.route in _GENERATES:
-        return Body(f"/v2/models/{model}/{record.route}", _generate(record.inputs), timeout)
+        return ReplayBody(f"/v2/models/{model}/{record.route}", _generate(record.inputs), timeout)
     path = f"/v2/models/{model}/infer"
     if record.encoding == "json":
-        return Body(path, _infer(record), timeout)
+        return ReplayBody(path, _infer(record), timeout)
     headers, content = encode(record.arrays(), record.wanted or None)
     if record.priority:
         headers, content = _with_priority(headers, content, record.priority)
-    return Body(path, content, timeout + "".join(f"{name}: {value}\r\n" for name, value in headers.items()))
+    return ReplayBody(path, content, timeout + "".join(f"{name}: {value}\r\n" for name, value in headers.items()))
 
 
 def goes_to(path: str, target: str) -> bool:
@@ -169,14 +169,14 @@ def _infer(record: Record) -> bytes:
     return msgspec.json.encode(request)
 
 
-def _data(tensor: Tensor) -> list[Any]:
+def _data(tensor: LoggedTensor) -> list[Any]:
     """Return values as JSON with the words NaN and Infinity, which the server reads."""
     if tensor.datatype.startswith("FP"):
         return [msgspec.Raw(each.encode()) if isinstance(each, str) else each for each in tensor.data or ()]
     return tensor.data or []
 
 
-def _generate(inputs: Sequence[Tensor]) -> bytes:
+def _generate(inputs: Sequence[LoggedTensor]) -> bytes:
     return msgspec.json.encode({each.name: data if len(data := _data(each)) != 1 else data[0] for each in inputs})
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from tailcut.common.redaction import LEFT_OUT, without_secrets
-from tailcut.common.slo import Finding
+from tailcut.common.slo import SloFinding
 from tailcut.common.statistics import Percentiles
 from tailcut.errors import LoadTestError
 from tailcut.load.files import prepare
@@ -70,7 +70,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     sent_again: int = 0
     delayed_by_cap: int = 0
     max_outstanding: int = 0
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[SloFinding, ...] = ()
     warnings: tuple[str, ...] = ()
     bodies: dict[str, str] = {}
     stopped: str = ""

@@ -19,10 +19,10 @@ import msgspec
 from tailcut.common.certificates import certificate_hint
 from tailcut.common.slo import hopeless
 from tailcut.errors import LoadTestError
-from tailcut.load.client import Client
+from tailcut.load.client import LoadClient
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import LoadPlan, check_plan, intended_times, parse_url
-from tailcut.load.recorder import Recorder
+from tailcut.load.recorder import LoadRecorder
 from tailcut.load.result import LoadResult
 from tailcut.load.samples import Samples
 from tailcut.load.summary import RunFacts, summarise_run
@@ -92,7 +92,7 @@ def measure(
                 else "a measurement needs requests at two times at least: log more requests",
             )
     requests = build_requests(plan, parse_url(plan.url), int(offsets.size))
-    recorder = Recorder(offsets, int(plan.warmup_s * 1e9), plan.slo)
+    recorder = LoadRecorder(offsets, int(plan.warmup_s * 1e9), plan.slo)
     drive = _Drive(plan, recorder, requests, window_s, on_progress, stop_hopeless)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner, _without_gc():
         runner.run(drive.run())
@@ -105,7 +105,7 @@ class _Drive:
     def __init__(
         self,
         plan: LoadPlan,
-        recorder: Recorder,
+        recorder: LoadRecorder,
         requests: list[bytes],
         window_s: float,
         on_progress: OnProgress | None,
@@ -116,7 +116,7 @@ class _Drive:
         self._window_s = window_s
         self._on_progress = on_progress
         self._stop_hopeless = stop_hopeless
-        self._client = Client(
+        self._client = LoadClient(
             parse_url(plan.url),
             requests,
             recorder,

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.common.slo import CLIENT_STATUSES, Finding, Objectives, judge, samples_needed
+from tailcut.common.slo import CLIENT_STATUSES, Objectives, SloFinding, judge, samples_needed
 from tailcut.common.statistics import Percentiles, percentile, summarise
 from tailcut.load.plan import LoadPlan
-from tailcut.load.recorder import Failure
+from tailcut.load.recorder import LoadFailure
 from tailcut.load.result import LoadResult
 from tailcut.load.samples import Samples
 
@@ -48,7 +48,7 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
     took_ms = (samples.done_ns - samples.intended_ns)[measured] / 1e6
     answered = (status >= 200) & (status < 300)
     lag_ms = summarise((samples.sent_ns - samples.intended_ns)[measured & (samples.sent_ns >= 0)] / 1e6)
-    latency_ms = summarise(took_ms[answered | (status == Failure.TIMEOUT)])
+    latency_ms = summarise(took_ms[answered | (status == LoadFailure.TIMEOUT)])
     requests, replies = int(status.size), int((status > 0).sum())
     stages_ms, cache, cache_total_ms = _server_side(samples, measured, answered)
     return LoadResult(
@@ -98,7 +98,7 @@ def _inside(samples: Samples, window_s: float, chosen: npt.NDArray[np.bool_]) ->
 
 
 def _errors(status: npt.NDArray[np.int16]) -> dict[str, int]:
-    errors = {kind.name.lower(): int((status == kind).sum()) for kind in Failure}
+    errors = {kind.name.lower(): int((status == kind).sum()) for kind in LoadFailure}
     failing = status[(status > 0) & ~((status >= 200) & (status < 300)) & ~np.isin(status, SHED_STATUSES)]
     for family, count in sorted(Counter((failing // 100).tolist()).items()):
         errors[f"status_{family}xx"] = count
@@ -110,7 +110,7 @@ def _findings(
     status: npt.NDArray[np.int16],
     took_ms: npt.NDArray[np.float64],
     answered: npt.NDArray[np.bool_],
-) -> tuple[Finding, ...]:
+) -> tuple[SloFinding, ...]:
     """Judge all requests but those that were themselves wrong."""
     judged = ~np.isin(status, list(CLIENT_STATUSES))
     seen_ms = _seen(slo, took_ms[judged], answered[judged])

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tailcut.manifest.keys import keys_of, to_plain
-from tailcut.manifest.schema import Deployment, FeatureGroup, Features, Field, Model, Tensor
+from tailcut.manifest.schema import Deployment, FeatureGroup, Features, Field, Model, TensorSpec
 from tailcut.manifest.schema.model import LIMITS
 from tailcut.manifest.section import Section
 
@@ -23,7 +23,7 @@ _LONGEST = 80
 """Characters of a value in an error: a query may be long."""
 
 
-def other_tensors(deployment: Deployment, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
+def other_tensors(deployment: Deployment, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
     """Say which tensors of a version are not those of the manifest; empty where all are."""
     model = deployment.model
     for kind, here, there in (("inputs", model.inputs, inputs), ("outputs", model.outputs, outputs)):
@@ -59,8 +59,8 @@ def _settings(plain: Mapping[str, Any], *, live: bool) -> Iterator[tuple[str, An
         yield f"model.{name}", model[name]
     for name in ("entity", "clock"):
         yield f"features.{name}", features[name]
-    yield from _of_each("model.inputs", Tensor, model["inputs"], (*_FORM, *LIMITS))
-    yield from _of_each("model.outputs", Tensor, model["outputs"], (*_FORM, *LIMITS))
+    yield from _of_each("model.inputs", TensorSpec, model["inputs"], (*_FORM, *LIMITS))
+    yield from _of_each("model.outputs", TensorSpec, model["outputs"], (*_FORM, *LIMITS))
     yield from _of_each("model.fields", Field, model["fields"], LIMITS)
     yield from _of_each("features.groups", FeatureGroup, features["groups"], ())
 
@@ -86,5 +86,5 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _forms(tensors: Sequence[Tensor]) -> list[tuple[str, str, tuple[int, ...]]]:
+def _forms(tensors: Sequence[TensorSpec]) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors]

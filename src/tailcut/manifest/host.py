@@ -18,7 +18,7 @@ from tailcut.manifest.loading import FILE_NAME, HOST_SECTIONS, Manifest, Shared,
 from tailcut.manifest.reading import read_as
 from tailcut.manifest.schema.host import HostFile
 from tailcut.manifest.schema.observe import Observe
-from tailcut.manifest.schema.server import Server
+from tailcut.manifest.schema.server import ServerSettings
 
 HOST_FILE = "host.toml"
 HISTORY_FILE = ".tailcut/history.sqlite"
@@ -70,7 +70,7 @@ class HostManifest:
     """
 
     name: str
-    server: Server
+    server: ServerSettings
     directory: Path
     models: tuple[Hosted, ...]
     folder: Path | None = None

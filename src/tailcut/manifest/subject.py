@@ -12,7 +12,7 @@ from tailcut.manifest.host import Hosted, HostManifest, is_one_manifest, load_ho
 from tailcut.manifest.keys import keys_of, to_plain, to_toml
 from tailcut.manifest.loading import FILE_NAME, HOST_SECTIONS, Manifest
 from tailcut.manifest.overrides import from_flags
-from tailcut.manifest.schema.server import Server
+from tailcut.manifest.schema.server import ServerSettings
 
 _OF_THE_PLACE = ("host", "port", "grpc_port", "tenant_header", "tokens", "management_tokens", "tls_cert", "tls_key")
 """Settings of the server that belong to where it serves, not to what is measured; the log files' are others."""
@@ -34,7 +34,7 @@ class Need(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Subject:
+class CommandSubject:
     """The model that a command is about.
 
     Attributes:
@@ -84,7 +84,7 @@ class Subject:
         """Return settings so that they set this model and none of those that compute its features."""
         return list(settings) if not self.needed else _of_model(self.name, settings)
 
-    def again(self, before: Sequence[str] = (), *, keep_unset: bool = False) -> Subject:
+    def again(self, before: Sequence[str] = (), *, keep_unset: bool = False) -> CommandSubject:
         """Load it anew.
 
         Args:
@@ -113,7 +113,7 @@ class Subject:
         """Yield the settings of a server of several models: the manifests do not have them."""
         if is_one_manifest(self.paths):
             return
-        for key in keys_of(Server).values():
+        for key in keys_of(ServerSettings).values():
             value = getattr(self.host.server, key.attribute)
             if key.name not in _NOT_SHARED and value != key.default:
                 yield f"server.{key.name}={to_toml(to_plain(value))}"
@@ -127,7 +127,7 @@ def find_subject(
     overrides: Sequence[str] = (),
     own: Sequence[str] = (),
     keep_unset: bool = False,
-) -> Subject:
+) -> CommandSubject:
     """Load what a command is given, and find the model that it is about.
 
     Args:
@@ -153,7 +153,7 @@ def find_subject(
     needed, missing = _needed(chosen, {hosted.name: hosted for hosted in host.models})
     name = host.name if needed else chosen.name
     served = replace(host, name=name, models=(*needed, chosen), folder=None)
-    return Subject(
+    return CommandSubject(
         chosen.file, chosen.manifest, served, tuple(given), missing, tuple(paths), model, keep_unset, environment
     )
 

@@ -23,14 +23,14 @@ _HEAD = """\
 """
 
 
-class Block(NamedTuple):
+class ListElement(NamedTuple):
     """One element of a list of sections: its keys that are set, and comments that stand above it."""
 
     values: Mapping[str, Any]
     comments: Sequence[str] = ()
 
 
-Filled = Mapping[str, str | Sequence[Block]]
+Filled = Mapping[str, str | Sequence[ListElement]]
 """Dotted path of a key -> its value; of a list of sections -> its elements."""
 
 
@@ -72,7 +72,7 @@ def _section(section: type[Section], path: str, values: Mapping[str, Any], live:
 def _blocks(key: Key, element: type[Section], path: str, live: bool, filled: Filled) -> Iterator[str]:
     """The elements of a list; those after the first show what is set and no more."""
     given: Any = filled.get(path)
-    first, *others = given or [Block(key.examples[0] if key.examples else {})]
+    first, *others = given or [ListElement(key.examples[0] if key.examples else {})]
     yield from (f"# {comment}" for comment in first.comments)
     yield f"{'' if key.required or given else '#'}[[{path}]]"
     yield from _section(element, path, first.values, live and bool(key.required or given), {})

@@ -12,7 +12,7 @@ from tailcut.errors import InferenceError, TailcutError
 from tailcut.models.runtimes.base import Runtime
 from tailcut.scheduler.latency_learner import kind_of
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
-from tailcut.scheduler.scheduler import Entry
+from tailcut.scheduler.scheduler import QueueEntry
 
 _HINT = "see the server's log; `tailcut check` runs one row through every stage"
 
@@ -21,7 +21,7 @@ class WrongRows(InferenceError):
     """The model returned another number of rows than it was given: its own fault, whatever it was given."""
 
 
-class BatchItem(Entry):
+class BatchItem(QueueEntry):
     """Rows that wait for an executor, with the future that their request awaits.
 
     ``started_ns`` and ``finished_ns`` are set by the executor; the request's queue and infer stages come from them.

@@ -47,7 +47,7 @@ def version_of(deployment: Deployment, variant: Variant, code: bytes) -> bytes:
     its rows together is no answer any more.
 
     Args:
-        code: hash of the user's code that the variant runs; see ``code.loaded.Snapshot``.
+        code: hash of the user's code that the variant runs; see ``code.loaded.CodeSnapshot``.
     """
     settings = sorted(f"{name}={value!r}" for name, value in variant.settings.items())
     # Another tailcut may prepare rows in another way, and another library round otherwise.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from tailcut.manifest import Manifest
-from tailcut.observe.drift.detector import Settings
+from tailcut.observe.drift.detector import DriftSettings
 from tailcut.observe.drift.reference import NAME, Reference, decode
 from tailcut.observe.drift_sink import Watch
 from tailcut.registry import Registry, Variant
@@ -47,7 +47,7 @@ def watch_of(manifest: Manifest, variant: Variant) -> Watch | None:
     sketches = tuple(each for each in reference.of(variant.name) if each.name not in drift.ignore)
     if not sketches:
         return None
-    settings = Settings(
+    settings = DriftSettings(
         drift.false_alarms_per_month, float(drift.min_effect), drift.psi, window_s=float(drift.window_s)
     )
     keeps_outputs = not deployment.model.postprocess

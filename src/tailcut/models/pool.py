@@ -26,7 +26,7 @@ from tailcut.models.shared_runtime import is_lent
 from tailcut.observe.path_metrics import EXECUTORS, EXECUTORS_HUNG, EXECUTORS_TARGET
 from tailcut.observe.recorder import Recorder
 from tailcut.observe.sample import Sample, counter
-from tailcut.scheduler.pool_scaling import Limits, Scaler, Seen, Wear
+from tailcut.scheduler.pool_scaling import PoolObservation, Scaler, ScalingLimits, Wear
 from tailcut.scheduler.restart_backoff import RestartBackoff
 from tailcut.system.machine import free_bytes
 
@@ -110,7 +110,7 @@ class Pool:
         runtimes: Sequence[Runtime],
         open_one: Callable[[], Runtime],
         *,
-        limits: Limits,
+        limits: ScalingLimits,
         wear: Wear,
         recorder: Recorder,
         load_s: float,
@@ -359,7 +359,7 @@ class PoolLoad:
         self._counts: list[int] = []
         self._last_s = 0.0
 
-    def seen(self, now_s: float, executors: int, opening: int, load_s: float) -> Seen:
+    def seen(self, now_s: float, executors: int, opening: int, load_s: float) -> PoolObservation:
         """Return what happened since the last look."""
         # A long batch is known of when it ends. All of it at once would look like more work than there are executors
         # to have done it; what is over is the next look's.
@@ -367,7 +367,7 @@ class PoolLoad:
         busy_ns = min(self.busy_ns, most_ns)
         self.busy_ns -= busy_ns
         self._last_s = now_s
-        return Seen(
+        return PoolObservation(
             now_s=now_s,
             executors=executors,
             opening=opening,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tailcut.errors import DeadlineExceeded, NotReady, Shed, TooLarge
 from tailcut.models.batch_item import BatchItem
-from tailcut.scheduler.admission import Executors, Refusal, Request
+from tailcut.scheduler.admission import AdmissionRequest, Executors, Refusal
 
 
 def unavailable(retry_s: float = 0.0) -> NotReady:
@@ -31,7 +31,7 @@ def stopping() -> NotReady:
     return NotReady("the server is stopping", hint="send the request to another replica")
 
 
-def of(refusal: Refusal, request: Request, executors: Executors) -> Shed | TooLarge | NotReady:
+def of(refusal: Refusal, request: AdmissionRequest, executors: Executors) -> Shed | TooLarge | NotReady:
     """Return the error of a request that admission refused."""
     if refusal.never:
         return TooLarge(
@@ -60,7 +60,7 @@ def overloaded(limit_ns: float, retry_ns: float) -> Shed:
     )
 
 
-def _words(refusal: Refusal, request: Request) -> tuple[str, str]:
+def _words(refusal: Refusal, request: AdmissionRequest) -> tuple[str, str]:
     """Return the message and the hint."""
     retry = "retry after Retry-After seconds"
     match refusal.why:

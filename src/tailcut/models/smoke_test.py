@@ -13,9 +13,9 @@ import numpy as np
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, ExecutorLost, MissingExtra, NotServable, StartError, TailcutError
-from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.manifest import Deployment, Manifest, Model, TensorSpec
 from tailcut.manifest.answer_settings import other_tensors
-from tailcut.manifest.schema import Registry as Section
+from tailcut.manifest.schema import RegistrySettings as Section
 from tailcut.models.batch_item import check_rows
 from tailcut.models.example_rows import Examples, examples_of
 from tailcut.models.row_coupling import rows_alone, with_row_coupling
@@ -106,7 +106,7 @@ def _batches(examples: Examples, variant: Variant) -> tuple[Sequence[Arrays], bo
     return [*(examples.each() if examples.are_real else ()), together], examples.are_real
 
 
-def _not_finite(answers: Arrays, outputs: Sequence[Tensor]) -> list[str]:
+def _not_finite(answers: Arrays, outputs: Sequence[TensorSpec]) -> list[str]:
     found = []
     for tensor in outputs:
         array = answers[tensor.name]

@@ -15,7 +15,7 @@ from tailcut.common.tensors import Arrays
 from tailcut.common.validation import InputSpec, limits_of
 from tailcut.errors import BadRequest, FeatureUnavailable, HookError, TailcutError
 from tailcut.features import EntityKey
-from tailcut.manifest import Deployment, Field, Model, Tensor
+from tailcut.manifest import Deployment, Field, Model, TensorSpec
 
 _HINT = "send an allowed value; /openapi.json lists the limits of every field"
 
@@ -31,7 +31,7 @@ def input_specs(model: Model, bounds: Sequence[Bound] = ()) -> tuple[InputSpec, 
     )
 
 
-def bounds_of(tensor: Tensor, bounds: Sequence[Bound]) -> tuple[Bound, ...]:
+def bounds_of(tensor: TensorSpec, bounds: Sequence[Bound]) -> tuple[Bound, ...]:
     """Return the bounds of an input: the manifest's, and those of ``bounds`` that are about it."""
     declared = Bound(
         input=tensor.name,
@@ -44,7 +44,7 @@ def bounds_of(tensor: Tensor, bounds: Sequence[Bound]) -> tuple[Bound, ...]:
     return (*own, *(bound for bound in bounds if bound.input == tensor.name))
 
 
-def fields_of(tensor: Tensor) -> tuple[str, ...]:
+def fields_of(tensor: TensorSpec) -> tuple[str, ...]:
     """Return the fields that fill an input one value each, in order, where no hook does; none where one has a list."""
     return tensor.columns or ((tensor.name,) if len(tensor.shape) == 1 else ())
 
@@ -190,7 +190,7 @@ def _declared(field: Field) -> FieldRule:
     )
 
 
-def _of_bound(tensor: Tensor, bound: Bound) -> FieldRule | None:
+def _of_bound(tensor: TensorSpec, bound: Bound) -> FieldRule | None:
     """Return a bound as a rule of a field that fills a value of the input; None where it is about no value."""
     longest = bound.max_length if tensor.datatype == "BYTES" else None
     if bound.min is None and bound.max is None and bound.values is None and longest is None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tailcut.code.data_files import changed_data
 from tailcut.code.digest import few
-from tailcut.code.loaded import Snapshot
+from tailcut.code.loaded import CodeSnapshot
 from tailcut.common.fingerprint import Machine, uses_gpu
 from tailcut.common.runtime_spec import spec_of
 from tailcut.errors import ArtifactError, StartError, TailcutError
@@ -31,7 +31,7 @@ from tailcut.models.shared_runtime import lendable
 from tailcut.models.warm_up import (
     BRIEF,
     THOROUGH,
-    Choice,
+    ExecutorChoice,
     Unanswered,
     Warmth,
     choose_executor,
@@ -46,7 +46,7 @@ from tailcut.system.machine import read_machine
 
 log = logging.getLogger("tailcut.server")
 
-_UNKNOWN = Snapshot()
+_UNKNOWN = CodeSnapshot()
 
 _SPARE = 2
 """Executors that are kept warm where nothing else is said: one that dies leaves one that answers meanwhile."""
@@ -76,12 +76,12 @@ class Warm(NamedTuple):
     runtimes: list[Runtime]
     warm_up_ns: dict[int, int]
     examples: Examples
-    choice: Choice
+    choice: ExecutorChoice
     most: int
     load_s: float
     size_bytes: int
     open_one: Callable[[], Runtime]
-    code: Snapshot
+    code: CodeSnapshot
     drift: Watch | None = None
 
     @property
@@ -114,7 +114,7 @@ class _Opener:
         examples: inputs that they are warmed up with.
     """
 
-    def __init__(self, manifest: Manifest, variant: Variant, code: Snapshot, *, must_answer: bool) -> None:
+    def __init__(self, manifest: Manifest, variant: Variant, code: CodeSnapshot, *, must_answer: bool) -> None:
         self.examples = examples_of(manifest, variant)
         self.took_ns: dict[int, int] = {}
         self._manifest = manifest
@@ -218,7 +218,7 @@ def open_variant(
     variant: Variant,
     warmth: Warmth = THOROUGH,
     *,
-    code: Snapshot = _UNKNOWN,
+    code: CodeSnapshot = _UNKNOWN,
     must_answer: bool = False,
 ) -> Warm:
     """Open one runtime per executor and run every batch size on each; blocks. Nothing stays open where one fails.

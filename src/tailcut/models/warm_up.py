@@ -157,14 +157,14 @@ def timed_again(
     return time
 
 
-class Choice(NamedTuple):
+class ExecutorChoice(NamedTuple):
     """A kind of executor, "inline", "thread" or "process", and the reason for it."""
 
     executor: str
     reason: str
 
 
-def choose_executor(deployment: Deployment, executors: int, measured: Callable[[], BatchTime | None]) -> Choice:
+def choose_executor(deployment: Deployment, executors: int, measured: Callable[[], BatchTime | None]) -> ExecutorChoice:
     """Choose inline or threads where the manifest says "auto": inline only where the largest batch is surely short.
 
     Args:
@@ -176,10 +176,10 @@ def choose_executor(deployment: Deployment, executors: int, measured: Callable[[
     """
     wanted = deployment.pool.executor
     if wanted not in {"inline", "auto"}:
-        return Choice(wanted, "as pool.executor says")
+        return ExecutorChoice(wanted, "as pool.executor says")
     if executors > 1:
         if wanted == "auto":
-            return Choice("thread", f"{executors} executors")
+            return ExecutorChoice("thread", f"{executors} executors")
         raise StartError(
             f'pool.executor = "inline" but the build measured the variant with {executors} executors',
             hint='set pool.executor = "auto", or pool.executors = 1',
@@ -187,12 +187,12 @@ def choose_executor(deployment: Deployment, executors: int, measured: Callable[[
     time = measured()
     if wanted == "auto":
         if time is None:
-            return Choice("thread", "no batch was timed")
-        return Choice("inline" if time.runs_inline else "thread", str(time))
+            return ExecutorChoice("thread", "no batch was timed")
+        return ExecutorChoice("inline" if time.runs_inline else "thread", str(time))
     if time is not None and time.expected_ns > INLINE_LIMIT_NS:
         raise StartError(
             f'pool.executor = "inline" with a batch that takes {time.expected_ns / 1e6:.1f} ms; the limit is '
             f"{INLINE_LIMIT_NS / 1e6:.0f} ms, because the server answers no other request meanwhile",
             hint='set pool.executor = "thread" (or "auto"), or lower batching.max_rows',
         )
-    return Choice(wanted, "as pool.executor says")
+    return ExecutorChoice(wanted, "as pool.executor says")

@@ -18,11 +18,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from tailcut.common.tensors import Array, Arrays, Keys
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.observe.drift.columns import columns_of
-from tailcut.observe.drift.detector import NONE, Detector, Settings
+from tailcut.observe.drift.detector import NONE, Detector, DriftSettings
 from tailcut.observe.drift.sketch import Role, Sketch
-from tailcut.observe.drift.state import Alarm, State
+from tailcut.observe.drift.state import DriftAlarm, State
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
 
@@ -95,9 +95,9 @@ class Watch(NamedTuple):
     variant: str
     version: str
     sketches: tuple[Sketch, ...]
-    inputs: Sequence[Tensor]
-    outputs: Sequence[Tensor]
-    settings: Settings
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+    settings: DriftSettings
     keeps_outputs: bool = False
 
 
@@ -271,7 +271,7 @@ class _Model:
         self.row_bytes = 0
         self.shown: State = self._detector.state()
 
-    def take(self, block: Sequence[_QueuedBatch]) -> Alarm | None:
+    def take(self, block: Sequence[_QueuedBatch]) -> DriftAlarm | None:
         """Compare a block of batches with the reference."""
         whole = len(self.watch.outputs)
         inputs: list[Arrays] = []
@@ -305,7 +305,7 @@ class _Model:
     def _values(self, inputs: Sequence[Arrays], outputs: Sequence[Arrays]) -> list[Array]:
         """Return (rows,) of each column, in the order of the sketches."""
         found: dict[tuple[Role, str], list[Array]] = {}
-        tensors: list[tuple[Role, Tensor, Sequence[Arrays]]] = [
+        tensors: list[tuple[Role, TensorSpec, Sequence[Arrays]]] = [
             *(("input", spec, inputs) for spec in self.watch.inputs),
             *(("output", spec, outputs) for spec in self.watch.outputs),
         ]
@@ -332,7 +332,7 @@ def _copied(requests: Sequence[Arrays]) -> list[Arrays]:
     return [{name: array.copy() for name, array in each.items()} for each in requests]
 
 
-def _joined(arrays: Sequence[Array], spec: Tensor) -> list[Array]:
+def _joined(arrays: Sequence[Array], spec: TensorSpec) -> list[Array]:
     """Put the rows of requests together, where their shapes allow it."""
     return list(arrays) if -1 in spec.shape[1:] else [np.concatenate(arrays)]
 
@@ -367,7 +367,7 @@ def _in_blocks(waiting: Sequence[_QueuedBatch]) -> Iterator[list[_QueuedBatch]]:
         yield block
 
 
-def _tell(level: int, model: str, alarm: Alarm, to_wall_s: float) -> None:
+def _tell(level: int, model: str, alarm: DriftAlarm, to_wall_s: float) -> None:
     """Write the one line of an alarm."""
     named = [
         f"{each.role} {each.name} (PSI {each.psi:.2f}, since {_time(each.since_s + to_wall_s)})"

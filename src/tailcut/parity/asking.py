@@ -12,7 +12,7 @@ import msgspec
 
 from tailcut.common.json_values import UNREADABLE, decode, encode
 from tailcut.load.plan import parse_url
-from tailcut.parity.analysis.comparing import Exchange, Reply
+from tailcut.parity.analysis.comparing import ParityExchange, ParityReply
 from tailcut.parity.analysis.request_form import RequestForm, rows_in
 from tailcut.parity.payloads import Payload
 
@@ -37,7 +37,7 @@ class Asker:
         self._headers = {"Content-Type": "application/json", "Connection": "close", **dict(headers)}
         self._timeout_s = timeout_s
 
-    def ask(self, body: bytes, path: str = "") -> Reply:
+    def ask(self, body: bytes, path: str = "") -> ParityReply:
         """Post a body; a reply that says "not now" is asked for once more.
 
         Args:
@@ -50,7 +50,7 @@ class Asker:
         reply = self._once(body, path)
         return self._once(body, path) if reply.status in _PASSING else reply
 
-    def _once(self, body: bytes, path: str) -> Reply:
+    def _once(self, body: bytes, path: str) -> ParityReply:
         target = self._target
         kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
         try:
@@ -59,10 +59,10 @@ class Asker:
                 response = connection.getresponse()
                 return _read(response.status, response.read())
         except (OSError, http.client.HTTPException) as error:
-            return Reply(0, None, f"no reply: {error!r}")
+            return ParityReply(0, None, f"no reply: {error!r}")
 
 
-def exchange(number: int, payload: Payload, pilot: Asker, ours: Asker, form: RequestForm) -> Exchange:
+def exchange(number: int, payload: Payload, pilot: Asker, ours: Asker, form: RequestForm) -> ParityExchange:
     """Ask the pilot and then the deployment.
 
     Args:
@@ -73,10 +73,10 @@ def exchange(number: int, payload: Payload, pilot: Asker, ours: Asker, form: Req
     theirs = pilot.ask(payload.raw, payload.path)
     asked = form.apply(payload.body)
     if asked is None:
-        reply = Reply(400, None, f"not sent: the request has no {form}")
-        return Exchange(number, payload.path, payload.body, None, 0, theirs, reply)
+        reply = ParityReply(400, None, f"not sent: the request has no {form}")
+        return ParityExchange(number, payload.path, payload.body, None, 0, theirs, reply)
     reply = ours.ask(encode(asked))
-    return Exchange(number, payload.path, payload.body, asked, rows_in(asked) or 0, theirs, reply)
+    return ParityExchange(number, payload.path, payload.body, asked, rows_in(asked) or 0, theirs, reply)
 
 
 def exchange_all(
@@ -86,7 +86,7 @@ def exchange_all(
     form: RequestForm,
     *,
     concurrency: int = 1,
-) -> list[Exchange]:
+) -> list[ParityExchange]:
     """Send all requests to both sides, in their order.
 
     Args:
@@ -97,9 +97,9 @@ def exchange_all(
         return list(pool.map(lambda number, payload: exchange(number, payload, pilot, ours, form), numbers, payloads))
 
 
-def _read(status: int, content: bytes) -> Reply:
+def _read(status: int, content: bytes) -> ParityReply:
     text = content[: 4 * _TEXT_CHARS].decode("utf-8", "replace")[:_TEXT_CHARS]
     try:
-        return Reply(status, decode(_JSON, content), text)
+        return ParityReply(status, decode(_JSON, content), text)
     except UNREADABLE:
-        return Reply(status, None, text)
+        return ParityReply(status, None, text)

@@ -13,7 +13,7 @@ from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.ladder.serve_command import serve_command
 from tailcut.load.plan import parse_url
 from tailcut.manifest import Deployment, Manifest
-from tailcut.manifest.subject import Subject
+from tailcut.manifest.subject import CommandSubject
 from tailcut.parity.asking import Asker
 from tailcut.registry import Registry, Version
 
@@ -38,7 +38,7 @@ class Chosen(NamedTuple):
     judged: bool
 
 
-def load_uncached(subject: Subject) -> Subject:
+def load_uncached(subject: CommandSubject) -> CommandSubject:
     """Load a model anew with caches off, those of the models that compute its features too.
 
     An override of the given one turns a cache on again.
@@ -94,7 +94,7 @@ def is_exact(version: Version, name: str) -> bool:
 
 @contextmanager
 def serve_variant(
-    subject: Subject,
+    subject: CommandSubject,
     variant: str,
     *,
     environment: Mapping[str, str],

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from tailcut.common.redaction import without_secrets
 from tailcut.errors import ManifestError, StartError
 from tailcut.manifest import Deployment
-from tailcut.parity.analysis.comparing import Exchange, Reply, sides_of
-from tailcut.parity.analysis.mapping import Pair, same_names, within
+from tailcut.parity.analysis.comparing import ParityExchange, ParityReply, sides_of
+from tailcut.parity.analysis.mapping import FieldPair, same_names, within
 from tailcut.parity.analysis.paths import MISSING, FieldPath, leaves, output_name, plain_name, predictions_of
 from tailcut.parity.analysis.request_form import AS_IT_IS, RequestForm, Takes, form_of
 from tailcut.parity.analysis.tolerance import Tolerance
@@ -57,7 +57,7 @@ def check_pilot(payloads: Sequence[Payload], pilot: Asker) -> None:
     Raises:
         NothingCompared: it answers none.
     """
-    reply = Reply(0, None, "")
+    reply = ParityReply(0, None, "")
     for payload in payloads[:_TRIED]:
         reply = pilot.ask(payload.raw, payload.path)
         if reply.answered:
@@ -70,8 +70,8 @@ def check_pilot(payloads: Sequence[Payload], pilot: Asker) -> None:
 
 
 def choose_pairs(
-    exchanges: Sequence[Exchange], given: Sequence[Pair] = (), form: RequestForm = AS_IT_IS
-) -> Sequence[Pair]:
+    exchanges: Sequence[ParityExchange], given: Sequence[FieldPair] = (), form: RequestForm = AS_IT_IS
+) -> Sequence[FieldPair]:
     """Pair the fields with equal names, or check the pairs that are given.
 
     Args:
@@ -100,7 +100,7 @@ def choose_pairs(
     return pairs
 
 
-def refuse_left_over(pairs: Sequence[Pair], exchanges: Sequence[Exchange]) -> None:
+def refuse_left_over(pairs: Sequence[FieldPair], exchanges: Sequence[ParityExchange]) -> None:
     """Refuse pairs that leave fields of both sides over: they may be one output under two names.
 
     Raises:
@@ -111,7 +111,7 @@ def refuse_left_over(pairs: Sequence[Pair], exchanges: Sequence[Exchange]) -> No
         raise _unpaired(theirs, ours, pairs)
 
 
-def fields_of(exchanges: Sequence[Exchange]) -> tuple[list[FieldPath], list[FieldPath]]:
+def fields_of(exchanges: Sequence[ParityExchange]) -> tuple[list[FieldPath], list[FieldPath]]:
     """List the paths of the pilot's fields and of the deployment's outputs, of the requests that both answered."""
     both = [one for one in exchanges if one.theirs.answered and one.ours.answered]
     theirs = dict.fromkeys(path for one in both for path in leaves(one.theirs.body, one.rows))
@@ -119,13 +119,13 @@ def fields_of(exchanges: Sequence[Exchange]) -> tuple[list[FieldPath], list[Fiel
     return list(theirs), list(ours)
 
 
-def unmatched(pairs: Sequence[Pair], exchanges: Sequence[Exchange]) -> tuple[list[str], list[str]]:
+def unmatched(pairs: Sequence[FieldPair], exchanges: Sequence[ParityExchange]) -> tuple[list[str], list[str]]:
     """List the pilot's fields and the deployment's outputs that no pair has."""
     theirs, ours = _left_over(pairs, exchanges)
     return [str(path) for path in theirs], [output_name(path) for path in ours]
 
 
-def check_tolerances(tolerances: Mapping[str, Tolerance], pairs: Sequence[Pair]) -> None:
+def check_tolerances(tolerances: Mapping[str, Tolerance], pairs: Sequence[FieldPair]) -> None:
     """Refuse a tolerance that no output has: it would be left out without a word.
 
     Raises:
@@ -140,7 +140,9 @@ def check_tolerances(tolerances: Mapping[str, Tolerance], pairs: Sequence[Pair])
             )
 
 
-def _left_over(pairs: Sequence[Pair], exchanges: Sequence[Exchange]) -> tuple[list[FieldPath], list[FieldPath]]:
+def _left_over(
+    pairs: Sequence[FieldPair], exchanges: Sequence[ParityExchange]
+) -> tuple[list[FieldPath], list[FieldPath]]:
     theirs, ours = fields_of(exchanges)
     return (
         [path for path in theirs if not any(within(pair.theirs, path) for pair in pairs)],
@@ -148,7 +150,7 @@ def _left_over(pairs: Sequence[Pair], exchanges: Sequence[Exchange]) -> tuple[li
     )
 
 
-def _unpaired(theirs: Sequence[FieldPath], ours: Sequence[FieldPath], pairs: Sequence[Pair]) -> NothingCompared:
+def _unpaired(theirs: Sequence[FieldPath], ours: Sequence[FieldPath], pairs: Sequence[FieldPair]) -> NothingCompared:
     """Say why fields that belong to no pair have none, and how to name the pairs."""
     twice = ""
     for name in dict.fromkeys(plain_name(path.name) for path in ours):
@@ -168,7 +170,7 @@ def _unpaired(theirs: Sequence[FieldPath], ours: Sequence[FieldPath], pairs: Seq
     )
 
 
-def _refusal_hint(first: Exchange, form: RequestForm) -> str:
+def _refusal_hint(first: ParityExchange, form: RequestForm) -> str:
     if first.ours.status in {401, 403}:
         return "--deployment-header 'Authorization: Bearer ...' goes to the server of --deployment"
     other = form.turned()
@@ -176,7 +178,7 @@ def _refusal_hint(first: Exchange, form: RequestForm) -> str:
     return f"check that both sides have the same data{made}"
 
 
-def _check_given(given: Sequence[Pair], exchanges: Sequence[Exchange]) -> None:
+def _check_given(given: Sequence[FieldPair], exchanges: Sequence[ParityExchange]) -> None:
     both = [one for one in exchanges if one.theirs.answered and one.ours.answered]
     names = unmatched([], both)
     for pair in given:

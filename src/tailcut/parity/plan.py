@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tailcut.errors import LoadTestError, ManifestError
 from tailcut.load.plan import parse_url
-from tailcut.parity.analysis.mapping import Pair
+from tailcut.parity.analysis.mapping import FieldPair
 from tailcut.parity.analysis.request_form import RequestForm
 from tailcut.parity.analysis.tolerance import Tolerance
 
@@ -47,7 +47,7 @@ class ParityPlan:
     concurrency: int = 1
     variants: tuple[str, ...] = ()
     deployment: str = ""
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[FieldPair, ...] = ()
     form: RequestForm | None = None
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     headers: tuple[tuple[str, str], ...] = ()

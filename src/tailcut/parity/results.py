@@ -7,14 +7,14 @@ from typing import Any
 
 from tailcut.parity.analysis.changes import explain
 from tailcut.parity.analysis.comparing import (
-    Comparison,
     Difference,
-    Exchange,
+    FieldComparison,
+    ParityExchange,
     differences_in,
     figures_of,
     outcome_of,
 )
-from tailcut.parity.analysis.mapping import Pair
+from tailcut.parity.analysis.mapping import FieldPair
 from tailcut.parity.analysis.tolerance import tolerance_of
 from tailcut.parity.deployments import Chosen
 from tailcut.report.parity.file import FieldParity, StatusDifference, ValueDifference, VariantParity
@@ -36,12 +36,12 @@ class Sorted:
         differences: values that differ, in the order of requests.
     """
 
-    def __init__(self, exchanges: Sequence[Exchange], comparison: Comparison) -> None:
+    def __init__(self, exchanges: Sequence[ParityExchange], comparison: FieldComparison) -> None:
         self.exchanges = exchanges
-        self.answered: list[Exchange] = []
-        self.differing: list[Exchange] = []
-        self.equal: list[Exchange] = []
-        self.statuses: list[Exchange] = []
+        self.answered: list[ParityExchange] = []
+        self.differing: list[ParityExchange] = []
+        self.equal: list[ParityExchange] = []
+        self.statuses: list[ParityExchange] = []
         self.differences: list[Difference] = []
         self.uncompared = self.refused = 0
         for one in exchanges:
@@ -59,7 +59,7 @@ class Sorted:
                 self.statuses.append(one)
 
 
-def variant_record(chosen: Chosen, found: Sorted, comparison: Comparison) -> VariantParity:
+def variant_record(chosen: Chosen, found: Sorted, comparison: FieldComparison) -> VariantParity:
     """Make the report of a variant, without causes."""
     bodies = {one.number: one.request for one in found.exchanges}
     return VariantParity(
@@ -79,7 +79,7 @@ def variant_record(chosen: Chosen, found: Sorted, comparison: Comparison) -> Var
     )
 
 
-def _field(answered: Sequence[Exchange], pair: Pair, comparison: Comparison) -> FieldParity:
+def _field(answered: Sequence[ParityExchange], pair: FieldPair, comparison: FieldComparison) -> FieldParity:
     tolerance = tolerance_of(pair.name, comparison.tolerances)
     figures = figures_of(answered, pair, tolerance)
     return FieldParity(
@@ -96,7 +96,7 @@ def _field(answered: Sequence[Exchange], pair: Pair, comparison: Comparison) -> 
     )
 
 
-def _status(one: Exchange) -> StatusDifference:
+def _status(one: ParityExchange) -> StatusDifference:
     return StatusDifference(
         request=one.number,
         pilot_status=one.theirs.status,

@@ -19,10 +19,10 @@ from tailcut.common.tensors import Array
 from tailcut.common.texts import MISSING_TEXT, texts_of
 from tailcut.errors import ManifestError, StartError, TailcutError
 from tailcut.manifest import Manifest
-from tailcut.manifest.subject import Subject
+from tailcut.manifest.subject import CommandSubject
 from tailcut.parity.analysis.changes import EXACT
 from tailcut.parity.analysis.columns import Columns, compare_columns, joined, matched, split
-from tailcut.parity.analysis.comparing import Comparison, Exchange, sides_of
+from tailcut.parity.analysis.comparing import FieldComparison, ParityExchange, sides_of
 from tailcut.parity.analysis.request_form import RequestForm
 from tailcut.parity.analysis.tolerance import compare, is_missing, tolerance_of
 from tailcut.parity.asking import Asker, exchange_all
@@ -59,7 +59,7 @@ from tailcut.serving.host import Host
 Tell = Callable[[str], None]
 
 
-def run(subject: Subject, plan: ParityPlan, *, tell: Tell) -> ParityRecord:
+def run(subject: CommandSubject, plan: ParityPlan, *, tell: Tell) -> ParityRecord:
     """Ask the pilot and the deployment the same requests and compare their answers.
 
     Args:
@@ -92,7 +92,7 @@ _RUNNING = Chosen("as served", "", exact=True, judged=True)
 
 @dataclass
 class _Runner:
-    subject: Subject
+    subject: CommandSubject
     plan: ParityPlan
     manifest: Manifest
     environment: Mapping[str, str]
@@ -100,8 +100,8 @@ class _Runner:
     pilot: Pilot
     tell: Tell
     form: RequestForm
-    comparison: Comparison | None = None
-    first: Sequence[Exchange] = ()
+    comparison: FieldComparison | None = None
+    first: Sequence[ParityExchange] = ()
 
     def run(self, chosen: Sequence[Chosen]) -> ParityRecord:
         variants = [self._variant(one) for one in chosen]
@@ -163,7 +163,7 @@ class _Runner:
             if not self.plan.pairs:
                 refuse_left_over(pairs, exchanges)
             check_tolerances(self.plan.tolerances, pairs)
-            self.comparison = Comparison(pairs, self.plan.tolerances)
+            self.comparison = FieldComparison(pairs, self.plan.tolerances)
         found = Sorted(exchanges, self.comparison)
         record = variant_record(chosen, found, self.comparison)
         self.tell(_summary(record))
@@ -200,10 +200,10 @@ _MOST_VALUES = 200_000
 def diagnose(
     record: VariantParity,
     found: Sorted,
-    comparison: Comparison,
+    comparison: FieldComparison,
     pilot: Pilot,
     asker: Asker,
-    subject: Subject,
+    subject: CommandSubject,
     variant: str,
     tell: Callable[[str], None],
 ) -> VariantParity:
@@ -242,7 +242,7 @@ def diagnose(
     )
 
 
-def _unsteady(exchanges: Sequence[Exchange], pilot: Pilot, asker: Asker, comparison: Comparison) -> int:
+def _unsteady(exchanges: Sequence[ParityExchange], pilot: Pilot, asker: Asker, comparison: FieldComparison) -> int:
     """Count the requests that the pilot, or the deployment, answers otherwise when they are sent again."""
     count = 0
     for one in exchanges:
@@ -252,7 +252,7 @@ def _unsteady(exchanges: Sequence[Exchange], pilot: Pilot, asker: Asker, compari
     return count
 
 
-def _same_replies(before: Exchange, after: Exchange, comparison: Comparison) -> bool:
+def _same_replies(before: ParityExchange, after: ParityExchange, comparison: FieldComparison) -> bool:
     if not (after.theirs.answered and after.ours.answered):
         return False
     for pair in comparison.pairs:
@@ -263,9 +263,9 @@ def _same_replies(before: Exchange, after: Exchange, comparison: Comparison) -> 
     return True
 
 
-def _distinct(exchanges: Sequence[Exchange], most: int) -> list[Exchange]:
+def _distinct(exchanges: Sequence[ParityExchange], most: int) -> list[ParityExchange]:
     """Take the first exchanges whose requests differ."""
-    found: dict[bytes, Exchange] = {}
+    found: dict[bytes, ParityExchange] = {}
     for one in exchanges:
         found.setdefault(encode([one.path, one.request]), one)
     return list(found.values())[:most]
@@ -309,7 +309,7 @@ class SeenInputs:
         self.problem = why
 
 
-def see_inputs(pilot: Pilot, replica: Replica, exchanges: Sequence[Exchange]) -> SeenInputs:
+def see_inputs(pilot: Pilot, replica: Replica, exchanges: Sequence[ParityExchange]) -> SeenInputs:
     """Ask the pilot once more, one request after the other, and make the deployment's inputs of each.
 
     Args:
@@ -482,7 +482,7 @@ def _listed(array: Array, allow_nan: bool) -> list[Any]:
 
 
 @contextmanager
-def open_replica(subject: Subject, variant: str) -> Iterator[Replica]:
+def open_replica(subject: CommandSubject, variant: str) -> Iterator[Replica]:
     """Open a variant in this process, with the models that compute its features.
 
     Raises:

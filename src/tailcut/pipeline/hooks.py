@@ -18,7 +18,7 @@ from tailcut.errors import HookError, HookTimeout, NotReady, Shed, TailcutError
 from tailcut.models.shed_errors import stopping
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import RowTransform
-from tailcut.scheduler.executor_placement import Placement
+from tailcut.scheduler.executor_placement import HookPlacement
 
 log = logging.getLogger("tailcut.server")
 
@@ -42,7 +42,7 @@ class _Job:
     __slots__ = ("context", "future", "name", "placement", "rows", "started_ns", "stuck_ns", "work")
 
     def __init__(
-        self, name: str, placement: Placement, rows: int, work: Callable[[], Any], future: asyncio.Future[Any]
+        self, name: str, placement: HookPlacement, rows: int, work: Callable[[], Any], future: asyncio.Future[Any]
     ) -> None:
         self.name = name
         self.placement = placement
@@ -186,7 +186,7 @@ class Hooks:
         self._idle.clear()
 
     async def _run(
-        self, name: str, placement: Placement, context: RequestContext, rows: int, work: Callable[[], T]
+        self, name: str, placement: HookPlacement, context: RequestContext, rows: int, work: Callable[[], T]
     ) -> T:
         if context.gone:
             raise asyncio.CancelledError  # the client left between two waits
@@ -278,14 +278,14 @@ def _fail(job: _Job, error: TailcutError) -> None:
         job.future.set_exception(error)
 
 
-def _placement(exists: bool, on_loop: bool) -> Placement:
+def _placement(exists: bool, on_loop: bool) -> HookPlacement:
     """Return where the calls of a hook run; without a hook, what the manifest does by itself runs on the loop."""
     if not exists:
-        return Placement.inline()
-    return Placement() if on_loop else Placement.threaded()
+        return HookPlacement.inline()
+    return HookPlacement() if on_loop else HookPlacement.threaded()
 
 
-def ran_inline(placement: Placement, context: RequestContext, stage: Stage, rows: int) -> None:
+def ran_inline(placement: HookPlacement, context: RequestContext, stage: Stage, rows: int) -> None:
     """End a hook's stage. It began with the last lap, so that what the hook took needs no clock of its own."""
     now_ns = perf_counter_ns()
     took_ns = now_ns - context.timings.last_ns

@@ -16,7 +16,7 @@ from tailcut.cache.cache_advisor import CacheAdvisor
 from tailcut.cache.flights import Flights
 from tailcut.cache.freshness import effective_ttl_s
 from tailcut.cache.keys import EXACT, Normal
-from tailcut.cache.repeat_rate import SAMPLE, Sketch
+from tailcut.cache.repeat_rate import SAMPLE, KeySketch
 from tailcut.common.tensors import Arrays
 from tailcut.observe.path_metrics import (
     PREDICTION_CACHE_BYTES,
@@ -174,7 +174,7 @@ class PredictionStore(Generic[V]):
         self._jitter = jitter
         self._size = size
         self._draw = draw or Random().random
-        self._sketch = Sketch()
+        self._sketch = KeySketch()
         self._misses = 0
         self._counted = (0, 0)
         self._foreign = 0

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tailcut.profiler.records import BackgroundCall, Moment, Request
+from tailcut.profiler.records import BackgroundCall, Moment, RecordedRequest
 
 Loop = Literal["auto", "asyncio", "uvloop"]
 """Of the application: "auto" is the one that uvicorn takes."""
@@ -70,7 +70,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
     """The server's side of a run, as it is written to a file."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[RecordedRequest, ...]
     moments: tuple[Moment, ...]
     hooks: tuple[str, ...]
     notes: tuple[str, ...]

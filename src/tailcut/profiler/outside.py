@@ -14,10 +14,10 @@ from tailcut.common.redaction import without_secrets
 from tailcut.errors import ProfileError
 from tailcut.ladder.machine import machine_facts
 from tailcut.load import LoadPlan, LoadResult, Samples, measure, summarise_run
-from tailcut.load.plan import Target, check_plan, parse_url
+from tailcut.load.plan import TargetUrl, check_plan, parse_url
 from tailcut.load.runner import OnProgress
 from tailcut.profiler.attribution.server_timing import TAILCUT, Timed
-from tailcut.profiler.records import Recording, Request, Stage
+from tailcut.profiler.records import RecordedRequest, Recording, Stage
 
 _CONNECTS = 7
 _CONNECT_S = 5.0
@@ -69,7 +69,7 @@ def record_load(
 
 def requests_of(
     samples: Samples, known: Mapping[str, tuple[Stage, str]] | None = None, round_trip_ns: int = 0
-) -> tuple[Request, ...]:
+) -> tuple[RecordedRequest, ...]:
     """Make a record of each request after the warm-up."""
     # A metric that no reply gave a duration (the cache's outcome, say) tells no time.
     columns = {name: column for name, column in samples.stages_ms.items() if not np.isnan(column).all()}
@@ -128,7 +128,7 @@ def unanswered(result: LoadResult, target: str) -> ProfileError:
     return ProfileError(f"{target} answered none of {result.requests} requests ({kinds}){said}", hint=hint)
 
 
-def round_trip(target: Target) -> int:
+def round_trip(target: TargetUrl) -> int:
     """Measure how long the quickest of some bare connections takes to be there: one round trip, in nanoseconds.
 
     0 where none can be made.

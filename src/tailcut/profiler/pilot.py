@@ -18,7 +18,7 @@ from tailcut.ladder.machine import machine_facts
 from tailcut.load import LoadPlan, Samples, measure, summarise_run
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import parse_url
-from tailcut.load.recorder import Failure
+from tailcut.load.recorder import LoadFailure
 from tailcut.load.summary import RunFacts
 from tailcut.profiler.attribution.background_calls import background_notes
 from tailcut.profiler.child_channel import Heard, Options, Said
@@ -28,7 +28,7 @@ from tailcut.profiler.outside import too_fast
 from tailcut.profiler.plan import PilotPlan, check_pilot
 from tailcut.profiler.recording.captured import FoundLayers
 from tailcut.profiler.recording.places import Places
-from tailcut.profiler.records import Pilot, Recording, Request, Sample
+from tailcut.profiler.records import ProfiledProcess, RecordedRequest, Recording, StackSample
 from tailcut.profiler.spying import Spy
 from tailcut.system.cpu_time import machine_seconds, threads_ns
 
@@ -90,7 +90,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     check_rate(load, samples, facts, plan.target)
     rate, seconds = min(_LOOKS, _STACKS / len(threads_ns(pilot.pid))), min(plan.sample_s, plan.duration_s)
     looks, problem = _looks(plan, load, pilot, heard, rate, seconds)
-    run = Run(
+    run = ProfileRun(
         load=load, ready=ready, samples=samples, facts=facts, heard=heard,
         looks=looks, looks_interval_ns=int(1e9 / rate), looks_s=seconds, spy_problem=problem,
         asked_loop=plan.loop, planned_s=plan.duration_s, database_s=database_s,
@@ -126,7 +126,7 @@ def _importable(directory: str) -> Iterator[None]:
 
 def _looks(
     plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: Heard, rate: float, seconds: float
-) -> tuple[tuple[Sample, ...], str]:
+) -> tuple[tuple[StackSample, ...], str]:
     """Send the load once more and look at the stacks meanwhile; where that fails, say why: the recording is whole."""
     # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
     sampled = msgspec.structs.replace(load, duration_s=seconds, warmup_s=0.0, seed=load.seed + 2)
@@ -257,7 +257,7 @@ def check_answered(load: LoadPlan, samples: Samples) -> None:
     silent, requests = int((measured & (samples.status < 0)).sum()), int(measured.sum())
     if silent <= _MOST_LOST * requests:
         return
-    late = int((measured & (samples.status == Failure.TIMEOUT)).sum())
+    late = int((measured & (samples.status == LoadFailure.TIMEOUT)).sum())
     if late <= silent / 2:
         raise ProfileError(
             f"{silent} of {requests} requests got no answer, {silent - late} of them because their"
@@ -288,7 +288,7 @@ LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
 """Files in a traceback that are not the application's."""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class ProfileRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the load on a profiled application.
 
     Args:
@@ -309,7 +309,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     samples: Samples
     facts: RunFacts
     heard: Heard
-    looks: tuple[Sample, ...]
+    looks: tuple[StackSample, ...]
     looks_interval_ns: int
     looks_s: float = 0.0
     spy_problem: str
@@ -319,7 +319,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     others_s: float = 0.0
 
 
-def assemble(target: str, run: Run) -> Recording:
+def assemble(target: str, run: ProfileRun) -> Recording:
     """Make the recording of a run."""
     heard, load = run.heard, run.load
     requests = match_requests(run.samples, run.facts.start_ns, heard.requests)
@@ -334,7 +334,7 @@ def assemble(target: str, run: Run) -> Recording:
         sample_interval_ns=0 if run.spy_problem else run.looks_interval_ns,
         sampled_s=0.0 if run.spy_problem else run.looks_s,
         machine=machine_facts(),
-        pilot=Pilot(
+        pilot=ProfiledProcess(
             loop=run.ready.loop,
             watched=True,
             threads=run.ready.threads,
@@ -353,7 +353,7 @@ def assemble(target: str, run: Run) -> Recording:
     )
 
 
-def _notes(run: Run) -> Iterator[str]:
+def _notes(run: ProfileRun) -> Iterator[str]:
     ready = run.ready
     if run.planned_s > run.load.duration_s:
         count = round((run.load.rate or 0.0) * run.load.duration_s)
@@ -402,7 +402,7 @@ def raised(trace: str) -> str:
     return f"{name.rpartition('.')[2] or 'an exception'}{place}"
 
 
-def match_requests(samples: Samples, start_ns: int, heard: Iterable[Request]) -> tuple[Request, ...]:
+def match_requests(samples: Samples, start_ns: int, heard: Iterable[RecordedRequest]) -> tuple[RecordedRequest, ...]:
     """Give each measured request of the load what the server knows of it.
 
     Args:
@@ -430,7 +430,7 @@ def match_requests(samples: Samples, start_ns: int, heard: Iterable[Request]) ->
         }
         known = server.get(number)
         if known is None:
-            found.append(Request(number=number, **times))
+            found.append(RecordedRequest(number=number, **times))
         else:
             found.append(msgspec.structs.replace(known, **times))
     return tuple(found)

@@ -23,7 +23,7 @@ PROCESS_POOL = "process pool"
 """What a wait for a worker process of a pool is called, in the same way."""
 
 TORCH_ON_GPU = "torch on a GPU"
-"""Of ``Pilot.libraries``: torch, with the model's weights on a GPU."""
+"""Of ``ProfiledProcess.libraries``: torch, with the model's weights on a GPU."""
 
 
 class Stage(StrEnum):
@@ -61,14 +61,14 @@ FETCHING = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP})
 """Stages that ask somebody else."""
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RecordedSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of one request, as long as something took that is known by name.
 
     Args:
         stage, label: what it was: query text, URL, model or function; what is waited for.
         place: "file.py:line" of the user's innermost frame, or of the function itself; empty where none is known.
         start_ns, end_ns: of the monotonic clock. Spans of one request may lie side by side (gather), and beyond
-            ``Request.left_ns`` (background tasks).
+            ``RecordedRequest.left_ns`` (background tasks).
         parent: index of the enclosing span in the request's spans, always smaller than its own; -1: none.
         thread: where it ran: 0 is the event loop's thread, others count from 1 in the order they were seen.
         cpu_ns: CPU time of its thread between start and end, children included; -1: not known (a span that awaits).
@@ -88,7 +88,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     more: bool = False
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request of the load, as the client and the server saw it.
 
     Args:
@@ -115,7 +115,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     method: str = ""
     path: str = ""
     endpoint: str = ""
-    spans: tuple[Span, ...] = ()
+    spans: tuple[RecordedSpan, ...] = ()
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -152,7 +152,7 @@ class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True):
     took_ns: int
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Looks at what a thread that worked on a request was doing, those that saw the same stack together.
 
     Args:
@@ -171,7 +171,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: tuple[str, str] = ("", "")
 
 
-class Pilot(msgspec.Struct, frozen=True, kw_only=True):
+class ProfiledProcess(msgspec.Struct, frozen=True, kw_only=True):
     """The process that was profiled.
 
     Args:
@@ -220,13 +220,13 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     rate: float
     duration_s: float
-    requests: tuple[Request, ...]
+    requests: tuple[RecordedRequest, ...]
     moments: tuple[Moment, ...] = ()
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[StackSample, ...] = ()
     sample_interval_ns: int = 0
     sampled_s: float = 0.0
     machine: dict[str, str] = {}
-    pilot: Pilot = Pilot()
+    pilot: ProfiledProcess = ProfiledProcess()
     layers: tuple[ModelLayers, ...] = ()
     conversions: tuple[Conversion, ...] = ()
     background_calls: tuple[BackgroundCall, ...] = ()

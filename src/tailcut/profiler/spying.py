@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tailcut.profiler.recording.places import Places
-from tailcut.profiler.records import Request, Sample, Stage
+from tailcut.profiler.records import RecordedRequest, StackSample, Stage
 
 _LONGEST_S = 3600
 _STOP_S = 10.0
@@ -32,7 +32,7 @@ _CALLED_AS = ("", "dependency ", "preprocess ", "postprocess ")
 """What stands before a function's name in the labels of its spans: what a dependency does in a thread has its own."""
 _OWN = "/tailcut/profiler/"
 _HOOKS = f"{_OWN}hooks/"
-_AROUND = "/profiler/recording/app_server.py"
+_AROUND = "/profiler/recording/middleware.py"
 """Calls the application."""
 _BETWEEN = "/profiler/hooks/layering.py"
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)")
@@ -100,7 +100,7 @@ class Spy:
             if not any("No stack counts" in line for line in lines):
                 self.problem = f"py-spy could not read the process ({lines[-1] if lines else 'no output'})"
 
-    def samples(self, requests: Iterable[Request], places: Places) -> tuple[Sample, ...]:
+    def samples(self, requests: Iterable[RecordedRequest], places: Places) -> tuple[StackSample, ...]:
         """Hand out what it saw of code that works on requests, a sample per stack, after ``stop``.
 
         Args:
@@ -159,7 +159,7 @@ def make_sample(
     known: Collection[tuple[str, str]],
     places: Places,
     framework: str = "",
-) -> Sample:
+) -> StackSample:
     """Make a sample of a stack, outermost frame first, and name the code span that it lies in.
 
     A frame of a hook between a function and the innermost frame means that the time is the hook's span's. Where there
@@ -187,7 +187,7 @@ def make_sample(
             code = _code_of(name, places.name(file), line, known) or code
     if framework and inside and code == ("", ""):
         place, code = since, (framework, "")
-    return Sample(stack=tuple(stack), at_ns=at_ns, weight_ns=weight_ns, place=place, code=code)
+    return StackSample(stack=tuple(stack), at_ns=at_ns, weight_ns=weight_ns, place=place, code=code)
 
 
 def _code_of(name: str, file: str, line: int, known: Collection[tuple[str, str]]) -> tuple[str, str] | None:

@@ -36,9 +36,9 @@ from tailcut.protocol.http import (
 from tailcut.protocol.model_routes import Models, ServerRoutes
 from tailcut.protocol.open_inference.codec import BinaryReply
 from tailcut.protocol.operator_log import unforeseen
-from tailcut.protocol.pages import Pages, Requests
+from tailcut.protocol.pages import Pages, RequestPages
 from tailcut.protocol.predict import PredictRoutes
-from tailcut.protocol.repository_routes import Repository
+from tailcut.protocol.repository_routes import RepositoryRoutes
 from tailcut.protocol.routing import Route
 from tailcut.protocol.ui.routes import UI
 
@@ -53,8 +53,8 @@ class Application:
         self._plane = plane
         self._host = host = plane.host
         self._names_models = not host.manifest.is_single
-        self._repository = Repository(host, plane.guard)
-        self._requests = Requests(host, plane.guard)
+        self._repository = RepositoryRoutes(host, plane.guard)
+        self._requests = RequestPages(host, plane.guard)
         self._ui = UI(host, plane.guard)
         self._models: dict[str, _ModelRoutes] = {}
         self._routes: dict[str, Route] = {
@@ -137,7 +137,7 @@ class _ModelRoutes:
     """The routes of one model."""
 
     def __init__(self, plane: DataPlane, name: str) -> None:
-        model, replies = plane.model(name), Replies()
+        model, replies = plane.model(name), PredictReplies()
         self._predictions = PredictRoutes(model, replies)
         self._generate = Generate(model, replies)
         self._models = Models(model.engine, plane.guard)
@@ -153,7 +153,7 @@ class _ModelRoutes:
         return self._generate.versioned(version, rest) or self._models.versioned(version, rest)
 
 
-class Replies:
+class PredictReplies:
     """The replies to requests for predictions: the ``Door`` of HTTP."""
 
     def __init__(self) -> None:

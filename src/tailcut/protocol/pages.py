@@ -66,7 +66,7 @@ class Pages:
         )
 
 
-class Requests:
+class RequestPages:
     """Answers with kept traces. They name models, features and failures, so that management tokens are asked for."""
 
     def __init__(self, host: Host, guard: Guard) -> None:

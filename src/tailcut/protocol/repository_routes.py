@@ -35,7 +35,7 @@ class _Change(msgspec.Struct):
     parameters: dict[str, Any] = {}
 
 
-class Repository:
+class RepositoryRoutes:
     """Answers for the models of a host."""
 
     def __init__(self, host: Host, guard: Guard) -> None:

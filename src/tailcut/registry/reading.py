@@ -29,7 +29,7 @@ from tailcut.registry.storage_local import LocalStorage
 from tailcut.system.machine import read_machine
 
 
-class Reader:
+class RegistryReader:
     """Reads a registry; use ``Registry``."""
 
     def __init__(self, root: Path | str, *, machine: Machine | None = None, cache: Path | None = None) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from tailcut.code.digest import Code
 from tailcut.common.bounds import Bound
 from tailcut.common.fingerprint import LIVE, Keys, Trust
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 SCHEMA = 2
 """Number of the record's form; a reader refuses a later one. 1 had the evidence inside and no keys."""
@@ -94,8 +94,8 @@ class Variant:
     runtime: str
     artifact: Path
     sha256: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     version: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     refused: str = ""
@@ -144,8 +144,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """Greater than that of every version of the model that was there before: clocks of several machines may differ."""
     source: str
     """The variant that all others are judged against."""
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     variants: dict[str, VariantRecord]
     evidence: dict[str, Any] = {}
     manifest: dict[str, Any] = {}
@@ -197,8 +197,8 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
 
 def version_id(
     model: str,
-    inputs: tuple[Tensor, ...],
-    outputs: tuple[Tensor, ...],
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
     variants: Mapping[str, VariantRecord],
     code: str = "",
 ) -> str:

@@ -20,7 +20,7 @@ from tailcut.errors import ArtifactError
 from tailcut.registry.padding import trimmed
 
 if TYPE_CHECKING:
-    from tailcut.registry.reading import Reader
+    from tailcut.registry.reading import RegistryReader
     from tailcut.registry.records import Variant, Version
 
 ROWS = "rows"
@@ -89,7 +89,7 @@ class KeptRows:
         return KeptRows(inputs, str(found.get(_PADDING, "")))
 
 
-def kept_rows(registry: Reader, of: Version | Variant) -> KeptRows | None:
+def kept_rows(registry: RegistryReader, of: Version | Variant) -> KeptRows | None:
     """Return the rows that a version keeps; None where it keeps none (``holdout.keep = 0``, and older builds).
 
     Args:

@@ -21,7 +21,7 @@ from tailcut.code.digest import Code, identity
 from tailcut.common.fingerprint import Machine, keys_of, uses_gpu
 from tailcut.common.redaction import tree_without_secrets
 from tailcut.errors import ArtifactError, NotServable
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.registry import checking, collect
 from tailcut.registry.checking import Trial
 from tailcut.registry.code import Check, nothing, written
@@ -37,14 +37,14 @@ from tailcut.registry.documents import (
     write_version,
 )
 from tailcut.registry.history import promoted, rolled_back
-from tailcut.registry.reading import Reader
+from tailcut.registry.reading import RegistryReader
 from tailcut.registry.records import SCHEMA, KeptFile, Move, NewVariant, Promotion, VariantRecord, Version, version_id
 from tailcut.registry.storage import Batch, Storage
 from tailcut.system.atomic_files import digest
 from tailcut.system.clock import now
 
 
-class Verifier(Reader):
+class Verifier(RegistryReader):
     """Verifies a registry; use ``Registry``."""
 
     def verify(self, trial: Trial | None = None) -> Iterator[tuple[str, ArtifactError | None]]:
@@ -125,8 +125,8 @@ class Registry(Verifier):
         model: str,
         *,
         source: str,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
         variants: Sequence[NewVariant],
         evidence: Mapping[str, Any] | None = None,
         manifest: Mapping[str, Any] | None = None,

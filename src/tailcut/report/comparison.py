@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 from tailcut.common.units import format_duration
 from tailcut.observe.comparison.records import (
-    Change,
-    Comparison,
     FigureChange,
+    HistoryComparison,
+    MetricChange,
     ModelComparison,
     StageChange,
     VariantComparison,
 )
-from tailcut.report.document import Document, Section, Table
+from tailcut.report.document import Document, DocumentSection, Table
 
 _MET_CHANGE = 0.02
 _PLAIN = {"small", "noise"}
@@ -22,7 +22,7 @@ _MANY_TIMES = 10
 """As much as before, from which a factor reads better than a percentage."""
 
 
-def comparison_document(comparison: Comparison) -> Document:
+def comparison_document(comparison: HistoryComparison) -> Document:
     """Lay a comparison out: each model's variants and figures, and what grew at the end."""
     since, until = (
         datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M")
@@ -39,28 +39,28 @@ def comparison_document(comparison: Comparison) -> Document:
         f" buckets; changes under {comparison.min_change:.0%} do not count",
         sections=(
             *(section for model in comparison.models for section in _model(model)),
-            Section(title="Verdict", lines=verdict),
+            DocumentSection(title="Verdict", lines=verdict),
         ),
     )
 
 
-def _model(model: ModelComparison) -> Iterator[Section]:
+def _model(model: ModelComparison) -> Iterator[DocumentSection]:
     none = () if model.variants else ("no variant answered in both spans",)
-    yield Section(title=model.model, lines=(*(f"note: {note}" for note in model.notes), *none))
+    yield DocumentSection(title=model.model, lines=(*(f"note: {note}" for note in model.notes), *none))
     for variant in model.variants:
         yield _variant(model.model, variant)
     head = ("figure", "before", "now", "change", "")
     rows = tuple(_figure_row(each) for each in model.figures if each.verdict not in _PLAIN)
     rest = _names("within noise, or too small to count", [one.name for one in model.figures if one.verdict in _PLAIN])
     table = Table(head=head, rows=rows, left=tuple(range(5)))
-    yield Section(title=f"Figures of {model.model}", tables=(table,), lines=rest)
+    yield DocumentSection(title=f"Figures of {model.model}", tables=(table,), lines=rest)
 
 
-def _variant(model: str, variant: VariantComparison) -> Section:
+def _variant(model: str, variant: VariantComparison) -> DocumentSection:
     name = f"variant {variant.variant}" if variant.variant else "all variants together"
     title = f"{model}, {name}: {variant.requests_after} answered requests, {variant.requests_before} earlier"
     if variant.too_little:
-        return Section(title=title, text=f"not compared: {variant.too_little}")
+        return DocumentSection(title=title, text=f"not compared: {variant.too_little}")
     whole, *rest = variant.stages
     shown = [each for each in rest if each.verdict not in _PLAIN]
     head = ("stage", "mean ms", "change", "p95 ms", "change", "of the growth", "")
@@ -72,7 +72,7 @@ def _variant(model: str, variant: VariantComparison) -> Section:
     small = _names("changed too little to count", [each.stage for each in rest if each.verdict == "small"])
     noise = _names("within noise", [each.stage for each in rest if each.verdict == "noise"])
     table = Table(head=head, rows=tuple(map(_stage_row, [whole, *shown])), left=tuple(range(7)))
-    return Section(title=title, tables=(table,), lines=(*met, *small, *noise))
+    return DocumentSection(title=title, tables=(table,), lines=(*met, *small, *noise))
 
 
 def _names(what: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ def _word(verdict: str) -> str:
     return "within noise" if verdict == "noise" else "too small to count" if verdict == "small" else verdict
 
 
-def _relative(change: Change) -> str:
+def _relative(change: MetricChange) -> str:
     if change.change >= _MANY_TIMES - 1:
         times, low, high = (_factor(1 + each) for each in (change.change, change.low, change.high))
         return f"{times} times as much ({low} to {high})"

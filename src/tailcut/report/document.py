@@ -83,7 +83,7 @@ class Area(msgspec.Struct, frozen=True, kw_only=True):
     ticks: Mapping[str, float]
 
 
-class Section(msgspec.Struct, frozen=True, kw_only=True):
+class DocumentSection(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a document, in the order of its fields.
 
     Args:
@@ -112,7 +112,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     lead: str = ""
     tiles: tuple[tuple[str, str], ...] = ()
-    sections: tuple[Section, ...]
+    sections: tuple[DocumentSection, ...]
 
 
 def terminal(document: Document) -> str:

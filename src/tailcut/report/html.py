@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from tailcut.report.document import Document, Section, Table
+from tailcut.report.document import Document, DocumentSection, Table
 from tailcut.report.style import CSS
 
 NO_CHARTS = "charts need matplotlib: pip install 'tailcut[report]'"
@@ -32,7 +32,7 @@ def html(document: Document) -> str:
     )
 
 
-def _charts(section: Section) -> str:
+def _charts(section: DocumentSection) -> str:
     drawn = [chart for chart in section.charts if isinstance(chart, str)]
     to_draw = [chart for chart in section.charts if not isinstance(chart, str)]
     if to_draw:
@@ -42,7 +42,7 @@ def _charts(section: Section) -> str:
     return "".join(drawn)
 
 
-def _section(section: Section, charts: str) -> str:
+def _section(section: DocumentSection, charts: str) -> str:
     text = f"<p>{escape(section.text)}</p>" if section.text else ""
     lines = "".join(f"<li>{escape(line)}</li>" for line in section.lines)
     inner = f"{charts}{''.join(map(_table, section.tables))}{f'<ul>{lines}</ul>' if lines else ''}"

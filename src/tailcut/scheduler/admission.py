@@ -20,12 +20,12 @@ from typing import Generic, Literal, NamedTuple
 
 from tailcut.scheduler.batch_builder import rows_within
 from tailcut.scheduler.latency_learner import LatencyLearner
-from tailcut.scheduler.latency_model import DRIFT, FREE, Cost
-from tailcut.scheduler.overload_detector import OverloadDetector, Target
+from tailcut.scheduler.latency_model import DRIFT, FREE, BatchCost
+from tailcut.scheduler.overload_detector import LatencyTarget, OverloadDetector
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL, E, RequestQueue
 from tailcut.scheduler.scheduler import Scheduler
 
-__all__ = ["Admission", "Executors", "Refusal", "Request"]
+__all__ = ["Admission", "AdmissionRequest", "Executors", "Refusal"]
 
 # Which tenants asked lately, and how many rows each may still ask for: a bucket of tokens each.
 
@@ -119,7 +119,7 @@ class Executors(NamedTuple):
         return max(self.usable, 1) * self.part
 
 
-class Request(NamedTuple):
+class AdmissionRequest(NamedTuple):
     """What admission needs to know of a request."""
 
     rows: int
@@ -168,7 +168,7 @@ class Admission(Generic[E]):
         self._caution = 0.0
         self._looked_at = FREE
         self._easy_ns = 0.0
-        self._filled: dict[int, tuple[Cost, float]] = {}
+        self._filled: dict[int, tuple[BatchCost, float]] = {}
         """Kind -> its cost, and the rows of a full batch by it."""
         self._tenants = Tenants(tenant_rows_per_s)
 
@@ -188,7 +188,9 @@ class Admission(Generic[E]):
             self._looked_at, self._easy_ns = cost, 4 * cost.late_ns(self._scheduler.max_rows)
         return deadline_ns - now_ns > self._easy_ns > 0
 
-    def check(self, now_ns: int, request: Request, executors: Executors, *, counted: bool = False) -> Refusal | None:
+    def check(
+        self, now_ns: int, request: AdmissionRequest, executors: Executors, *, counted: bool = False
+    ) -> Refusal | None:
         """Return why the request is refused; None where it is let in.
 
         A tenant's rate is charged with what is let in.
@@ -208,13 +210,13 @@ class Admission(Generic[E]):
             self._tenants.charge(request.tenant, request.rows)
         return refusal
 
-    def came(self, now_ns: int, request: Request, executors: Executors) -> None:
+    def came(self, now_ns: int, request: AdmissionRequest, executors: Executors) -> None:
         """Count a request as come: that decides how long a backlog stands. ``check`` does, unless told ``counted``."""
         overload = self._scheduler.overload
         if overload is not None and overload.stands:
             overload.arrived(now_ns, request.rows, self._row_ns(request, executors))
 
-    def _check_time(self, now_ns: int, request: Request, executors: Executors) -> Refusal | None:
+    def _check_time(self, now_ns: int, request: AdmissionRequest, executors: Executors) -> Refusal | None:
         """Refuse what would be late, or make others late."""
         if (not self._scheduler.waiting.rows and executors.idle) or request.deadline_ns <= now_ns:
             # Where nobody is before it, whatever is predicted: what is too high must not close the door. And what is
@@ -240,7 +242,7 @@ class Admission(Generic[E]):
             return self._refuse(now_ns, request, Missed(all_ns, left_ns, all_ns - left_ns), retry_ns, first)
         return self._check_later(now_ns, first, request, executors)
 
-    def _check_place(self, now_ns: int, own: int, request: Request, executors: Executors) -> Refusal | None:
+    def _check_place(self, now_ns: int, own: int, request: AdmissionRequest, executors: Executors) -> Refusal | None:
         """Refuse who has no place in a batch that ends in time, while a backlog stands.
 
         Args:
@@ -261,7 +263,7 @@ class Admission(Generic[E]):
             return self._check_later(now_ns, ahead, request, executors)
         return self._refuse(now_ns, request, missed, self.drain_ns(executors), ahead)
 
-    def _refuse(self, now_ns: int, request: Request, missed: Missed, retry_ns: float, ahead: int) -> Refusal:
+    def _refuse(self, now_ns: int, request: AdmissionRequest, missed: Missed, retry_ns: float, ahead: int) -> Refusal:
         overload, rows = self._scheduler.overload, self._waiting.rows
         assert overload is not None
         is_usual = request.level == DEFAULT_LEVEL and request.rows == 1 and ahead == rows
@@ -269,7 +271,7 @@ class Admission(Generic[E]):
             overload.refused(now_ns, missed.opens_ns, rows, retry_ns)
         return Refusal("slo", missed.end_ns, missed.limit_ns, retry_ns, ahead)
 
-    def _missed(self, now_ns: int, ahead: int, request: Request, executors: Executors) -> None:
+    def _missed(self, now_ns: int, ahead: int, request: AdmissionRequest, executors: Executors) -> None:
         """Record a request that is refused for the deadline, not only for its priority or its tenant's own backlog."""
         overload, left_ns = self._scheduler.overload, request.deadline_ns - now_ns
         usual = request.level <= DEFAULT_LEVEL
@@ -289,7 +291,7 @@ class Admission(Generic[E]):
             self._filled[kind] = known
         return known[1]
 
-    def _row_ns(self, request: Request, executors: Executors) -> float:
+    def _row_ns(self, request: AdmissionRequest, executors: Executors) -> float:
         """What all executors together take for a row of full batches of such requests.
 
         How long its rows are is not known yet: of all kinds that wait it may be any.
@@ -316,7 +318,7 @@ class Admission(Generic[E]):
             return left_ns  # the SLO is out of its reach, whatever else is refused
         return overload.aim.of(0, left_ns)
 
-    def wait_ns(self, ahead_rows: int, request: Request, executors: Executors, left_ns: float = 0.0) -> float:
+    def wait_ns(self, ahead_rows: int, request: AdmissionRequest, executors: Executors, left_ns: float = 0.0) -> float:
         """Return when a request that comes now is predicted to be answered at the latest, from now.
 
         Args:
@@ -352,13 +354,13 @@ class Admission(Generic[E]):
 
     def drain_ns(self, executors: Executors) -> float:
         """Return how long all that runs and waits now takes; at least a millisecond."""
-        return max(self.wait_ns(self._scheduler.waiting.rows, Request(0, 0), executors), 1e6)
+        return max(self.wait_ns(self._scheduler.waiting.rows, AdmissionRequest(0, 0), executors), 1e6)
 
     def queued_ns(self) -> float:
         """Return what one executor would need for all that waits, whatever its lengths."""
         return self._drain_ns(self._scheduler.waiting.rows, max(self._scheduler.batch_rows, 1.0), self._costs.cost)
 
-    def _drain_ns(self, rows: int, full: float, cost: Cost) -> float:
+    def _drain_ns(self, rows: int, full: float, cost: BatchCost) -> float:
         """Time of ``rows`` on one executor; where several kinds wait, each as it is."""
         kinds = self._scheduler.waiting.kinds
         if not kinds:
@@ -369,7 +371,7 @@ class Admission(Generic[E]):
             return found * rows / waiting
         return found + cost.batch_ns(min(rows - waiting, full))
 
-    def _check_later(self, now_ns: int, first: int, request: Request, executors: Executors) -> Refusal | None:
+    def _check_later(self, now_ns: int, first: int, request: AdmissionRequest, executors: Executors) -> Refusal | None:
         """Refuse what would take the place of others that were promised theirs."""
         cost = self._costs.of(request.kind)
         full = max(self._scheduler.batch_rows, 1.0)
@@ -383,7 +385,7 @@ class Admission(Generic[E]):
                 return Refusal("crowds", at_ns + added_ns, left_ns, self.drain_ns(executors), first)
         return None
 
-    def _check_room(self, request: Request, executors: Executors) -> Refusal | None:
+    def _check_room(self, request: AdmissionRequest, executors: Executors) -> Refusal | None:
         scheduler = self._scheduler
         waiting = scheduler.waiting
         if waiting.rows + request.rows > scheduler.max_queue_rows:
@@ -397,7 +399,9 @@ class Admission(Generic[E]):
     ) -> Refusal:
         return Refusal(why, waiting if size <= limit else size, limit, self.drain_ns(executors), never=size > limit)
 
-    def _check_tenant(self, now_ns: int, request: Request, executors: Executors, charged: bool) -> Refusal | None:
+    def _check_tenant(
+        self, now_ns: int, request: AdmissionRequest, executors: Executors, charged: bool
+    ) -> Refusal | None:
         short_ns = self._tenants.asks(now_ns, request.tenant, request.rows)
         if charged and short_ns:
             return Refusal("rate", request.rows, self._tenants.rows_per_s, short_ns)
@@ -450,7 +454,7 @@ class OverloadAdmission(NamedTuple):
         pause_ns: between two batches: of the models that share the cores.
     """
 
-    cost: Cost
+    cost: BatchCost
     starts_ns: Sequence[float]
     full: float
     gap_ns: float
@@ -496,7 +500,7 @@ class OverloadAdmission(NamedTuple):
         return max(start_ns - latest_ns, 0.0)
 
 
-def most_rows(cost: Cost, max_rows: int, target: Target) -> int:
+def most_rows(cost: BatchCost, max_rows: int, target: LatencyTarget) -> int:
     """Return how many rows a full batch may have so that it leaves those who come for it a fifth of the limit."""
     return rows_within(cost, max_rows, _BATCH / DRIFT * target.limit_ns)
 

@@ -9,7 +9,7 @@ from math import inf
 from typing import Generic
 
 from tailcut.scheduler.batching_delay import Window
-from tailcut.scheduler.latency_model import Cost
+from tailcut.scheduler.latency_model import BatchCost
 from tailcut.scheduler.overload_detector import OverloadDetector
 from tailcut.scheduler.request_queue import E, Heap, Item, Lanes, RequestQueue
 
@@ -55,7 +55,7 @@ class BatchBuilder(Generic[E]):
         self.busy_rows = 0
 
     def take(
-        self, lanes: Lanes[E], lane: Hashable, now_ns: int, cost: Cost, more_idle: bool, expired: list[E]
+        self, lanes: Lanes[E], lane: Hashable, now_ns: int, cost: BatchCost, more_idle: bool, expired: list[E]
     ) -> list[E]:
         """Take one batch out of a lane; whoever cannot be in time goes to ``expired``, or waits on as late.
 
@@ -104,7 +104,7 @@ class BatchBuilder(Generic[E]):
             self.busy_rows += item[3].rows
         return [item[3] for item in taken]
 
-    def prune(self, lanes: Lanes[E], lane: Hashable, now_ns: int, cost: Cost, expired: list[E]) -> None:
+    def prune(self, lanes: Lanes[E], lane: Hashable, now_ns: int, cost: BatchCost, expired: list[E]) -> None:
         """Drop the heads of a lane that will not run there; the lane is gone when nothing is left."""
         heap = lanes[lane]
         while heap:
@@ -116,7 +116,7 @@ class BatchBuilder(Generic[E]):
             heappop(heap)
         del lanes[lane]
 
-    def give_up(self, entry: E, now_ns: int, cost: Cost, expired: list[E]) -> None:
+    def give_up(self, entry: E, now_ns: int, cost: BatchCost, expired: list[E]) -> None:
         """Hand an entry back as expired; where it has missed its target only, let it wait on as late."""
         if not entry.late and now_ns + cost.batch_ns(entry.rows) < entry.deadline_ns:
             self._waiting.delay(entry)
@@ -126,7 +126,7 @@ class BatchBuilder(Generic[E]):
             expired.append(entry)
 
     def _without(
-        self, hopeless: list[Item[E]], taken: list[Item[E]], now_ns: int, cost: Cost, expired: list[E]
+        self, hopeless: list[Item[E]], taken: list[Item[E]], now_ns: int, cost: BatchCost, expired: list[E]
     ) -> list[Item[E]]:
         """Give up some of those taken; return the others."""
         for item in hopeless:
@@ -134,7 +134,7 @@ class BatchBuilder(Generic[E]):
         gone = {item[2] for item in hopeless}
         return [item for item in taken if item[2] not in gone]
 
-    def _collect(self, heap: Heap[E], taken: list[Item[E]], now_ns: int, cost: Cost, expired: list[E]) -> int:
+    def _collect(self, heap: Heap[E], taken: list[Item[E]], now_ns: int, cost: BatchCost, expired: list[E]) -> int:
         """Move heads from ``heap`` to ``taken`` until it is full; return the rows of ``taken``."""
         rows = sum([item[3].rows for item in taken])
         alone_rows, sure_ns = -1, 0.0
@@ -156,7 +156,7 @@ class BatchBuilder(Generic[E]):
             heappop(heap)
         return rows
 
-    def _trim(self, heap: Heap[E], taken: list[Item[E]], rows: int, now_ns: int, cost: Cost) -> int:
+    def _trim(self, heap: Heap[E], taken: list[Item[E]], rows: int, now_ns: int, cost: BatchCost) -> int:
         """Leave behind what would make the batch dearer than it is worth; return the rows of ``taken``, now."""
         if len(taken) < 2:
             return rows
@@ -180,7 +180,7 @@ class BatchBuilder(Generic[E]):
         _put_back(heap, taken, count)
         return kept
 
-    def _fill_up(self, lane: Hashable, taken: list[Item[E]], now_ns: int, cost: Cost) -> None:
+    def _fill_up(self, lane: Hashable, taken: list[Item[E]], now_ns: int, cost: BatchCost) -> None:
         """Let late entries share a batch of those on time, where that is cheaper and makes none of these late."""
         heap = self._waiting.late.get(lane)
         if heap is None or not self._merge:
@@ -225,7 +225,7 @@ class BatchBuilder(Generic[E]):
         return rows - kept
 
 
-def _needs_ns(item: Item[E], cost: Cost) -> float:
+def _needs_ns(item: Item[E], cost: BatchCost) -> float:
     """Return what an entry on its own must be given to be in time.
 
     As much as one in twenty takes, where it is the target that it would miss: it waits on, and another is in time for
@@ -238,7 +238,7 @@ def _needs_ns(item: Item[E], cost: Cost) -> float:
     return late_ns if can_wait else alone_ns
 
 
-def rows_within(cost: Cost, most: int, limit_ns: float) -> int:
+def rows_within(cost: BatchCost, most: int, limit_ns: float) -> int:
     """Return how many rows a batch may have to take no longer than so; at least one, at most ``most``."""
     return max(bisect_right(range(1, most + 1), limit_ns, key=cost.batch_ns), 1)
 
@@ -249,7 +249,7 @@ def _put_back(heap: Heap[E], taken: list[Item[E]], count: int) -> None:
     del taken[count:]
 
 
-def _due_ns(item: Item[E], now_ns: int, cost: Cost) -> float:
+def _due_ns(item: Item[E], now_ns: int, cost: BatchCost) -> float:
     """Return when a batch must be expected to end for an entry to be in time, even if it then takes long.
 
     Where the entry is not sure to be in time even alone, it is enough that it is expected to be.
@@ -259,17 +259,17 @@ def _due_ns(item: Item[E], now_ns: int, cost: Cost) -> float:
     return now_ns + (sure_ns if cost.batch_ns(item[3].rows) < sure_ns else left_ns)
 
 
-def is_cheaper(rows: int, more: int, cost: Cost) -> bool:
+def is_cheaper(rows: int, more: int, cost: BatchCost) -> bool:
     """Whether late rows should fill up a batch of others: see ``_CHEAPER``."""
     return cost.batch_ns(rows + more) < _CHEAPER * (cost.batch_ns(rows) + cost.batch_ns(more))
 
 
-def _is_dear(cut_rows: int, rows: int, cost: Cost) -> bool:
+def _is_dear(cut_rows: int, rows: int, cost: BatchCost) -> bool:
     """Whether a batch cut to ``cut_rows`` would take the time of more rows than it saves."""
     return cost.batch_ns(cut_rows) * rows > _DEAR * cut_rows * cost.batch_ns(rows)
 
 
-def _longest_in_time(items: list[Item[E]], due_ns: list[float], now_ns: int, cost: Cost) -> tuple[int, int]:
+def _longest_in_time(items: list[Item[E]], due_ns: list[float], now_ns: int, cost: BatchCost) -> tuple[int, int]:
     """Return how many of ``items``, from the first on, can share a batch that is in time for all, and their rows."""
     rows, tightest_ns = 0, due_ns[0]
     for count, (item, due) in enumerate(zip(items, due_ns, strict=True)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from tailcut.scheduler.latency_model import Cost
+from tailcut.scheduler.latency_model import BatchCost
 from tailcut.scheduler.request_queue import E, Heap, Item
 
 _MS = 1_000_000
@@ -25,7 +25,7 @@ _CLEARLY = 1.1
 class Window(Protocol):
     """Decides whether a lane may wait for more rows although an executor is idle."""
 
-    def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, idle: int) -> int:
+    def until_ns(self, now_ns: int, heap: Heap[E], cost: BatchCost, max_rows: int, idle: int) -> int:
         """Return when a batch of the lane should start at the latest; ``now_ns`` or earlier for at once.
 
         Args:
@@ -58,7 +58,7 @@ class Fixed:
         self._delay_ns = delay_ns
         self._preferred = tuple(sorted(preferred, reverse=True))
 
-    def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, idle: int) -> int:
+    def until_ns(self, now_ns: int, heap: Heap[E], cost: BatchCost, max_rows: int, idle: int) -> int:
         """See ``Window``."""
         waiting = [item for item in heap if item[3].waiting]
         rows = sum([item[3].rows for item in waiting])
@@ -103,7 +103,7 @@ class Gain:
         self._starts = 0
         self._open = False
 
-    def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, idle: int) -> int:
+    def until_ns(self, now_ns: int, heap: Heap[E], cost: BatchCost, max_rows: int, idle: int) -> int:
         """See ``Window``."""
         if not idle or cost.batch_ns(max_rows) <= _MS:
             return now_ns  # what comes meanwhile finds company in any case, or waits for less than a window
@@ -142,7 +142,9 @@ class Gain:
         self._came = [mean + weight * (count - mean) for mean, count in zip(self._came, self._counts, strict=True)]
         self._counts = [0] * len(_OFFSETS_NS)
 
-    def _best_ns(self, now_ns: int, waiting: list[Item[E]], rows: int, cost: Cost, max_rows: int, idle: int) -> int:
+    def _best_ns(
+        self, now_ns: int, waiting: list[Item[E]], rows: int, cost: BatchCost, max_rows: int, idle: int
+    ) -> int:
         """Return the end of the window that gains most; ``now_ns`` where none gains."""
         passed_ns = now_ns - self._begun_ns
         here = max([at for at, offset_ns in enumerate(_OFFSETS_NS) if offset_ns <= passed_ns], default=-1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from tailcut.scheduler.latency_model import FREE, Cost
+from tailcut.scheduler.latency_model import FREE, BatchCost
 
 INLINE_LIMIT_NS = 1_000_000
 """Longest work that may run on the event loop: behind 50 ms inline batches clients were seen to wait 101 ms."""
@@ -96,7 +96,7 @@ class BatchTime(NamedTuple):
         )
 
 
-class Placement:
+class HookPlacement:
     """Where the calls of one hook run, by their rows.
 
     The caller runs a call of at most ``inline_rows`` rows on the event loop, any other in a thread. It tells
@@ -137,14 +137,14 @@ class Placement:
         self._slope_ns: float | None = None
 
     @classmethod
-    def inline(cls) -> Placement:
+    def inline(cls) -> HookPlacement:
         """Return a placement that never asks for a thread and never wants to learn: there is no hook."""
         placement = cls()
         placement.inline_rows = placement.look_ns = ALL_ROWS
         return placement
 
     @classmethod
-    def threaded(cls) -> Placement:
+    def threaded(cls) -> HookPlacement:
         """Return a placement that runs every call in a thread; it learns what calls take."""
         placement = cls()
         placement.back_ns = inf
@@ -186,10 +186,10 @@ class Placement:
             self._slope_ns = self._covariance / self._variance
         # As long as all calls had the same rows, time is taken to be in proportion to them.
         slope_ns = steepest_ns if self._slope_ns is None else min(max(self._slope_ns, 0.0), steepest_ns)
-        self.cost = Cost(max(self._mean_ns - slope_ns * self._mean_rows, 0.0), slope_ns)
+        self.cost = BatchCost(max(self._mean_ns - slope_ns * self._mean_rows, 0.0), slope_ns)
 
 
-def _rows_within(cost: Cost, limit_ns: float) -> int:
+def _rows_within(cost: BatchCost, limit_ns: float) -> int:
     """Return the most rows of a call that is expected to end within the limit; 0 where none does."""
     left_ns = limit_ns - cost.base_ns
     if left_ns < cost.row_ns:

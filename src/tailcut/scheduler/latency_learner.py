@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import exp, log, log2, sqrt
 
-from tailcut.scheduler.latency_model import FREE, Cost
+from tailcut.scheduler.latency_model import FREE, BatchCost
 
 _OUTLIER = 3.0
 """A batch of a known size that takes more than this many times the expected time is a hiccup."""
@@ -42,7 +42,7 @@ class CostModel:
     twenty takes, and how long hiccups are.
 
     Args:
-        steps: see ``Cost``.
+        steps: see ``BatchCost``.
         run_rows: rows of the largest run of the model, where larger batches run as several (``runtimes.sliced``): they
             cost no more by the row, and a hiccup is one run's; 0 where batches run whole.
     """
@@ -68,7 +68,7 @@ class CostModel:
         self._short = TailQuantile()
         self._era = 0
         self._worst = [[0.0, 0.0], [0.0, 0.0]]
-        self._cost: Cost | None = FREE
+        self._cost: BatchCost | None = FREE
 
     def seed(self, points: Mapping[int, float], *, octaves: float = 0.0) -> None:
         """Start from what was measured elsewhere: rows -> nanoseconds (warm-up, the registry's evidence).
@@ -97,7 +97,7 @@ class CostModel:
         self._cost = None
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> BatchCost:
         """What is known now; ``FREE`` before the first batch."""
         cost = self._cost
         return cost if cost is not None else self._fit()
@@ -106,7 +106,7 @@ class CostModel:
         """Learn from a batch; return how many times longer than expected it took, and how many of its size had run."""
         duration_ns = max(duration_ns, 1.0)
         if self._steps:
-            rows = int(Cost(0.0, 0.0, steps=self._steps).padded(rows))
+            rows = int(BatchCost(0.0, 0.0, steps=self._steps).padded(rows))
         before = self._count(nearest(rows))
         ratio = self._table.learn(rows, duration_ns)
         if before and ratio > _OUTLIER and duration_ns > _OUTLIER_FLOOR_NS and self._batches > _KNOWN_BATCHES:
@@ -125,7 +125,7 @@ class CostModel:
             self._worst = [[0.0, 0.0], self._worst[0]]
         self._worst[0] = sorted([*self._worst[0], longer_ns])[1:]
 
-    def _fit(self) -> Cost:
+    def _fit(self) -> BatchCost:
         points = self._table.points
         variances = self._table.variances
         counts = [self._count(power) for power in range(len(points))]
@@ -150,7 +150,7 @@ class CostModel:
         sizes = (self._steps, shaped, tuple(self._table.doubts), fears)
         lates = (self._short.late, points[-1] / _FINE)
         row_ns = points[0] - base_ns
-        cost = self._cost = Cost(base_ns, row_ns, tuple(points), self._late.late, hiccup_ns, *sizes, *lates)
+        cost = self._cost = BatchCost(base_ns, row_ns, tuple(points), self._late.late, hiccup_ns, *sizes, *lates)
         return cost
 
     def _run_ns(self, points: Sequence[float]) -> float:
@@ -173,11 +173,11 @@ class LatencyLearner:
         self._models: dict[int, CostModel] = {0: self._only}
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> BatchCost:
         """Of the rows of a variant whose rows are all of one kind."""
         return self._only.cost
 
-    def of(self, kind: int) -> Cost:
+    def of(self, kind: int) -> BatchCost:
         """Return what batches of a kind take; of an unknown kind, from the nearest known one in proportion."""
         if not kind:
             return self._only.cost
@@ -207,7 +207,7 @@ class LatencyLearner:
         known = [each for each, model in self._models.items() if each and model.cost.points]
         return min(known, key=lambda each: max(each / kind, kind / each), default=0)
 
-    def _guess(self, kind: int) -> Cost:
+    def _guess(self, kind: int) -> BatchCost:
         nearest = self._nearest(kind)
         if not nearest:
             return self._only.cost

@@ -13,12 +13,12 @@ from typing import NamedTuple, Protocol
 
 
 class CostSource(Protocol):
-    """Knows what batches take: ``scheduler.latency_learner.Costs``, or one ``Cost`` for all kinds."""
+    """Knows what batches take: ``scheduler.latency_learner.Costs``, or one ``BatchCost`` for all kinds."""
 
-    def of(self, kind: int, /) -> Cost: ...
+    def of(self, kind: int, /) -> BatchCost: ...
 
 
-class Cost(NamedTuple):
+class BatchCost(NamedTuple):
     """What batches take, as known at one moment, in nanoseconds.
 
     Attributes:
@@ -47,7 +47,7 @@ class Cost(NamedTuple):
     short_late: float = 1.0
     fine_ns: float = 0.0
 
-    def of(self, kind: int) -> Cost:
+    def of(self, kind: int) -> BatchCost:
         """Return itself: where all rows are of one kind, a cost may stand for all of them."""
         return self
 
@@ -196,11 +196,11 @@ _NO_DEARER = 1.02
 """What is learned of two sizes differs by so much although they cost the same. (With five percent batches of eight were
 taken instead of four, which on two cores of a Zen 4 cost four percent less by the row, texts of 128 tokens.)"""
 
-FREE = Cost(0.0, 0.0)
+FREE = BatchCost(0.0, 0.0)
 """Nothing is known: every deadline that has not passed can be met."""
 
 
-def left_ns(passed_ns: float, rows: int, cost: Cost) -> float:
+def left_ns(passed_ns: float, rows: int, cost: BatchCost) -> float:
     """Return what a batch still takes that has run for ``passed_ns``.
 
     Once it has taken longer than nineteen of twenty do, it may be a hiccup like those that were seen, or a little late.

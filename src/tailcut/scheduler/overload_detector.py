@@ -51,7 +51,7 @@ _GAPS = 50
 """About so many gaps between rows count."""
 
 
-class Target(NamedTuple):
+class LatencyTarget(NamedTuple):
     """What the SLO wants of one request.
 
     Attributes:
@@ -92,7 +92,7 @@ class OverloadDetector:
         retry_ns: what the last request was told to wait that was refused for the SLO.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: LatencyTarget) -> None:
         self.target = target
         self._early_ns = min(int(_WITHIN * target.limit_ns), _WITHIN_NS) if target.limit_ns >= _LEAST_LIMIT_NS else 0
         self.aim = target._replace(limit_ns=int(_AIM * target.limit_ns))

@@ -39,7 +39,7 @@ _SHORTEST_S = 1e-3
 """Two looks are taken to be so far apart at least: what comes in a moment is no rate."""
 
 
-class Limits(NamedTuple):
+class ScalingLimits(NamedTuple):
     """Least and most executors, and the latency (seconds) that the SLO allows at its percentile."""
 
     least: int
@@ -47,7 +47,7 @@ class Limits(NamedTuple):
     latency_s: float
 
 
-class Seen(NamedTuple):
+class PoolObservation(NamedTuple):
     """What a pool looked like at ``now_s``.
 
     Attributes:
@@ -71,7 +71,7 @@ class Seen(NamedTuple):
 class Scaler:
     """Decides the size of one pool. Owned by whoever looks; no clock."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ScalingLimits) -> None:
         self._limits = limits
         self._last_s: float | None = None
         self._queued_s = 0.0
@@ -83,7 +83,7 @@ class Scaler:
         self._shrunk_to = 0
         self.why = ""
 
-    def target(self, seen: Seen) -> int:
+    def target(self, seen: PoolObservation) -> int:
         """Return how many executors there should be, those that are being loaded included.
 
         ``why`` then says in a few words what decided.
@@ -117,7 +117,7 @@ class Scaler:
             self._quiet_s = min(2.0 * self._quiet_s, _LONGEST_QUIET_S) if soon else _QUIET_S
             self._shrunk_s = None
 
-    def _learn(self, seen: Seen, passed_s: float) -> None:
+    def _learn(self, seen: PoolObservation, passed_s: float) -> None:
         """Average the demand: executor seconds of work that arrived per second, computed already or not."""
         arrived = max(seen.busy_s + seen.queued_s - self._queued_s, 0.0) / passed_s
         weight = min(passed_s / _FORGETTING_S, 1.0)
@@ -125,7 +125,7 @@ class Scaler:
         self._demand += weight * (arrived - self._demand)
         self._growth += weight * (growth - self._growth)
 
-    def _needed(self, seen: Seen) -> tuple[int, str]:
+    def _needed(self, seen: PoolObservation) -> tuple[int, str]:
         ahead = self._demand + max(self._growth, 0.0) * seen.load_s
         wanted = ceil(round(min(ahead, 2.0 * self._demand) / _BUSY_AIM, 6))
         why = f"work for {ahead:.2f} executors arrives"

@@ -17,7 +17,7 @@ _GRAIN = 23
 """Deadlines are summed up in grains of 2^23 ns (8 ms)."""
 
 
-class Entry:
+class QueueEntry:
     """One waiting request, or one part of a request that was split.
 
     Args:
@@ -72,7 +72,7 @@ class Entry:
         self.late = False
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=QueueEntry)
 K = TypeVar("K", int, str)
 Item = tuple[int, int, int, E]
 """Level, when it is due, number of arrival, entry: what is smaller is more urgent."""

@@ -30,11 +30,11 @@ from typing import Generic, NamedTuple
 
 from tailcut.scheduler.batch_builder import BatchBuilder, is_cheaper
 from tailcut.scheduler.batching_delay import Window
-from tailcut.scheduler.latency_model import FREE, Cost, CostSource
-from tailcut.scheduler.overload_detector import OverloadDetector, Target
-from tailcut.scheduler.request_queue import DEFAULT_LEVEL, E, Entry, Heap, Lanes, RequestQueue
+from tailcut.scheduler.latency_model import FREE, BatchCost, CostSource
+from tailcut.scheduler.overload_detector import LatencyTarget, OverloadDetector
+from tailcut.scheduler.request_queue import DEFAULT_LEVEL, E, Heap, Lanes, QueueEntry, RequestQueue
 
-__all__ = ["Entry", "Plan", "Scheduler"]
+__all__ = ["Plan", "QueueEntry", "Scheduler"]
 
 
 class Plan(NamedTuple, Generic[E]):
@@ -74,7 +74,7 @@ class Scheduler(Generic[E]):
         max_queue_bytes: int = 1 << 62,
         merge: bool = True,
         window: Window | None = None,
-        target: Target | None = None,
+        target: LatencyTarget | None = None,
     ) -> None:
         self.max_rows = max_rows
         self.max_queue_rows = max_queue_rows
@@ -267,7 +267,7 @@ class Next(NamedTuple):
 
 
 def next_batch(
-    waiting: RequestQueue[E], lane: Hashable, now_ns: int, cost: Cost, *, max_rows: int, merge: bool
+    waiting: RequestQueue[E], lane: Hashable, now_ns: int, cost: BatchCost, *, max_rows: int, merge: bool
 ) -> Next:
     """Bound the next batch of a lane of those on time.
 

@@ -17,13 +17,13 @@ from math import ulp
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.scheduler.admission import Admission, Executors, Request
+from tailcut.scheduler.admission import Admission, AdmissionRequest, Executors
 from tailcut.scheduler.batching_delay import Window
 from tailcut.scheduler.latency_learner import LatencyLearner
-from tailcut.scheduler.latency_model import Cost, left_ns
-from tailcut.scheduler.overload_detector import Target
+from tailcut.scheduler.latency_model import BatchCost, left_ns
+from tailcut.scheduler.overload_detector import LatencyTarget
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
-from tailcut.scheduler.scheduler import Entry, Scheduler
+from tailcut.scheduler.scheduler import QueueEntry, Scheduler
 
 LOOP_NS = 60_000.0
 """What a request takes of the event loop where nothing else was measured: the path of one small JSON request."""
@@ -71,7 +71,7 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedOutcomes:
     """What became of the requests, each at its place, shape [n].
 
     Attributes:
@@ -118,7 +118,7 @@ class Outcome:
 
 
 def noisy(
-    cost: Cost, seed: int, *, sigma: float = 0.1, hiccups: float = 0.0, hiccup_times: float = 5.0
+    cost: BatchCost, seed: int, *, sigma: float = 0.1, hiccups: float = 0.0, hiccup_times: float = 5.0
 ) -> Callable[[int], float]:
     """Draw a batch's time: lognormal noise around the expectation, its mean kept; and now and then a hiccup.
 
@@ -138,7 +138,7 @@ def noisy(
     return draw
 
 
-def simulate(scenario: Scenario) -> Outcome:
+def simulate(scenario: Scenario) -> SimulatedOutcomes:
     """Play a scenario to its end."""
     return _Run(scenario).play()
 
@@ -203,7 +203,7 @@ class ProcessorSharing:
             self._done_ns += max(elapsed_ns, 0.0)
 
 
-class _Part(Entry):
+class _Part(QueueEntry):
     """A request, or a part of one that is cut; ``number`` is its place among the arrivals."""
 
     __slots__ = ("number",)
@@ -223,7 +223,7 @@ class _Run:
             max_queue_rows=scenario.max_queue_rows,
             merge=scenario.merge,
             window=scenario.window() if scenario.window else None,
-            target=Target(scenario.limit_ns, scenario.timeout_ns) if scenario.limit_ns else None,
+            target=LatencyTarget(scenario.limit_ns, scenario.timeout_ns) if scenario.limit_ns else None,
         )
         self.costs = LatencyLearner()
         self.costs.seed(scenario.known)
@@ -241,7 +241,7 @@ class _Run:
         self.now_ns = self.busy_ns = self.loop_ns = 0.0
         self.kick_due = False
 
-    def play(self) -> Outcome:
+    def play(self) -> SimulatedOutcomes:
         arrivals = self.scenario.arrivals_ns
         upcoming = 0
         while True:
@@ -266,7 +266,7 @@ class _Run:
             self.now_ns = max(min(moments), self.now_ns)
         spent_ns = self.now_ns, self.busy_ns, self.loop_ns
         timeout_ns, executors = self.scenario.timeout_ns, self.scenario.executors
-        return Outcome(self.latency_ns, self.shed, timeout_ns, self.batches, *spent_ns, executors)
+        return SimulatedOutcomes(self.latency_ns, self.shed, timeout_ns, self.batches, *spent_ns, executors)
 
     # -- Pieces of work on the event loop -----------------------------------------------------------------------------
 
@@ -285,7 +285,7 @@ class _Run:
         deadline_ns = arrived_ns + scenario.timeout_ns
         now_ns = int(self.now_ns)
         if tenant or not self.admission.is_easy(now_ns, rows, deadline_ns):
-            request = Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant)
+            request = AdmissionRequest(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant)
             if self.admission.check(now_ns, request, self._executors()) is not None:
                 self.shed[number] = True
                 return

@@ -35,7 +35,7 @@ from tailcut.pipeline.stages.features import open_features
 from tailcut.pipeline.streaming import streaming_of
 from tailcut.registry import Registry, Variant
 from tailcut.scheduler.core_budget import CoreBudget
-from tailcut.scheduler.pool_scaling import Limits, Wear
+from tailcut.scheduler.pool_scaling import ScalingLimits, Wear
 from tailcut.serving.host_state import HostState
 from tailcut.serving.variant_checks import feature_models, refuse_unjudged, refuse_unproven
 
@@ -392,7 +392,7 @@ def _pool(deployment: Deployment, dispatcher: Dispatcher, warm: Warm, sinks: Mod
         warm.executor,
         warm.runtimes,
         warm.open_one,
-        limits=Limits(len(warm.runtimes), min(warm.most, useful), float(latency_s)),
+        limits=ScalingLimits(len(warm.runtimes), min(warm.most, useful), float(latency_s)),
         wear=Wear(settings.recycle_requests, float(settings.recycle_age_s), float(settings.recycle_growth)),
         recorder=sinks.metrics,
         load_s=warm.load_s,

@@ -11,7 +11,7 @@ from tailcut.errors import StartError, TailcutError
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.references import source_path
-from tailcut.manifest.schema import FeatureGroup, Tensor
+from tailcut.manifest.schema import FeatureGroup, TensorSpec
 from tailcut.pipeline.row_transform import columns_of
 
 
@@ -93,7 +93,7 @@ def _check_columns(group: FeatureGroup, model: Manifest) -> None:
             )
 
 
-def _check_width(tensor: Tensor, manifest: Manifest, models: Mapping[str, Manifest]) -> None:
+def _check_width(tensor: TensorSpec, manifest: Manifest, models: Mapping[str, Manifest]) -> None:
     """Compare the values that an input takes per row with those of its columns, as far as both are fixed."""
     tail = tensor.shape[1:]
     if any(size < 0 for size in tail):

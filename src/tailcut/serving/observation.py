@@ -15,15 +15,15 @@ from pathlib import Path
 from tailcut.errors import StartError
 from tailcut.manifest.host import HostManifest
 from tailcut.observe.alerts.evaluation import MovedColumns
-from tailcut.observe.alerts.evaluator import Alerts
-from tailcut.observe.alerts.probes import Probes
-from tailcut.observe.alerts.webhook import Target, Webhook, read_secret
+from tailcut.observe.alerts.evaluator import AlertEvaluator
+from tailcut.observe.alerts.probes import SystemProbes
+from tailcut.observe.alerts.webhook import Webhook, WebhookTarget, read_secret
 from tailcut.observe.drift.state import ColumnState
 from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.exposition import Exposition, ModelSeries, process_samples
 from tailcut.observe.history.recorder import HistoryRecorder
 from tailcut.observe.live.figures import KeptRequest, ModelAbout, RequestDetail
-from tailcut.observe.live.live import Live
+from tailcut.observe.live.live import LiveFigures
 from tailcut.observe.live.providers import alert_figures, drift_figures, kept_requests, request_detail
 from tailcut.observe.sample import Source
 from tailcut.observe.traces.kept import Ring
@@ -36,7 +36,7 @@ _REQUESTS_PER_S = 2_000
 """That are looked through: with many traces in memory the list is made less often than once a second."""
 
 
-def show_parts(live: Live, drift: DriftSink, traces: HostTraces) -> None:
+def show_parts(live: LiveFigures, drift: DriftSink, traces: HostTraces) -> None:
     """Have the live figures show drift, and kept requests where traces are on."""
     live.drift = lambda name: drift_figures(drift.state(name))
     if traces.sink is None:
@@ -86,7 +86,7 @@ def open_alerts(
     recorder: HistoryRecorder,
     models: Callable[[], Collection[str]],
     moved: Callable[[], Sequence[MovedColumns]],
-) -> Alerts:
+) -> AlertEvaluator:
     """Return the alerts of a host; they are evaluated from their ``start`` on.
 
     Args:
@@ -100,9 +100,9 @@ def open_alerts(
     """
     settings, port = manifest.observe.alerts, manifest.server.port
     history = recorder.history
-    return Alerts(
+    return AlertEvaluator(
         settings,
-        Probes().read,
+        SystemProbes().read,
         models,
         moved=moved,
         history=recorder.own_history,
@@ -150,7 +150,7 @@ def _by_effect(column: ColumnState) -> float:
     return -column.psi
 
 
-def _target(manifest: HostManifest) -> Target:
+def _target(manifest: HostManifest) -> WebhookTarget:
     settings = manifest.observe.alerts
     if settings.secret_env:
         where = f"the environment variable {settings.secret_env} (observe.alerts.secret_env)"
@@ -164,7 +164,7 @@ def _target(manifest: HostManifest) -> Target:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise StartError(f"{where} cannot be read: {error}", hint="correct the path or its permissions") from None
-    return Target(settings.webhook, read_secret(text, where), settings.allow_private)
+    return WebhookTarget(settings.webhook, read_secret(text, where), settings.allow_private)
 
 
 def check_observation(manifest: HostManifest) -> None:
@@ -226,10 +226,10 @@ class Observation:
         self.drift = shared.drift
         self.traces = HostTraces(manifest, shared, engines)
         self.exposition = Exposition(self._series, shared.loop_lag, [samples, process_samples, self.traces.samples])
-        self.live = Live(self._series, about, state, shared.loop_lag)
+        self.live = LiveFigures(self._series, about, state, shared.loop_lag)
         show_parts(self.live, self.drift, self.traces)
         self.history: HistoryRecorder | None = None
-        self.alerts: Alerts | None = None
+        self.alerts: AlertEvaluator | None = None
 
     def begin_in_server(self) -> None:
         """Keep a history and evaluate alerts from the start on, unless the manifest switches them off.

@@ -36,7 +36,7 @@ _REPEAT_S = 0.3
 """A signal within it of the first is the same request to stop: a terminal and a wrapper may both send one."""
 
 
-class Ended(NamedTuple):
+class WorkerExit(NamedTuple):
     """How a worker ended.
 
     Attributes:
@@ -77,7 +77,7 @@ class Supervisor:
         self._due_s = math.inf
         """When the drain, or then the time to stop, is over; of the monotonic clock."""
 
-    def run(self) -> Ended:
+    def run(self) -> WorkerExit:
         """Serve until the worker has ended."""
         # Inherited by the worker: told to drain before it listens for that, it must not die of it.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -104,7 +104,7 @@ class Supervisor:
             with suppress(BlockingIOError):
                 for heard in os.read(reading, 4096):
                     self._hear(heard)
-        return Ended(self._process.exitcode, self._draining, self._killed)
+        return WorkerExit(self._process.exitcode, self._draining, self._killed)
 
     def _run_worker(self) -> None:
         """Serve, in the worker. Until it has handlers of its own, signals that others sent do nothing."""

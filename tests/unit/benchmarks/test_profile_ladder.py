@@ -9,7 +9,7 @@ from benchmarks.profile_ladder import Compared, compare, p95s, verdicts
 from tests.unit.profiler.profile_sample import recording
 
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.levers.known import Known
+from tailcut.profiler.levers.known import LeverAssumptions
 from tailcut.profiler.levers.work import read_work
 from tailcut.report.ladder.file import load_ladder
 
@@ -23,7 +23,7 @@ def compared(*p95s_ms: tuple[str, float]) -> list[Compared]:
 
 def test_levers_of_a_rung_come_on_top_of_those_before_it() -> None:
     recorded = recording()
-    known = Known(feature_hits=dict.fromkeys(range(400), 0.9), family="torch")
+    known = LeverAssumptions(feature_hits=dict.fromkeys(range(400), 0.9), family="torch")
     work = read_work(recorded, attribute(recorded), known)
     measured = {"pilot": [20.0, 30.0, 22.0], "+ feature cache": [9.0], "+ ONNX": [8.0]}
     pilot, cached, onnx = compare(work, known, measured, recorded.rate)

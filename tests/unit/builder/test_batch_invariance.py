@@ -16,19 +16,19 @@ from tailcut.builder import Holdout
 from tailcut.builder.quality import batch_invariance
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError, InferenceError
-from tailcut.manifest import Model, Tensor
+from tailcut.manifest import Model, TensorSpec
 from tailcut.testing.runtimes import StubRuntime
 
 ROWS = 300
 DRAW = np.random.default_rng(0)
 WEIGHTS = DRAW.normal(size=(4, 3))
 FLOATS = Holdout(inputs={"x": DRAW.normal(size=(ROWS, 4)).astype(np.float32)})
-X = Tensor(name="x", shape=(-1, 4))
+X = TensorSpec(name="x", shape=(-1, 4))
 Floats = npt.NDArray[np.float64]
 
 
-def model(*inputs: Tensor, outputs: tuple[str, ...] = ("y",)) -> Model:
-    return Model(source="m:m", inputs=inputs or (X,), outputs=tuple(Tensor(name=name) for name in outputs))
+def model(*inputs: TensorSpec, outputs: tuple[str, ...] = ("y",)) -> Model:
+    return Model(source="m:m", inputs=inputs or (X,), outputs=tuple(TensorSpec(name=name) for name in outputs))
 
 
 def measured(answer: Callable[[Arrays], Arrays], holdout: Holdout = FLOATS, of: Model | None = None) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def test_nan_is_company_where_the_input_takes_it_and_only_there() -> None:
         return {"y": scores(np.nan_to_num(x, posinf=0.0, neginf=0.0)) * (1.0 if good else 2.0)}
 
     assert not measured(answer)["rows_alone"]
-    found = measured(answer, of=model(Tensor(name="x", shape=(-1, 4), allow_nan=True)))
+    found = measured(answer, of=model(TensorSpec(name="x", shape=(-1, 4), allow_nan=True)))
     assert found["rows_alone"]
     assert found["neighbour"]["outputs"]["y"]["max_abs"]["NaN and infinity"] > 0.1
 
@@ -197,7 +197,7 @@ def test_a_model_that_refuses_a_single_row_ends_the_build() -> None:
 # -- Integers, padding, cost -----------------------------------------------------------------------------------------
 
 TABLES = Holdout(inputs={"ids": np.stack([DRAW.integers(2, 9, ROWS), DRAW.integers(100, 200, ROWS)], axis=1)})
-IDS = Tensor(name="ids", datatype="INT64", shape=(-1, 2))
+IDS = TensorSpec(name="ids", datatype="INT64", shape=(-1, 2))
 
 
 def test_integers_stay_within_what_the_holdout_has_in_their_place() -> None:
@@ -231,7 +231,10 @@ def ragged(rows: int = 100, width: int = 64) -> Holdout:
     return Holdout(inputs={"ids": ids, "mask": mask}, padding="mask")
 
 
-TOKENS = (Tensor(name="ids", datatype="INT64", shape=(-1, -1)), Tensor(name="mask", datatype="INT64", shape=(-1, -1)))
+TOKENS = (
+    TensorSpec(name="ids", datatype="INT64", shape=(-1, -1)),
+    TensorSpec(name="mask", datatype="INT64", shape=(-1, -1)),
+)
 
 
 def attention(masked: bool) -> Callable[[Arrays], Arrays]:

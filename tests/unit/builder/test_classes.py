@@ -14,7 +14,7 @@ from tailcut.builder import Holdout
 from tailcut.builder.holdouts import labels
 from tailcut.builder.holdouts.labels import Coding, coding_of, numbered
 from tailcut.errors import BuildError
-from tailcut.manifest import Holdout as Section
+from tailcut.manifest import HoldoutSettings as Section
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tailcut.builder import limits
-from tailcut.builder.bounds import Found
+from tailcut.builder.bounds import FoundBounds
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.common.tensors import Arrays
-from tailcut.manifest import Model, Tensor
+from tailcut.manifest import Model, TensorSpec
 
-SHOP = Tensor(name="shop", datatype="INT64", shape=(-1,))
-RISK = Tensor(name="a/risk", datatype="FP32", shape=(-1,))
+SHOP = TensorSpec(name="shop", datatype="INT64", shape=(-1,))
+RISK = TensorSpec(name="a/risk", datatype="FP32", shape=(-1,))
 MODEL = Model(source="model:build", inputs=(SHOP,), outputs=(RISK,))
 HOLDOUT = Holdout(inputs={"shop": np.arange(8)}, labels=np.zeros(8))
 
@@ -35,7 +35,7 @@ class Source:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    limits.write(tmp_path, Found(sizes=[50]))
+    limits.write(tmp_path, FoundBounds(sizes=[50]))
     return tmp_path
 
 

@@ -1,4 +1,4 @@
-"""build.Holdout: what it refuses, and that it comes back from the disk as it was."""
+"""build.HoldoutSettings: what it refuses, and that it comes back from the disk as it was."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tailcut.builder import Holdout
 from tailcut.errors import BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 Y = np.array([0, 1, 1, 0])
@@ -43,12 +43,12 @@ def test_a_holdout_that_cannot_judge_is_refused(inputs: dict, labels: np.ndarray
 @pytest.mark.parametrize(
     ("tensor", "text"),
     [
-        (Tensor(name="z", shape=(-1, 3)), r"inputs are \['x'\], the manifest's model.inputs are \['z'\]"),
-        (Tensor(name="x", shape=(-1, 4)), r"is FP32 \[4, 3\], the manifest says FP32 \[-1, 4\]"),
-        (Tensor(name="x", datatype="FP64", shape=(-1, 3)), r"is FP32 \[4, 3\], the manifest says FP64"),
+        (TensorSpec(name="z", shape=(-1, 3)), r"inputs are \['x'\], the manifest's model.inputs are \['z'\]"),
+        (TensorSpec(name="x", shape=(-1, 4)), r"is FP32 \[4, 3\], the manifest says FP32 \[-1, 4\]"),
+        (TensorSpec(name="x", datatype="FP64", shape=(-1, 3)), r"is FP32 \[4, 3\], the manifest says FP64"),
     ],
 )
-def test_inputs_that_are_not_the_manifests_are_named(tensor: Tensor, text: str) -> None:
+def test_inputs_that_are_not_the_manifests_are_named(tensor: TensorSpec, text: str) -> None:
     with pytest.raises(BuildError, match=text):
         Holdout(inputs={"x": X}, labels=Y).check([tensor])
 
@@ -56,8 +56,8 @@ def test_inputs_that_are_not_the_manifests_are_named(tensor: Tensor, text: str) 
 def test_nan_is_refused_unless_the_tensor_allows_it() -> None:
     holdout = Holdout(inputs={"x": np.where(X == 5, np.nan, X).astype(np.float32)}, labels=Y)
     with pytest.raises(BuildError, match=r"'x' holds nan in row 1 \(1 of 4 rows"):
-        holdout.check([Tensor(name="x", shape=(-1, 3))])
-    holdout.check([Tensor(name="x", shape=(-1, 3), allow_nan=True)])
+        holdout.check([TensorSpec(name="x", shape=(-1, 3))])
+    holdout.check([TensorSpec(name="x", shape=(-1, 3), allow_nan=True)])
 
 
 @pytest.mark.parametrize(
@@ -72,21 +72,21 @@ def test_rows_outside_of_the_manifests_limits_are_counted(limits: dict, says: st
     """Such requests are refused: under load they would count as failures."""
     holdout = Holdout(inputs={"x": X}, labels=Y)
     with pytest.raises(BuildError, match=says):
-        holdout.check([Tensor(name="x", shape=(-1, 3), **limits)])
-    holdout.check([Tensor(name="x", shape=(-1, 3), min=0, max=11, values=tuple(range(12)))])
+        holdout.check([TensorSpec(name="x", shape=(-1, 3), **limits)])
+    holdout.check([TensorSpec(name="x", shape=(-1, 3), min=0, max=11, values=tuple(range(12)))])
 
 
 @pytest.mark.parametrize("plans", [("free", "basic", "free", "pro"), (b"free", b"basic", b"free", b"pro")])
 def test_texts_outside_of_the_manifests_values_are_counted(plans: tuple) -> None:
     holdout = Holdout(inputs={"plan": np.array(plans, object).reshape(4, 1)}, labels=Y)
-    tensor = Tensor(name="plan", datatype="BYTES", shape=(-1, 1), values=("free", "basic"))
+    tensor = TensorSpec(name="plan", datatype="BYTES", shape=(-1, 1), values=("free", "basic"))
     with pytest.raises(BuildError, match="1 of the holdout's 4 rows are outside"):
         holdout.check([tensor])
 
 
 def test_nan_is_outside_of_no_limit() -> None:
     holdout = Holdout(inputs={"x": np.array([[0.0], [np.nan], [1.0], [np.nan]], np.float32)}, labels=Y)
-    holdout.check([Tensor(name="x", shape=(-1, 1), allow_nan=True, min=0, max=1, values=(0, 1))])
+    holdout.check([TensorSpec(name="x", shape=(-1, 1), allow_nan=True, min=0, max=1, values=(0, 1))])
 
 
 def test_save_and_load_keep_everything(tmp_path: Path) -> None:

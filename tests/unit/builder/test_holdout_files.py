@@ -14,8 +14,8 @@ import pytest
 from tailcut.builder import Holdout
 from tailcut.builder.holdouts import datatypes, files
 from tailcut.errors import BuildError, ManifestError
-from tailcut.manifest import Deployment, Manifest, Model, Tensor
-from tailcut.manifest import Holdout as Section
+from tailcut.manifest import Deployment, Manifest, Model, TensorSpec
+from tailcut.manifest import HoldoutSettings as Section
 
 TABLE = pd.DataFrame(
     {
@@ -25,18 +25,18 @@ TABLE = pd.DataFrame(
         "bought": [0, 1, 0],
     }
 )
-PERSON = Tensor(name="person", shape=(-1, 2), columns=("age", "visits"))
-VISITS = Tensor(name="visits", datatype="INT64", shape=(-1,))
+PERSON = TensorSpec(name="person", shape=(-1, 2), columns=("age", "visits"))
+VISITS = TensorSpec(name="visits", datatype="INT64", shape=(-1,))
 
 
 def manifest(
     folder: Path,
     file: str,
-    *inputs: Tensor,
+    *inputs: TensorSpec,
     labels: str = "bought",
     slices: tuple[str, ...] = (),
 ) -> Manifest:
-    model = Model(source="m:model", inputs=inputs or (PERSON,), outputs=(Tensor(name="y"),))
+    model = Model(source="m:model", inputs=inputs or (PERSON,), outputs=(TensorSpec(name="y"),))
     holdout = Section(source=file, labels=labels, slices=slices)
     return Manifest(Deployment(name="m", model=model, holdout=holdout), folder, {})
 
@@ -62,7 +62,7 @@ def test_tables_fill_tensors_from_columns(folder: Path, file: str) -> None:
 
 
 def test_npz_has_an_array_per_tensor(folder: Path) -> None:
-    whole = Tensor(name="person", shape=(-1, 2))
+    whole = TensorSpec(name="person", shape=(-1, 2))
     found = files.load(manifest(folder, "rows.npz", whole, VISITS))
     assert found.inputs["person"].shape == (3, 2)
     assert found.truth.tolist() == [0, 1, 0]
@@ -94,15 +94,18 @@ def test_what_is_missing_is_named(folder: Path, change: dict, text: str) -> None
     ("tensor", "text"),
     [
         (
-            Tensor(name="p", shape=(-1, 2), columns=("age", "visit")),
+            TensorSpec(name="p", shape=(-1, 2), columns=("age", "visit")),
             r"model\.inputs 'p', columns: .* no column 'visit'",
         ),
-        (Tensor(name="ages", shape=(-1,)), r"model\.inputs: .* no column 'ages'\s+hint: did you mean age\?"),
-        (Tensor(name="country", shape=(-1,)), r"column 'country' of the holdout holds .*, 'country' is FP32"),
-        (Tensor(name="age", datatype="INT64", shape=(-1,)), r"holds 30\.5 in row 0, 'age' is INT64 \(2 such rows\)"),
+        (TensorSpec(name="ages", shape=(-1,)), r"model\.inputs: .* no column 'ages'\s+hint: did you mean age\?"),
+        (TensorSpec(name="country", shape=(-1,)), r"column 'country' of the holdout holds .*, 'country' is FP32"),
+        (
+            TensorSpec(name="age", datatype="INT64", shape=(-1,)),
+            r"holds 30\.5 in row 0, 'age' is INT64 \(2 such rows\)",
+        ),
     ],
 )
-def test_inputs_that_do_not_fit_are_named(folder: Path, tensor: Tensor, text: str) -> None:
+def test_inputs_that_do_not_fit_are_named(folder: Path, tensor: TensorSpec, text: str) -> None:
     with pytest.raises(BuildError, match=text):
         files.load(manifest(folder, "rows.parquet", tensor))
 
@@ -127,7 +130,7 @@ def test_numbers_that_a_datatype_does_not_hold_are_refused(
     table.to_csv(folder / "n.csv", index=False)
     table.to_parquet(folder / "n.parquet")
     with pytest.raises(BuildError, match=text):
-        files.load(manifest(folder, f"n.{suffix}", Tensor(name="n", datatype=datatype, shape=(-1,))))
+        files.load(manifest(folder, f"n.{suffix}", TensorSpec(name="n", datatype=datatype, shape=(-1,))))
 
 
 @pytest.mark.parametrize(
@@ -136,19 +139,19 @@ def test_numbers_that_a_datatype_does_not_hold_are_refused(
 )
 def test_numbers_that_a_datatype_holds_are_taken(folder: Path, datatype: Any, values: list[Any]) -> None:
     TABLE.assign(n=values).to_csv(folder / "n.csv", index=False)
-    found = files.load(manifest(folder, "n.csv", Tensor(name="n", datatype=datatype, shape=(-1,)))).inputs["n"]
+    found = files.load(manifest(folder, "n.csv", TensorSpec(name="n", datatype=datatype, shape=(-1,)))).inputs["n"]
     assert found.tolist() == values
 
 
 def test_texts_of_a_csv_are_read_as_they_are_written(folder: Path) -> None:
     rows = ["zip,plan,shop,age,y", "00501,None,007,1.5,None", "02134,NA,07,,Mild", ",basic,7,2.5,NA"]
     (folder / "t.csv").write_text("\n".join(rows) + "\n")
-    texts = [Tensor(name=name, datatype="BYTES", shape=(-1,), allow_nan=True) for name in ("zip", "plan")]
-    given = manifest(folder, "t.csv", *texts, Tensor(name="age", shape=(-1,)), labels="y", slices=("shop",))
+    texts = [TensorSpec(name=name, datatype="BYTES", shape=(-1,), allow_nan=True) for name in ("zip", "plan")]
+    given = manifest(folder, "t.csv", *texts, TensorSpec(name="age", shape=(-1,)), labels="y", slices=("shop",))
     found = files.load(given)
     assert datatypes.fitted(
         Holdout(inputs={name: found.inputs[name] for name in ("zip", "plan")}),
-        Model(source="m:model", inputs=tuple(texts), outputs=(Tensor(name="y"),)),
+        Model(source="m:model", inputs=tuple(texts), outputs=(TensorSpec(name="y"),)),
     ).inputs["zip"].tolist() == ["00501", "02134", ""]
     assert found.inputs["plan"].tolist() == ["None", "NA", "basic"]
     assert found.slices["shop"].tolist() == ["007", "07", "7"]
@@ -172,7 +175,7 @@ def test_bytes_are_utf_8(folder: Path, suffix: str) -> None:
     def write(values: list[bytes]) -> Manifest:
         np.savez(folder / "b.npz", code=np.array(values), bought=np.arange(2))
         pd.DataFrame({"code": values, "bought": [0, 1]}).to_parquet(folder / "b.parquet")
-        return manifest(folder, f"b.{suffix}", Tensor(name="code", datatype="BYTES", shape=(-1,)))
+        return manifest(folder, f"b.{suffix}", TensorSpec(name="code", datatype="BYTES", shape=(-1,)))
 
     assert files.load(write([b"ab", "é".encode()])).inputs["code"].tolist() == ["ab", "é"]
     with pytest.raises(BuildError, match=r"column 'code' of the holdout holds b'\\xff', which is not UTF-8"):
@@ -184,7 +187,7 @@ def test_booleans_with_gaps_and_decimals_are_numbers(folder: Path) -> None:
         member=pd.array([True, None, False], dtype="boolean"), price=list(map(Decimal, ("1.5", "2", "3")))
     )
     table.to_parquet(folder / "n.parquet")
-    inputs = [Tensor(name=name, datatype="FP64", shape=(-1,), allow_nan=True) for name in ("member", "price")]
+    inputs = [TensorSpec(name=name, datatype="FP64", shape=(-1,), allow_nan=True) for name in ("member", "price")]
     found = files.load(manifest(folder, "n.parquet", *inputs)).inputs
     np.testing.assert_array_equal(found["member"], [1.0, np.nan, 0.0])
     assert found["price"].tolist() == [1.5, 2.0, 3.0]
@@ -216,7 +219,7 @@ def test_empty_and_broken_files_are_refused(folder: Path) -> None:
 def test_pickled_arrays_are_not_loaded(folder: Path) -> None:
     np.savez(folder / "objects.npz", person=np.array([[1.0, 2.0]]), bought=np.array([{}], dtype=object))
     with pytest.raises(BuildError, match=r"cannot read the holdout .*objects\.npz"):
-        files.load(manifest(folder, "objects.npz", Tensor(name="person", shape=(-1, 2))))
+        files.load(manifest(folder, "objects.npz", TensorSpec(name="person", shape=(-1, 2))))
 
 
 @pytest.mark.parametrize(("reference", "file"), [("rows.CSV", True), ("a/b.npz", True), ("m.csv:load", False)])
@@ -228,12 +231,12 @@ def test_paths_are_told_from_callables(reference: str, file: bool) -> None:
 @pytest.mark.parametrize("kind", ["string", object])
 def test_missing_texts_of_every_spelling_are_sent_as_empty_texts(folder: Path, gap: object, kind: Any) -> None:
     column = pd.Series(["CH", gap, "DE"], dtype=kind)
-    text = Tensor(name="country", datatype="BYTES", shape=(-1,), allow_nan=True)
-    model = Model(source="m:model", inputs=(text,), outputs=(Tensor(name="y"),))
+    text = TensorSpec(name="country", datatype="BYTES", shape=(-1,), allow_nan=True)
+    model = Model(source="m:model", inputs=(text,), outputs=(TensorSpec(name="y"),))
     given = Holdout(inputs={"country": column.to_numpy()})
     assert datatypes.fitted(given, model).inputs["country"].tolist() == ["CH", "", "DE"]
     with pytest.raises(BuildError, match="no text in row 1"):
-        datatypes.fitted(given, msgspec.structs.replace(model, inputs=(Tensor(name="country", datatype="BYTES"),)))
+        datatypes.fitted(given, msgspec.structs.replace(model, inputs=(TensorSpec(name="country", datatype="BYTES"),)))
     if gap is not pd.NaT or kind == "string":  # Arrow takes no NaT beside text
         TABLE.assign(country=column).to_parquet(folder / "gaps.parquet")
         read = files.load(manifest(folder, "gaps.parquet", text))
@@ -241,8 +244,8 @@ def test_missing_texts_of_every_spelling_are_sent_as_empty_texts(folder: Path, g
 
 
 def test_an_empty_text_beside_a_missing_one_is_refused() -> None:
-    text = Tensor(name="country", datatype="BYTES", shape=(-1,), allow_nan=True)
-    model = Model(source="m:model", inputs=(text,), outputs=(Tensor(name="y"),))
+    text = TensorSpec(name="country", datatype="BYTES", shape=(-1,), allow_nan=True)
+    model = Model(source="m:model", inputs=(text,), outputs=(TensorSpec(name="y"),))
     given = Holdout(inputs={"country": pd.Series(["", None, "DE"], dtype="string").to_numpy()})
     with pytest.raises(BuildError, match="both missing texts and empty ones"):
         datatypes.fitted(given, model)

@@ -14,14 +14,14 @@ from tailcut.builder.holdouts.labels import Coding
 from tailcut.builder.quality import export_check, judging, scoring
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
-from tailcut.manifest import Manifest, Tensor
+from tailcut.manifest import Manifest, TensorSpec
 from tailcut.manifest.reading import read
 from tailcut.testing.runtimes import StubRuntime
 
 ROWS = 600
 X = np.linspace(0, 1, ROWS, dtype=np.float32)
 HOLDOUT = Holdout(inputs={"x": X}, labels=(X > 0.3).astype(np.int64))
-P = Tensor(name="p", shape=(-1,))
+P = TensorSpec(name="p", shape=(-1,))
 TAGS, SHARES = [[0, 1, 1], [1, 0, 0]], [[0.3, 0.2, 0.5], [0.5, 0.5, 0.0]]
 
 
@@ -207,7 +207,7 @@ def test_a_model_that_is_not_the_source_is_refused(exported: Callable[[Arrays], 
 
 def test_parity_refuses_a_datatype_that_is_not_the_manifests() -> None:
     with pytest.raises(BuildError, match="gives float32, the manifest says FP64"):
-        export_check.check(identity, identity, HOLDOUT, [Tensor(name="p", datatype="FP64")])
+        export_check.check(identity, identity, HOLDOUT, [TensorSpec(name="p", datatype="FP64")])
 
 
 # -- Race ------------------------------------------------------------------------------------------------------------
@@ -230,9 +230,11 @@ class Clock:
 def test_outputs_of_another_shape_than_the_manifests_end_the_build() -> None:
     export_check.check_outputs(StubRuntime(identity), HOLDOUT, (P,))
     with pytest.raises(BuildError, match=r"output 'p' of the source model is FP32 \[3\] for 3 rows, the manifest says"):
-        export_check.check_outputs(StubRuntime(identity), HOLDOUT, (Tensor(name="p", shape=(-1, 2)),))
+        export_check.check_outputs(StubRuntime(identity), HOLDOUT, (TensorSpec(name="p", shape=(-1, 2)),))
     with pytest.raises(BuildError, match=r"is FP32 \[3\] for 3 rows, the manifest says INT64"):
-        export_check.check_outputs(StubRuntime(identity), HOLDOUT, (Tensor(name="p", datatype="INT64", shape=(-1,)),))
+        export_check.check_outputs(
+            StubRuntime(identity), HOLDOUT, (TensorSpec(name="p", datatype="INT64", shape=(-1,)),)
+        )
 
 
 def test_a_race_measures_each_variant_in_every_round_on_the_same_rows() -> None:

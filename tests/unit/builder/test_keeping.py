@@ -20,19 +20,21 @@ from tailcut.builder.speed import served
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ManifestError
-from tailcut.manifest import Deployment, Model, Tensor, load
+from tailcut.manifest import Deployment, Model, TensorSpec, load
 from tailcut.registry.rows import KeptRows
 
 TOKENS = 64
 PADDED = Model(
     source="m:m",
     inputs=(
-        Tensor(name="ids", datatype="INT64", shape=(-1, -1)),
-        Tensor(name="mask", datatype="INT64", shape=(-1, -1)),
+        TensorSpec(name="ids", datatype="INT64", shape=(-1, -1)),
+        TensorSpec(name="mask", datatype="INT64", shape=(-1, -1)),
     ),
-    outputs=(Tensor(name="y"),),
+    outputs=(TensorSpec(name="y"),),
 )
-NUMBERS = Model(source="m:m", inputs=(Tensor(name="x", shape=(-1, 2), allow_nan=True),), outputs=(Tensor(name="y"),))
+NUMBERS = Model(
+    source="m:m", inputs=(TensorSpec(name="x", shape=(-1, 2), allow_nan=True),), outputs=(TensorSpec(name="y"),)
+)
 
 
 def padded(ends: list[int]) -> Holdout:
@@ -72,7 +74,7 @@ def test_the_same_data_give_the_same_rows() -> None:
 
 
 def test_texts_count_by_their_characters() -> None:
-    model = Model(source="m:m", inputs=(Tensor(name="t", datatype="BYTES"),), outputs=(Tensor(name="y"),))
+    model = Model(source="m:m", inputs=(TensorSpec(name="t", datatype="BYTES"),), outputs=(TensorSpec(name="y"),))
     texts = np.array([length * "a" for length in (5, 1, 9, 3, 7)], object)
     assert chosen(Holdout({"t": texts}), model, 3).inputs["t"].tolist() == ["a", "aaaaa", "aaaaaaaaa"]
 
@@ -95,7 +97,7 @@ def test_an_output_that_was_kept_in_part_says_nothing_of_the_other_rows() -> Non
 @pytest.mark.parametrize("declared", [True, False])
 def test_rows_that_no_request_may_hold_are_not_kept(declared: bool) -> None:
     limit: dict[str, Any] = {"min": 100, "max": 120}
-    tensor = Tensor(name="x", shape=(-1, 2), allow_nan=True, **(limit if declared else {}))
+    tensor = TensorSpec(name="x", shape=(-1, 2), allow_nan=True, **(limit if declared else {}))
     model = Model(source="m:m", inputs=(tensor,), outputs=NUMBERS.outputs)
     bounds = [] if declared else [Bound(input="x", **limit)]
     found = kept_rows.choose(numbers(300), {}, model, bounds, 64)

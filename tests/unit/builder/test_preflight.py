@@ -20,8 +20,8 @@ from tailcut.builder.worker import do
 from tailcut.cli.app import run
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError, InferenceError, ManifestError, OutputsError
-from tailcut.manifest import Build, Deployment, Manifest, Model, Tensor
-from tailcut.manifest import Holdout as HoldoutSection
+from tailcut.manifest import Build, Deployment, Manifest, Model, TensorSpec
+from tailcut.manifest import HoldoutSettings as HoldoutSection
 
 CODE = """
 import numpy as np
@@ -60,7 +60,7 @@ def manifest(
     holdout: str = "cases_of_preflight:good",
     recipes: tuple[str, ...] = (),
 ) -> Manifest:
-    model = Model(source=source, inputs=(Tensor(name="x", shape=(-1, 3)),), outputs=(Tensor(name="y"),))
+    model = Model(source=source, inputs=(TensorSpec(name="x", shape=(-1, 3)),), outputs=(TensorSpec(name="y"),))
     deployment = Deployment(
         name="m", model=model, holdout=HoldoutSection(source=holdout), build=Build(recipes=recipes), python_path=(".",)
     )
@@ -147,8 +147,8 @@ def test_a_module_that_does_not_parse_is_named_with_its_line(folder: Path) -> No
 def test_float64_is_made_what_the_manifest_says_as_preprocess_is() -> None:
     model = Model(
         source="m:f",
-        inputs=(Tensor(name="x", shape=(-1, 2)), Tensor(name="n", datatype="INT64")),
-        outputs=(Tensor(name="y"),),
+        inputs=(TensorSpec(name="x", shape=(-1, 2)), TensorSpec(name="n", datatype="INT64")),
+        outputs=(TensorSpec(name="y"),),
     )
     given = Holdout(inputs={"x": np.ones((3, 2)), "n": np.array([1.0, 2.0, 3.0])}, labels=np.array([0, 1, 0]))
     found = datatypes.fitted(given, model)
@@ -160,19 +160,19 @@ def test_float64_is_made_what_the_manifest_says_as_preprocess_is() -> None:
     ("tensor", "array", "text"),
     [
         (
-            Tensor(name="x", datatype="INT64"),
+            TensorSpec(name="x", datatype="INT64"),
             np.array([1.0, 2.5]),
             "'x' holds 2.5, which is no INT64 (it is float64",
         ),
-        (Tensor(name="x"), np.array(["a", "b"]), "input 'x' holds 'a', which is no FP32"),
-        (Tensor(name="x", datatype="INT8"), np.array([1, 300]), "input 'x' holds 300, which is no INT8"),
-        (Tensor(name="x"), np.array([1.0, 1e300]), "input 'x' holds 1e+300, which is no FP32"),
-        (Tensor(name="x"), np.array([1.0, np.nan]), "input 'x' holds nan in row 1 (1 of 2 rows"),
-        (Tensor(name="z"), np.array([1.0, 2.0]), "inputs are ['x'], the manifest's model.inputs are ['z']"),
+        (TensorSpec(name="x"), np.array(["a", "b"]), "input 'x' holds 'a', which is no FP32"),
+        (TensorSpec(name="x", datatype="INT8"), np.array([1, 300]), "input 'x' holds 300, which is no INT8"),
+        (TensorSpec(name="x"), np.array([1.0, 1e300]), "input 'x' holds 1e+300, which is no FP32"),
+        (TensorSpec(name="x"), np.array([1.0, np.nan]), "input 'x' holds nan in row 1 (1 of 2 rows"),
+        (TensorSpec(name="z"), np.array([1.0, 2.0]), "inputs are ['x'], the manifest's model.inputs are ['z']"),
     ],
 )
-def test_numbers_that_would_not_survive_are_refused(tensor: Tensor, array: np.ndarray, text: str) -> None:
-    model = Model(source="m:f", inputs=(tensor,), outputs=(Tensor(name="y"),))
+def test_numbers_that_would_not_survive_are_refused(tensor: TensorSpec, array: np.ndarray, text: str) -> None:
+    model = Model(source="m:f", inputs=(tensor,), outputs=(TensorSpec(name="y"),))
     with pytest.raises(BuildError) as refused:
         datatypes.fitted(Holdout(inputs={"x": array}), model)
     assert text in refused.value.message

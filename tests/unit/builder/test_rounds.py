@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailcut.builder.speed.pairs import UNSEEN, Round, look, undisturbed
-from tailcut.builder.speed.rounds import Entrant, Rounds, Terms, play
+from tailcut.builder.speed.rounds import Entrant, Rounds, RoundTerms, play
 from tailcut.builder.speed.verdicts import ERROR, speed_refusal
 from tailcut.common.slo import LatencyObjective
 from tailcut.errors import BuildError
 from tailcut.gate.sequential import LEAST, interval, schedule
-from tailcut.manifest import Cost as Prices
+from tailcut.manifest import CostSettings as Prices
 
 WOBBLE = [1.0, 1.15, 0.9, 1.05, 0.86, 1.1, 0.94]
 ROUND_S = 3.5
@@ -65,7 +65,7 @@ def played(
     bench = Bench(lambda name, number: variants[name], others or {})
     entrants = [Entrant(name, references.get(name, ""), name in refused) for name in variants]
     slo = LatencyObjective(share=0.95, limit_s=limit_ms / 1e3)
-    rounds = Rounds(entrants, Terms(slo, rate=200.0, errors=0.001, rounds=most))
+    rounds = Rounds(entrants, RoundTerms(slo, rate=200.0, errors=0.001, rounds=most))
     play(rounds, bench.measure, limit_s=limit_s, clock_s=bench.clock_s)
     return rounds, bench
 
@@ -102,7 +102,9 @@ def test_a_variant_that_leaves_before_its_rounds_suffice_has_a_latency_without_a
 
     bench = Bench(ms, {("dear", 2): 2.0, ("onnx", 3): 2.0, ("onnx", 4): 2.0})
     entrants = [Entrant(name, {"torch": "", "onnx": "torch"}.get(name, "onnx")) for name in ("torch", "onnx", "dear")]
-    rounds = Rounds(entrants, Terms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.001, rounds=48))
+    rounds = Rounds(
+        entrants, RoundTerms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.001, rounds=48)
+    )
     play(rounds, bench.measure, limit_s=300.0, clock_s=bench.clock_s)
     verdict = rounds.verdict("dear")
     assert verdict is not None
@@ -124,7 +126,7 @@ def test_what_others_are_compared_with_is_decided_first() -> None:
     bench = Bench(ms, {})
     entrants = [Entrant(name, {"torch": "", "onnx": "torch"}.get(name, "onnx")) for name in names]
     slo = LatencyObjective(share=0.95, limit_s=0.1)
-    rounds = Rounds(entrants, Terms(slo, rate=200.0, errors=0.001, rounds=48))
+    rounds = Rounds(entrants, RoundTerms(slo, rate=200.0, errors=0.001, rounds=48))
     play(rounds, bench.measure, limit_s=9 * 6 * ROUND_S, clock_s=bench.clock_s)
     assert outcomes(rounds, "onnx") == ["cheaper"]
     assert [name for name, number in bench.played if number == LEAST] in (["torch", "onnx"], ["onnx", "torch"])
@@ -183,7 +185,7 @@ def test_a_variant_that_fails_leaves_and_what_rests_on_it_has_no_verdict() -> No
 
     bench = Bench(lambda name, number: variants[name], {})
     entrants = [Entrant("torch"), Entrant("onnx", "torch"), Entrant("int8", "onnx")]
-    terms = Terms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.001, rounds=48)
+    terms = RoundTerms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.001, rounds=48)
     rounds = Rounds(entrants, terms)
     play(rounds, measure, limit_s=300.0, clock_s=bench.clock_s)
     assert rounds.trial("onnx").failed == "the server exited with code 1: its last lines"
@@ -195,7 +197,9 @@ def test_a_variant_that_fails_leaves_and_what_rests_on_it_has_no_verdict() -> No
 
 def test_where_a_gpu_does_the_work_the_price_decides_and_cpu_time_is_no_evidence() -> None:
     entrants = [Entrant("onnx"), Entrant("cuda", "onnx")]
-    terms = Terms(LatencyObjective(share=0.95, limit_s=0.1), 200.0, 0.001, 48, Prices(core_hour=0.04, gpu_hour=2.0))
+    terms = RoundTerms(
+        LatencyObjective(share=0.95, limit_s=0.1), 200.0, 0.001, 48, Prices(core_hour=0.04, gpu_hour=2.0)
+    )
     bench = Bench(lambda name, number: {"onnx": (10.0, 5.0), "cuda": (10.0, 1.0)}[name], {})
 
     def measure(name: str, number: int) -> Round:
@@ -293,7 +297,7 @@ def ended(
             raise BuildError("no answers")
         return bench.measure(name, number)
 
-    terms = Terms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.001, rounds=48)
+    terms = RoundTerms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.001, rounds=48)
     rounds = Rounds([Entrant(name, references.get(name, "")) for name in variants], terms)
     play(rounds, measure, limit_s=300.0, clock_s=bench.clock_s)
     return rounds
@@ -331,7 +335,7 @@ def test_a_variant_that_fails_requests_does_not_pass() -> None:
         return msgspec.structs.replace(found, errors=0.04 if name == "onnx" else 0.0)
 
     bench = Bench(lambda name, number: {"torch": (60.0, 5.0), "onnx": (45.0, 4.0)}[name], {})
-    terms = Terms(LatencyObjective(share=0.95, limit_s=0.02), rate=200.0, errors=0.01, rounds=48)
+    terms = RoundTerms(LatencyObjective(share=0.95, limit_s=0.02), rate=200.0, errors=0.01, rounds=48)
     rounds = Rounds([Entrant("torch"), Entrant("onnx", "torch")], terms)
     play(rounds, measure, limit_s=300.0, clock_s=bench.clock_s)
     verdict, choice = rounds.verdict("onnx"), rounds.choice({})
@@ -349,7 +353,7 @@ def test_on_a_gpu_the_means_of_cpu_time_choose_nothing() -> None:
         return msgspec.structs.replace(bench.measure(name, number), gpu_ms=figures[name][2])
 
     bench = Bench(lambda name, number: figures[name][:2], {})
-    terms = Terms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.01, rounds=48)
+    terms = RoundTerms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.01, rounds=48)
     rounds = Rounds([Entrant("torch"), Entrant("graphs", "torch"), Entrant("fp16", "torch")], terms)
     play(rounds, measure, limit_s=300.0, clock_s=bench.clock_s)
     choice = rounds.choice({})
@@ -364,7 +368,7 @@ def test_every_percentile_of_the_slo_is_to_be_met() -> None:
         return msgspec.structs.replace(bench.measure(name, number), excess=1.5 if name == "onnx" else 0.9)
 
     bench = Bench(lambda name, number: {"torch": (10.0, 5.0), "onnx": (9.0, 2.0)}[name], {})
-    terms = Terms(LatencyObjective(share=0.99, limit_s=0.1), rate=200.0, errors=0.01, rounds=48)
+    terms = RoundTerms(LatencyObjective(share=0.99, limit_s=0.1), rate=200.0, errors=0.01, rounds=48)
     rounds = Rounds([Entrant("torch"), Entrant("onnx", "torch")], terms)
     play(rounds, measure, limit_s=300.0, clock_s=bench.clock_s)
     choice = rounds.choice({})

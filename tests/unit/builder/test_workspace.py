@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tailcut.errors import ArtifactError, LoadTestError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.registry import NewVariant, Registry
 from tailcut.system.whole_files import write_file
 
@@ -49,8 +49,8 @@ def add(registry: Registry, *artifacts: Path) -> str:
     return registry.add(
         "m",
         source="v0",
-        inputs=(Tensor(name="x"),),
-        outputs=(Tensor(name="y"),),
+        inputs=(TensorSpec(name="x"),),
+        outputs=(TensorSpec(name="y"),),
         variants=[NewVariant(f"v{number}", "onnxruntime", path) for number, path in enumerate(artifacts)],
     ).id
 

@@ -8,7 +8,7 @@ import pytest
 
 import tailcut.builder
 from tailcut.cli.app import run
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.registry import Promotion, VariantRecord, Version
 
 MANIFEST = """
@@ -26,8 +26,8 @@ def built(*, meets_slo: bool) -> tuple[Version, Promotion]:
         id="0123456789ab",
         created="2026-11-21T00:00:00",
         source="torch",
-        inputs=(Tensor(name="x"),),
-        outputs=(Tensor(name="y"),),
+        inputs=(TensorSpec(name="x"),),
+        outputs=(TensorSpec(name="y"),),
         variants={"torch": VariantRecord(runtime="torch", sha256="ab", size_bytes=1, state="passed")},
         evidence={"choice": {"variant": "torch", "why": "the fastest that passed", "meets_slo": meets_slo}},
     )

@@ -14,7 +14,7 @@ from tailcut.client import Client
 from tailcut.client.attempts import Attempts
 from tailcut.client.failures import ConnectionFailed, UnexpectedReply, error_of
 from tailcut.client.tensors import BINARY_HEADER, decode, encode
-from tailcut.client.wire import Received, Request, address_of, checked_headers
+from tailcut.client.wire import Received, WireRequest, address_of, checked_headers
 from tailcut.common.tensors import NUMPY_OF, Array
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferTimeout, NotReady, Shed, TailcutError
@@ -117,12 +117,12 @@ def test_an_end_before_the_end(start: bytes) -> None:
 def test_a_request_is_one_of_http() -> None:
     address = address_of("http://[::1]:8700/below", None)
     assert str(address) == "[::1]:8700"
-    raw = Request("POST", "/p", {"a": "b"}, b"{}").encoded(address, 0.25)
+    raw = WireRequest("POST", "/p", {"a": "b"}, b"{}").encoded(address, 0.25)
     head = (
         b"POST /below/p HTTP/1.1\r\nhost: [::1]:8700\r\na: b\r\nx-tailcut-timeout-ms: 250.000\r\ncontent-length: 2\r\n"
     )
     assert raw == head + b"\r\n{}"
-    assert b"x-tailcut-timeout-ms" not in Request("POST", "/p", {}, b"").encoded(address, None)
+    assert b"x-tailcut-timeout-ms" not in WireRequest("POST", "/p", {}, b"").encoded(address, None)
     assert address_of("http://h", None).port == 80
     assert address_of("https://h", None).tls is not None
 

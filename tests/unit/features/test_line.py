@@ -15,8 +15,8 @@ from tailcut.features.line import (
     MAX_UNWANTED_CALLS,
     MAX_UNWANTED_KEYS,
     NOBODY_WAITS,
-    Flight,
-    Line,
+    KeyFlight,
+    KeyQueue,
     Lookup,
     SourceCall,
 )
@@ -29,8 +29,8 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def flights(loop, *until_s: float) -> list[Flight]:
-    return [Flight(Lookup((i,), b"%d" % i), loop.create_future(), each) for i, each in enumerate(until_s)]
+def flights(loop, *until_s: float) -> list[KeyFlight]:
+    return [KeyFlight(Lookup((i,), b"%d" % i), loop.create_future(), each) for i, each in enumerate(until_s)]
 
 
 def keys(call: SourceCall | None) -> list[int]:
@@ -38,7 +38,7 @@ def keys(call: SourceCall | None) -> list[int]:
 
 
 def test_who_is_waited_for_goes_first_and_alone(loop) -> None:
-    line = Line()
+    line = KeyQueue()
     line.add(flights(loop, NOBODY_WAITS, 5.0, 1.0, 6.0))
     assert keys(line.take(2.0)) == [1, 3]
     assert keys(line.take(2.0)) == [0, 2]
@@ -46,7 +46,7 @@ def test_who_is_waited_for_goes_first_and_alone(loop) -> None:
 
 
 def test_one_place_is_kept_for_misses(loop) -> None:
-    line = Line()
+    line = KeyQueue()
     line.add(flights(loop, *[NOBODY_WAITS] * (2 * MAX_KEYS)))
     first = line.take(0.0)
     assert len(keys(first)) == MAX_KEYS
@@ -59,7 +59,7 @@ def test_one_place_is_kept_for_misses(loop) -> None:
 
 
 def test_a_refresh_that_a_request_joins_goes_first(loop) -> None:
-    line = Line()
+    line = KeyQueue()
     line.add(flights(loop, *[NOBODY_WAITS] * MAX_KEYS))
     line.take(0.0)
     waiting = flights(loop, NOBODY_WAITS, NOBODY_WAITS)
@@ -69,7 +69,7 @@ def test_a_refresh_that_a_request_joins_goes_first(loop) -> None:
 
 
 def test_of_those_nobody_waits_for_the_oldest_are_let_go(loop) -> None:
-    line = Line()
+    line = KeyQueue()
     waiting = flights(loop, *[1.0] * MAX_UNWANTED_KEYS, 9.0, *[3.0] * 5)
     line.add(waiting)
     assert line.let_go(0.0) == []
@@ -84,7 +84,7 @@ STEPS = st.lists(st.one_of(st.lists(WAITS, min_size=1, max_size=2 * MAX_KEYS), s
 
 @given(steps=STEPS, leaving=st.randoms(use_true_random=False))
 def test_every_key_is_asked_for_exactly_once(loop, steps, leaving) -> None:
-    line, calls, added, taken, now_s = Line(), [], [], [], 0.0
+    line, calls, added, taken, now_s = KeyQueue(), [], [], [], 0.0
     for step in [*steps, *[None] * (len(steps) * 4 + 4)]:
         if step is None:
             now_s += 0.5

@@ -11,7 +11,7 @@ from tests.features_kit import features, get, group, run
 
 from tailcut.errors import FeatureUnavailable
 from tailcut.features import FeatureService
-from tailcut.features.entry import Failure
+from tailcut.features.entry import FetchFailure
 from tailcut.features.outages import Outages
 from tailcut.testing import FakeClock
 
@@ -125,7 +125,7 @@ def test_the_answer_of_a_group_that_asks_no_database_says_nothing_of_it(
     asking, elsewhere = (
         SimpleNamespace(name=name, spec=group(name, **spec)) for name, spec in (("a", {"sql": "s"}), ("b", other))
     )
-    outages.failed(asking, Failure("refused", unreachable=True), 0.0)
+    outages.failed(asking, FetchFailure("refused", unreachable=True), 0.0)
     for now_s in (1.0, 10.0, 20.0):
         outages.answered(elsewhere, now_s)
         assert outages.explains(asking)

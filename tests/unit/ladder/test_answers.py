@@ -15,8 +15,8 @@ from tests.unit.ladder.ladder_sample import sample
 from tailcut.errors import ManifestError
 from tailcut.ladder.climb import compare_rungs, describe_answers
 from tailcut.ladder.rungs import RungRun
-from tailcut.parity.analysis.comparing import Reply
-from tailcut.parity.analysis.mapping import Pair, parse_pair
+from tailcut.parity.analysis.comparing import ParityReply
+from tailcut.parity.analysis.mapping import FieldPair, parse_pair
 from tailcut.parity.payloads import Payload
 from tailcut.report.document import terminal
 from tailcut.report.ladder.document import ladder_document
@@ -37,8 +37,8 @@ class Asker:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         return
 
-    def ask(self, body: bytes, path: str = "") -> Reply:
-        return Reply(200, REPLIES[self.url], "")
+    def ask(self, body: bytes, path: str = "") -> ParityReply:
+        return ParityReply(200, REPLIES[self.url], "")
 
 
 class Bench:
@@ -52,7 +52,7 @@ class Bench:
         return "pilot" if pilot else "rung"
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, *pairs: Pair) -> RungParity:
+def asked(monkeypatch: pytest.MonkeyPatch, *pairs: FieldPair) -> RungParity:
     monkeypatch.setattr(import_module("tailcut.ladder.climb"), "Asker", Asker)
     rung = RungRun("first", pilot=False, added=(), settings=(), variant="", quality={})
     payloads = [Payload("", b"{}", {"rows": [{"x": 1}]})] * 4

@@ -20,12 +20,12 @@ from tailcut.load.payloads import build_requests
 from tailcut.load.plan import intended_times, parse_url
 from tailcut.load.replay import body_of, is_replay, read_replay
 from tailcut.manifest import Manifest, load
-from tailcut.observe.request_log import Record, Tensor
+from tailcut.observe.request_log import LoggedTensor, Record
 from tailcut.profiler.diversity import read_payload_log
 
 MS = 10**6
 URL = "http://127.0.0.1:1"
-X = Tensor("x", "FP32", [1, 2], [1.5, "NaN"])
+X = LoggedTensor("x", "FP32", [1, 2], [1.5, "NaN"])
 
 
 def record(number: int = 0, **more: Any) -> Record:
@@ -61,7 +61,7 @@ def test_each_route_gets_its_body() -> None:
     assert "X-Tailcut-Timeout-Ms: 250.000\r\n" in headers
     nan = body_of(record(**rows({"a": {"$float": "NaN"}, "b": 2**60 + 1})))
     assert (nan.path, nan.content) == ("/predict/m", b'{"rows":[{"a":NaN,"b":1152921504606846977}]}')
-    text = Tensor("text", "BYTES", [1], ["hello"])
+    text = LoggedTensor("text", "BYTES", [1], ["hello"])
     made = body_of(record(route="generate_stream", encoding="generate", inputs=[text]))
     assert (made.path, made.content) == ("/v2/models/m/generate_stream", b'{"text":"hello"}')
 
@@ -123,7 +123,7 @@ def test_hidden_inputs_are_refused_by_name(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_simulation_takes_arrivals_and_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    many = Tensor("x", "FP32", [4, 1], [0.0] * 4)
+    many = LoggedTensor("x", "FP32", [4, 1], [0.0] * 4)
     source = log(tmp_path, *(record(number, inputs=[many]) for number in range(50)))
     out = tmp_path / "out.json"
     command = ["simulate", "--cost", "1=1ms,4=30ms,8=60ms", "--replay", source, "--noise", "0", "--json", str(out)]
@@ -186,7 +186,7 @@ def manifest(folder: Path) -> Manifest:
 
 
 def test_a_build_takes_tensors_and_rows_and_says_what_it_leaves_out(tmp_path: Path) -> None:
-    x = Tensor("x", "FP32", [2, 2], [1.0, 2.0, 3.0, 4.0])
+    x = LoggedTensor("x", "FP32", [2, 2], [1.0, 2.0, 3.0, 4.0])
     log(
         tmp_path,
         record(inputs=[x]),
@@ -201,7 +201,7 @@ def test_a_build_takes_tensors_and_rows_and_says_what_it_leaves_out(tmp_path: Pa
 
 
 def test_a_build_refuses_a_log_of_another_model(tmp_path: Path) -> None:
-    log(tmp_path, record(inputs=[Tensor("x", "FP32", [1, 3], [1.0, 2.0, 3.0])]))
+    log(tmp_path, record(inputs=[LoggedTensor("x", "FP32", [1, 3], [1.0, 2.0, 3.0])]))
     with pytest.raises(BuildError, match=r"request_log.*\[1, 3\]"):
         logged.read(manifest(tmp_path), "")
 

@@ -7,7 +7,7 @@ import pytest
 
 from tailcut.common.slo import hopeless, parse_objectives
 from tailcut.load import LoadPlan, LoadResult, Samples
-from tailcut.load.recorder import Failure, Recorder
+from tailcut.load.recorder import LoadFailure, LoadRecorder
 from tailcut.load.summary import RunFacts, summarise_run
 
 
@@ -29,7 +29,9 @@ def result_of(statuses: list[int], took_ms: float, slo: str) -> LoadResult:
     return summarise_run(plan, samples, RunFacts(window_s=count / 100))
 
 
-@pytest.mark.parametrize("failure", [int(Failure.TIMEOUT), int(Failure.EOF), int(Failure.CONNECT), 429, 500])
+@pytest.mark.parametrize(
+    "failure", [int(LoadFailure.TIMEOUT), int(LoadFailure.EOF), int(LoadFailure.CONNECT), 429, 500]
+)
 def test_requests_that_were_not_answered_are_within_no_limit(failure: int) -> None:
     """Seen before: a server that answered nobody met p95=2s, because giving up took 300 ms."""
     none = result_of([failure] * 100, 300.0, "p95=2s")
@@ -44,10 +46,10 @@ def test_what_an_objective_leaves_over_may_fail() -> None:
     assert result.findings[0].seen == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("status", [int(Failure.TIMEOUT), 429])
+@pytest.mark.parametrize("status", [int(LoadFailure.TIMEOUT), 429])
 def test_a_run_is_hopeless_once_too_many_were_not_answered(status: int) -> None:
     slo = parse_objectives("p95=2s")
-    recorder = Recorder(np.arange(100, dtype=np.int64), 0, slo)
+    recorder = LoadRecorder(np.arange(100, dtype=np.int64), 0, slo)
     for index in range(5):
         recorder.finish(index, status, 1_000_000)
     assert hopeless(slo, recorder.tally) == ""
@@ -74,7 +76,7 @@ def test_a_run_of_nothing_but_wrong_requests_meets_nothing() -> None:
 
 def test_wrong_requests_make_no_run_hopeless_and_leave_less_to_fail() -> None:
     slo = parse_objectives("p95=2s,errors=5%")
-    recorder = Recorder(np.arange(100, dtype=np.int64), 0, slo)
+    recorder = LoadRecorder(np.arange(100, dtype=np.int64), 0, slo)
     for index in range(40):
         recorder.finish(index, 400, 1_000_000)
     assert hopeless(slo, recorder.tally) == ""

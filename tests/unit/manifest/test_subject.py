@@ -11,7 +11,7 @@ from tests.host_kit import add_model
 from tailcut.errors import ManifestError
 from tailcut.ladder.serve_command import serve_arguments
 from tailcut.manifest.host import load_host
-from tailcut.manifest.subject import Subject, find_subject
+from tailcut.manifest.subject import CommandSubject, find_subject
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
     return add_chain(tmp_path / "models")
 
 
-def found(*paths: Path, **more: object) -> Subject:
+def found(*paths: Path, **more: object) -> CommandSubject:
     return find_subject(paths, environment={}, **more)  # type: ignore[arg-type]
 
 

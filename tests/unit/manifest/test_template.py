@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tailcut.manifest import load
 from tailcut.manifest.keys import leaves
-from tailcut.manifest.template import Block, template
+from tailcut.manifest.template import ListElement, template
 
 
 def test_it_loads_as_it_is_and_sets_nothing_but_what_is_required(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_it_loads_as_it_is_and_sets_nothing_but_what_is_required(tmp_path: Path)
 
 def test_the_slo_stands_first() -> None:
     """Variants, batch sizes and verdicts follow from it."""
-    for filled in (None, {"model.source": "m.onnx", "model.inputs": [Block({"name": "x"})]}):
+    for filled in (None, {"model.source": "m.onnx", "model.inputs": [ListElement({"name": "x"})]}):
         sections = [line for line in template(filled).splitlines() if line.startswith("[")]
         assert sections[0] == "[slo]"
 

@@ -11,7 +11,7 @@ from tailcut.common.slo import LatencyObjective
 from tailcut.common.timings import Stage, Timings
 from tailcut.models.pool import PoolLoad
 from tailcut.observe.recorder import Recorder
-from tailcut.scheduler.pool_scaling import Limits, Scaler
+from tailcut.scheduler.pool_scaling import Scaler, ScalingLimits
 
 
 def load() -> PoolLoad:
@@ -48,7 +48,7 @@ def test_p95_is_read_by_the_bounds_that_it_was_counted_by() -> None:
 
 
 def test_long_batches_at_half_load_want_no_third_executor() -> None:
-    found, scaler, most = load(), Scaler(Limits(1, 8, 5.0)), 0
+    found, scaler, most = load(), Scaler(ScalingLimits(1, 8, 5.0)), 0
     for look in range(240):
         if look % 8 == 4:
             found.busy_ns += int(1e9)  # a second of work every two seconds

@@ -15,7 +15,7 @@ import pytest
 from tests.promotion_kit import save_model
 from tests.wait_kit import block_until
 
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.background_loading import in_background
 from tailcut.models.runtimes import open_runtime, priority
 from tailcut.models.runtimes.base import OpenSpec
@@ -219,8 +219,8 @@ def test_runtimes_open_and_warm_up_aside_and_serve_as_usual(
     monkeypatch.setattr(os, "sched_setscheduler", recorded)
     path = save_model(tmp_path / "m.onnx", 2.0)
     tensors = (
-        (Tensor(name="x", datatype="FP32", shape=(-1, 2)),),
-        (Tensor(name="y", datatype="FP32", shape=(-1,)), Tensor(name="z", datatype="FP32", shape=(-1, 2))),
+        (TensorSpec(name="x", datatype="FP32", shape=(-1, 2)),),
+        (TensorSpec(name="y", datatype="FP32", shape=(-1,)), TensorSpec(name="z", datatype="FP32", shape=(-1, 2))),
     )
     batch = {"x": np.ones((2, 2), np.float32)}
 

@@ -19,7 +19,7 @@ from tests.code_kit import GROUPS, HOOKS, TRAIN, Project, imported
 from tailcut.code import loaded
 from tailcut.code.files import code_on_disk
 from tailcut.errors import ManifestError
-from tailcut.manifest import Deployment, Duration, FeatureGroup, Features, Model, Server, Slo, Tensor
+from tailcut.manifest import Deployment, Duration, FeatureGroup, Features, Model, ServerSettings, Slo, TensorSpec
 from tailcut.models.deployment_version import deployment_version, installed, version_of
 from tailcut.pipeline.hook_loading import import_code
 from tailcut.registry import Variant
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 BASE = Deployment(
     name="m",
-    model=Model(source="m:m", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y"),)),
+    model=Model(source="m:m", inputs=(TensorSpec(name="x"),), outputs=(TensorSpec(name="y"),)),
     features=Features(
         entity=("id",),
         database="sqlite:///a.db",
@@ -57,7 +57,7 @@ def test_the_same_deployment_has_the_same_version() -> None:
         ("name", "other"),
         ("model.preprocess", "m:pre"),
         ("model.postprocess", "m:post"),
-        ("model.outputs", (Tensor(name="z"),)),
+        ("model.outputs", (TensorSpec(name="z"),)),
         ("features.entity", ("key",)),
         ("features.database", "sqlite:///b.db"),
         ("features.groups", (msgspec.structs.replace(BASE.features.groups[0], sql="SELECT id, b AS a FROM t"),)),
@@ -69,7 +69,8 @@ def test_what_an_answer_depends_on_changes_it(path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value"), [("server", Server(port=1)), ("slo", Slo(p95_s=Duration(1.0))), ("features.max_bytes", 1)]
+    ("path", "value"),
+    [("server", ServerSettings(port=1)), ("slo", Slo(p95_s=Duration(1.0))), ("features.max_bytes", 1)],
 )
 def test_what_no_answer_depends_on_does_not(path: str, value: Any) -> None:
     assert deployment_version(replaced(path, value), SHA, b"") == deployment_version(BASE, SHA, b"")

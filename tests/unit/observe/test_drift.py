@@ -7,12 +7,12 @@ import pytest
 
 from tailcut.common.tensors import Array
 from tailcut.errors import ArtifactError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.observe.drift.columns import columns_of
-from tailcut.observe.drift.detector import MONTH_S, NONE, Detector, OncePerWindow, Settings
+from tailcut.observe.drift.detector import MONTH_S, NONE, Detector, DriftSettings, OncePerWindow
 from tailcut.observe.drift.reference import Reference, decode, encode, sketches_of
 from tailcut.observe.drift.sketch import Sketch, effective_rows, sketch
-from tailcut.observe.drift.state import Alarm
+from tailcut.observe.drift.state import DriftAlarm
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -30,7 +30,7 @@ def numbers(random: np.random.Generator, rows: int) -> Array:
     return random.normal(size=rows)
 
 
-def play(detector: Detector, days: float, draw, start_s: float = 0.0, per_hour: int = 60) -> list[Alarm]:
+def play(detector: Detector, days: float, draw, start_s: float = 0.0, per_hour: int = 60) -> list[DriftAlarm]:
     """Give hours of rows that ``draw`` makes of the hour."""
     alarms = []
     for hour in range(int(days * 24)):
@@ -42,7 +42,7 @@ def play(detector: Detector, days: float, draw, start_s: float = 0.0, per_hour: 
 
 def test_an_alarm_names_the_column_and_since_when_and_shows_both_distributions() -> None:
     random = np.random.default_rng(0)
-    detector = Detector(reference(random), Settings())
+    detector = Detector(reference(random), DriftSettings())
     calm = lambda hour, rows: [numbers(random, rows), codes(random, rows)]  # noqa: E731
     assert play(detector, 5, calm) == []
     shifted = lambda hour, rows: [numbers(random, rows) + 1, codes(random, rows)]  # noqa: E731
@@ -61,7 +61,7 @@ def test_an_alarm_names_the_column_and_since_when_and_shows_both_distributions()
 
 def test_one_cause_is_one_alarm_until_the_column_has_come_back() -> None:
     random = np.random.default_rng(1)
-    detector = Detector(reference(random), Settings())
+    detector = Detector(reference(random), DriftSettings())
     calm = lambda hour, rows: [numbers(random, rows), codes(random, rows)]  # noqa: E731
     shifted = lambda hour, rows: [numbers(random, rows) * 3, codes(random, rows)]  # noqa: E731
     assert len(play(detector, 10, shifted)) == 1
@@ -79,7 +79,7 @@ def test_one_cause_is_one_alarm_until_the_column_has_come_back() -> None:
 ], ids=["missing", "unseen", "empty", "other shares", "other shape"])  # fmt: skip
 def test_what_moves_is_found_whatever_it_is(column: int, change) -> None:
     random = np.random.default_rng(2)
-    detector = Detector(reference(random), Settings())
+    detector = Detector(reference(random), DriftSettings())
 
     def draw(hour: int, rows: int) -> list[Array]:
         values = [numbers(random, rows), codes(random, rows)]
@@ -94,15 +94,15 @@ def test_a_daily_rhythm_within_the_window_is_no_drift() -> None:
     """By hour the column is far off; over the whole window, which is a day, it is the reference."""
     random = np.random.default_rng(3)
     hours = random.integers(24, size=1000)
-    detector = Detector([sketch("input", "hour", (hours + random.random(1000)))], Settings())
+    detector = Detector([sketch("input", "hour", (hours + random.random(1000)))], DriftSettings())
     assert play(detector, 30, lambda hour, rows: [hour + random.random(rows)], per_hour=200) == []
-    shorter = Detector(detector.sketches, Settings(window_s=HOUR_S))
+    shorter = Detector(detector.sketches, DriftSettings(window_s=HOUR_S))
     assert len(play(shorter, 5, lambda hour, rows: [hour + random.random(rows)], per_hour=200)) > 0
 
 
 def test_rows_of_one_entity_count_once_in_a_window() -> None:
     random = np.random.default_rng(4)
-    detector = Detector(reference(random), Settings())
+    detector = Detector(reference(random), DriftSettings())
     same = np.full(50, 77, np.int64)
     for hour in range(48):
         # One client asks for one odd row over and over.
@@ -142,10 +142,10 @@ def test_keys_in_order_are_told_apart() -> None:
 @pytest.mark.parametrize(("blocks", "rows"), [(400, 5), (40, 50)])
 def test_the_window_stays_as_long_as_it_is_however_small_the_blocks_are(blocks: int, rows: int) -> None:
     random = np.random.default_rng(0)
-    detector = Detector(reference(random), Settings(window_s=HOUR_S))
+    detector = Detector(reference(random), DriftSettings(window_s=HOUR_S))
     moment_s = 0.0
 
-    def play_windows(windows: float, shift: float) -> list[Alarm]:
+    def play_windows(windows: float, shift: float) -> list[DriftAlarm]:
         nonlocal moment_s
         found = []
         for _ in range(int(windows * blocks)):
@@ -175,7 +175,7 @@ def test_ties_and_constants_do_not_alarm_and_a_change_of_a_constant_does() -> No
     counts = lambda rows: random.poisson(0.3, rows).astype(np.float32)  # noqa: E731
     found = [sketch("input", "count", counts(1000)), sketch("input", "constant", np.full(1000, 3.0))]
     assert found[1].counts == (0, 1000, 0)
-    detector = Detector(found, Settings())
+    detector = Detector(found, DriftSettings())
     assert play(detector, 20, lambda hour, rows: [counts(rows), np.full(rows, 3.0)]) == []
     (alarm,) = play(detector, 3, lambda hour, rows: [counts(rows), np.full(rows, 3.1)], 20 * DAY_S)
     assert [each.name for each in alarm.columns] == ["constant"]
@@ -187,28 +187,28 @@ def test_a_budget_of_fewer_false_alarms_asks_for_more_evidence() -> None:
     values = [numbers(random, 300) + 0.6, codes(random, 300)]
     found = []
     for budget in (1.0, 0.01):
-        detector = Detector(sketches, Settings(false_alarms_per_month=budget))
+        detector = Detector(sketches, DriftSettings(false_alarms_per_month=budget))
         detector.update(values, MONTH_S)
         found.append(detector.state().columns[0].evidence)
     assert found[0] - found[1] == pytest.approx(2)
 
 
 def test_columns_of_a_tensor_are_named_and_tensors_of_tokens_are_summed_up() -> None:
-    pair = Tensor(name="x", datatype="FP32", shape=(-1, 2), columns=("a", "b"))
+    pair = TensorSpec(name="x", datatype="FP32", shape=(-1, 2), columns=("a", "b"))
     assert [each.name for each in columns_of("input", pair, np.zeros((3, 2), np.float32))] == ["a", "b"]
-    plain = Tensor(name="x", datatype="FP32", shape=(-1, 2))
+    plain = TensorSpec(name="x", datatype="FP32", shape=(-1, 2))
     assert [each.name for each in columns_of("input", plain, np.zeros((3, 2), np.float32))] == ["x[0]", "x[1]"]
-    tokens = Tensor(name="ids", datatype="INT64", shape=(-1, -1))
+    tokens = TensorSpec(name="ids", datatype="INT64", shape=(-1, -1))
     (length,) = columns_of("input", tokens, np.array([[5, 6, 0], [7, 0, 0]]))
     assert (length.name, length.values.tolist()) == ("ids.nonzero", [2, 1])
-    wide = Tensor(name="image", datatype="FP32", shape=(-1, 3, 64, 64))
+    wide = TensorSpec(name="image", datatype="FP32", shape=(-1, 3, 64, 64))
     found = columns_of("input", wide, np.ones((2, 3, 64, 64), np.float32))
     assert [(each.name, each.values.tolist()) for each in found] == [("image.mean", [1, 1]), ("image.std", [0, 0])]
 
 
 def test_a_reference_comes_back_from_its_bytes_and_a_later_form_is_refused() -> None:
     random = np.random.default_rng(7)
-    specs = [Tensor(name="x", datatype="FP32", shape=(-1, 2)), Tensor(name="text", datatype="BYTES")]
+    specs = [TensorSpec(name="x", datatype="FP32", shape=(-1, 2)), TensorSpec(name="text", datatype="BYTES")]
     arrays: dict[str, Array] = {"x": random.normal(size=(50, 2)), "text": codes(random, 50)}
     made = Reference(inputs=sketches_of("input", specs, arrays))
     assert decode(encode(made)) == made

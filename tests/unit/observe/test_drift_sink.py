@@ -10,16 +10,16 @@ import pytest
 from tests.wait_kit import block_until
 
 from tailcut.common.tensors import Array, Arrays, Keys
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.observe.alerts.evaluation import MovedColumns
-from tailcut.observe.drift.detector import Settings
+from tailcut.observe.drift.detector import DriftSettings
 from tailcut.observe.drift.reference import sketches_of
 from tailcut.observe.drift_sink import DriftSink, Watch
 from tailcut.observe.sinks import FinishedBatch
 from tailcut.serving.observation import moved_columns
 
-INPUTS = (Tensor(name="x", datatype="FP32", shape=(-1, 2), columns=("age", "income")),)
-OUTPUTS = (Tensor(name="risk", datatype="FP32", shape=(-1,)),)
+INPUTS = (TensorSpec(name="x", datatype="FP32", shape=(-1, 2), columns=("age", "income")),)
+OUTPUTS = (TensorSpec(name="risk", datatype="FP32", shape=(-1,)),)
 HOUR_S = 3600.0
 WALL_S = 1_800_000_000.0
 
@@ -38,7 +38,7 @@ def watch(version: str = "1", window_s: float = 24 * HOUR_S) -> Watch:
     random = np.random.default_rng(0)
     inputs = drawn(random, 1000)
     sketches = (*sketches_of("input", INPUTS, inputs), *sketches_of("output", OUTPUTS, answers(inputs)))
-    return Watch("onnx", version, sketches, INPUTS, OUTPUTS, Settings(window_s=window_s))
+    return Watch("onnx", version, sketches, INPUTS, OUTPUTS, DriftSettings(window_s=window_s))
 
 
 def batch(parts: list[Arrays], entities: list[Keys | None] | None = None, variant: str = "onnx") -> FinishedBatch:

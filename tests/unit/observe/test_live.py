@@ -18,7 +18,7 @@ from tailcut.common.timings import Stage, Timings
 from tailcut.observe.exposition import ModelSeries
 from tailcut.observe.live import live as module
 from tailcut.observe.live.figures import ModelAbout, ModelFigures
-from tailcut.observe.live.live import Live
+from tailcut.observe.live.live import LiveFigures
 from tailcut.observe.live.model_figures import POINT, burn_rate
 from tailcut.observe.recorder import Recorder
 from tailcut.observe.sample import METRICS, Sample
@@ -42,7 +42,7 @@ class Server:
         self.samples: dict[str, list[Sample]] = {name: [] for name in names}
         self.abouts = dict.fromkeys(names, READY)
         self.lag = Histogram()
-        self.live = Live(
+        self.live = LiveFigures(
             self._series,
             lambda: self.abouts,
             lambda: "ready",

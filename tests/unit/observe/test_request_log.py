@@ -22,7 +22,7 @@ from tests.wait_kit import block_until
 from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.common.timings import Stage, Timings
 from tailcut.errors import LoadTestError, StartError
-from tailcut.manifest import Deployment, Features, Manifest, Model, RequestLog, Tensor
+from tailcut.manifest import Deployment, Features, Manifest, Model, RequestLogSettings, TensorSpec
 from tailcut.manifest.loading import load
 from tailcut.observe.request_log import Record, read_log
 from tailcut.observe.request_log import RequestLog as Sink
@@ -30,7 +30,7 @@ from tailcut.observe.request_log import files as log_files
 from tailcut.observe.request_log import sink as sink_module
 from tailcut.observe.request_log.capture import Capture, Sampler
 from tailcut.observe.request_log.files import LogFiles
-from tailcut.observe.request_log.record import Ended, RecordWriter, decode_line
+from tailcut.observe.request_log.record import EndedRequest, RecordWriter, decode_line
 from tailcut.observe.request_log.redaction import Redaction, canonical, read_key
 from tailcut.observe.request_log.values import array_of, data_of, datatype_of, from_json, to_json
 
@@ -120,20 +120,23 @@ def test_what_is_equal() -> None:
 def deployment(**section: Any) -> Deployment:
     model = Model(
         source="model.onnx",
-        inputs=(Tensor(name="x", shape=(-1, 3), columns=("age", "income", "zip")), Tensor(name="t", datatype="BYTES")),
-        outputs=(Tensor(name="y"), Tensor(name="z", shape=(-1, 2))),
+        inputs=(
+            TensorSpec(name="x", shape=(-1, 3), columns=("age", "income", "zip")),
+            TensorSpec(name="t", datatype="BYTES"),
+        ),
+        outputs=(TensorSpec(name="y"), TensorSpec(name="z", shape=(-1, 2))),
     )
-    log = RequestLog(path="log", **section)
+    log = RequestLogSettings(path="log", **section)
     return Deployment(name="m", model=model, features=Features(entity=("user",)), request_log=log)
 
 
-def ended(capture: Capture, **changes: Any) -> Ended:
+def ended(capture: Capture, **changes: Any) -> EndedRequest:
     given = {
         "route": "infer", "code": "ok", "variant": "onnx", "version": "v1", "cache": "miss", "tenant": "acme",
         "priority": 2, "request_id": "r1", "start_ns": START_NS, "total_ns": 7, "deadline_ns": 10**9, "asked_ns": 0,
         "stages_ns": [3, 0, 4, *[0] * 8], "capture": capture,
     }  # fmt: skip
-    return Ended(**(given | changes))
+    return EndedRequest(**(given | changes))
 
 
 def record(capture: Capture, **section: Any) -> Record:
@@ -260,7 +263,7 @@ class Clock:
 
 def files(folder: Path, clock: Clock, **section: Any) -> LogFiles:
     given = {"rotate_size_bytes": 1000, "rotate_age_s": 60.0, "keep_bytes": 3000} | section
-    return LogFiles(folder, "m", RequestLog(path="log", **given), wall_ns=clock.wall_ns, clock_s=clock)
+    return LogFiles(folder, "m", RequestLogSettings(path="log", **given), wall_ns=clock.wall_ns, clock_s=clock)
 
 
 def test_a_file_that_was_deleted_is_begun_anew(tmp_path: Path) -> None:

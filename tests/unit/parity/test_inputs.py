@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from tailcut.parity import run
-from tailcut.parity.analysis.comparing import Exchange, Reply
+from tailcut.parity.analysis.comparing import ParityExchange, ParityReply
 from tailcut.parity.asking import Asker
 from tailcut.parity.pilots import Pilot
 from tailcut.parity.run import Replica, inputs_record, see_inputs
@@ -16,7 +16,7 @@ from tailcut.profiler.recording.model_inputs import ModelCall
 from tailcut.report.parity.document import reasons
 from tailcut.report.parity.file import InputsParity, VariantParity
 
-OK = Reply(200, {}, "")
+OK = ParityReply(200, {}, "")
 OTHER_FORM = ModelCall(model="M.predict", placed=([[1.0, 2.0, 3.0]],))
 
 
@@ -27,7 +27,7 @@ class Application:
         self.shift = shift
         self.x: float | None = None
 
-    def ask(self, body: bytes, path: str) -> Reply:
+    def ask(self, body: bytes, path: str) -> ParityReply:
         self.x = float(body.decode().partition(":")[2].rstrip("}]"))
         return OK
 
@@ -54,7 +54,7 @@ def looked_at(values: Sequence[float], differing: Sequence[int], shift: float = 
     exchanges = []
     for number, value in enumerate(values, 1):
         body = {"rows": [{"x": value}]}
-        exchanges.append(Exchange(number, "", body["rows"][0], body, 1, OK, OK))
+        exchanges.append(ParityExchange(number, "", body["rows"][0], body, 1, OK, OK))
     pilot = Pilot("app", cast("Asker", application), application.take)
     return inputs_record(see_inputs(pilot, ours, exchanges), ours, differing)
 

@@ -8,7 +8,7 @@ import pytest
 
 from tailcut.errors import ManifestError, StartError
 from tailcut.parity.analysis.changes import EXACT, explain
-from tailcut.parity.analysis.comparing import Exchange, Reply, differences_in, figures_of, outcome_of
+from tailcut.parity.analysis.comparing import ParityExchange, ParityReply, differences_in, figures_of, outcome_of
 from tailcut.parity.analysis.mapping import parse_pair
 from tailcut.parity.analysis.paths import MISSING, parse_path
 from tailcut.parity.analysis.request_form import Takes, form_of, parse_form
@@ -17,9 +17,9 @@ from tailcut.parity.matching import NothingCompared, choose_form, choose_pairs, 
 from tailcut.parity.payloads import Payload
 
 
-def answered(theirs: list[Any], ours: list[Any]) -> list[Exchange]:
+def answered(theirs: list[Any], ours: list[Any]) -> list[ParityExchange]:
     return [
-        exchange(Reply(200, one, ""), reply(200, other))._replace(number=number)
+        exchange(ParityReply(200, one, ""), reply(200, other))._replace(number=number)
         for number, (one, other) in enumerate(zip(theirs, ours, strict=True))
     ]
 
@@ -143,7 +143,7 @@ def test_a_request_that_may_be_taken_in_two_ways_is_refused_with_both(body: Any,
     ],
 )
 def test_a_request_that_only_the_deployment_refuses_names_the_form_and_another(form: str, other: str) -> None:
-    first = exchange(Reply(200, {"risk": 1}, "{}"), Reply(400, None, "no"))
+    first = exchange(ParityReply(200, {"risk": 1}, "{}"), ParityReply(400, None, "no"))
     with pytest.raises(NothingCompared) as caught:
         choose_pairs([first], form=parse_form(form.removeprefix("--request ").split(" --request ")))
     assert caught.value.hint.endswith(f"made by {form}: try {other}" if other else "the same data")
@@ -264,12 +264,12 @@ def test_a_missing_value_that_the_pilot_fills_is_named() -> None:
         assert explain([filled, 0.2], [None, 0.2]) == f"{text} where x is missing"
 
 
-def exchange(theirs: Reply, ours: Reply, rows: int = 1) -> Exchange:
-    return Exchange(1, "", {}, {"rows": [{}] * rows}, rows, theirs, ours)
+def exchange(theirs: ParityReply, ours: ParityReply, rows: int = 1) -> ParityExchange:
+    return ParityExchange(1, "", {}, {"rows": [{}] * rows}, rows, theirs, ours)
 
 
-def reply(status: int, *predictions: Any) -> Reply:
-    return Reply(status, {"predictions": list(predictions)}, "")
+def reply(status: int, *predictions: Any) -> ParityReply:
+    return ParityReply(status, {"predictions": list(predictions)}, "")
 
 
 PAIR = parse_pair("predictions[].risk=risk")
@@ -288,11 +288,11 @@ PAIR = parse_pair("predictions[].risk=risk")
         (reply(422), reply(400), "refused"),
         (reply(500), reply(400), "refused"),
         (reply(422), reply(500), "status"),
-        (reply(422), Reply(0, None, "no reply"), "status"),
-        (Reply(200, None, "<html>"), reply(200, {"risk": 0.5}), "status"),
+        (reply(422), ParityReply(0, None, "no reply"), "status"),
+        (ParityReply(200, None, "<html>"), reply(200, {"risk": 0.5}), "status"),
     ],
 )
-def test_outcomes(theirs: Reply, ours: Reply, wanted: str) -> None:
+def test_outcomes(theirs: ParityReply, ours: ParityReply, wanted: str) -> None:
     one = exchange(theirs, ours)
     assert outcome_of(one, [PAIR], differences_in(one, [PAIR], {})) == wanted
 

@@ -8,7 +8,7 @@ import pytest
 from tests.models.graphs import linear
 
 from tailcut.errors import NotInRegistry
-from tailcut.manifest import Manifest, Tensor, load
+from tailcut.manifest import Manifest, TensorSpec, load
 from tailcut.manifest.subject import find_subject
 from tailcut.parity.deployments import caches_of, choose_variants, deployment_asker, load_uncached
 from tailcut.registry import NewVariant, Registry
@@ -36,8 +36,8 @@ def folder(tmp_path: Path) -> Path:
     version = registry.add(
         "m",
         source="onnx",
-        inputs=[Tensor(name="x", shape=(-1, 4))],
-        outputs=[Tensor(name="y")],
+        inputs=[TensorSpec(name="x", shape=(-1, 4))],
+        outputs=[TensorSpec(name="y")],
         variants=[
             NewVariant("int8", "onnxruntime", linear(tmp_path / "int8.onnx", seed=1)),
             NewVariant("onnx", "onnxruntime", model),

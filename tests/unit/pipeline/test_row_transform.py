@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tailcut.errors import BadRequest, HookError, InferenceError
-from tailcut.manifest import Field, Model, Tensor
+from tailcut.manifest import Field, Model, TensorSpec
 from tailcut.pipeline.row_transform import RowTransform, encode_answer
 
 
@@ -24,20 +24,20 @@ class Answer:
     p: Any
 
 
-def model(*inputs: Tensor) -> Model:
-    return Model(source="m:m", inputs=inputs, outputs=(Tensor(name="y"),))
+def model(*inputs: TensorSpec) -> Model:
+    return Model(source="m:m", inputs=inputs, outputs=(TensorSpec(name="y"),))
 
 
 def transform(datatype: Any = "FP32", columns: tuple[str, ...] = ("a", "b"), allow_nan: bool = False) -> RowTransform:
     return RowTransform(
-        model(Tensor(name="x", datatype=datatype, shape=(-1, len(columns)), columns=columns, allow_nan=allow_nan)),
+        model(TensorSpec(name="x", datatype=datatype, shape=(-1, len(columns)), columns=columns, allow_nan=allow_nan)),
         None,
         None,
     )
 
 
 def with_hooks(pre: Callable[..., Any] | None = None, post: Callable[..., Any] | None = None) -> RowTransform:
-    return RowTransform(model(Tensor(name="x", shape=(-1, 2))), pre, post)
+    return RowTransform(model(TensorSpec(name="x", shape=(-1, 2))), pre, post)
 
 
 def test_columns_fill_the_input_in_the_manifests_order() -> None:
@@ -47,7 +47,9 @@ def test_columns_fill_the_input_in_the_manifests_order() -> None:
 
 
 def test_an_input_without_columns_is_a_field_of_its_own_name() -> None:
-    two = RowTransform(model(Tensor(name="ids", datatype="INT64", shape=(-1, -1)), Tensor(name="w")), None, None)
+    two = RowTransform(
+        model(TensorSpec(name="ids", datatype="INT64", shape=(-1, -1)), TensorSpec(name="w")), None, None
+    )
     given = two.inputs([{"ids": [1, 2, 3], "w": 0.5}, {"ids": [4, 5, 6], "w": 1}], from_client=True)
     assert given["ids"].tolist() == [[1, 2, 3], [4, 5, 6]]
     assert given["w"].tolist() == [0.5, 1.0]
@@ -153,7 +155,7 @@ def test_what_is_no_whole_number_is_named_whatever_is_beside_it(datatype: str, v
 
 
 def test_bytes_of_a_hook_reach_the_model_as_text() -> None:
-    model = Model(source="m:m", inputs=(Tensor(name="x", datatype="BYTES"),), outputs=(Tensor(name="y"),))
+    model = Model(source="m:m", inputs=(TensorSpec(name="x", datatype="BYTES"),), outputs=(TensorSpec(name="y"),))
     transform = RowTransform(model, lambda rows: {"x": np.array([row["x"] for row in rows], object)}, None)
     assert transform.inputs([{"x": b"a"}, {"x": "é"}], from_client=True)["x"].tolist() == ["a", "é"]
     with pytest.raises(BadRequest, match="is no UTF-8 text"):
@@ -183,7 +185,9 @@ def test_one_long_text_does_not_make_every_value_as_large() -> None:
 @pytest.mark.parametrize("value", [["y"], [["y"]], [1, "y"], b"y"])
 def test_text_is_found_at_every_depth(value: object) -> None:
     with pytest.raises(BadRequest, match="which is no FP32"):
-        RowTransform(model(Tensor(name="x", shape=(-1, -1))), None, None).inputs([{"x": value}] * 2, from_client=True)
+        RowTransform(model(TensorSpec(name="x", shape=(-1, -1))), None, None).inputs(
+            [{"x": value}] * 2, from_client=True
+        )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -200,7 +204,7 @@ def test_a_missing_column_is_named() -> None:
 @pytest.mark.parametrize("columns", [("x",), ()])
 @pytest.mark.parametrize(("value", "seen"), [([1.0], [1]), ([1.0, 2.0], [2]), ([[1.0]], [1, 1])])
 def test_a_list_where_one_value_belongs_is_refused(columns: tuple[str, ...], value: object, seen: list[int]) -> None:
-    tensor = Tensor(name="x", shape=(-1, 1) if columns else (-1,), columns=columns)
+    tensor = TensorSpec(name="x", shape=(-1, 1) if columns else (-1,), columns=columns)
     with pytest.raises(BadRequest) as caught:
         RowTransform(model(tensor), None, None).inputs([{"x": value}] * 3, from_client=True)
     said = f"row 0: the field 'x': input 'x' takes one value per row, got a list of shape {seen}"
@@ -210,7 +214,7 @@ def test_a_list_where_one_value_belongs_is_refused(columns: tuple[str, ...], val
 @pytest.mark.parametrize("shape", [(-1, 2), (-1, 2, 1), (-1, -1)])
 def test_a_vector_of_one_value_that_a_feature_group_has_is_its_value(shape: tuple[int, ...]) -> None:
     """A model that answers in shape [-1, 1] gives vectors, beside the numbers of a table."""
-    two = RowTransform(model(Tensor(name="x", shape=shape, columns=("a", "b"))), None, None)
+    two = RowTransform(model(TensorSpec(name="x", shape=shape, columns=("a", "b"))), None, None)
     for a, b in (((1.0,), 2.0), (((1.0,),), (2.0,)), (1.0, [2.0])):
         given = two.inputs([{"a": a, "b": b}] * 3, from_client=False)
         assert given["x"].ravel().tolist() == [1, 2] * 3
@@ -218,21 +222,21 @@ def test_a_vector_of_one_value_that_a_feature_group_has_is_its_value(shape: tupl
 
 @pytest.mark.parametrize(("a", "b"), [((1.0, 2.0), ()), ((), 2.0), ((1.0,), "text")])
 def test_feature_rows_of_other_widths_are_refused(a: object, b: object) -> None:
-    two = RowTransform(model(Tensor(name="x", shape=(-1, 2), columns=("a", "b"))), None, None)
+    two = RowTransform(model(TensorSpec(name="x", shape=(-1, 2), columns=("a", "b"))), None, None)
     with pytest.raises(HookError) as caught:
         two.inputs([{"a": a, "b": b}], from_client=False)
     assert f"row 0: the field {'b' if b == 'text' else 'a'!r}" in caught.value.detail
 
 
 def test_lists_of_the_inputs_shape_flat_ones_and_bare_numbers_pass() -> None:
-    square = RowTransform(model(Tensor(name="x", shape=(-1, 2, 2))), None, None)
+    square = RowTransform(model(TensorSpec(name="x", shape=(-1, 2, 2))), None, None)
     for value in ([[1, 2], [3, 4]], [1, 2, 3, 4]):
         assert square.inputs([{"x": value}], from_client=True)["x"].tolist() == [[[1, 2], [3, 4]]]
-    deep = RowTransform(model(Tensor(name="x", shape=(-1, 1, 1))), None, None)
+    deep = RowTransform(model(TensorSpec(name="x", shape=(-1, 1, 1))), None, None)
     assert deep.inputs([{"x": 5}], from_client=True)["x"].tolist() == [[[5]]]
-    column = Tensor(name="x", shape=(-1,), columns=("a",))
+    column = TensorSpec(name="x", shape=(-1,), columns=("a",))
     assert RowTransform(model(column), None, None).inputs([{"a": 5}] * 2, from_client=True)["x"].tolist() == [5, 5]
-    assert RowTransform(model(Tensor(name="x", shape=(-1, 1))), None, None).inputs([{"x": 5}], from_client=True)[
+    assert RowTransform(model(TensorSpec(name="x", shape=(-1, 1))), None, None).inputs([{"x": 5}], from_client=True)[
         "x"
     ].tolist() == [[5]]
 
@@ -423,7 +427,7 @@ def test_a_postprocess_may_not_answer_what_json_does_not_have(value: Any) -> Non
 
 
 def test_a_postprocess_may_answer_nan_where_an_output_may_hold_it() -> None:
-    model = Model(source="m:m", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y", allow_nan=True),))
+    model = Model(source="m:m", inputs=(TensorSpec(name="x"),), outputs=(TensorSpec(name="y", allow_nan=True),))
     answers = RowTransform(model, None, lambda outputs: outputs["y"].tolist()).answers({"y": np.array([np.nan])}, 1)
     assert json.loads(encode_answer(answers)) == [None]
 
@@ -441,13 +445,13 @@ def test_a_postprocess_may_answer_nan_where_an_output_may_hold_it() -> None:
     ],
 )
 def test_infinity_is_never_answered_as_null(value: Any, text: bytes) -> None:
-    model = Model(source="m:m", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y", allow_nan=True),))
+    model = Model(source="m:m", inputs=(TensorSpec(name="x"),), outputs=(TensorSpec(name="y", allow_nan=True),))
     answers = RowTransform(model, None, lambda outputs: [value]).answers({"y": np.array([np.nan])}, 1)
     assert encode_answer(answers) == b"[" + text + b"]"
 
 
 def test_bytes_of_a_model_are_text_in_answers_or_an_error() -> None:
-    model = Model(source="m:m", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y", datatype="BYTES"),))
+    model = Model(source="m:m", inputs=(TensorSpec(name="x"),), outputs=(TensorSpec(name="y", datatype="BYTES"),))
     found = RowTransform(model, None, None).answers({"y": np.array([["é".encode(), "a"]], object)}, 1)
     assert found == [{"y": ["é", "a"]}]
     with pytest.raises(InferenceError, match="no UTF-8") as caught:
@@ -464,7 +468,7 @@ def test_what_json_has_passes(value: Any) -> None:
 def test_a_field_of_a_clients_row_that_nothing_reads_is_refused(fields: tuple[str, ...]) -> None:
     if fields:
         implied = lambda rows: {"x": np.ones((len(rows), 2), np.float32)}  # noqa: E731
-        held = RowTransform(model(Tensor(name="x", shape=(-1, 2))), implied, None, fields=fields)
+        held = RowTransform(model(TensorSpec(name="x", shape=(-1, 2))), implied, None, fields=fields)
     else:
         held = transform()
     good: dict[str, Any] = dict.fromkeys(fields or ("a", "b"), 1)
@@ -477,8 +481,8 @@ def test_a_field_of_a_clients_row_that_nothing_reads_is_refused(fields: tuple[st
 
 
 def test_fields_that_the_manifest_declares_are_known() -> None:
-    tensor = Tensor(name="x", shape=(-1, 1), columns=("a",))
-    declared = Model(source="m:m", inputs=(tensor,), outputs=(Tensor(name="y"),), fields=(Field(name="session"),))
+    tensor = TensorSpec(name="x", shape=(-1, 1), columns=("a",))
+    declared = Model(source="m:m", inputs=(tensor,), outputs=(TensorSpec(name="y"),), fields=(Field(name="session"),))
     held = RowTransform(declared, None, None)
     assert held.inputs([{"a": 1, "session": "s"}], from_client=True)["x"].tolist() == [[1]]
     with pytest.raises(BadRequest, match="unknown field 'b'"):

@@ -8,11 +8,11 @@ from tailcut.profiler.attribution.layers import DISPATCH, ModelLayers, layers_of
 from tailcut.profiler.levers.advice import Advice, LeverAdvice
 from tailcut.profiler.records import (
     Moment,
-    Pilot,
+    ProfiledProcess,
+    RecordedRequest,
+    RecordedSpan,
     Recording,
-    Request,
-    Sample,
-    Span,
+    StackSample,
     Stage,
 )
 
@@ -39,11 +39,11 @@ def recording(count: int = 400, seed: int = 0) -> Recording:
         entered = at + wait + MS // 4
         total = sum(int(ms * MS) for _, _, _, ms in parts)
         root_end = entered + total + MS // 2
-        spans = [Span(stage=Stage.FRAMEWORK, label="fastapi", start_ns=entered, end_ns=root_end)]
+        spans = [RecordedSpan(stage=Stage.FRAMEWORK, label="fastapi", start_ns=entered, end_ns=root_end)]
         begin = entered + MS // 4
         for stage, label, place, ms in parts:
             end = begin + int(ms * MS)
-            spans.append(Span(stage=stage, label=label, place=place, start_ns=begin, end_ns=end, parent=0))
+            spans.append(RecordedSpan(stage=stage, label=label, place=place, start_ns=begin, end_ns=end, parent=0))
             if stage == Stage.CODE:
                 samples += _samples(label, place, begin, end)
             begin = end
@@ -51,7 +51,7 @@ def recording(count: int = 400, seed: int = 0) -> Recording:
             moments.append(Moment(stage=Stage.LOOP, start_ns=at, end_ns=at + wait, label="flush", place="audit.py:9"))
         failed = number % 100 == 99
         requests.append(
-            Request(
+            RecordedRequest(
                 number=number,
                 intended_ns=at,
                 sent_ns=at + 20_000,
@@ -74,17 +74,19 @@ def recording(count: int = 400, seed: int = 0) -> Recording:
         samples=tuple(samples),
         sample_interval_ns=2 * MS,
         machine={"cpu": "a processor", "cores": "2"},
-        pilot=Pilot(loop="uvloop", threads=40, hooks=("fastapi", "sqlite3", "torch"), versions={"fastapi": "0.115"}),
+        pilot=ProfiledProcess(
+            loop="uvloop", threads=40, hooks=("fastapi", "sqlite3", "torch"), versions={"fastapi": "0.115"}
+        ),
         notes=("redis is imported before the hooks: its calls are not seen",),
     )
 
 
-def _samples(label: str, place: str, begin: int, end: int) -> list[Sample]:
+def _samples(label: str, place: str, begin: int, end: int) -> list[StackSample]:
     found = []
     for look, at in enumerate(range(begin + MS, end, 2 * MS)):
         inner = "rolling_mean (features.py:71)" if look % 4 else "as_row <script> (features.py:88)"
         stack = ("predict (app.py:20)", "recompute (features.py:60)", inner)
-        found.append(Sample(stack=stack, at_ns=at, weight_ns=2 * MS, place=inner, code=(label, place)))
+        found.append(StackSample(stack=stack, at_ns=at, weight_ns=2 * MS, place=inner, code=(label, place)))
     return found
 
 

@@ -13,7 +13,7 @@ from tailcut.profiler.attribution.background_calls import background_notes, back
 from tailcut.profiler.hooks import models
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.captured import captured
-from tailcut.profiler.recording.tracing import MODEL, Open, current, open_root, tracer
+from tailcut.profiler.recording.tracing import MODEL, OpenSpan, current, open_root, tracer
 from tailcut.profiler.records import BackgroundCall, Recording, Stage, decode_recording, encode_recording
 
 _SECOND = 1_000_000_000
@@ -71,7 +71,7 @@ class Module:
 
     def __init__(self, *inner: Module) -> None:
         self.inner = inner
-        self.seen: list[Open | None] = []
+        self.seen: list[OpenSpan | None] = []
 
     def __call__(self, x: Any) -> Any:
         self.seen.append(current.get())

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.profiler.levers.test_levers import pilot
 
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.levers.known import Known
+from tailcut.profiler.levers.known import LeverAssumptions
 from tailcut.profiler.levers.work import read_work
 from tailcut.profiler.pilot import computed_between_s, computed_ns
 from tailcut.profiler.records import Recording
@@ -58,4 +58,4 @@ def test_a_database_on_the_machine_takes_of_its_cores_where_it_has_none_of_its_o
 ) -> None:
     """1.3 ms of the application's and a share of 6 ms of the database's make a request."""
     recording = with_database(share, cores=cores)
-    assert read_work(recording, attribute(recording), Known()).capacity == pytest.approx(expected, rel=0.05)
+    assert read_work(recording, attribute(recording), LeverAssumptions()).capacity == pytest.approx(expected, rel=0.05)

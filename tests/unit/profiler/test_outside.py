@@ -7,7 +7,7 @@ import pytest
 
 from tailcut.common.slo import Objectives
 from tailcut.load import LoadPlan, LoadResult, RunFacts, summarise_run
-from tailcut.load.recorder import Recorder
+from tailcut.load.recorder import LoadRecorder
 from tailcut.profiler.attribution.server_timing import TAILCUT, Timed
 from tailcut.profiler.outside import load_notes, requests_of, too_fast, unanswered
 from tailcut.profiler.records import Stage
@@ -62,8 +62,8 @@ def test_tailcuts_own_stages_have_their_places() -> None:
     }
 
 
-def _recorder(count: int = 4) -> Recorder:
-    recorder = Recorder(np.arange(count, dtype=np.int64) * MS, MS, Objectives())
+def _recorder(count: int = 4) -> LoadRecorder:
+    recorder = LoadRecorder(np.arange(count, dtype=np.int64) * MS, MS, Objectives())
     recorder.start_ns = 1
     return recorder
 
@@ -98,7 +98,7 @@ def test_requests_are_those_after_the_warm_up() -> None:
 
 def _result(answered: int, *, status: int = 200, late: int = 0, body: str = "") -> LoadResult:
     plan = LoadPlan(url="http://127.0.0.1:1/", rate=100.0, duration_s=1.0)
-    recorder = Recorder(np.arange(100, dtype=np.int64) * 10 * MS, 0, Objectives())
+    recorder = LoadRecorder(np.arange(100, dtype=np.int64) * 10 * MS, 0, Objectives())
     recorder.start_ns = 1
     for index in range(100):
         recorder.sent[index] = 1 + index * 10 * MS

@@ -23,9 +23,17 @@ from tailcut.load.summary import RunFacts
 from tailcut.profiler import child_channel, spying
 from tailcut.profiler.child_channel import Heard, Route, Said
 from tailcut.profiler.diagnosis import check_target, choose_path, explain_answers, explain_failure, explain_silence
-from tailcut.profiler.pilot import Run, assemble, match_requests
+from tailcut.profiler.pilot import ProfileRun, assemble, match_requests
 from tailcut.profiler.recording.places import Places
-from tailcut.profiler.records import Recording, Request, Span, Stage, decode_recording, encode_recording, load_recording
+from tailcut.profiler.records import (
+    RecordedRequest,
+    RecordedSpan,
+    Recording,
+    Stage,
+    decode_recording,
+    encode_recording,
+    load_recording,
+)
 from tailcut.profiler.spying import Frame, make_sample, parse_frame
 
 OWN = "/x/src/tailcut/profiler"
@@ -42,9 +50,9 @@ def sent(*rows: tuple[int, int, int, int]) -> Samples:
 
 def test_both_sides_of_a_request_are_put_together_by_its_number() -> None:
     samples = sent((50, 51, 60, 200), (100, 101, 150, 200), (110, 112, 190, -3), (900, -1, -1, 0))
-    span = Span(stage=Stage.SQL, label="SELECT 1", start_ns=1120, end_ns=1130)
+    span = RecordedSpan(stage=Stage.SQL, label="SELECT 1", start_ns=1120, end_ns=1130)
     heard = [
-        Request(number=number, intended_ns=-1, sent_ns=-1, done_ns=-1, entered_ns=1000 + number, spans=(span,))
+        RecordedRequest(number=number, intended_ns=-1, sent_ns=-1, done_ns=-1, entered_ns=1000 + number, spans=(span,))
         for number in (0, 1)
     ]
     one, other = match_requests(samples, 1000, heard)
@@ -117,8 +125,8 @@ def test_stacks_in_a_framework_are_its_times_whether_it_has_a_hook_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: Stage, code: tuple[str, str]
 ) -> None:
     monkeypatch.setattr(spying, "find_spy", lambda: "")
-    root = Span(stage=stage, label="litestar", start_ns=0, end_ns=9)
-    request = Request(number=0, intended_ns=0, sent_ns=0, done_ns=9, spans=(root,))
+    root = RecordedSpan(stage=stage, label="litestar", start_ns=0, end_ns=9)
+    request = RecordedRequest(number=0, intended_ns=0, sent_ns=0, done_ns=9, spans=(root,))
     app, entry = tmp_path / "app.py", f"Profiled._traced ({OWN}/recording/middleware.py:60)"
     with spying.Spy(os.getpid(), 100.0) as spy:
         (spy._folder / "stacks").write_text(
@@ -190,7 +198,7 @@ def test_a_note_names_an_exception_and_not_what_it_says() -> None:
         user("alice@example.com")
     trace = "".join(traceback.format_exception(caught.value)).rstrip()
     assert "alice@example.com" in trace
-    run = Run(
+    run = ProfileRun(
         load=LoadPlan(url="http://127.0.0.1:1/", rate=10.0, duration_s=1.0), ready=Said(kind="ready"),
         samples=sent((100, 101, 102, 500)), facts=RunFacts(window_s=1.0), looks=(), looks_interval_ns=1, spy_problem="",
         heard=Heard(requests=(), moments=(), hooks=(), failures=(trace,), notes=(), cpu_ns=0),

@@ -18,7 +18,7 @@ from tailcut.models import variant_loader
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.router import Router
 from tailcut.protocol.model_routes import EXTENSIONS
-from tailcut.serving import deployment as engine
+from tailcut.serving import engine
 from tailcut.testing.runtimes import StubRuntime
 from tailcut.transport.asgi import ASGIApplication
 

@@ -15,7 +15,7 @@ from tests.bounds_kit import CITY, DECLARED, SHOP, TOKENS, deployed
 from tailcut.cli.app import run
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BadRequest, FeatureUnavailable
-from tailcut.manifest import Deployment, FeatureGroup, Features, Manifest, Model, Tensor
+from tailcut.manifest import Deployment, FeatureGroup, Features, Manifest, Model, TensorSpec
 from tailcut.models import variant_loader
 from tailcut.models.value_limits import PathLimits
 from tailcut.pipeline.row_transform import RowTransform, limited_inputs
@@ -211,8 +211,8 @@ def test_rows_features_and_tensors_agree_where_float32_rounds(tmp_path: Path, li
 
 
 def test_a_list_that_was_fetched_is_the_groups_fault() -> None:
-    tokens = Tensor(name="tokens", datatype="INT64", shape=(-1, -1), min=0, max=49, max_length=6)
-    model = Model(source="m:m", inputs=(tokens,), outputs=(Tensor(name="y"),))
+    tokens = TensorSpec(name="tokens", datatype="INT64", shape=(-1, -1), min=0, max=49, max_length=6)
+    model = Model(source="m:m", inputs=(tokens,), outputs=(TensorSpec(name="y"),))
     group = FeatureGroup(name="texts", key=("id",), columns=("tokens",), ttl="5s", sql="SELECT id, tokens FROM t")
     features = Features(entity=("id",), groups=(group,))
     limits = PathLimits(Deployment(name="m", model=model, features=features), (), hook=False)

@@ -8,7 +8,7 @@ import pytest
 
 from tailcut.common.bounds import Bound
 from tailcut.errors import BadRequest
-from tailcut.manifest import Deployment, FeatureGroup, Features, Field, Model, Tensor
+from tailcut.manifest import Deployment, FeatureGroup, Features, Field, Model, TensorSpec
 from tailcut.models.value_limits import PathLimits
 from tailcut.pipeline.row_transform import RowTransform, limited_inputs
 from tailcut.protocol.openapi.document import data_schema, field_schemas, openapi, row_value
@@ -16,8 +16,8 @@ from tailcut.protocol.openapi.document import data_schema, field_schemas, openap
 GROUP = FeatureGroup(name="g", key=("id",), columns=("a",), ttl="5s", sql="SELECT id, a FROM t")
 MODEL = Model(
     source="m:m",
-    inputs=(Tensor(name="x", shape=(-1, 2)), Tensor(name="t", datatype="BYTES")),
-    outputs=(Tensor(name="y"), Tensor(name="z", datatype="INT64", shape=(-1, -1))),
+    inputs=(TensorSpec(name="x", shape=(-1, 2)), TensorSpec(name="t", datatype="BYTES")),
+    outputs=(TensorSpec(name="y"), TensorSpec(name="z", datatype="INT64", shape=(-1, -1))),
 )
 PLAIN = Deployment(name="m", model=MODEL)
 ONE_FIELD = Deployment(name="m", model=MODEL, features=Features(entity=("id",), groups=(GROUP,)))
@@ -75,21 +75,23 @@ def test_inputs_and_outputs_are_described_as_the_manifest_has_them() -> None:
 
 
 def test_null_is_a_value_where_nan_is() -> None:
-    takes = Model(source="m:m", inputs=(Tensor(name="x", shape=(-1, 2), allow_nan=True),), outputs=(Tensor(name="y"),))
+    takes = Model(
+        source="m:m", inputs=(TensorSpec(name="x", shape=(-1, 2), allow_nan=True),), outputs=(TensorSpec(name="y"),)
+    )
     for model, kind in ((MODEL, "number"), (takes, ["number", "null"])):
         found = msgspec.json.encode(openapi_of(Deployment(name="m", model=model)))
         assert b'"items":' + msgspec.json.encode({"type": kind}) in found
         assert (b"null is NaN" in found) is (kind != "number")
 
 
-LISTED = Tensor(name="x", allow_nan=True, values=(1.0, 2.0))
-MISSING = Tensor(name="t", datatype="BYTES", allow_nan=True, max_length=5)
-WHOLE = Tensor(name="n", datatype="INT64", allow_nan=True, min=1)
-FINITE = Tensor(name="f", max=2.0)
+LISTED = TensorSpec(name="x", allow_nan=True, values=(1.0, 2.0))
+MISSING = TensorSpec(name="t", datatype="BYTES", allow_nan=True, max_length=5)
+WHOLE = TensorSpec(name="n", datatype="INT64", allow_nan=True, min=1)
+FINITE = TensorSpec(name="f", max=2.0)
 
 
 def test_null_is_a_value_beside_limits_exactly_where_the_server_takes_it() -> None:
-    model = Model(source="m:m", inputs=(LISTED, MISSING, WHOLE, FINITE), outputs=(Tensor(name="y"),))
+    model = Model(source="m:m", inputs=(LISTED, MISSING, WHOLE, FINITE), outputs=(TensorSpec(name="y"),))
     listed = {"type": ["number", "null"], "enum": [1.0, 2.0, None]}
     assert data_schema(LISTED, ())["items"] == row_value(LISTED, ()) == listed
     limits = PathLimits(Deployment(name="m", model=model), (), hook=False)
@@ -110,7 +112,7 @@ def test_null_is_a_value_beside_limits_exactly_where_the_server_takes_it() -> No
 def test_a_declared_field_may_be_null_in_a_row_but_not_in_an_entity() -> None:
     field = Field(name="id", type="text", values=("a", "b"))
     model = Model(
-        source="m:m", preprocess="m:p", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y"),), fields=(field,)
+        source="m:m", preprocess="m:p", inputs=(TensorSpec(name="x"),), outputs=(TensorSpec(name="y"),), fields=(field,)
     )
     features = Features(entity=("id",), groups=(GROUP,))
     found = openapi_of(Deployment(name="m", model=model, features=features))["components"]["schemas"]
@@ -121,7 +123,7 @@ def test_a_declared_field_may_be_null_in_a_row_but_not_in_an_entity() -> None:
 
 
 def test_limits_of_single_positions_are_described() -> None:
-    wide = Tensor(name="x", shape=(-1, 3))
+    wide = TensorSpec(name="x", shape=(-1, 3))
     bounds = (Bound(input="x", columns=(0, 2), min=0, max=49, why="e has 50 rows"), Bound(input="x", max=60))
     said = "in the flattened row, position 0, 2: allowed are 0 to 49 (e has 50 rows)"
     assert data_schema(wide, bounds)["description"].endswith(f"; {said}")

@@ -16,7 +16,7 @@ from tests.host_kit import add_models, running_host
 from tests.unit.protocol.test_app_auth import bearer, line
 
 from tailcut.errors import Forbidden, NotFound, Shed, Unauthorized
-from tailcut.observe.live.figures import KeptRequest, RequestDetail, Span
+from tailcut.observe.live.figures import KeptRequest, LiveSpan, RequestDetail
 from tailcut.observe.live.model_figures import POINT
 from tailcut.protocol.auth import Guard, Tokens
 from tailcut.protocol.ui import routes
@@ -203,7 +203,7 @@ def test_a_kept_request_is_found_by_its_trace(tmp_path: Path) -> None:
     kept = KeptRequest(
         trace="a" * 32, model="m", route="infer", code="ok", variant="source", why="slow", total_s=1.0, ended_s=2.0
     )
-    detail = RequestDetail(request=kept, spans=[Span(name="infer", depth=1, start_s=0.1, duration_s=0.9)])
+    detail = RequestDetail(request=kept, spans=[LiveSpan(name="infer", depth=1, start_s=0.1, duration_s=0.9)])
 
     async def test(client: Client) -> None:
         path = f"/ui/requests/{'a' * 32}/data"

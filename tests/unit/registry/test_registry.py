@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tailcut.errors import ArtifactError, BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.registry import NewVariant, Registry, Version
 
-X = (Tensor(name="x", shape=(-1, 4)),)
-Y = (Tensor(name="y"),)
+X = (TensorSpec(name="x", shape=(-1, 4)),)
+Y = (TensorSpec(name="y"),)
 
 
 @pytest.fixture
@@ -182,13 +182,13 @@ def test_a_full_disk_leaves_the_registry_as_it_was(registry: Registry, tmp_path:
 import resource, sys
 from pathlib import Path
 from tailcut.errors import ArtifactError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.registry import NewVariant, Registry
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 folder = Path({str(tmp_path)!r})
 try:
     Registry({str(registry.root)!r}).add("flights", source="torch",
-        inputs=(Tensor(name="x"),), outputs=(Tensor(name="y"),),
+        inputs=(TensorSpec(name="x"),), outputs=(TensorSpec(name="y"),),
         variants=[NewVariant("torch", "torch", folder / "small"), NewVariant("onnx", "onnxruntime", folder / "large")])
 except ArtifactError as error:
     print(error)

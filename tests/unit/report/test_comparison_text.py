@@ -7,9 +7,9 @@ import re
 import pytest
 
 from tailcut.observe.comparison.records import (
-    Change,
-    Comparison,
     FigureChange,
+    HistoryComparison,
+    MetricChange,
     ModelComparison,
     StageChange,
     VariantComparison,
@@ -19,7 +19,7 @@ from tailcut.report.document import terminal
 
 
 def rendered(change: float, low: float, high: float) -> str:
-    moved = Change(before=1.0, after=1.0 + change, change=change, low=low, high=high)
+    moved = MetricChange(before=1.0, after=1.0 + change, change=change, low=low, high=high)
     stage = StageChange(
         stage="request", verdict="grew", mean=moved, p95=moved, met_before=1.0, met_after=1.0,
         growth_ms=change, growth_low_ms=low, growth_high_ms=high, growth_share=-1e-9,
@@ -29,7 +29,7 @@ def rendered(change: float, low: float, high: float) -> str:
         FigureChange(name=unit, unit=unit, verdict="grew", change=moved) for unit in ("share", "1/s", "rows")
     )
     model = ModelComparison(model="risk", variants=(variant,), figures=figures)
-    compared = Comparison(
+    compared = HistoryComparison(
         history="h", since_s=86_400, until_s=172_800, against_s=86_400, bucket_s=60, min_change=0.05, models=(model,),
     )  # fmt: skip
     return terminal(comparison_document(compared))

@@ -14,12 +14,12 @@ from tailcut.common.slo import Objectives, parse_objectives
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.payloads.diversity import read_diversity
-from tailcut.profiler.records import Recording, Request, Stage
+from tailcut.profiler.records import RecordedRequest, Recording, Stage
 from tailcut.report.document import Area, terminal
 from tailcut.report.html import html
 from tailcut.report.profile.document import flame_graph, profile_document, rate
 from tailcut.report.profile.json import ProfileReport, load_report, make_report, save_report
-from tailcut.report.profile.shapes import Column, Frame, columns_of, spans_tree, stacks_tree, tree_of
+from tailcut.report.profile.shapes import Frame, LatencyColumn, columns_of, spans_tree, stacks_tree, tree_of
 from tailcut.report.profile.words import bottleneck, felt, ms, percent
 from tailcut.report.style import STAGES
 
@@ -150,7 +150,7 @@ def test_without_an_slo_nothing_is_judged() -> None:
 
 def test_what_failed_altogether_is_still_a_report() -> None:
     failed = tuple(
-        Request(number=number, intended_ns=number, sent_ns=number, done_ns=number + 5, status=500)
+        RecordedRequest(number=number, intended_ns=number, sent_ns=number, done_ns=number + 5, status=500)
         for number in range(3)
     )
     made = report(Recording(target="pilot:app", rate=1.0, duration_s=3.0, requests=failed))
@@ -219,11 +219,11 @@ def test_the_plot_has_a_band_per_stage_and_the_limits_that_are_near(made: Profil
 
 def test_a_few_requests_of_a_second_do_not_flatten_the_others(made: ProfileReport) -> None:
     columns = [
-        Column(from_share=n / 100, to_share=(n + 1) / 100, count=1, max_ms=10.0, stages_ms={"code": 10.0})
+        LatencyColumn(from_share=n / 100, to_share=(n + 1) / 100, count=1, max_ms=10.0, stages_ms={"code": 10.0})
         for n in range(97)
     ]
     columns += [
-        Column(from_share=n / 100, to_share=(n + 1) / 100, count=1, max_ms=900.0, stages_ms={"gc": 900.0})
+        LatencyColumn(from_share=n / 100, to_share=(n + 1) / 100, count=1, max_ms=900.0, stages_ms={"gc": 900.0})
         for n in range(97, 100)
     ]
     text, chart = plot_of(msgspec.structs.replace(made, columns=tuple(columns), slo="p95=15ms"))

@@ -15,18 +15,18 @@ from tailcut.manifest.schema import Slo
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.rules import RULES
 from tailcut.observe.latency_figures import LatencyFigures
-from tailcut.report.monitoring.prometheus_rules import Subject, rules_text
+from tailcut.report.monitoring.prometheus_rules import RuleSubject, rules_text
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
 WEEK_M = 7 * 24 * 60
 
 
-def subject() -> Subject:
+def subject() -> RuleSubject:
     """One model with p95 of 50 ms and 0.1 % errors."""
     figures, slo = LatencyFigures(), Slo(p95_s=0.05)
     figures.set_objectives(slo.latency, slo.errors)
-    return Subject(figures.objectives, has_features=True)
+    return RuleSubject(figures.objectives, has_features=True)
 
 
 class Case(NamedTuple):

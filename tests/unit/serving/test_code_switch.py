@@ -16,7 +16,7 @@ from tests.wait_kit import until
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
 from tailcut.code.files import lacks
-from tailcut.code.loaded import LoadedCode, Snapshot
+from tailcut.code.loaded import CodeSnapshot, LoadedCode
 from tailcut.errors import ArtifactError
 from tailcut.models.deployment_version import version_of
 from tailcut.pipeline.hook_loading import import_code
@@ -420,7 +420,7 @@ def test_a_switch_reads_no_code_on_the_event_loop(site: Site, monkeypatch: pytes
     threads: list[int] = []
     snapshot = LoadedCode.snapshot
 
-    def noted(self: LoadedCode, *, live: bool) -> Snapshot:
+    def noted(self: LoadedCode, *, live: bool) -> CodeSnapshot:
         threads.append(threading.get_ident())
         return snapshot(self, live=live)
 

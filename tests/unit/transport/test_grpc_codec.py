@@ -13,7 +13,7 @@ from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError, TailcutError, TooLarge
 from tailcut.protocol.open_inference.binary import raw_of
 from tailcut.transport.grpc.calls import error_metadata, value_of
-from tailcut.transport.grpc.codec import Inference, MessageCodec, parameters_of, parse
+from tailcut.transport.grpc.codec import GrpcInference, MessageCodec, parameters_of, parse
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest
 
 VALUES: dict[str, list[Any]] = {
@@ -167,7 +167,7 @@ def test_parameters_are_plain_values() -> None:
 
 @pytest.mark.parametrize("raw", [True, False])
 def test_an_answer_that_is_no_number_is_an_error_unless_it_is_allowed(raw: bool) -> None:
-    asked = Inference({}, 1, ("y",), "", raw, {})
+    asked = GrpcInference({}, 1, ("y",), "", raw, {})
     answer = {"y": np.array([1, np.nan], np.float32)}
     with pytest.raises(InferenceError, match="NaN or infinity in output 'y'"):
         codec().encode(asked, answer)

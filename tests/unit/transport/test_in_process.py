@@ -33,7 +33,7 @@ from tailcut.errors import (
     UnknownEntity,
 )
 from tailcut.models import variant_loader
-from tailcut.observe.drift.detector import Settings
+from tailcut.observe.drift.detector import DriftSettings
 from tailcut.observe.drift.reference import sketches_of
 from tailcut.observe.drift_sink import Watch
 from tailcut.pipeline.pipeline import Pipeline
@@ -110,7 +110,7 @@ def test_drift_compares_the_rows_of_each_call_where_a_caller_uses_its_arrays_aga
                 sketches,
                 declared.inputs,
                 declared.outputs,
-                Settings(),
+                DriftSettings(),
                 keeps_outputs=True,
             )
             drift = model.host.observed.drift

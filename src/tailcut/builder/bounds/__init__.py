@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tailcut.builder.bounds.edges import Edges, Finding
-from tailcut.builder.bounds.source import Found, of_source
+from tailcut.builder.bounds.source import FoundBounds, of_source
 
-__all__ = ["Edges", "Finding", "Found", "of_source"]
+__all__ = ["Edges", "Finding", "FoundBounds", "of_source"]

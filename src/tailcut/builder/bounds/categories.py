@@ -13,7 +13,7 @@ import numpy as np
 from tailcut.builder.bounds.trials import MOST_COLUMNS, OutOfTime, Trials, Value, fits, sample
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import NUMPY_OF
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 MOST_VALUES = 10_000
 """Longer lists of categories are not tried."""
@@ -50,7 +50,7 @@ def has_own_code(model: Any) -> bool:
     )
 
 
-def closed(trials: Trials, tensor: Tensor, lists: Sequence[Known]) -> list[int]:
+def closed(trials: Trials, tensor: TensorSpec, lists: Sequence[Known]) -> list[int]:
     """Return the columns of an input where a value that no encoder knows raises."""
     unknown = _unknown(tensor, lists)
     places = sample(trials.columns(tensor), MOST_COLUMNS)
@@ -59,7 +59,7 @@ def closed(trials: Trials, tensor: Tensor, lists: Sequence[Known]) -> list[int]:
     return [place for place in places if trials.refuses(tensor, [place], [unknown])]
 
 
-def bounds_of(trials: Trials, tensor: Tensor, columns: Sequence[int], lists: Sequence[Known]) -> list[Bound]:
+def bounds_of(trials: Trials, tensor: TensorSpec, columns: Sequence[int], lists: Sequence[Known]) -> list[Bound]:
     """Return the values that the estimator knows, of those columns where one encoder's list is proven."""
     groups: dict[Known, list[int]] = {}
     # Columns that were tried in time keep their values.
@@ -80,7 +80,7 @@ def bounds_of(trials: Trials, tensor: Tensor, columns: Sequence[int], lists: Seq
     ]
 
 
-def _proven(trials: Trials, tensor: Tensor, column: int, one: Known, lists: Sequence[Known]) -> bool:
+def _proven(trials: Trials, tensor: TensorSpec, column: int, one: Known, lists: Sequence[Known]) -> bool:
     if not _of_kind(tensor, one) or len(one.values) > MOST_VALUES:
         return False
     if not trials.answers(trials.changed(tensor.name, [column], one.values)):
@@ -89,18 +89,18 @@ def _proven(trials: Trials, tensor: Tensor, column: int, one: Known, lists: Sequ
     return trials.refuses(tensor, [column], foreign[:_FOREIGN])
 
 
-def _takes_missing(trials: Trials, tensor: Tensor, places: Sequence[int]) -> bool:
+def _takes_missing(trials: Trials, tensor: TensorSpec, places: Sequence[int]) -> bool:
     """Tell whether the empty text, which stands for a missing value where ``allow_nan`` is set, is answered."""
     return tensor.datatype == "BYTES" and tensor.allow_nan and trials.takes(tensor, places, [""])
 
 
-def _of_kind(tensor: Tensor, one: Known) -> bool:
+def _of_kind(tensor: TensorSpec, one: Known) -> bool:
     if tensor.datatype == "BYTES":
         return all(isinstance(value, str) for value in one.values)
     return all(not isinstance(value, str) and fits(tensor, value) for value in one.values)
 
 
-def _unknown(tensor: Tensor, lists: Sequence[Known]) -> Value | None:
+def _unknown(tensor: TensorSpec, lists: Sequence[Known]) -> Value | None:
     """Return a value that no encoder knows; None where no encoder takes such values."""
     lists = [each for each in lists if _of_kind(tensor, each)]
     if not lists:

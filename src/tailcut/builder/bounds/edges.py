@@ -28,7 +28,7 @@ from tailcut.builder.calling import said
 from tailcut.builder.quality import export_check
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import NUMPY_OF, Arrays
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 _FREE_COLUMNS = 3
 """Positions that are tried of an input whose rows may have any length."""
@@ -103,8 +103,8 @@ class Edges:
     def __init__(
         self,
         source: Call,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
         rows: Arrays,
         bounds: Iterable[Bound],
         sizes: Iterable[int] = (),
@@ -200,7 +200,7 @@ class Edges:
                 return f"output {tensor.name!r} is {theirs.ravel()[:1].tolist()} instead of {ours.ravel()[:1].tolist()}"
         return ""
 
-    def _of_values(self, tensor: Tensor) -> Iterator[_Case]:
+    def _of_values(self, tensor: TensorSpec) -> Iterator[_Case]:
         columns = int(np.prod(self._rows[tensor.name].shape[1:]))
         bounds = [bound for bound in self._bounds if bound.input == tensor.name]
         for column in sample(columns, _FREE_COLUMNS if -1 in tensor.shape[1:] else MOST_COLUMNS):
@@ -220,7 +220,7 @@ class Edges:
                     yield _Case(group[0].name, None, wanted, row)
 
 
-def declared(inputs: Iterable[Tensor]) -> list[Bound]:
+def declared(inputs: Iterable[TensorSpec]) -> list[Bound]:
     """Return the limits that the manifest declares for input tensors."""
     found = []
     for tensor in inputs:
@@ -236,7 +236,7 @@ def declared(inputs: Iterable[Tensor]) -> list[Bound]:
     return found
 
 
-def _values(tensor: Tensor, bounds: Sequence[Bound], sizes: Sequence[int]) -> list[Any]:
+def _values(tensor: TensorSpec, bounds: Sequence[Bound], sizes: Sequence[int]) -> list[Any]:
     """Return the values to try in a column, each once."""
     kind = NUMPY_OF[tensor.datatype].kind
     if kind == "O":

@@ -10,7 +10,7 @@ import numpy as np
 from tailcut.builder.bounds.trials import Trials, fits, sample
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import NUMPY_OF
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 _TRIED_COLUMNS = 3
 
@@ -66,7 +66,7 @@ def bounds_of(found: Iterable[Index], trials: Trials) -> Iterator[Bound]:
             yield bound
 
 
-def _proven(trials: Trials, tensor: Tensor, columns: list[int], index: Index) -> Bound | None:
+def _proven(trials: Trials, tensor: TensorSpec, columns: list[int], index: Index) -> Bound | None:
     every = len(columns) == trials.columns(tensor)
     if -1 in tensor.shape[1:] and not every:
         # Which positions these are in a row of another length is not known.
@@ -84,7 +84,7 @@ def _proven(trials: Trials, tensor: Tensor, columns: list[int], index: Index) ->
     )
 
 
-def _largest(trials: Trials, tensor: Tensor, columns: Sequence[int], index: Index) -> float | int | None:
+def _largest(trials: Trials, tensor: TensorSpec, columns: Sequence[int], index: Index) -> float | int | None:
     end = index.size - index.shift
     beyond = [value for value in (end, end + 1, end + index.size + 7) if fits(tensor, value)]
     if not beyond or not trials.refuses(tensor, columns, beyond):
@@ -96,7 +96,7 @@ def _largest(trials: Trials, tensor: Tensor, columns: Sequence[int], index: Inde
 
 
 def _smallest(
-    trials: Trials, tensor: Tensor, columns: Sequence[int], tried: Sequence[int], index: Index
+    trials: Trials, tensor: TensorSpec, columns: Sequence[int], tried: Sequence[int], index: Index
 ) -> float | int | None:
     before = -1 - index.shift
     if not fits(tensor, before):
@@ -113,7 +113,7 @@ def _smallest(
     return next((limit for limit in limits if trials.takes(tensor, tried, [limit])), None)
 
 
-def _next_to(tensor: Tensor, edge: int, step: int) -> list[float | int]:
+def _next_to(tensor: TensorSpec, edge: int, step: int) -> list[float | int]:
     """Return the numbers next to ``edge`` that may reach the table as ``edge + step``, the nearest to it first.
 
     A fraction is cut off on the way to an integer, after a number may have been rounded to float32.

@@ -10,7 +10,7 @@ import numpy as np
 from tailcut.builder.bounds.trials import Trials
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 LONGEST = 2048
 """Longer rows are not tried: attention over them takes gigabytes."""
@@ -46,29 +46,29 @@ def bounds_of(candidates: Iterable[int], trials: Trials) -> Iterator[Bound]:
                     yield _bound(tensor, other)
 
 
-def _bound(tensor: Tensor, limit: int) -> Bound:
+def _bound(tensor: TensorSpec, limit: int) -> Bound:
     return Bound(input=tensor.name, max_length=limit, why=f"the model has {limit} positions")
 
 
-def _limited(trials: Trials, group: Sequence[Tensor], tensor: Tensor, limit: int) -> bool:
+def _limited(trials: Trials, group: Sequence[TensorSpec], tensor: TensorSpec, limit: int) -> bool:
     """Tell whether it is this input of a group that may not be longer."""
     return len(group) == 1 or not trials.answers(lengthened(trials.rows, [tensor], limit + 1, 0))
 
 
-def _limits(trials: Trials, group: Sequence[Tensor], sizes: Sequence[int], shortest: int) -> Iterator[int]:
+def _limits(trials: Trials, group: Sequence[TensorSpec], sizes: Sequence[int], shortest: int) -> Iterator[int]:
     for size in sizes:
         limit = _proven(trials, group, size) if size >= shortest else None
         if limit is not None and limit >= shortest:
             yield limit
 
 
-def dimension(tensor: Tensor) -> int | None:
+def dimension(tensor: TensorSpec) -> int | None:
     """Return the free dimension of a tensor of numbers; None where there is none or more than one."""
     free = [place for place, size in enumerate(tensor.shape) if size == -1 and place > 0]
     return free[0] if len(free) == 1 and tensor.datatype != "BYTES" else None
 
 
-def lengthened(rows: Arrays, group: Sequence[Tensor], wanted: int, source: int) -> Arrays:
+def lengthened(rows: Arrays, group: Sequence[TensorSpec], wanted: int, source: int) -> Arrays:
     """Return the first row with the free dimension of some inputs made as long as wanted.
 
     Args:
@@ -85,22 +85,22 @@ def lengthened(rows: Arrays, group: Sequence[Tensor], wanted: int, source: int) 
     return found
 
 
-def length(tensor: Tensor, rows: Arrays) -> int:
+def length(tensor: TensorSpec, rows: Arrays) -> int:
     """Return the size of an input's free dimension in the holdout; 0 where it has none."""
     axis = dimension(tensor)
     return rows[tensor.name].shape[axis] if axis is not None else 0
 
 
-def together(tensors: Sequence[Tensor], rows: Arrays) -> list[list[Tensor]]:
+def together(tensors: Sequence[TensorSpec], rows: Arrays) -> list[list[TensorSpec]]:
     """Return the inputs with a free dimension, those of one size in the holdout together (ids and their mask)."""
-    groups: dict[int, list[Tensor]] = {}
+    groups: dict[int, list[TensorSpec]] = {}
     for tensor in tensors:
         if dimension(tensor) is not None:
             groups.setdefault(length(tensor, rows), []).append(tensor)
     return list(groups.values())
 
 
-def _proven(trials: Trials, group: Sequence[Tensor], size: int) -> int | None:
+def _proven(trials: Trials, group: Sequence[TensorSpec], size: int) -> int | None:
     # Of padded rows the first or the last place is not padding.
     for source in (0, -1):
         if any(trials.answers(lengthened(trials.rows, group, longer, source)) for longer in (size + 1, 2 * size)):
@@ -112,7 +112,7 @@ def _proven(trials: Trials, group: Sequence[Tensor], size: int) -> int | None:
     return None
 
 
-def _padded(trials: Trials, group: Sequence[Tensor], wanted: int, source: int) -> Iterator[Arrays]:
+def _padded(trials: Trials, group: Sequence[TensorSpec], wanted: int, source: int) -> Iterator[Arrays]:
     """Yield a row of the wanted length whose second half is padding, for every way in which inputs may have some."""
     for pads in product(_PADS, repeat=len(group) if len(group) <= _MOST_PADDED else 1):
         found = lengthened(trials.rows, group, wanted, source)

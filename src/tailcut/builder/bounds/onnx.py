@@ -48,7 +48,7 @@ def seen(path: Path, trials: Trials) -> Seen:
     from google.protobuf.message import DecodeError
 
     try:
-        graph = Graph(onnx.load(str(path), load_external_data=False))
+        graph = OnnxGraph(onnx.load(str(path), load_external_data=False))
     except DecodeError:
         return Seen()
     found = Seen()
@@ -65,7 +65,7 @@ def seen(path: Path, trials: Trials) -> Seen:
     return found
 
 
-class Table:
+class IndexTable:
     """A constant that a node indexes.
 
     Attributes:
@@ -82,7 +82,7 @@ class Table:
         self.part = part
 
 
-class Graph:
+class OnnxGraph:
     """The main graph of an ONNX model."""
 
     def __init__(self, model: Any) -> None:
@@ -96,7 +96,7 @@ class Graph:
                 self._constants[node.output[0]] = value
         self._inputs = {each.name for each in self._graph.input} - set(self._constants)
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[IndexTable]:
         """Yield every constant that a node indexes."""
         for node in self._graph.node:
             if node.op_type not in {"Gather", "GatherElements", "GatherND"}:
@@ -106,10 +106,10 @@ class Graph:
                 continue
             name = node.input[0] if constant.name == "" else constant.name
             if node.op_type != "GatherND":
-                yield Table(name, constant.dims[_attribute(node, "axis", 0)], node.input[1])
+                yield IndexTable(name, constant.dims[_attribute(node, "axis", 0)], node.input[1])
             elif not _attribute(node, "batch_dims", 0):
                 for part, size in enumerate(constant.dims):
-                    yield Table(name, size, node.input[1], part)
+                    yield IndexTable(name, size, node.input[1], part)
 
     def sliced(self) -> set[int]:
         """Return the sizes of the dimensions of constants that a Slice takes a part of."""

@@ -12,7 +12,7 @@ import numpy as np
 from tailcut.builder.bounds.trials import MOST_COLUMNS, OutOfTime, Trials, sample
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import NUMPY_OF
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 FLOAT32 = 3.4028235e38
 """Largest float32 as it is written; as float64 it is a little more, and rounds to it."""
@@ -36,7 +36,7 @@ class Limit(msgspec.Struct, frozen=True):
     why: str
 
 
-def bounds_of(trials: Trials, tensor: Tensor, columns: Sequence[int], most: int = MOST_COLUMNS) -> list[Bound]:
+def bounds_of(trials: Trials, tensor: TensorSpec, columns: Sequence[int], most: int = MOST_COLUMNS) -> list[Bound]:
     """Return the limits of numbers in these columns, each proven: the limit is answered, what lies beyond raises.
 
     Args:
@@ -76,14 +76,14 @@ def bounds_of(trials: Trials, tensor: Tensor, columns: Sequence[int], most: int 
     ]
 
 
-def _extreme(tensor: Tensor, sign: Sign) -> Any:
+def _extreme(tensor: TensorSpec, sign: Sign) -> Any:
     """Return the farthest value that clients may send."""
     if NUMPY_OF[tensor.datatype].kind == "f" and tensor.allow_nan:
         return sign * np.inf
     return _largest(tensor, sign)
 
 
-def _largest(tensor: Tensor, sign: Sign) -> Any:
+def _largest(tensor: TensorSpec, sign: Sign) -> Any:
     dtype = NUMPY_OF[tensor.datatype]
     if dtype.kind == "f":
         return sign * float(np.finfo(dtype.str).max)
@@ -91,7 +91,7 @@ def _largest(tensor: Tensor, sign: Sign) -> Any:
     return int(limits.max) if sign > 0 else int(limits.min)
 
 
-def _limit(trials: Trials, tensor: Tensor, place: int, sign: Sign) -> Limit | None:
+def _limit(trials: Trials, tensor: TensorSpec, place: int, sign: Sign) -> Limit | None:
     """Return where the answers of one column end; None where they do not, or not in an orderly way."""
 
     def answers(value: Any) -> bool:
@@ -115,7 +115,7 @@ def _limit(trials: Trials, tensor: Tensor, place: int, sign: Sign) -> Limit | No
     return Limit(_between(tensor, start, largest, answers), "the model raises beyond")
 
 
-def _between(tensor: Tensor, inside: Any, outside: Any, answers: Any) -> float | int:
+def _between(tensor: TensorSpec, inside: Any, outside: Any, answers: Any) -> float | int:
     """Return the last value from ``inside`` on that is answered, by halving.
 
     Exact up to the largest whole numbers that all have a float of their own; of larger ones a few bits are enough.
@@ -146,7 +146,7 @@ def _float(number: int, dtype: np.dtype[Any], whole: np.dtype[Any]) -> float:
     return value if number >= 0 else -value
 
 
-def _answers_inside(trials: Trials, tensor: Tensor, place: int, low: Limit | None, high: Limit | None) -> bool:
+def _answers_inside(trials: Trials, tensor: TensorSpec, place: int, low: Limit | None, high: Limit | None) -> bool:
     """Tell whether values between the limits are answered: a list of codes with gaps has no limits."""
     observed = trials.observed(tensor, [place])
     first: Any = low.value if low else observed.min().item()

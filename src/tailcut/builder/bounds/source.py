@@ -17,11 +17,11 @@ from tailcut.builder.bounds.trials import MOST_COLUMNS, OutOfTime, Trials
 from tailcut.builder.objects import is_module
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.torch_call import in_order
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FoundBounds(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds and table sizes of a source model.
 
     Attributes:
@@ -36,12 +36,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 def of_source(
     model: Any,
     call: Callable[[Arrays], Arrays],
-    inputs: Sequence[Tensor],
+    inputs: Sequence[TensorSpec],
     rows: Arrays,
     *,
     path: Path | None = None,
     strict: bool = False,
-) -> Found:
+) -> FoundBounds:
     """Return the limits of the inputs that the source model proves by itself, and the sizes of its tables.
 
     Args:
@@ -62,16 +62,16 @@ def of_source(
         seen = _seen(model, trials, path)
         sizes = sorted(seen.sizes | seen.lengths) if seen is not None else []
         if not trials.answers(trials.rows):
-            return Found(sizes=sizes)
+            return FoundBounds(sizes=sizes)
         if seen is None:
-            return Found(bounds=_in_time(_of_columns(model, trials)))
+            return FoundBounds(bounds=_in_time(_of_columns(model, trials)))
         proven = chain(indices.bounds_of(seen.indices, trials), lengths.bounds_of(seen.lengths, trials))
-        return Found(bounds=_in_time(proven), sizes=sizes)
+        return FoundBounds(bounds=_in_time(proven), sizes=sizes)
     except Exception:
         # Bounds are optional: without them serving refuses less, and the trials at the edges still compare variants.
         if strict:
             raise
-        return Found(sizes=sizes)
+        return FoundBounds(sizes=sizes)
 
 
 def _in_time(found: Iterator[Bound]) -> list[Bound]:

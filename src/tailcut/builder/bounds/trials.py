@@ -16,7 +16,7 @@ import numpy as np
 
 from tailcut.builder.calling import said
 from tailcut.common.tensors import NUMPY_OF, Arrays
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 Call = Callable[[Arrays], Arrays]
 Value = int | float | str | bool
@@ -68,7 +68,9 @@ class Trials:
         patience: its methods raise ``OutOfTime`` where a trial is needed and there is no time left.
     """
 
-    def __init__(self, call: Call, inputs: Sequence[Tensor], rows: Arrays, patience: Patience | None = None) -> None:
+    def __init__(
+        self, call: Call, inputs: Sequence[TensorSpec], rows: Arrays, patience: Patience | None = None
+    ) -> None:
         self.inputs = tuple(inputs)
         self.rows = {name: array.astype(object) if array.dtype.kind in "US" else array for name, array in rows.items()}
         self._call = call
@@ -97,12 +99,12 @@ class Trials:
         """Tell whether the object answers all these rows."""
         return not self.error(arrays)
 
-    def columns(self, tensor: Tensor) -> int:
+    def columns(self, tensor: TensorSpec) -> int:
         """Return the number of values in a row of an input, as the holdout has them."""
         array = self.rows[tensor.name]
         return int(np.prod(array.shape[1:]))
 
-    def observed(self, tensor: Tensor, columns: Sequence[int] = ()) -> Any:
+    def observed(self, tensor: TensorSpec, columns: Sequence[int] = ()) -> Any:
         """Return the holdout's values of an input, (rows, columns)."""
         array = self.rows[tensor.name]
         flat = array.reshape(len(array), -1)
@@ -112,7 +114,7 @@ class Trials:
         """Return the holdout row ``base`` once per value, with that value in all of ``columns`` of input ``name``."""
         return changed(self.rows, name, columns, values, base)
 
-    def refuses(self, tensor: Tensor, columns: Sequence[int], values: Sequence[Any]) -> bool:
+    def refuses(self, tensor: TensorSpec, columns: Sequence[int], values: Sequence[Any]) -> bool:
         """Tell whether every value in every single one of ``columns``, in the first and the last row, raises."""
         return not any(
             self.answers(self.changed(tensor.name, [column], [value], base))
@@ -121,7 +123,7 @@ class Trials:
             for value in values
         )
 
-    def takes(self, tensor: Tensor, columns: Sequence[int], values: Sequence[Any]) -> bool:
+    def takes(self, tensor: TensorSpec, columns: Sequence[int], values: Sequence[Any]) -> bool:
         """Tell whether every value in every single one of ``columns``, in the first and the last row, is answered."""
         return all(
             self.answers(self.changed(tensor.name, [column], values, base))
@@ -181,7 +183,7 @@ def each_row(call: Call, rows: Sequence[Arrays], patience: Patience) -> list[Arr
     return found
 
 
-def fits(tensor: Tensor, value: float | int) -> bool:
+def fits(tensor: TensorSpec, value: float | int) -> bool:
     """Tell whether a tensor's datatype holds a number."""
     dtype = NUMPY_OF[tensor.datatype]
     if dtype.kind in "iu":

@@ -13,7 +13,7 @@ import msgspec
 
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.common.tensors import Array, Arrays
-from tailcut.manifest import Deployment, Tensor
+from tailcut.manifest import Deployment, TensorSpec
 from tailcut.observe.drift.reference import NAME, Reference, encode, sketches_of
 from tailcut.observe.drift.sketch import Role, Sketch
 
@@ -45,7 +45,7 @@ def _write(
     folder: Path,
     part: str,
     role: Role,
-    specs: tuple[Tensor, ...],
+    specs: tuple[TensorSpec, ...],
     arrays: Arrays,
     holdout: Holdout,
     deployment: Deployment,

@@ -16,7 +16,7 @@ from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.common.scalars import EXACT, is_missing
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError, ManifestError
-from tailcut.manifest import Manifest, Tensor
+from tailcut.manifest import Manifest, TensorSpec
 from tailcut.manifest.keys import nearest
 
 SUFFIXES = (".parquet", ".csv", ".npz")
@@ -122,7 +122,7 @@ def _inputs(manifest: Manifest, columns: dict[str, Any], path: Path) -> tuple[Ar
     return {tensor.name: _input(tensor, columns, path) for tensor in tensors}, ""
 
 
-def _input(tensor: Tensor, columns: dict[str, Any], path: Path) -> Array:
+def _input(tensor: TensorSpec, columns: dict[str, Any], path: Path) -> Array:
     if tensor.columns:
         key = f"model.inputs {tensor.name!r}, columns"
         parts = [_values(tensor, _column(columns, name, key, path), name) for name in tensor.columns]
@@ -133,7 +133,7 @@ def _input(tensor: Tensor, columns: dict[str, Any], path: Path) -> Array:
     return array[:, None] if array.ndim == 1 and tensor.shape[1:] == (1,) else array
 
 
-def _values(tensor: Tensor, values: Any, name: str) -> Array:
+def _values(tensor: TensorSpec, values: Any, name: str) -> Array:
     """Return a column in the tensor's datatype (floats as they are); refuse what the datatype cannot hold."""
     wanted = NUMPY_OF[tensor.datatype]
     array = np.asarray(values)
@@ -155,7 +155,7 @@ def _values(tensor: Tensor, values: Any, name: str) -> Array:
     return np.ascontiguousarray(array.astype(wanted))
 
 
-def _check_held(tensor: Tensor, array: Array, name: str) -> None:
+def _check_held(tensor: TensorSpec, array: Array, name: str) -> None:
     """Refuse numbers, (rows, ...), that an integer datatype or BOOL does not hold: astype would wrap them around."""
     given: Any = array
     if tensor.datatype == "BOOL":

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tailcut.builder.holdouts.labels import Coding, checked, numbered, strata
 from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.registry.padding import trimmed
 
 Bools = npt.NDArray[np.bool_]
@@ -110,7 +110,7 @@ class Holdout:
         labels = [("labels", self.labels)] if self.labels is not None else []
         return [*labels, *inputs, *slices]
 
-    def check(self, tensors: Sequence[Tensor]) -> None:
+    def check(self, tensors: Sequence[TensorSpec]) -> None:
         """Compare the inputs with the manifest's tensors.
 
         Raises:
@@ -268,7 +268,7 @@ def _group(named: Arrays, group: str) -> Arrays:
     return {name.removeprefix(f"{group}/"): each for name, each in named.items() if name.startswith(f"{group}/")}
 
 
-def _beyond(array: Array, tensor: Tensor) -> Bools:
+def _beyond(array: Array, tensor: TensorSpec) -> Bools:
     """Tell which rows have a value outside of the manifest's limits; NaN has none, shape (rows,)."""
     flat: Any = array.reshape(len(array), -1)
     found: Any = np.zeros(flat.shape, np.bool_)

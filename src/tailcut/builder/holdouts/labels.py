@@ -17,7 +17,7 @@ import numpy as np
 from tailcut.common.scalars import Scalar, is_missing, scalar_of
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError
-from tailcut.manifest import Holdout as Section
+from tailcut.manifest import HoldoutSettings as Section
 
 FILE = "labels.json"
 _SHOWN = 6

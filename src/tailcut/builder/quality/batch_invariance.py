@@ -18,7 +18,7 @@ from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, InferenceError
 from tailcut.gate.metrics import are_probabilities
-from tailcut.manifest import Model, Tensor
+from tailcut.manifest import Model, TensorSpec
 from tailcut.models.runtimes import Runtime
 from tailcut.models.runtimes.row_coupling import coupling_operators
 
@@ -153,7 +153,7 @@ _SEED = 0
 _SHARED = 8
 """Rows that share one pair of extreme neighbours, which come first and last."""
 
-Change = Callable[[Array, Tensor], Array]
+Change = Callable[[Array, TensorSpec], Array]
 """Input of two rows of the holdout -> the same input of two extreme rows."""
 
 
@@ -175,7 +175,7 @@ class Neighbours(NamedTuple):
     is_real: bool
 
 
-def companies(holdout: Holdout, inputs: Sequence[Tensor], count: int) -> Iterator[Neighbours]:
+def companies(holdout: Holdout, inputs: Sequence[TensorSpec], count: int) -> Iterator[Neighbours]:
     """Yield batches in which the first ``count`` rows of the holdout have company; of extreme company half of them.
 
     Floats of extreme rows go up to the largest of their datatype. Integers stay within what the holdout has in their
@@ -209,13 +209,13 @@ def _groups(count: int, size: int) -> Iterator[range]:
         yield range(start, min(start + size, count))
 
 
-def _changed(array: Array, tensor: Tensor, change: Change) -> Array:
+def _changed(array: Array, tensor: TensorSpec, change: Change) -> Array:
     found = array.copy()
     found[[0, -1]] = change(array[[0, -1]], tensor)
     return found
 
 
-def _extremes(holdout: Holdout, inputs: Sequence[Tensor]) -> dict[str, Change]:
+def _extremes(holdout: Holdout, inputs: Sequence[TensorSpec]) -> dict[str, Change]:
     """Return what makes rows extreme, by kind; none for datatypes that the model does not take."""
     found: dict[str, Change] = {}
     if any(_is_float(holdout.inputs[tensor.name]) for tensor in inputs):
@@ -242,7 +242,7 @@ def _is_float(array: Array) -> bool:
 def _floats(make: Callable[[Array], Array]) -> Change:
     """Change floats, in float64 and then clipped to their datatype; leave other inputs as they are."""
 
-    def change(array: Array, tensor: Tensor) -> Array:
+    def change(array: Array, tensor: TensorSpec) -> Array:
         if not _is_float(array):
             return array
         largest = float(np.finfo(np.dtype(array.dtype.str)).max)
@@ -258,7 +258,7 @@ def _mixed(array: Array) -> Array:
     return found
 
 
-def _not_finite(array: Array, tensor: Tensor) -> Array:
+def _not_finite(array: Array, tensor: TensorSpec) -> Array:
     """Return a row of NaN and a row of infinity where the input takes them."""
     if not _is_float(array) or not tensor.allow_nan:
         return array
@@ -270,7 +270,7 @@ def _not_finite(array: Array, tensor: Tensor) -> Array:
 def _integers(holdout: Holdout, most: Callable[..., Array]) -> Change:
     """Give integers the least or greatest value that the holdout has in the same place of a row."""
 
-    def change(array: Array, tensor: Tensor) -> Array:
+    def change(array: Array, tensor: TensorSpec) -> Array:
         if array.dtype.kind not in "iub":
             return array
         found = most(holdout.inputs[tensor.name], axis=0)

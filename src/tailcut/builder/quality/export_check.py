@@ -11,7 +11,7 @@ from tailcut.builder.holdouts import run as holdout_run
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import Runtime
 
 ABSOLUTE = 1e-4
@@ -24,7 +24,7 @@ BATCH_ROWS = (1, 3, 8)
 Run = Callable[[Arrays], Arrays]
 
 
-def check(source: Run, exported: Run, holdout: Holdout, outputs: Sequence[Tensor]) -> list[dict[str, Any]]:
+def check(source: Run, exported: Run, holdout: Holdout, outputs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
     """Run both models on the holdout's first rows at every batch size and compare all outputs.
 
     Returns:
@@ -45,7 +45,7 @@ def check(source: Run, exported: Run, holdout: Holdout, outputs: Sequence[Tensor
     return found
 
 
-def check_outputs(runtime: Runtime, holdout: Holdout, outputs: Sequence[Tensor]) -> None:
+def check_outputs(runtime: Runtime, holdout: Holdout, outputs: Sequence[TensorSpec]) -> None:
     """Hold what the source model gives against ``model.outputs``.
 
     Raises:
@@ -68,7 +68,7 @@ def check_outputs(runtime: Runtime, holdout: Holdout, outputs: Sequence[Tensor])
             )
 
 
-def compare(expected: Array, given: Array, tensor: Tensor, where: str) -> dict[str, float]:
+def compare(expected: Array, given: Array, tensor: TensorSpec, where: str) -> dict[str, float]:
     """Compare one output; ``where`` begins the error's text."""
     if DATATYPE_OF.get(expected.dtype) != tensor.datatype:
         raise BuildError(

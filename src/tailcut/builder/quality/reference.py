@@ -19,9 +19,9 @@ from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.objects import is_module
 from tailcut.common.tensors import Array, Arrays, Bools, Doubles
 from tailcut.errors import BuildError
-from tailcut.manifest import Model, Tensor
+from tailcut.manifest import Model, TensorSpec
 from tailcut.models.runtimes import Runtime
-from tailcut.models.runtimes.tables import BoosterInput, Table, shaped
+from tailcut.models.runtimes.tables import BoosterInput, EstimatorTable, shaped
 from tailcut.models.runtimes.torch import RETURN_TENSORS, described
 from tailcut.models.runtimes.torch_call import in_order
 
@@ -53,7 +53,7 @@ def _lightgbm(lightgbm: Any, model: Any, section: Model) -> BoosterCall:
     if booster.pandas_categorical:
         rows = BoosterInput(section.inputs, booster.num_feature(), names, what)
         return lambda inputs: shaped(booster.predict(rows(inputs).astype(np.float64)), output, classes=classes)
-    table = Table(section.inputs, names, what)
+    table = EstimatorTable(section.inputs, names, what)
     predict = model.predict_proba if hasattr(model, "predict_proba") else model.predict
     return lambda inputs: shaped(predict(table(inputs)), output, classes=classes)
 
@@ -65,12 +65,12 @@ def _xgboost(xgboost: Any, model: Any, section: Model) -> BoosterCall:
     coded = "c" in (booster_of(model).feature_types or ())
     if not isinstance(model, xgboost.Booster) and not coded:
         names = model.get_booster().feature_names
-        table = Table(section.inputs, names, f"the {type(model).__name__}")
+        table = EstimatorTable(section.inputs, names, f"the {type(model).__name__}")
         classes = hasattr(model, "predict_proba")
         predict = model.predict_proba if classes else model.predict
         return lambda inputs: shaped(predict(table(inputs)), output, classes=classes)
     booster = booster_of(model)  # a copy whose multi:softmax gives probabilities
-    inputs_of = Table(section.inputs, booster.feature_names, "the Booster")
+    inputs_of = EstimatorTable(section.inputs, booster.feature_names, "the Booster")
     binary = is_binary(booster)
     return lambda inputs: shaped(booster.predict(xgboost.DMatrix(inputs_of(inputs))), output, classes=binary)
 
@@ -264,7 +264,7 @@ def _check_rounding(call: Call, own: Arrays, holdout: Holdout, count: int, secti
     return {"rows": int(wrong.sum()), "max_abs": worst}
 
 
-def _rounded(tensor: Tensor, holdout: Holdout, row: int) -> str:
+def _rounded(tensor: TensorSpec, holdout: Holdout, row: int) -> str:
     """Say by how much a row's values are rounded; empty where they are not."""
     raw, typed = holdout.raw[tensor.name][row].ravel(), holdout.inputs[tensor.name][row].ravel()
     moved = np.flatnonzero(raw.astype(np.float64) != typed.astype(np.float64))
@@ -275,7 +275,7 @@ def _rounded(tensor: Tensor, holdout: Holdout, row: int) -> str:
 
 
 def _different(
-    tensor: Tensor, own: Arrays, given: Arrays, wrong: Bools, worst: float, holdout: Holdout, variant: str
+    tensor: TensorSpec, own: Arrays, given: Arrays, wrong: Bools, worst: float, holdout: Holdout, variant: str
 ) -> BuildError:
     rows = np.flatnonzero(wrong)
     shown = []

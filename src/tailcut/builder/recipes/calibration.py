@@ -29,7 +29,7 @@ Range = tuple[float, float]
 METHODS = ("min-max", "percentile 99.9", "percentile 99.99", "percentile 99.999")
 
 
-class Spread:
+class TensorHistogram:
     """What is remembered of one tensor: extremes, and a histogram that widens by halving."""
 
     def __init__(self) -> None:
@@ -103,13 +103,13 @@ def answers(runtime: Runtime, selection: Holdout, output: str, chunk_rows: int =
     return np.concatenate([part.reshape(-1) for part in parts])
 
 
-def observe(model: Path, tensors: Iterable[str], rows: Iterable[Arrays], folder: Path) -> dict[str, Spread]:
+def observe(model: Path, tensors: Iterable[str], rows: Iterable[Arrays], folder: Path) -> dict[str, TensorHistogram]:
     """Run ``model`` on every batch and take in the values of its ``tensors``, FP32 intermediates.
 
     Raises:
         BuildError: no rows, or a tensor that is NaN or infinite on them.
     """
-    spreads = {name: Spread() for name in tensors}
+    spreads = {name: TensorHistogram() for name in tensors}
     session = _opened(model, list(spreads), folder / "observed.onnx")
     for inputs in rows:
         for name, values in zip(spreads, session.run(None, inputs), strict=True):
@@ -152,6 +152,6 @@ def _opened(model: Path, tensors: list[str], path: Path) -> Any:
     return onnxruntime.InferenceSession(str(path), session_options(1), providers=["CPUExecutionProvider"])
 
 
-def ranges(spreads: Mapping[str, Spread], method: str) -> dict[str, Range]:
+def ranges(spreads: Mapping[str, TensorHistogram], method: str) -> dict[str, Range]:
     """Range of every tensor by one method."""
     return {name: spread.range(method) for name, spread in spreads.items()}

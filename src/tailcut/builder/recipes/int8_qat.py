@@ -27,7 +27,7 @@ from tailcut.models.runtimes.torch_call import in_order
 if TYPE_CHECKING:
     import torch
 
-    from tailcut.builder.recipes.qat import Layer
+    from tailcut.builder.recipes.qat import QuantisedLayer
 
 
 NEEDS_TRAIN = "set build.train to a function that fine-tunes the module"
@@ -147,7 +147,7 @@ def train_and_export(work: Work, train: Callable[[Any], None], bits: int) -> dic
     }
 
 
-def _export(work: Work, module: torch.nn.Module, layers: list[Layer], bits: int) -> dict[str, Any]:
+def _export(work: Work, module: torch.nn.Module, layers: list[QuantisedLayer], bits: int) -> dict[str, Any]:
     """Export with the learned ranges; batch normalisation is folded into float weights, which are rounded then."""
     from tailcut.builder.recipes import qat
 

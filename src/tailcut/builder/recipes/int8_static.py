@@ -131,7 +131,7 @@ def _best(
 def _candidate(
     prepared: Path,
     path: Path,
-    plan: Plan,
+    plan: QuantisationPlan,
     found: Mapping[str, calibration.Range],
     error_of: Callable[[Path], float],
     saturates: bool,
@@ -151,7 +151,7 @@ def _candidate(
 def _quantize(
     prepared: Path,
     file: Path,
-    plan: Plan,
+    plan: QuantisationPlan,
     found: Mapping[str, calibration.Range],
     saturates: bool,
     outputs: bool,
@@ -237,7 +237,7 @@ _MASKED, _MASK = -1e30, -1e4
 
 
 @dataclass(frozen=True)
-class Plan:
+class QuantisationPlan:
     """What is quantised.
 
     Attributes:
@@ -260,7 +260,7 @@ class Plan:
     stacked: tuple[str, ...]
 
 
-def plan_of(model: Any) -> Plan:
+def plan_of(model: Any) -> QuantisationPlan:
     """Decide what is quantised in an onnx.ModelProto; names its nodes and tames its masks in place.
 
     Raises:
@@ -281,7 +281,7 @@ def plan_of(model: Any) -> Plan:
     masks = _tame_masks(graph)
     floats = _floats(model) - constants
     tensors = dict.fromkeys(name for node in chosen for name in (*node.input, *node.output) if name in floats)
-    return Plan(
+    return QuantisationPlan(
         kinds,
         tuple(sorted(products)),
         tuple(tensors),
@@ -292,7 +292,7 @@ def plan_of(model: Any) -> Plan:
 
 
 def _stacked(chosen: Iterable[Any], weights: Iterable[Any]) -> tuple[str, ...]:
-    """Names of the weights that only one scale fits; see ``Plan.stacked``."""
+    """Names of the weights that only one scale fits; see ``QuantisationPlan.stacked``."""
     stacks = {each.name for each in weights if len(each.dims) > 2}
     return tuple(sorted({node.input[1] for node in chosen if node.op_type == "MatMul" and node.input[1] in stacks}))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.recipes.graph_names import rename
 from tailcut.errors import BuildError, TailcutError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.torch_call import in_order
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)(?:\n\s+(.+))?')
 def export(
     module: torch.nn.Module,
     holdout: Holdout,
-    inputs: tuple[Tensor, ...],
-    outputs: tuple[Tensor, ...],
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
     path: Path,
 ) -> dict[str, Any]:
     """Export ``module`` and write one .onnx file.
@@ -78,7 +78,7 @@ def export(
     return _write(_renamed(made.model_proto, inputs, outputs), inputs, outputs, path)
 
 
-def copy(source: Path, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], path: Path) -> dict[str, Any]:
+def copy(source: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], path: Path) -> dict[str, Any]:
     """Take an .onnx file as it is, where that is the source model.
 
     Raises:
@@ -102,7 +102,7 @@ def copy(source: Path, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], 
     return _write(model, inputs, outputs, path)
 
 
-def _capture(module: torch.nn.Module, example: tuple[Any, ...], inputs: tuple[Tensor, ...]) -> Any:
+def _capture(module: torch.nn.Module, example: tuple[Any, ...], inputs: tuple[TensorSpec, ...]) -> Any:
     """Trace the module with torch.export; every -1 of the manifest becomes a symbolic dimension."""
     import torch
 
@@ -139,7 +139,7 @@ def ordered(module: torch.nn.Module, names: list[str]) -> torch.nn.Module:
     return Ordered().eval()
 
 
-def _write(model: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], path: Path) -> dict[str, Any]:
+def _write(model: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], path: Path) -> dict[str, Any]:
     """Check the batch, leave out what names this machine's files, and write."""
     import onnx
 
@@ -153,7 +153,7 @@ def _write(model: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], 
     }
 
 
-def _renamed(model: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Any:
+def _renamed(model: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> Any:
     """Give inputs and outputs their names; values inside that have one of these make room.
 
     The exporter names values after operators and parameters (a model with an embedding has a value "embedding") and
@@ -176,7 +176,7 @@ def _renamed(model: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
     return model
 
 
-def _check_batch(graph: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
+def _check_batch(graph: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
     wanted = {tensor.name: tensor for tensor in (*inputs, *outputs)}
     for value in (*graph.input, *graph.output):
         tensor = wanted.get(value.name)
@@ -212,7 +212,7 @@ def strip(model: Any) -> None:
     del model.metadata_props[:]
 
 
-def _refused(error: Exception, program: Any, inputs: tuple[Tensor, ...]) -> BuildError:
+def _refused(error: Exception, program: Any, inputs: tuple[TensorSpec, ...]) -> BuildError:
     """Turn an exporter's error into one that names the operator and the line of the model's code."""
     chain = _chain(error)
     if fixed := _FIXED.search(chain[0]):

@@ -26,7 +26,7 @@ from tailcut.builder.speed.interleaving import take_turns
 from tailcut.common.tensors import Arrays
 from tailcut.errors import DoesNotApply
 from tailcut.gate import QualityVerdict
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import Runtime
 from tailcut.models.runtimes.live import LIVE
 from tailcut.registry import digest
@@ -105,7 +105,7 @@ class Pair:
         )
 
 
-def free_dimension(inputs: Sequence[Tensor]) -> tuple[str, int] | None:
+def free_dimension(inputs: Sequence[TensorSpec]) -> tuple[str, int] | None:
     """Find the first input's first free dimension beside the batch: (name, dimension); None where all are fixed."""
     places = ((tensor.name, n) for tensor in inputs for n, size in enumerate(tensor.shape) if n and size == -1)
     return next(places, None)

@@ -94,7 +94,7 @@ def _as_onnx(values: torch.Tensor, scale: float, zero: int) -> torch.Tensor:
 
 
 @dataclass
-class Layer:
+class QuantisedLayer:
     """One layer with fake quantisation."""
 
     name: str
@@ -103,7 +103,7 @@ class Layer:
     hook: RemovableHandle
 
 
-def insert(module: nn.Module, bits: int) -> list[Layer]:
+def insert(module: nn.Module, bits: int) -> list[QuantisedLayer]:
     """Give every linear layer and convolution a rounding of its weight and of its input.
 
     Layers of the same module class stay what they are to ``isinstance``; ``layer.weight`` stays its weight, rounded.
@@ -115,7 +115,7 @@ def insert(module: nn.Module, bits: int) -> list[Layer]:
         rounding = InputRounding()
         parametrize.register_parametrization(layer, "weight", WeightRounding(bits), unsafe=True)
         layer.add_module("input_rounding", rounding)
-        found.append(Layer(name, layer, rounding, layer.register_forward_pre_hook(_rounded)))
+        found.append(QuantisedLayer(name, layer, rounding, layer.register_forward_pre_hook(_rounded)))
     return found
 
 
@@ -125,10 +125,10 @@ def _rounded(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def calibrate(
     module: nn.Module,
-    layers: list[Layer],
+    layers: list[QuantisedLayer],
     batches: Iterable[tuple[torch.Tensor, ...]],
     call: Callable[..., Any] | None = None,
-) -> list[Layer]:
+) -> list[QuantisedLayer]:
     """Start every range from what the model sees unrounded; layers that see nothing lose their rounding.
 
     A layer sees nothing where its weight is used without calling it (attention's output projection).
@@ -153,12 +153,12 @@ def calibrate(
     return [layer for layer in layers if layer.rounding.seen]
 
 
-def remove_weight(layer: Layer) -> None:
+def remove_weight(layer: QuantisedLayer) -> None:
     """Put the unrounded weight back."""
     parametrize.remove_parametrizations(layer.module, "weight", leave_parametrized=False)
 
 
-def remove_input(layer: Layer) -> None:
+def remove_input(layer: QuantisedLayer) -> None:
     """Take the rounding of the input off."""
     layer.hook.remove()
     del layer.module.input_rounding

@@ -24,7 +24,7 @@ from tailcut.builder.recipes import cuda, fp16
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import batch_buckets
 from tailcut.models.runtimes._device import Device, load_cudart
 from tailcut.models.runtimes.tensorrt import load_tensorrt
@@ -93,7 +93,7 @@ def typed(work: Work, precision: str) -> tuple[Path, str]:
     return path, "onnxruntime float16"
 
 
-def shapes(inputs: tuple[Tensor, ...], rows: int, seen: Mapping[str, Array]) -> Shapes:
+def shapes(inputs: tuple[TensorSpec, ...], rows: int, seen: Mapping[str, Array]) -> Shapes:
     """Decide a profile: exactly ``rows`` rows; free dimensions from 1 up to what the holdout shows.
 
     Args:

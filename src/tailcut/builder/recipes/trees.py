@@ -18,7 +18,7 @@ from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.live import source_of
 
 KINDS = frozenset({"sklearn", "lightgbm", "xgboost"})
@@ -98,7 +98,7 @@ def _model(work: Work) -> Any:
     return live()
 
 
-def _runner(runtime: Any, output: Tensor) -> Run:
+def _runner(runtime: Any, output: TensorSpec) -> Run:
     def run(inputs: Arrays) -> Array:
         rows = len(next(iter(inputs.values())))
         blocks = range(0, rows, _BLOCK)
@@ -132,7 +132,7 @@ def _on_holdout(inputs: Arrays, source: Array, given: Run, single: bool) -> dict
 
 
 def _at_edges(
-    tensors: Sequence[Tensor], background: Arrays, expected: Run, given: Run, answers: Array, single: bool
+    tensors: Sequence[TensorSpec], background: Arrays, expected: Run, given: Run, answers: Array, single: bool
 ) -> dict[str, Any]:
     """Compare on rows at the edges of the inputs; what the source refuses has no answer here either."""
     from tailcut.builder.tables.comparing import wrong_rows

@@ -10,7 +10,7 @@ import msgspec
 from tailcut.builder import limits
 from tailcut.builder.calling import call
 from tailcut.builder.quality import folder_answers, reference
-from tailcut.builder.sources.base import Found, Source, SourceWork
+from tailcut.builder.sources.base import Found, SourceKind, SourceWork
 from tailcut.builder.sources.huggingface import HuggingFaceSource
 from tailcut.builder.sources.lightgbm import LightGBMSource
 from tailcut.builder.sources.onnx import OnnxSource
@@ -25,9 +25,9 @@ from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import OpenSpec
 from tailcut.models.runtimes.live import source_of, source_path
 
-__all__ = ["SOURCES", "Found", "Source", "SourceWork", "check_path", "kind_of_path", "make", "source_file"]
+__all__ = ["SOURCES", "Found", "SourceKind", "SourceWork", "check_path", "kind_of_path", "make", "source_file"]
 
-SOURCES: tuple[Source, ...] = (
+SOURCES: tuple[SourceKind, ...] = (
     OnnxSource(),
     HuggingFaceSource(),
     TorchSource(),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.errors import BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.tables import column_names
 
 _SHOWN = 6
@@ -45,7 +45,7 @@ def check_categories(model: Any) -> None:
             )
 
 
-def check_missing_texts(model: Any, tensors: Sequence[Tensor]) -> None:
+def check_missing_texts(model: Any, tensors: Sequence[TensorSpec]) -> None:
     """Refuse an encoder that saw a missing text as None, where an input may be a missing text.
 
     Args:

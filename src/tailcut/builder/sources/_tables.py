@@ -10,7 +10,7 @@ from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources.base import SourceWork
 from tailcut.common.scalars import Scalar, scalar_of
 from tailcut.errors import ArtifactError, BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import OpenSpec
 from tailcut.models.runtimes.live import source_of
@@ -63,7 +63,7 @@ def booster_result(work: SourceWork, runtime: str, artifact: Path, size: dict[st
     return Result({**size, "classes": found, **check(work, runtime, artifact, settings)}, settings)
 
 
-def _fits(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+def _fits(tensor: TensorSpec, shape: tuple[int, ...]) -> bool:
     return len(tensor.shape) == len(shape) and all(
         wanted in (-1, size) for wanted, size in zip(tensor.shape[1:], shape[1:], strict=True)
     )

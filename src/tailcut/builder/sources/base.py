@@ -56,7 +56,7 @@ class SourceWork:
     selection: Holdout
 
 
-class Source(Protocol):
+class SourceKind(Protocol):
     """A kind of source model."""
 
     @property

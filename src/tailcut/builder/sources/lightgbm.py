@@ -15,7 +15,7 @@ from tailcut.builder.sources._categories import check_categories
 from tailcut.builder.sources.base import SourceWork
 from tailcut.common.tensors import NUMPY_OF
 from tailcut.errors import BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 _EXACT = 2**24
 """Whole numbers up to this one are exact in float32."""
@@ -56,7 +56,7 @@ class LightGBMSource:
         return _tables.booster_result(work, self.runtime, artifact, size, binary=trees.is_binary(booster))
 
 
-def _refuse_rounded(booster: Any, tensors: Sequence[Tensor]) -> None:
+def _refuse_rounded(booster: Any, tensors: Sequence[TensorSpec]) -> None:
     """Refuse whole numbers that LightGBM would round: it makes float32 of an array of integers.
 
     A DataFrame of them, or an array of floats, becomes double, as in the variants. Which of the two was meant cannot

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.builder.limits import Found as Limits
+from tailcut.builder.limits import FoundBounds as Limits
 from tailcut.builder.recipes.base import PORTABLE
 from tailcut.builder.records import Made, openable
-from tailcut.builder.sources import SOURCES, Found, Source, source_file
+from tailcut.builder.sources import SOURCES, Found, SourceKind, source_file
 from tailcut.common.scalars import Scalar
 from tailcut.errors import BuildError, TailcutError
-from tailcut.manifest import Manifest, Tensor, resolve
+from tailcut.manifest import Manifest, TensorSpec, resolve
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.live import LIVE, own_types, source_of
 from tailcut.models.runtimes.skops import load
@@ -29,7 +29,7 @@ from tailcut.registry import Registry, Version
 _TREES = frozenset({"lightgbm", "xgboost"})
 
 
-class Base(msgspec.Struct, frozen=True, kw_only=True):
+class RegistryBase(msgspec.Struct, frozen=True, kw_only=True):
     """The variants of a version's base that can be opened here.
 
     Attributes:
@@ -45,7 +45,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
 
 
-def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> Base:
+def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> RegistryBase:
     """Copy the artifacts of a version's portable base out of the manifest's registry, checked.
 
     Args:
@@ -84,7 +84,7 @@ def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> Base:
         )
     recipe = record.variants[record.source].evidence.get("recipe", {})
     limits = msgspec.convert(recipe.get("limits", {}), Limits)
-    return Base(version=record.id, variants=found, classes=recipe.get("classes"), limits=limits)
+    return RegistryBase(version=record.id, variants=found, classes=recipe.get("classes"), limits=limits)
 
 
 def _names(record: Version) -> Iterable[str]:
@@ -92,8 +92,8 @@ def _names(record: Version) -> Iterable[str]:
     return (record.source, *(name for name in others if name in PORTABLE))
 
 
-def _check_tensors(record: Version, side: str, kept: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> None:
-    def plain(tensors: tuple[Tensor, ...]) -> list[tuple[str, str, list[int]]]:
+def _check_tensors(record: Version, side: str, kept: tuple[TensorSpec, ...], wanted: tuple[TensorSpec, ...]) -> None:
+    def plain(tensors: tuple[TensorSpec, ...]) -> list[tuple[str, str, list[int]]]:
         return [(tensor.name, tensor.datatype, list(tensor.shape)) for tensor in tensors]
 
     if plain(kept) != plain(wanted):
@@ -136,7 +136,7 @@ def _found(made: Made, record: Version, manifest: Manifest, evidence: Mapping[st
     )
 
 
-def _source(name: str, runtime: str, manifest: Manifest) -> Source:
+def _source(name: str, runtime: str, manifest: Manifest) -> SourceKind:
     """Find the kind of source that a variant is; kinds that share a name differ by what model.source is."""
     able = [each for each in SOURCES if (each.variant, each.runtime) == (name, _usual(runtime))]
     if not able:

@@ -24,7 +24,7 @@ from tailcut.builder.sources._categories import check_categories, check_missing_
 from tailcut.builder.sources.base import SourceWork
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, BuildError, TailcutError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.live import own_types
 from tailcut.models.runtimes.sklearn import write_probes
 from tailcut.models.runtimes.skops import PROBES, load, load_skops
@@ -109,7 +109,7 @@ def _fails(model: Any, rows: Arrays, error: Exception) -> BuildError:
     )
 
 
-def _check_model(model: Any, inputs: Sequence[Tensor]) -> None:
+def _check_model(model: Any, inputs: Sequence[TensorSpec]) -> None:
     check_categories(_tables.final(model))
     check_missing_texts(model, inputs)
     name = type(_tables.final(model)).__name__

@@ -21,7 +21,7 @@ from tailcut.builder.speed.verdicts import CHEAPER, ERROR, MARGIN, Choice, Cost,
 from tailcut.common.slo import LatencyObjective
 from tailcut.errors import TailcutError
 from tailcut.gate.sequential import LEAST, Interval, schedule
-from tailcut.manifest import Cost as Prices
+from tailcut.manifest import CostSettings as Prices
 
 _HOPE = 0.5
 """Part of its interval that a variant may be better than it seems, before it is given up."""
@@ -50,7 +50,7 @@ class Entrant(NamedTuple):
     refused: bool = False
 
 
-class Terms(NamedTuple):
+class RoundTerms(NamedTuple):
     """What the rounds are judged by: ``rounds`` is their largest number, ``errors`` a share of requests."""
 
     slo: LatencyObjective
@@ -63,7 +63,7 @@ class Terms(NamedTuple):
 class Rounds:
     """The rounds of load of a build."""
 
-    def __init__(self, entrants: Sequence[Entrant], terms: Terms) -> None:
+    def __init__(self, entrants: Sequence[Entrant], terms: RoundTerms) -> None:
         self.terms = terms
         self.played = 0
         self.left_s = math.inf

@@ -25,7 +25,7 @@ from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.progress import Event, Progress
 from tailcut.builder.records import Made, to_add
 from tailcut.builder.speed.pairs import Round
-from tailcut.builder.speed.rounds import Entrant, Rounds, Terms, play
+from tailcut.builder.speed.rounds import Entrant, Rounds, RoundTerms, play
 from tailcut.common.fingerprint import uses_gpu
 from tailcut.common.slo import LatencyObjective
 from tailcut.common.tensors import Arrays
@@ -90,7 +90,7 @@ def run(
     served = _prepare(manifest, made, folder, bounds)
     payloads = _write_payloads(holdout, folder / "payloads.jsonl", deployment)
     most = max(section.rounds, LEAST)
-    rounds = Rounds(entrants, Terms(objective(deployment), slo.rate, slo.errors, most, deployment.cost))
+    rounds = Rounds(entrants, RoundTerms(objective(deployment), slo.rate, slo.errors, most, deployment.cost))
     cores = choose_cores()
     # A variant with threads of its own has all cores, and the load beside it: pinned to one it would be misjudged.
     alone = all(deployment.pool.threads_of(each.settings) == 1 for each in made)

@@ -33,7 +33,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Table:
+class ColumnTable:
     """Columns side by side.
 
     Attributes:
@@ -73,12 +73,12 @@ class Table:
         return np.result_type(*kinds) if kinds else FLOAT
 
 
-def one(name: str, width: int, dtype: Any, like: Table) -> Table:
+def one(name: str, width: int, dtype: Any, like: ColumnTable) -> ColumnTable:
     """Return the table of a step's result that is one block; an array, as loose as what it was made from."""
     return replace(like, blocks=(Block(name, width, np.dtype(dtype)),), names=None, mixed=False, sparse=False)
 
 
-def select(graph: Graph, table: Table, columns: Sequence[int]) -> Table:
+def select(graph: Graph, table: ColumnTable, columns: Sequence[int]) -> ColumnTable:
     """Return some columns, in the order given."""
     places = [(number, at) for number, block in enumerate(table.blocks) for at in range(block.width)]
     groups: list[tuple[int, list[int]]] = []
@@ -99,12 +99,12 @@ def select(graph: Graph, table: Table, columns: Sequence[int]) -> Table:
     return replace(table, blocks=tuple(blocks), names=names)
 
 
-def single_columns(graph: Graph, table: Table) -> list[Block]:
+def single_columns(graph: Graph, table: ColumnTable) -> list[Block]:
     """Return the columns one by one."""
     return [select(graph, table, [column]).blocks[0] for column in range(table.width)]
 
 
-def matrix(graph: Graph, table: Table, dtype: Any, *, through: Any = None) -> str:
+def matrix(graph: Graph, table: ColumnTable, dtype: Any, *, through: Any = None) -> str:
     """Return all columns as one tensor (rows, width) of ``dtype``.
 
     Args:
@@ -126,7 +126,7 @@ def matrix(graph: Graph, table: Table, dtype: Any, *, through: Any = None) -> st
     return parts[0] if len(parts) == 1 else graph.add("Concat", parts, axis=1)
 
 
-def floats(graph: Graph, table: Table, *, nan: bool = True) -> tuple[str, np.dtype[Any]]:
+def floats(graph: Graph, table: ColumnTable, *, nan: bool = True) -> tuple[str, np.dtype[Any]]:
     """Return the matrix that scikit-learn's check_array makes: float32 stays, all else becomes float64.
 
     Args:

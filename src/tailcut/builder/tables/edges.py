@@ -10,7 +10,7 @@ import numpy as np
 
 from tailcut.builder.tables.reference import tensor_columns
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 MOST_COLUMNS = 64
 """Columns that are tried; of wider tables a seeded sample."""
@@ -21,7 +21,7 @@ _TEXTS = ("", " ", "\x00unseen", "0", "nan")
 
 
 @dataclass(frozen=True)
-class Edges:
+class EdgeRows:
     """Rows that differ from a usual one in one column.
 
     Attributes:
@@ -33,7 +33,7 @@ class Edges:
     said: list[str]
 
 
-def edges(tensors: Sequence[Tensor], background: Arrays, seed: int = 0) -> Edges:
+def edges(tensors: Sequence[TensorSpec], background: Arrays, seed: int = 0) -> EdgeRows:
     """Make rows at the edges.
 
     Args:
@@ -56,10 +56,10 @@ def edges(tensors: Sequence[Tensor], background: Arrays, seed: int = 0) -> Edges
         else:
             inputs[tensor.name][row] = value
         said.append(f"{tensor_columns(tensor)[at]} = {value!r}")
-    return Edges(inputs, said)
+    return EdgeRows(inputs, said)
 
 
-def _values(tensor: Tensor, background: Arrays, at: int) -> list[Any]:
+def _values(tensor: TensorSpec, background: Arrays, at: int) -> list[Any]:
     dtype: Any = NUMPY_OF[tensor.datatype]
     if tensor.datatype == "BYTES":
         return [np.array(text, dtype=object)[()] for text in _TEXTS]

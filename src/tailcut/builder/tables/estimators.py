@@ -10,7 +10,7 @@ import numpy as np
 from tailcut.builder import ensembles
 from tailcut.builder.ensembles.base import LEAF, Ensemble, Tree, down
 from tailcut.builder.tables import double_trees, fallback
-from tailcut.builder.tables.columns import Table, Unconvertible, floats, guard, matrix, takes_nan
+from tailcut.builder.tables.columns import ColumnTable, Unconvertible, floats, guard, matrix, takes_nan
 from tailcut.builder.tables.features import projected
 from tailcut.builder.tables.nodes import DOMAIN, DOUBLE, FLOAT, TEXT, Graph
 from tailcut.builder.tables.steps import Walk, transform
@@ -35,7 +35,7 @@ class Answer:
 
 
 def answer(
-    walk: Walk, graph: Graph, model: Any, table: Table, given: Any, path: tuple[str, ...] = (), *, double: bool
+    walk: Walk, graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...] = (), *, double: bool
 ) -> Answer | None:
     """Add a model, with the steps before it.
 
@@ -72,7 +72,7 @@ def answer(
     return None
 
 
-def _single(graph: Graph, model: Any, table: Table, given: Any, *, double: bool) -> Answer:
+def _single(graph: Graph, model: Any, table: ColumnTable, given: Any, *, double: bool) -> Answer:
     if ensembles.is_trees(model):
         return _trees(graph, model, table, double=double)
     name, dtype = linear_answer(graph, model, table) or fallback.estimator(graph, model, table)
@@ -93,7 +93,7 @@ _WRAPPERS = {
 }
 
 
-def tree_matrix(graph: Graph, model: Any, table: Table, *, rounds: bool) -> tuple[str, Any]:
+def tree_matrix(graph: Graph, model: Any, table: ColumnTable, *, rounds: bool) -> tuple[str, Any]:
     """Return the matrix that trees compare in: of float32, or of double.
 
     Args:
@@ -129,7 +129,7 @@ def tree_matrix(graph: Graph, model: Any, table: Table, *, rounds: bool) -> tupl
     return matrix(graph, table, DOUBLE), DOUBLE
 
 
-def _trees(graph: Graph, model: Any, table: Table, *, double: bool) -> Answer:
+def _trees(graph: Graph, model: Any, table: ColumnTable, *, double: bool) -> Answer:
     held = ensembles.of(model)
     if held.features != table.width:
         raise Unconvertible(f"it has {held.features} features and is given {table.width} columns")
@@ -146,7 +146,7 @@ def _trees(graph: Graph, model: Any, table: Table, *, double: bool) -> Answer:
     return Answer(found, held.targets, DOUBLE if wide else FLOAT, classes)
 
 
-def _vote(walk: Walk, graph: Graph, model: Any, table: Table, given: Any, path: tuple[str, ...]) -> Answer | None:
+def _vote(walk: Walk, graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...]) -> Answer | None:
     if getattr(model, "voting", "soft") == "hard":
         raise Unconvertible("voting='hard' gives classes without probabilities")
     weights = model._weights_not_none
@@ -173,7 +173,7 @@ def _second(graph: Graph, part: Answer) -> str:
 
 
 def _transformed(
-    walk: Walk, graph: Graph, model: Any, table: Table, given: Any, path: tuple[str, ...]
+    walk: Walk, graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
 ) -> Answer | None:
     """TransformedTargetRegressor whose inverse is a NumPy function."""
     from tailcut.builder.tables import features
@@ -330,7 +330,7 @@ _REGRESSORS = {
 }
 
 
-def linear_answer(graph: Graph, model: Any, table: Table) -> tuple[str, Any] | None:
+def linear_answer(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, Any] | None:
     """Add a linear model or a perceptron; returns its answers and their dtype, None where it is something else.
 
     Raises:
@@ -350,7 +350,7 @@ def linear_answer(graph: Graph, model: Any, table: Table) -> tuple[str, Any] | N
     return None
 
 
-def _scores(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
+def _scores(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, Any]:
     coefficients = np.atleast_2d(model.coef_).T
     bias = np.broadcast_to(np.asarray(model.intercept_), (coefficients.shape[1],))
     # NumPy adds the intercept in the wider of both dtypes.
@@ -360,7 +360,7 @@ def _scores(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
     return graph.add("Add", [name, graph.constant(bias, dtype)]), dtype
 
 
-def _general(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
+def _general(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, Any]:
     name, dtype = _scores(graph, model, table)
     link = type(model._base_loss.link).__name__
     if link not in {"LogLink", "IdentityLink"}:
@@ -368,7 +368,7 @@ def _general(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
     return (graph.add("Exp", [name]) if link == "LogLink" else name), dtype
 
 
-def _logistic(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
+def _logistic(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, Any]:
     """Both columns of two classes; of more the softmax, or one against the rest, normalised."""
     if not hasattr(model, "predict_proba"):
         raise Unconvertible(f"it has no predict_proba (loss={getattr(model, 'loss', None)!r})")
@@ -399,7 +399,7 @@ def _logistic(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
 _ACTIVATIONS = {"identity": "", "logistic": "", "tanh": "Tanh", "relu": "Relu", "exp": "Exp"}
 
 
-def _perceptron(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
+def _perceptron(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, Any]:
     name, dtype = floats(graph, table, nan=False)
     last = len(model.coefs_) - 1
     for number, (weights, bias) in enumerate(zip(model.coefs_, model.intercepts_, strict=True)):

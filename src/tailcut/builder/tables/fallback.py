@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.builder.tables.columns import Table, Unconvertible, floats, one, takes_nan
+from tailcut.builder.tables.columns import ColumnTable, Unconvertible, floats, one, takes_nan
 from tailcut.builder.tables.live import Live, width
 from tailcut.builder.tables.nodes import DOMAIN, DOUBLE, FLOAT, TEXT, Graph
 
@@ -17,7 +17,7 @@ _PLACE = re.compile(r"^.*\.cc:\d+ \S+?\(.*?\)(?:::<lambda\(\)>)? ")
 """Code, file and signature that onnxruntime puts before the reason."""
 
 
-def step(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def step(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """Convert a transformer.
 
     Raises:
@@ -28,7 +28,7 @@ def step(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     return one(graph.cast(name, dtype, out), width(live.out), out, table)
 
 
-def estimator(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
+def estimator(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, Any]:
     """Convert a last step; returns its probabilities or predictions, and their dtype.
 
     Raises:
@@ -38,7 +38,7 @@ def estimator(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
     return _converted(graph, model, table, options)
 
 
-def _converted(graph: Graph, model: Any, table: Table, options: Any) -> tuple[str, Any]:
+def _converted(graph: Graph, model: Any, table: ColumnTable, options: Any) -> tuple[str, Any]:
     try:
         from skl2onnx import to_onnx
         from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType, StringTensorType
@@ -95,7 +95,7 @@ def _dtype(made: Any) -> np.dtype[Any]:
     return found
 
 
-def _texts(graph: Graph, table: Table) -> str:
+def _texts(graph: Graph, table: ColumnTable) -> str:
     if any(block.dtype != TEXT for block in table.blocks):
         raise Unconvertible("tailcut has no form for it, and skl2onnx does not accept numbers mixed with text")
     parts = [block.name for block in table.blocks]

@@ -8,12 +8,22 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder.tables import scalers
-from tailcut.builder.tables.columns import Block, Table, Unconvertible, floats, guard, matrix, one, select, takes_nan
+from tailcut.builder.tables.columns import (
+    Block,
+    ColumnTable,
+    Unconvertible,
+    floats,
+    guard,
+    matrix,
+    one,
+    select,
+    takes_nan,
+)
 from tailcut.builder.tables.live import Live
 from tailcut.builder.tables.nodes import DOUBLE, FLOAT, TEXT, Graph
 
 
-def function(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def function(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """FunctionTransformer of None or of a NumPy function with an exact counterpart.
 
     Raises:
@@ -45,7 +55,7 @@ def apply(graph: Graph, name: str, function: Any) -> str:
     return found
 
 
-def polynomial(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def polynomial(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """PolynomialFeatures: products in the order in which scikit-learn multiplies."""
     name, dtype = floats(graph, table, nan=False)
     terms = [tuple(np.repeat(np.arange(len(powers)), powers).tolist()) for powers in step.powers_]
@@ -77,7 +87,7 @@ def polynomial(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     return select(graph, wide, [places[term] for term in terms])
 
 
-def power(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def power(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """PowerTransformer: SciPy's yeojohnson or boxcox, computed in double, then the scaler's steps."""
     name, dtype = floats(graph, table)
     wide = graph.cast(name, dtype, DOUBLE)
@@ -114,7 +124,7 @@ def _less(graph: Graph, name: str) -> str:
     return graph.add("Less", [name, graph.constant(0.0, DOUBLE)])
 
 
-def pca(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def pca(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """PCA: projected, then centred."""
     components = step.components_
     if step.whiten:
@@ -124,7 +134,7 @@ def pca(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     return replace(found, loose=False)
 
 
-def projected(graph: Graph, table: Table, weights: Any, bias: Any) -> Table:
+def projected(graph: Graph, table: ColumnTable, weights: Any, bias: Any) -> ColumnTable:
     """Multiply by a matrix and add a vector, in the dtype that NumPy takes."""
     name, dtype = floats(graph, table, nan=False)
     wide = np.result_type(dtype, np.asarray(weights).dtype)
@@ -135,7 +145,7 @@ def projected(graph: Graph, table: Table, weights: Any, bias: Any) -> Table:
     return one(found, np.shape(weights)[1], wide, table)
 
 
-def selected(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def selected(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """Return the columns that a selector of features keeps."""
     if table.loose and not table.text:
         dtype = table.dtype if table.dtype.kind == "f" else DOUBLE
@@ -145,7 +155,7 @@ def selected(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     return select(graph, table, np.flatnonzero(step.get_support()).tolist())
 
 
-def _arrays(graph: Graph, table: Table) -> list[Block]:
+def _arrays(graph: Graph, table: ColumnTable) -> list[Block]:
     """Return blocks of the dtypes that a function is applied to: of a DataFrame each column's, else one."""
     if table.text or table.mixed:
         raise Unconvertible("its function is given text")

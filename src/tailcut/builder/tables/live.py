@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.builder.tables.columns import Block, Table, Unconvertible
+from tailcut.builder.tables.columns import Block, ColumnTable, Unconvertible
 from tailcut.builder.tables.nodes import DOUBLE, TEXT, WHOLE
 from tailcut.common.tensors import Array
 
@@ -60,13 +60,13 @@ def columns(value: Any) -> list[Array]:
     return [each.to_numpy() if _plain(each.dtype) else each.to_numpy(dtype=object, na_value=np.nan) for each in series]
 
 
-def table_of(value: Any, prefix: str = "given") -> tuple[Table, dict[str, Array]]:
+def table_of(value: Any, prefix: str = "given") -> tuple[ColumnTable, dict[str, Array]]:
     """Return a value as a table whose blocks are inputs of a graph, and the arrays that feed them.
 
     Raises:
         Unconvertible: a column holds neither numbers nor text.
     """
-    shaped = Table((), sparse=is_sparse(value), flat=len(value.shape) == 1)
+    shaped = ColumnTable((), sparse=is_sparse(value), flat=len(value.shape) == 1)
     array = dense(value)
     if not is_frame(array) and array.dtype != TEXT and array.dtype.kind not in "US":
         found = np.ascontiguousarray(np.asarray(array).reshape(len(array), -1))
@@ -105,7 +105,7 @@ def is_nan(value: Any) -> bool:
     return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
 
 
-def lost(out: Any) -> Table:
+def lost(out: Any) -> ColumnTable:
     """Return a table for what a step gives that could not be converted, so that the steps behind it are tried too."""
     return table_of(out, "lost")[0]
 

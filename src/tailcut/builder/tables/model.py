@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder.tables import estimators
-from tailcut.builder.tables.columns import Block, Table, matrix, select
+from tailcut.builder.tables.columns import Block, ColumnTable, matrix, select
 from tailcut.builder.tables.estimators import Answer
 from tailcut.builder.tables.nodes import DOUBLE, FLOAT, TEXT, Graph, model_of, value_info
 from tailcut.builder.tables.reference import (
@@ -24,7 +24,7 @@ from tailcut.builder.tables.reference import (
 from tailcut.builder.tables.steps import Walk
 from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.errors import BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.sklearn import takes_documents
 
 
@@ -53,7 +53,7 @@ class Written:
         save(self.onnx, str(path))
 
 
-def convert(model: Any, tensors: Sequence[Tensor], output: Tensor, sample: Arrays) -> Written:
+def convert(model: Any, tensors: Sequence[TensorSpec], output: TensorSpec, sample: Arrays) -> Written:
     """Convert a model.
 
     Args:
@@ -80,7 +80,7 @@ def convert(model: Any, tensors: Sequence[Tensor], output: Tensor, sample: Array
     return Written(made, (), graph.single, len(made.graph.node), opsets)
 
 
-def table_of_inputs(graph: Graph, model: Any, tensors: Sequence[Tensor]) -> Table:
+def table_of_inputs(graph: Graph, model: Any, tensors: Sequence[TensorSpec]) -> ColumnTable:
     """Return the inputs as the model is given them: a DataFrame's columns in its order, or one array.
 
     Raises:
@@ -96,7 +96,7 @@ def table_of_inputs(graph: Graph, model: Any, tensors: Sequence[Tensor]) -> Tabl
         blocks.append(Block(name, 1 if flat else tensor.shape[1], np.dtype(dtype), missing))
         names += tensor_columns(tensor)
     loose = any(tensor.allow_nan and tensor.datatype.startswith("FP") for tensor in tensors)
-    table = Table(tuple(blocks), tuple(names), loose=loose)
+    table = ColumnTable(tuple(blocks), tuple(names), loose=loose)
     order = column_order(model, tensors)
     if order is not None:
         table = select(graph, table, order)
@@ -110,7 +110,7 @@ def table_of_inputs(graph: Graph, model: Any, tensors: Sequence[Tensor]) -> Tabl
     return replace(table, blocks=(Block(matrix(graph, table, dtype), table.width, dtype),))
 
 
-def _finish(graph: Graph, answer: Answer, output: Tensor) -> str:
+def _finish(graph: Graph, answer: Answer, output: TensorSpec) -> str:
     """Give answers the manifest's shape and datatype; rows that the source refuses become NaN."""
     name = graph.cast(answer.name, answer.dtype, DOUBLE if answer.dtype != FLOAT else FLOAT)
     dtype = DOUBLE if answer.dtype != FLOAT else FLOAT

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from tailcut.common.tensors import NUMPY_OF, Arrays
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import lightgbm, sklearn
 from tailcut.models.runtimes.tables import BoosterInput, order_of
 from tailcut.models.runtimes.tables import column_names as input_names
 
 
-def as_given(model: Any, tensors: Sequence[Tensor]) -> Callable[[Arrays], Any]:
+def as_given(model: Any, tensors: Sequence[TensorSpec]) -> Callable[[Arrays], Any]:
     """Return what puts tensors together as the model takes them: a DataFrame, one array, or texts.
 
     Raises:
@@ -29,7 +29,7 @@ def as_given(model: Any, tensors: Sequence[Tensor]) -> Callable[[Arrays], Any]:
     return lambda inputs: rows(inputs).astype(dtype, copy=False)
 
 
-def column_names(model: Any, tensors: Sequence[Tensor]) -> list[str] | None:
+def column_names(model: Any, tensors: Sequence[TensorSpec]) -> list[str] | None:
     """Return the columns of the DataFrame that the model was fitted on; None where it was an array.
 
     Args:
@@ -47,7 +47,7 @@ def column_names(model: Any, tensors: Sequence[Tensor]) -> list[str] | None:
     return names
 
 
-def column_order(model: Any, tensors: Sequence[Tensor]) -> list[int] | None:
+def column_order(model: Any, tensors: Sequence[TensorSpec]) -> list[int] | None:
     """Return where the model's columns stand among the inputs' columns; None where they are in the same order.
 
     Raises:
@@ -62,7 +62,7 @@ def is_booster(model: Any) -> bool:
     return _is(model, "lightgbm", "Booster") or _is(model, "xgboost", "Booster")
 
 
-def array_dtype(model: Any, tensors: Sequence[Tensor]) -> np.dtype[Any]:
+def array_dtype(model: Any, tensors: Sequence[TensorSpec]) -> np.dtype[Any]:
     """Return the dtype of the one array; object where there is text.
 
     LightGBM rounds an array of whole numbers to float32, but neither a DataFrame of them nor an array of float64: its
@@ -73,7 +73,7 @@ def array_dtype(model: Any, tensors: Sequence[Tensor]) -> np.dtype[Any]:
     return np.dtype(np.float64) if _is(model, "lightgbm", "Booster") and found.kind in "iu" else found
 
 
-def tensor_columns(tensor: Tensor) -> list[str]:
+def tensor_columns(tensor: TensorSpec) -> list[str]:
     """Return the names of a tensor's columns, for texts."""
     return [name or f"{tensor.name}_{place}" for place, name in enumerate(input_names([tensor]))]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.builder.tables.columns import Table, floats, one
+from tailcut.builder.tables.columns import ColumnTable, floats, one
 from tailcut.builder.tables.live import Live
 from tailcut.builder.tables.nodes import DOUBLE, FLOAT, Graph
 
@@ -23,7 +23,7 @@ def in_place(graph: Graph, operator: str, name: str, dtype: Any, value: Any) -> 
     return graph.cast(found, wide, dtype)
 
 
-def standard(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def standard(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """StandardScaler."""
     name, dtype = floats(graph, table)
     mean = step.mean_ if step.with_mean else None
@@ -50,7 +50,7 @@ def _rounds_parameters(step: Any, live: Live) -> bool:
     return np.array_equal(rounded, np.asarray(step.transform(rows)), equal_nan=True)
 
 
-def max_abs(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def max_abs(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """MaxAbsScaler."""
     name, dtype = floats(graph, table)
     name = _scaled(graph, name, dtype, step.scale_, table)
@@ -59,7 +59,7 @@ def max_abs(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     return one(name, table.width, dtype, table)
 
 
-def robust(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def robust(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """RobustScaler."""
     name, dtype = floats(graph, table)
     if step.with_centering:
@@ -69,7 +69,7 @@ def robust(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     return one(name, table.width, dtype, table)
 
 
-def normalizer(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def normalizer(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """Normalizer."""
     name, dtype = floats(graph, table)
     axis = graph.whole([1])
@@ -87,14 +87,14 @@ def normalizer(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     return one(graph.add("Div", [name, size]), table.width, dtype, table)
 
 
-def binarizer(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def binarizer(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """Binarizer."""
     name, dtype = floats(graph, table, nan=False)
     above = graph.add("Greater", [name, graph.constant(step.threshold, dtype)])
     return one(graph.cast(above, np.bool_, dtype), table.width, dtype, table)
 
 
-def bins(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def bins(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """KBinsDiscretizer: the number of inner edges that are not above the value."""
     name, dtype = floats(graph, table, nan=False)
     name = graph.cast(name, dtype, DOUBLE)
@@ -131,7 +131,7 @@ def clip(graph: Graph, name: str, dtype: Any, low: float, high: float) -> str:
     return graph.add("Where", [above, graph.constant(high, dtype), name])
 
 
-def _scaled(graph: Graph, name: str, dtype: Any, scale: Any, table: Table) -> str:
+def _scaled(graph: Graph, name: str, dtype: Any, scale: Any, table: ColumnTable) -> str:
     """Divide; scikit-learn multiplies a SciPy matrix by the reciprocal."""
     if scale is None:
         return name

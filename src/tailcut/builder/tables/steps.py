@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder.tables import fallback, features, scalers
-from tailcut.builder.tables.columns import Block, Table, Unconvertible, guard, matrix, one, select, single_columns
+from tailcut.builder.tables.columns import Block, ColumnTable, Unconvertible, guard, matrix, one, select, single_columns
 from tailcut.builder.tables.live import Live, dense, is_frame, is_nan, is_sparse, lost, names, width
 from tailcut.builder.tables.nodes import BOOL, DOMAIN, DOUBLE, FLOAT, TEXT, WHOLE, Graph
 from tailcut.builder.tables.scalers import one_hot
@@ -28,7 +28,7 @@ _ROWS = 512
 _UNKNOWN = "\x00unknown"
 
 
-def one_hot_encoder(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def one_hot_encoder(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """OneHotEncoder."""
     columns = _columns(graph, table)
     widths = list(step._n_features_outs)
@@ -44,17 +44,17 @@ def one_hot_encoder(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     return one(graph.cast(found, np.bool_, dtype), int(starts[-1]), dtype, table)
 
 
-def ordinal_encoder(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def ordinal_encoder(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """OrdinalEncoder."""
     return _values(graph, step, table, live, per_column=1)
 
 
-def target_encoder(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def target_encoder(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """TargetEncoder."""
     return _values(graph, step, table, live, per_column=len(step.classes_) if step.target_type_ == "multiclass" else 1)
 
 
-def _values(graph: Graph, step: Any, table: Table, live: Live, per_column: int) -> Table:
+def _values(graph: Graph, step: Any, table: ColumnTable, live: Live, per_column: int) -> ColumnTable:
     parts = []
     for place, block in enumerate(_columns(graph, table)):
         rows, known = _asked(step, place, live, place * per_column, (place + 1) * per_column)
@@ -64,7 +64,7 @@ def _values(graph: Graph, step: Any, table: Table, live: Live, per_column: int) 
     return one(graph.cast(found, DOUBLE, dtype), per_column * table.width, dtype, table)
 
 
-def _columns(graph: Graph, table: Table) -> list[Block]:
+def _columns(graph: Graph, table: ColumnTable) -> list[Block]:
     """Return the columns as the encoder compares them: those of one array have its dtype."""
     found = single_columns(graph, table)
     if table.names is None and not table.mixed and not table.text:
@@ -187,7 +187,7 @@ def _number_index(graph: Graph, block: Block, keys: list[tuple[Any, int]], nan: 
     return index
 
 
-def simple(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def simple(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """SimpleImputer.
 
     Raises:
@@ -208,14 +208,14 @@ def simple(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     return replace(found, blocks=(*found.blocks, *flags), names=None)
 
 
-def indicator(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+def indicator(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
     """MissingIndicator."""
     _check(step.missing_values)
     flags = _flags(graph, table, step.missing_values, step.features_)
     return replace(table, blocks=tuple(flags), names=None, mixed=False, loose=False)
 
 
-def _numbers(graph: Graph, step: Any, table: Table, kept: Sequence[int]) -> Table:
+def _numbers(graph: Graph, step: Any, table: ColumnTable, kept: Sequence[int]) -> ColumnTable:
     dtype = table.dtype
     if step.strategy in {"mean", "median"} or step._fit_dtype == TEXT:
         dtype = FLOAT if dtype == FLOAT else DOUBLE
@@ -259,7 +259,7 @@ def _mask(graph: Graph, block: Block, missing: Any) -> str:
     return graph.add("Equal", [graph.cast(block.name, block.dtype, wide), graph.constant(missing, wide)])
 
 
-def _flags(graph: Graph, table: Table, missing: Any, features: Any) -> list[Block]:
+def _flags(graph: Graph, table: ColumnTable, missing: Any, features: Any) -> list[Block]:
     blocks = single_columns(graph, table)
     found = []
     for place in features:
@@ -278,7 +278,7 @@ def _check(missing: Any) -> None:
         raise Unconvertible(f"missing_values={missing!r} is neither NaN, a number nor text")
 
 
-Converter = Callable[[Graph, Any, Table, Live], Table]
+Converter = Callable[[Graph, Any, ColumnTable, Live], ColumnTable]
 
 _CONVERTERS: dict[str, Converter] = {
     "SimpleImputer": simple,
@@ -316,8 +316,8 @@ class Walk:
 
 
 def transform(
-    walk: Walk, graph: Graph, step: Any, table: Table, given: Any, path: tuple[str, ...]
-) -> tuple[Table, Any]:
+    walk: Walk, graph: Graph, step: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
+) -> tuple[ColumnTable, Any]:
     """Add a fitted step.
 
     Args:
@@ -354,7 +354,7 @@ def converter_of(step: Any) -> Converter:
     return features.selected if hasattr(step, "get_support") else fallback.step
 
 
-def as_live(graph: Graph, made: Table, out: Any) -> Table:
+def as_live(graph: Graph, made: ColumnTable, out: Any) -> ColumnTable:
     """Give a converted step's result the dtypes and names of the live one.
 
     Raises:
@@ -375,7 +375,7 @@ def as_live(graph: Graph, made: Table, out: Any) -> Table:
     )
 
 
-def _typed_blocks(graph: Graph, made: Table, kinds: Sequence[Any]) -> list[Block]:
+def _typed_blocks(graph: Graph, made: ColumnTable, kinds: Sequence[Any]) -> list[Block]:
     found, at = [], 0
     for block in made.blocks:
         inside = set(kinds[at : at + block.width])
@@ -388,7 +388,9 @@ def _typed_blocks(graph: Graph, made: Table, kinds: Sequence[Any]) -> list[Block
     return found
 
 
-def _leaf(walk: Walk, graph: Graph, step: Any, table: Table, given: Any, path: tuple[str, ...]) -> tuple[Table, Any]:
+def _leaf(
+    walk: Walk, graph: Graph, step: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
+) -> tuple[ColumnTable, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         live = Live(given, step.transform(given))
@@ -400,8 +402,8 @@ def _leaf(walk: Walk, graph: Graph, step: Any, table: Table, given: Any, path: t
 
 
 def _column_transformer(
-    walk: Walk, graph: Graph, step: Any, table: Table, given: Any, path: tuple[str, ...]
-) -> tuple[Table, Any]:
+    walk: Walk, graph: Graph, step: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
+) -> tuple[ColumnTable, Any]:
     made, lives = [], []
     weights = step.transformer_weights or {}
     for name, each, columns in step.transformers_:
@@ -421,7 +423,9 @@ def _column_transformer(
     return _stacked(walk, graph, step, made, out, path), out
 
 
-def _union(walk: Walk, graph: Graph, step: Any, table: Table, given: Any, path: tuple[str, ...]) -> tuple[Table, Any]:
+def _union(
+    walk: Walk, graph: Graph, step: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
+) -> tuple[ColumnTable, Any]:
     weights = step.transformer_weights or {}
     made = [
         _weighted(graph, transform(walk, graph, each, table, given, (*path, name))[0], weights.get(name))
@@ -434,7 +438,7 @@ def _union(walk: Walk, graph: Graph, step: Any, table: Table, given: Any, path: 
     return _stacked(walk, graph, step, made, out, path), out
 
 
-def _weighted(graph: Graph, table: Table, weight: Any) -> Table:
+def _weighted(graph: Graph, table: ColumnTable, weight: Any) -> ColumnTable:
     if weight is None:
         return table
     dtype = table.dtype if table.dtype.kind == "f" else DOUBLE
@@ -442,7 +446,9 @@ def _weighted(graph: Graph, table: Table, weight: Any) -> Table:
     return replace(table, blocks=(Block(name, table.width, dtype),))
 
 
-def _stacked(walk: Walk, graph: Graph, step: Any, made: Sequence[Table], out: Any, path: tuple[str, ...]) -> Table:
+def _stacked(
+    walk: Walk, graph: Graph, step: Any, made: Sequence[ColumnTable], out: Any, path: tuple[str, ...]
+) -> ColumnTable:
     """Put parts side by side, as np.hstack, SciPy or pandas do."""
     blocks: list[Block] = []
     for part in made:
@@ -451,7 +457,7 @@ def _stacked(walk: Walk, graph: Graph, step: Any, made: Sequence[Table], out: An
             blocks.append(Block(matrix(graph, part, part.dtype), part.width, part.dtype))
         else:
             blocks += part.blocks
-    table = Table(tuple(blocks), loose=any(part.loose for part in made))
+    table = ColumnTable(tuple(blocks), loose=any(part.loose for part in made))
     try:
         return as_live(graph, table, out)
     except Unconvertible as error:

@@ -12,7 +12,7 @@ import numpy as np
 from tailcut.builder import ensembles
 from tailcut.builder.ensembles.base import Bools, Doubles, Ensemble, Ints, Tree, down
 from tailcut.builder.tables import estimators
-from tailcut.builder.tables.columns import Block, Table, takes_nan
+from tailcut.builder.tables.columns import Block, ColumnTable, takes_nan
 from tailcut.builder.tables.comparing import wrong_rows
 from tailcut.builder.tables.live import is_frame, is_sparse
 from tailcut.builder.tables.nodes import DOUBLE, FLOAT, Graph, model_of, run, value_info
@@ -20,15 +20,15 @@ from tailcut.builder.tables.reference import as_given, column_order, tensor_colu
 from tailcut.builder.tables.steps import Walk
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 Run = Callable[[Arrays], Array]
 
 
 def compare(
     model: Any,
-    tensors: Sequence[Tensor],
-    output: Tensor,
+    tensors: Sequence[TensorSpec],
+    output: TensorSpec,
     background: Arrays,
     *,
     expected: Run,
@@ -76,7 +76,7 @@ def compare(
 def _direct(
     model: Any,
     trees: Ensemble,
-    tensors: Sequence[Tensor],
+    tensors: Sequence[TensorSpec],
     background: Arrays,
     expected: Run,
     given: Run,
@@ -97,7 +97,7 @@ def _direct(
     return _judged(made, trees, expected(inputs), given(inputs), single=single)
 
 
-def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: Tensor) -> dict[str, Any]:
+def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: TensorSpec) -> dict[str, Any]:
     """Compare the trees alone, on matrices as the steps before give them."""
     wide = rows.dtype == DOUBLE
     nan = np.isnan(rows).any(axis=0)
@@ -107,7 +107,7 @@ def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: Tensor) -> dict
         return {"splits": made.splits, "rows": 0, "wrong": 0}
     matrix = made.rows.astype(rows.dtype)
     graph = Graph()
-    table = Table((Block("given", rows.shape[1], rows.dtype),))
+    table = ColumnTable((Block("given", rows.shape[1], rows.dtype),))
     answer = estimators.answer(Walk(), graph, last, table, matrix, double=output.datatype == "FP64")
     assert answer is not None
     end = graph.add("Identity", [answer.name])
@@ -139,7 +139,7 @@ def _said(made: Probes, wrong: Bools, worst: float, trees: Ensemble) -> str:
     )
 
 
-def _columns(tensors: Sequence[Tensor], takes_nan: bool) -> tuple[Bools, Bools]:
+def _columns(tensors: Sequence[TensorSpec], takes_nan: bool) -> tuple[Bools, Bools]:
     """Return which columns hold whole numbers only, and which may be NaN."""
     integral: list[bool] = []
     nan: list[bool] = []
@@ -150,7 +150,7 @@ def _columns(tensors: Sequence[Tensor], takes_nan: bool) -> tuple[Bools, Bools]:
     return np.array(integral), np.array(nan)
 
 
-def split(rows: Doubles, tensors: Sequence[Tensor]) -> Arrays:
+def split(rows: Doubles, tensors: Sequence[TensorSpec]) -> Arrays:
     """Cut a matrix into the input tensors that stand side by side; whole numbers stay within their datatype."""
     found: Arrays = {}
     at = 0

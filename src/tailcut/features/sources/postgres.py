@@ -39,7 +39,7 @@ from tailcut.features.sources.base import (
     SourceError,
     SourceUnreachable,
 )
-from tailcut.features.sources.postgres_connections import Column, PostgresDatabase, Selection, text_of
+from tailcut.features.sources.postgres_connections import PostgresDatabase, QuerySelection, ResultColumn, text_of
 from tailcut.features.sources.queried import GroupQueries, QueriedSource, arguments
 from tailcut.features.sources.sql import Query, postgres_keys, quoted
 
@@ -58,8 +58,8 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
     def __init__(self, database: PostgresDatabase, group: GroupQueries, declared: tuple[KeyType, ...]) -> None:
         super().__init__(database, group)
         self._declared_keys = declared
-        self._selection: Selection | None = None
-        self._table = Selection(group.preload.alone(), group.wanted) if group.preload is not None else None
+        self._selection: QuerySelection | None = None
+        self._table = QuerySelection(group.preload.alone(), group.wanted) if group.preload is not None else None
 
     async def check(self) -> None:
         """Find the types of the key, then the columns of the queries.
@@ -90,7 +90,7 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
         assert self._table is not None
         return await self._fetched(self._table, arguments(preload, context))
 
-    async def _fetched(self, wanted: Selection, values: Sequence[Any]) -> list[Any]:
+    async def _fetched(self, wanted: QuerySelection, values: Sequence[Any]) -> list[Any]:
         import asyncpg
 
         try:
@@ -126,7 +126,7 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
                     refused = error
                     break
             else:
-                self.key_types, self._selection = types, Selection(text, group.wanted)
+                self.key_types, self._selection = types, QuerySelection(text, group.wanted)
                 group.check_columns([column.name for column in found], "sql")
                 return
         raise StartError(
@@ -134,7 +134,7 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
             hint="the query reads from keys(" + ", ".join(group.key) + "); declare their types in model.fields",
         ) from refused
 
-    async def _described(self, text: str) -> list[Column]:
+    async def _described(self, text: str) -> list[ResultColumn]:
         import asyncpg
 
         try:
@@ -244,7 +244,7 @@ async def compared_types(database: PostgresDatabase, group: GroupQueries) -> tup
             break
         except asyncpg.PostgresError as error:
             at, names = _other_side(error.sqlstate or "", error.message or "", known)
-        found = [row[0] for row in await database.fetch(Selection(_BASE, ("name",)), [names])] if names else []
+        found = [row[0] for row in await database.fetch(QuerySelection(_BASE, ("name",)), [names])] if names else []
         if len(found) != 1:
             break
         if found[0] not in _OF_NAME:
@@ -275,7 +275,7 @@ def _other_side(state: str, message: str, known: Sequence[str]) -> tuple[int, li
     return mine[0], [name for name in names if name not in _STRANGERS]
 
 
-def returned_types(columns: Sequence[Column], group: GroupQueries) -> tuple[KeyType, ...]:
+def returned_types(columns: Sequence[ResultColumn], group: GroupQueries) -> tuple[KeyType, ...]:
     """Types of the key in a result.
 
     Raises:
@@ -316,7 +316,7 @@ async def check_equality(
         if kind in {TEXT, CHAR}:
             query = _COLLATION.format(quoted([name]), group.preload.alone())
             try:
-                rows = await database.fetch(Selection(query, ("name",)), values)
+                rows = await database.fetch(QuerySelection(query, ("name",)), values)
             except (asyncpg.SyntaxOrAccessError, ColumnProblem):
                 return  # A server that does not know of collations that are not deterministic has none.
             if rows:

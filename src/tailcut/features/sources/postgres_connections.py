@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, eq=False)
-class Selection:
+class QuerySelection:
     """A query and the columns wanted of its result."""
 
     query: str
@@ -66,7 +66,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ResultColumn:
     """A column of a result: its name, its type in ``pg_type``, and what kind of type that is."""
 
     name: str
@@ -128,7 +128,7 @@ class PostgresDatabase:
             ) from error
         return database
 
-    async def fetch(self, wanted: Selection, values: Sequence[Any]) -> list[Any]:
+    async def fetch(self, wanted: QuerySelection, values: Sequence[Any]) -> list[Any]:
         """Run a query; rows with the columns wanted, in order. Cancelling the caller cancels it in the server too.
 
         Raises:
@@ -151,12 +151,12 @@ class PostgresDatabase:
                 await self._explain(wanted, error)
             raise
 
-    async def describe(self, text: str) -> list[Column]:
+    async def describe(self, text: str) -> list[ResultColumn]:
         """The columns that a query returns, found by preparing it."""
 
-        async def prepare(connection: Any) -> list[Column]:
+        async def prepare(connection: Any) -> list[ResultColumn]:
             statement = await connection.prepare(text)
-            found = [Column(each.name, each.type.name, each.type.kind) for each in statement.get_attributes()]
+            found = [ResultColumn(each.name, each.type.name, each.type.kind) for each in statement.get_attributes()]
             await connection.execute(_END)
             return found
 
@@ -255,7 +255,7 @@ class PostgresDatabase:
                 self._idle.pop()[1].terminate()
         return True
 
-    async def _explain(self, wanted: Selection, error: Exception) -> None:
+    async def _explain(self, wanted: QuerySelection, error: Exception) -> None:
         """Raise what is wrong with the columns of a query that the server refused for one of them."""
         import asyncpg
 

@@ -46,15 +46,15 @@ _UNREACHABLE = ("SQLITE_BUSY", "SQLITE_CANTOPEN", "SQLITE_CORRUPT", "SQLITE_FULL
 _PROGRESS_STEPS = 20_000
 
 
-class Result(list[Any]):
+class SqliteResult(list[Any]):
     """All rows of a query, and the columns that it returned this time."""
 
     columns: tuple[str, ...] = ()
 
 
 class _Cursor(sqlite3.Cursor):
-    def fetchall(self) -> Result:
-        rows = Result(super().fetchall())
+    def fetchall(self) -> SqliteResult:
+        rows = SqliteResult(super().fetchall())
         rows.columns = tuple([column[0] for column in self.description or ()])
         return rows
 
@@ -117,7 +117,7 @@ class SqliteDatabase:
             ) from error
         return database
 
-    async def fetch(self, text: str, arguments: Sequence[Any]) -> Result:
+    async def fetch(self, text: str, arguments: Sequence[Any]) -> SqliteResult:
         """Run a query; cancelling the caller stops it within some thousand steps of SQLite's machine."""
         connection = await self._free.get()
         connection.abort = False
@@ -143,9 +143,9 @@ class SqliteDatabase:
                 await connection.inner.close()
         self._connections.clear()
 
-    async def _run(self, connection: _Connection, text: str, arguments: Sequence[Any]) -> Result:
+    async def _run(self, connection: _Connection, text: str, arguments: Sequence[Any]) -> SqliteResult:
         try:
-            rows: Result = await connection.inner.execute_fetchall(text, arguments)
+            rows: SqliteResult = await connection.inner.execute_fetchall(text, arguments)
             return rows
         finally:
             self._free.put_nowait(connection)
@@ -204,7 +204,7 @@ class SqliteSource(QueriedSource[SqliteDatabase]):
             raise (SourceUnreachable if unreachable else SourceDown)(str(error)) from error
         return self._picked(rows)
 
-    def _picked(self, rows: Result) -> Sequence[Sequence[Any]]:
+    def _picked(self, rows: SqliteResult) -> Sequence[Sequence[Any]]:
         """The columns wanted, wherever they are in this result."""
         wanted = self._group.wanted
         if rows.columns == wanted:

@@ -15,7 +15,7 @@ from tailcut.manifest.checks.bounds import bounds_problems
 from tailcut.manifest.checks.features import feature_problems
 from tailcut.manifest.checks.server import server_problems
 from tailcut.manifest.keys import dotted, nearest
-from tailcut.manifest.schema import Batching, Deployment, PredictionCache, Tensor
+from tailcut.manifest.schema import Batching, Deployment, PredictionCache, TensorSpec
 
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 """'package.module:callable'."""
@@ -94,7 +94,7 @@ def _tensors(deployment: Deployment) -> Iterator[ManifestError]:
         )
 
 
-def _shape(path: str, tensor: Tensor, vectors: Collection[str]) -> Iterator[ManifestError]:
+def _shape(path: str, tensor: TensorSpec, vectors: Collection[str]) -> Iterator[ManifestError]:
     """Yield what is wrong with a tensor's shape; columns of ``vectors`` may have several values each."""
     shape, columns = list(tensor.shape), len(tensor.columns)
     if shape[0] != -1:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tailcut.errors import ManifestError
 from tailcut.manifest.keys import nearest, to_toml
-from tailcut.manifest.schema import Deployment, Field, Tensor
+from tailcut.manifest.schema import Deployment, Field, TensorSpec
 from tailcut.manifest.schema.model import LIMITS
 
 _KINDS = {"BYTES": "text", "BOOL": "boolean", "FP16": "number", "FP32": "number", "FP64": "number"}
@@ -43,7 +43,7 @@ def bounds_problems(deployment: Deployment) -> Iterator[ManifestError]:
     yield from _field_names(deployment)
 
 
-def _limits(path: str, limits: Tensor | Field, kind: str) -> Iterator[ManifestError]:
+def _limits(path: str, limits: TensorSpec | Field, kind: str) -> Iterator[ManifestError]:
     """Yield what contradicts another limit, or what the values are."""
     low, high = limits.min, limits.max
     for name, limit in (("min", low), ("max", high)):
@@ -69,7 +69,7 @@ def _limits(path: str, limits: Tensor | Field, kind: str) -> Iterator[ManifestEr
             yield ManifestError(f"{path}.values: {shown(value)} {problem}", hint="remove it, or change the other key")
 
 
-def _value_problem(value: Any, limits: Tensor | Field, kind: str) -> str:
+def _value_problem(value: Any, limits: TensorSpec | Field, kind: str) -> str:
     """Say why a value cannot be among the allowed ones; empty where it can."""
     if kind and not _is_kind(value, kind):
         return f"is not allowed: values must be {_WORDS[kind]}"
@@ -97,7 +97,7 @@ def _is_kind(value: Any, kind: str) -> bool:
     return isinstance(value, int | float) and whole
 
 
-def _representable(path: str, tensor: Tensor) -> Iterator[ManifestError]:
+def _representable(path: str, tensor: TensorSpec) -> Iterator[ManifestError]:
     """Yield a value that the datatype does not have: no request could hold it."""
     kind, _, bits = tensor.datatype.partition("INT")  # without NumPy, which takes longer to import than all of this
     least, most = (0, 2 ** int(bits) - 1) if kind else (-(2 ** (int(bits) - 1)), 2 ** (int(bits) - 1) - 1)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from tailcut.common.units import format_duration, format_size
 from tailcut.errors import ManifestError
-from tailcut.manifest.schema import Alerts, Deployment, History
+from tailcut.manifest.schema import Alerts, Deployment, HistorySettings
 from tailcut.system.public_address import is_public
 
 _LEAST_KEPT_S, _LEAST_BYTES = 3600, 1024 * 1024
@@ -61,7 +61,7 @@ def server_problems(deployment: Deployment) -> Iterator[ManifestError]:
         )
 
 
-def _history_problems(history: History) -> Iterator[ManifestError]:
+def _history_problems(history: HistorySettings) -> Iterator[ManifestError]:
     if history.path not in {"", "off"} and not history.path.endswith(".sqlite"):
         # A damaged history is renamed: no other file may be taken for one.
         yield ManifestError(

@@ -16,11 +16,11 @@ from msgspec import Meta, field
 
 from tailcut.common.slo import LatencyObjective
 from tailcut.common.units import Duration, Share, Size
-from tailcut.manifest.schema.build import Build, Cost, Holdout, Quality
+from tailcut.manifest.schema.build import Build, CostSettings, HoldoutSettings, Quality
 from tailcut.manifest.schema.features import FeatureGroup, Features
-from tailcut.manifest.schema.model import Datatype, Field, Model, Tensor
-from tailcut.manifest.schema.observe import Alerts, History, Observe
-from tailcut.manifest.schema.server import Server
+from tailcut.manifest.schema.model import Datatype, Field, Model, TensorSpec
+from tailcut.manifest.schema.observe import Alerts, HistorySettings, Observe
+from tailcut.manifest.schema.server import ServerSettings
 from tailcut.manifest.section import NAME_PATTERN, Section
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "Batching",
     "Build",
     "Cache",
-    "Cost",
+    "CostSettings",
     "Datatype",
     "Deployment",
     "Drift",
@@ -36,28 +36,28 @@ __all__ = [
     "FeatureGroup",
     "Features",
     "Field",
-    "History",
-    "Holdout",
+    "HistorySettings",
+    "HoldoutSettings",
     "Ladder",
     "Model",
     "Observe",
-    "Pool",
+    "PoolSettings",
     "PredictionCache",
     "Quality",
-    "Registry",
-    "RequestLog",
+    "RegistrySettings",
+    "RequestLogSettings",
     "Rung",
     "Serve",
-    "Server",
+    "ServerSettings",
     "Share",
     "Size",
     "Slo",
-    "Tensor",
     "TensorCache",
+    "TensorSpec",
 ]
 
 
-class RequestLog(Section, frozen=True, kw_only=True):
+class RequestLogSettings(Section, frozen=True, kw_only=True):
     """A sample of requests with inputs, answers and timings, as files that load, profile, simulate and build read."""
 
     path: Annotated[
@@ -284,7 +284,7 @@ class Slo(Section, frozen=True, kw_only=True):
         )
 
 
-class Pool(Section, frozen=True, kw_only=True):
+class PoolSettings(Section, frozen=True, kw_only=True):
     """The executors of the served variant."""
 
     executor: Annotated[
@@ -393,7 +393,7 @@ class Serve(Section, frozen=True, kw_only=True):
     ] = False
 
 
-class Registry(Section, frozen=True, kw_only=True):
+class RegistrySettings(Section, frozen=True, kw_only=True):
     """Where artifacts and their evidence are kept."""
 
     path: Annotated[str, Meta(description="folder, relative to the manifest, or a URL that fsspec can open")] = (
@@ -467,20 +467,20 @@ class Deployment(Section, frozen=True, kw_only=True):
     ] = (".",)
     slo: Annotated[Slo, Meta(description="the service level objective")] = Slo()
     model: Annotated[Model, Meta(description="the model")]
-    holdout: Annotated[Holdout, Meta(description="the holdout")] = Holdout()
+    holdout: Annotated[HoldoutSettings, Meta(description="the holdout")] = HoldoutSettings()
     quality: Annotated[Quality, Meta(description="the quality budget")] = Quality()
     build: Annotated[Build, Meta(description="the build")] = Build()
-    cost: Annotated[Cost, Meta(description="prices")] = Cost()
+    cost: Annotated[CostSettings, Meta(description="prices")] = CostSettings()
     features: Annotated[Features, Meta(description="features")] = Features()
     cache: Annotated[Cache, Meta(description="prediction caches")] = Cache()
     batching: Annotated[Batching, Meta(description="batching")] = Batching()
-    pool: Annotated[Pool, Meta(description="executors")] = Pool()
+    pool: Annotated[PoolSettings, Meta(description="executors")] = PoolSettings()
     serve: Annotated[Serve, Meta(description="the served variant")] = Serve()
-    registry: Annotated[Registry, Meta(description="the registry")] = Registry()
+    registry: Annotated[RegistrySettings, Meta(description="the registry")] = RegistrySettings()
     drift: Annotated[Drift, Meta(description="drift")] = Drift()
-    server: Annotated[Server, Meta(description="the HTTP server")] = Server()
+    server: Annotated[ServerSettings, Meta(description="the HTTP server")] = ServerSettings()
     observe: Annotated[Observe, Meta(description="what is seen of the running server")] = Observe()
-    request_log: Annotated[RequestLog, Meta(description="the request log")] = RequestLog()
+    request_log: Annotated[RequestLogSettings, Meta(description="the request log")] = RequestLogSettings()
     ladder: Annotated[Ladder, Meta(description="the before/after ladder")] = Ladder()
 
     @property

@@ -10,7 +10,7 @@ from tailcut.common.units import Duration, Share, Size
 from tailcut.manifest.section import Section
 
 
-class Holdout(Section, frozen=True, kw_only=True):
+class HoldoutSettings(Section, frozen=True, kw_only=True):
     """Labelled rows that no training step saw; the judge of every variant."""
 
     source: Annotated[
@@ -165,7 +165,7 @@ class Build(Section, frozen=True, kw_only=True):
     ] = field(default=Size(12 * 1024 * 1024 * 1024), name="step_memory")
 
 
-class Cost(Section, frozen=True, kw_only=True):
+class CostSettings(Section, frozen=True, kw_only=True):
     """What the hardware costs, for the cost of a million requests."""
 
     core_hour: Annotated[float, Meta(description="price of one CPU core for an hour", ge=0)] = 0.0

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from tailcut.manifest.schema.observe import Observe
-from tailcut.manifest.schema.server import Server
+from tailcut.manifest.schema.server import ServerSettings
 from tailcut.manifest.section import Section
 
 
@@ -29,7 +29,7 @@ class HostedModel(Section, frozen=True, kw_only=True):
 class HostFile(Section, frozen=True, kw_only=True):
     """Several models in one server."""
 
-    server: Annotated[Server, Meta(description="the server of all models")] = Server()
+    server: Annotated[ServerSettings, Meta(description="the server of all models")] = ServerSettings()
     observe: Annotated[Observe, Meta(description="what is seen of all models")] = Observe()
     models: Annotated[
         tuple[HostedModel, ...],

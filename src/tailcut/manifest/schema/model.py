@@ -13,7 +13,7 @@ Datatype = Literal[
 ]
 
 
-class Tensor(Section, frozen=True, kw_only=True):
+class TensorSpec(Section, frozen=True, kw_only=True):
     """One input or output tensor of the model. Dimension -1 is the batch (first) or a free dimension."""
 
     name: Annotated[str, Meta(description="name of the tensor in the model", examples=["features"])]
@@ -96,11 +96,11 @@ class Model(Section, frozen=True, kw_only=True):
         ),
     ] = ()
     inputs: Annotated[
-        tuple[Tensor, ...],
+        tuple[TensorSpec, ...],
         Meta(description="input tensors", min_length=1, examples=[{"name": "features", "shape": [-1, 64]}]),
     ]
     outputs: Annotated[
-        tuple[Tensor, ...], Meta(description="output tensors", min_length=1, examples=[{"name": "probability"}])
+        tuple[TensorSpec, ...], Meta(description="output tensors", min_length=1, examples=[{"name": "probability"}])
     ]
     fields: Annotated[tuple[Field, ...], Meta(description="limits of fields of entities, rows and feature groups")] = ()
     preprocess: Annotated[

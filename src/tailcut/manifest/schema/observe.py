@@ -27,7 +27,7 @@ AlertName = Literal[
 """Alerts that can be switched off; the table ``observe.alerts.rules`` says which of them the server evaluates."""
 
 
-class History(Section, frozen=True, kw_only=True):
+class HistorySettings(Section, frozen=True, kw_only=True):
     """A row per minute of what was served, kept over restarts; `tailcut compare` reads it."""
 
     path: Annotated[
@@ -180,6 +180,6 @@ class Observe(Section, frozen=True, kw_only=True):
             "least twice your scrape interval"
         ),
     ] = field(default=Duration(60.0), name="window")
-    history: History = field(default_factory=History)
+    history: HistorySettings = field(default_factory=HistorySettings)
     alerts: Alerts = field(default_factory=Alerts)
     traces: Traces = field(default_factory=Traces)

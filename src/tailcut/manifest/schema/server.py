@@ -10,7 +10,7 @@ from tailcut.common.units import Duration, Share, Size
 from tailcut.manifest.section import Section
 
 
-class Server(Section, frozen=True, kw_only=True):
+class ServerSettings(Section, frozen=True, kw_only=True):
     """The HTTP server."""
 
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"

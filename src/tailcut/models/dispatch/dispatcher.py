@@ -18,11 +18,11 @@ from tailcut.models import shed_errors
 from tailcut.models.batch_item import BatchItem, bytes_of, cut, length_class
 from tailcut.models.dispatch.batch_retry import BatchRetry
 from tailcut.models.executors.in_process import Executor, InlineExecutor
-from tailcut.scheduler.admission import Admission, Executors, Request
+from tailcut.scheduler.admission import Admission, AdmissionRequest, Executors
 from tailcut.scheduler.batching_delay import Fixed
 from tailcut.scheduler.core_budget import CoreUser
 from tailcut.scheduler.latency_learner import LatencyLearner
-from tailcut.scheduler.latency_model import Cost, CostSource, left_ns
+from tailcut.scheduler.latency_model import BatchCost, CostSource, left_ns
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
 from tailcut.scheduler.scheduler import Scheduler
 
@@ -136,7 +136,9 @@ class Dispatcher:
             if self.admission.is_easy(self._clock_ns(), rows, deadline_ns, self.kind):
                 return
         # Its length is not known yet: as if it were one of the shortest.
-        self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, kind=self.kind), counted=False)
+        self._admit(
+            AdmissionRequest(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, kind=self.kind), counted=False
+        )
 
     def refused_unread(self, now_ns: int) -> TailcutError | None:
         """Return why a request of the usual kind that arrives now is shed; None if its body must be read to decide.
@@ -160,18 +162,18 @@ class Dispatcher:
             return shed_errors.overloaded(overload.target.limit_ns, overload.retry_ns)
         if not self.single or self.running.usable <= 0:
             return None
-        request = Request(1, now_ns + overload.target.timeout_ns, kind=self.kind)
+        request = AdmissionRequest(1, now_ns + overload.target.timeout_ns, kind=self.kind)
         executors, refusal = self._judge(request, now_ns, counted=True)
         if refusal is not None:
             self.admission.came(now_ns, request, executors)  # one that is read is judged again, and counts then
         return refusal
 
-    def _admit(self, request: Request, *, counted: bool) -> None:
+    def _admit(self, request: AdmissionRequest, *, counted: bool) -> None:
         _, refusal = self._judge(request, self._clock_ns(), counted=counted)
         if refusal is not None:
             raise refusal
 
-    def _judge(self, request: Request, now_ns: int, *, counted: bool) -> tuple[Executors, TailcutError | None]:
+    def _judge(self, request: AdmissionRequest, now_ns: int, *, counted: bool) -> tuple[Executors, TailcutError | None]:
         """Return what the executors are doing, and why the request is shed; None if it is accepted."""
         executors = self.running.seen(now_ns, self.costs, self.coming, self._cores)
         refusal = self.admission.check(now_ns, request, executors, counted=counted)
@@ -238,7 +240,9 @@ class Dispatcher:
         full = scheduler.waiting.size_bytes + size_bytes > scheduler.max_queue_bytes
         if full or deadline_ns != self._admitted_ns or kind != self.kind:
             # Others were let in since; or nobody asked yet, or for shorter rows.
-            self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, size_bytes, kind), counted=True)
+            self._admit(
+                AdmissionRequest(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, size_bytes, kind), counted=True
+            )
         self._admitted_ns, self.kind = -1, min(kind, self.kind or kind)
         future = self._loop.create_future()
         now_ns = self._clock_ns()
@@ -447,7 +451,7 @@ class BatchObserver(Protocol):
         ...
 
 
-class Started(NamedTuple):
+class RunningBatch(NamedTuple):
     """A batch on an executor; from ``stuck_ns`` on it has run far longer than any batch should."""
 
     items: Sequence[BatchItem]
@@ -496,7 +500,7 @@ class ExecutorSet:
         self.inline: InlineExecutor | None = None
         self.stuck: set[Executor] = set()
         self._stuck_after_ns = int(stuck_after_s * 1e9)
-        self._started: dict[Executor, Started] = {}
+        self._started: dict[Executor, RunningBatch] = {}
         self._leaving: dict[Executor, asyncio.Future[None]] = {}
 
     def __bool__(self) -> bool:
@@ -543,14 +547,14 @@ class ExecutorSet:
         self._limit_idle()
         return started.items if started is not None else ()
 
-    def begin(self, executor: Executor, items: Sequence[BatchItem], now_ns: int, cost: Cost) -> int:
+    def begin(self, executor: Executor, items: Sequence[BatchItem], now_ns: int, cost: BatchCost) -> int:
         """Note a batch; return from when on it is stuck."""
         rows = sum([item.rows for item in items])
         stuck_ns = now_ns + max(self._stuck_after_ns, int(_STUCK_FACTOR * cost.batch_ns(rows)))
-        self._started[executor] = Started(items, rows, now_ns, stuck_ns)
+        self._started[executor] = RunningBatch(items, rows, now_ns, stuck_ns)
         return stuck_ns
 
-    def end(self, executor: Executor) -> Started | None:
+    def end(self, executor: Executor) -> RunningBatch | None:
         """Take an executor back whose batch has ended; None where it was lost meanwhile."""
         started = self._started.pop(executor, None)
         if started is None:
@@ -568,7 +572,7 @@ class ExecutorSet:
         """Rows that are being computed."""
         return sum([started.rows for started in self._started.values()])
 
-    def items(self) -> Iterator[tuple[BatchItem, Started]]:
+    def items(self) -> Iterator[tuple[BatchItem, RunningBatch]]:
         """Yield every item that is being computed, with its batch."""
         for started in self._started.values():
             for item in started.items:

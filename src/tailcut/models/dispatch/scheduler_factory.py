@@ -21,7 +21,7 @@ from tailcut.scheduler.admission import Admission
 from tailcut.scheduler.batching_delay import Fixed, Gain, Window
 from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.scheduler.latency_learner import LatencyLearner
-from tailcut.scheduler.overload_detector import Target
+from tailcut.scheduler.overload_detector import LatencyTarget
 from tailcut.scheduler.scheduler import Scheduler
 from tailcut.system.machine import usable_cores
 
@@ -114,7 +114,7 @@ def make_window(settings: Batching, slo: Slo) -> Window | None:
     return Gain(int((slo.p95_s or slo.p99_s or slo.timeout_s / 2) * 1e9))
 
 
-def make_target(settings: Batching, slo: Slo) -> Target | None:
+def make_target(settings: Batching, slo: Slo) -> LatencyTarget | None:
     """Return what the SLO wants of one request; None where it names no percentile, or only deadlines are to count.
 
     Of two limits the looser: beyond it a request is late whatever the others do.
@@ -122,7 +122,7 @@ def make_target(settings: Batching, slo: Slo) -> Target | None:
     limits_s = [limit_s for limit_s in (slo.p95_s, slo.p99_s) if limit_s is not None and limit_s < slo.timeout_s]
     if not limits_s or settings.order == "deadline":
         return None
-    return Target(int(max(limits_s) * 1e9), int(slo.timeout_s * 1e9))
+    return LatencyTarget(int(max(limits_s) * 1e9), int(slo.timeout_s * 1e9))
 
 
 def make_costs(deployment: Deployment, variant: Variant, warm_up_ns: Mapping[int, float], kind: int) -> LatencyLearner:

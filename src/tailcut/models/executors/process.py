@@ -11,7 +11,7 @@ from tailcut.errors import TailcutError
 from tailcut.models.batch_item import BatchItem, check_rows, failed, part
 from tailcut.models.executors.in_process import Done, Executor
 from tailcut.models.runtimes.remote import RemoteRuntime
-from tailcut.models.runtimes.remote.messages import Failed, Ran
+from tailcut.models.runtimes.remote.messages import BatchFailed, Ran
 
 Lost = Callable[[Executor, TailcutError], None]
 """Called on the event loop, once, with the executor and what became of it: it runs nothing any more."""
@@ -78,7 +78,7 @@ class ProcessExecutor:
         except MemoryError:  # for the copy: the batch would wait for ever
             self._ended(self.runtime.lost())
             return
-        if isinstance(reply, Failed):
+        if isinstance(reply, BatchFailed):
             rows = sum([item.rows for item in self._batch])
             self._finish(failed(reply.error, rows), reply.started_ns, reply.finished_ns)
         elif isinstance(reply, Ran):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tailcut.common.tensors import Arrays
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 
 
 class Runtime(Protocol):
@@ -67,10 +67,10 @@ class Openable(Protocol):
     def artifact(self) -> Path: ...
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]: ...
+    def inputs(self) -> tuple[TensorSpec, ...]: ...
 
     @property
-    def outputs(self) -> tuple[Tensor, ...]: ...
+    def outputs(self) -> tuple[TensorSpec, ...]: ...
 
     @property
     def settings(self) -> Mapping[str, Any]: ...
@@ -100,7 +100,7 @@ class OpenSpec:
     name: str
     runtime: str
     artifact: Path
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     settings: Mapping[str, Any]
     parts: Mapping[str, Path] = field(default_factory=dict)

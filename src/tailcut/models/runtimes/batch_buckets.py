@@ -13,7 +13,7 @@ MOST = 8
 """Buckets of one runtime: each holds memory of its own on the device (pytorch issue 128424)."""
 
 
-class Part(NamedTuple):
+class BucketPart(NamedTuple):
     """Some rows of a batch and the bucket that they run in."""
 
     start: int
@@ -36,7 +36,7 @@ def sizes(max_rows: int, most: int = MOST) -> tuple[int, ...]:
     return tuple(found[round(place * (len(found) - 1) / (most - 1))] for place in range(most))
 
 
-def parts(rows: int, buckets: Sequence[int]) -> list[Part]:
+def parts(rows: int, buckets: Sequence[int]) -> list[BucketPart]:
     """Divide a batch: full largest buckets, then the smallest one that holds the rest.
 
     Args:
@@ -44,8 +44,8 @@ def parts(rows: int, buckets: Sequence[int]) -> list[Part]:
         buckets: ascending.
     """
     largest = buckets[-1]
-    found = [Part(start, largest, largest) for start in range(0, rows - largest + 1, largest)]
+    found = [BucketPart(start, largest, largest) for start in range(0, rows - largest + 1, largest)]
     rest = rows - len(found) * largest
     if rest:
-        found.append(Part(rows - rest, rest, next(size for size in buckets if size >= rest)))
+        found.append(BucketPart(rows - rest, rest, next(size for size in buckets if size >= rest)))
     return found

@@ -9,7 +9,7 @@ import numpy as np
 
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import ArtifactError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.base import Openable
 from tailcut.models.runtimes.batch_buckets import parts
 
@@ -20,7 +20,7 @@ WARM_UP_RUNS = 3
 """Of each bucket: libraries choose their kernels and reserve memory in the first ones."""
 
 
-def fixed(inputs: Sequence[Tensor]) -> bool:
+def fixed(inputs: Sequence[TensorSpec]) -> bool:
     """Tell whether the batch is the only free dimension."""
     return all(-1 not in tensor.shape[1:] for tensor in inputs)
 
@@ -55,7 +55,7 @@ def buckets_of(settings: Mapping[str, Any], variant: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def zeros(inputs: Sequence[Tensor], rows: int) -> Arrays:
+def zeros(inputs: Sequence[TensorSpec], rows: int) -> Arrays:
     """Inputs to warm up with."""
     return {
         tensor.name: np.zeros((rows, *(FREE if size == -1 else size for size in tensor.shape[1:])), _kind(tensor))
@@ -63,7 +63,7 @@ def zeros(inputs: Sequence[Tensor], rows: int) -> Arrays:
     }
 
 
-def _kind(tensor: Tensor) -> np.dtype[np.generic]:
+def _kind(tensor: TensorSpec) -> np.dtype[np.generic]:
     return NUMPY_OF[tensor.datatype]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tailcut.common.tensors import DATATYPE_OF, Arrays
 from tailcut.errors import ArtifactError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.base import Openable, OpenOptions
 
 _HINT = (
@@ -26,7 +26,7 @@ Described = tuple[str, tuple[int, ...] | None]
 
 
 def check_tensors(
-    variant: Openable, kind: str, wanted: tuple[Tensor, ...], found: Mapping[str, Described], names: list[str]
+    variant: Openable, kind: str, wanted: tuple[TensorSpec, ...], found: Mapping[str, Described], names: list[str]
 ) -> None:
     """Compare the manifest's tensors with the model's: names, datatypes, ranks and fixed dimensions.
 

@@ -18,7 +18,7 @@ import msgspec
 
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import bucketed
 from tailcut.models.runtimes.base import Openable
 from tailcut.models.runtimes.checks import first_line, shapes
@@ -191,7 +191,7 @@ class PlacedTorch:
             tensor.name: self._host(value[:rows], tensor) for tensor, value in named.items() if tensor.name in outputs
         }
 
-    def _host(self, value: Any, tensor: Tensor) -> Array:
+    def _host(self, value: Any, tensor: TensorSpec) -> Array:
         if value.dtype is self._torch.bfloat16:
             value = value.to(self._torch.float32)
         array: Array = value.cpu().numpy()

@@ -9,7 +9,7 @@ import numpy as np
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.base import Openable, OpenOptions
 from tailcut.models.runtimes.tables import BoosterInput, check_one_output, column_names, shaped
 
@@ -66,7 +66,7 @@ class LightGBMRuntime:
         self._booster = None
 
 
-def fitted_names(booster: Any, tensors: Sequence[Tensor]) -> list[str] | None:
+def fitted_names(booster: Any, tensors: Sequence[TensorSpec]) -> list[str] | None:
     """Return the column names that a booster was fitted on, in its order; None where it was fitted on an array.
 
     LightGBM keeps spaces in names as underscores: a name comes back as the manifest writes it.

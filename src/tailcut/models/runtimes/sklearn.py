@@ -17,10 +17,10 @@ import numpy as np
 
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.base import Openable, OpenOptions
 from tailcut.models.runtimes.checks import source_for
-from tailcut.models.runtimes.tables import Table, check_one_output, column_names, shaped
+from tailcut.models.runtimes.tables import EstimatorTable, check_one_output, column_names, shaped
 
 PROBE_ROWS = 32
 _RELATIVE = 1e-5
@@ -90,17 +90,17 @@ class SklearnRuntime:
             )
 
 
-def table_of(estimator: Any, tensors: Sequence[Tensor]) -> Table:
+def table_of(estimator: Any, tensors: Sequence[TensorSpec]) -> EstimatorTable:
     """Return what turns inputs into the form that the estimator was fitted on.
 
     Raises:
-        ArtifactError: see ``given_names`` and ``Table``.
+        ArtifactError: see ``given_names`` and ``EstimatorTable``.
     """
     names = given_names(estimator, tensors)
-    return Table(tensors, names, f"the {type(estimator).__name__}", flat=takes_documents(estimator, tensors))
+    return EstimatorTable(tensors, names, f"the {type(estimator).__name__}", flat=takes_documents(estimator, tensors))
 
 
-def takes_documents(estimator: Any, tensors: Sequence[Tensor]) -> bool:
+def takes_documents(estimator: Any, tensors: Sequence[TensorSpec]) -> bool:
     """Say whether an estimator takes texts as (rows,), as vectorizers do, and the only input is one of them."""
     if len(tensors) != 1 or tensors[0].datatype != "BYTES" or len(tensors[0].shape) != 1:
         return False
@@ -115,7 +115,7 @@ def takes_documents(estimator: Any, tensors: Sequence[Tensor]) -> bool:
     return bool(tags.string and not tags.two_d_array)
 
 
-def given_names(estimator: Any, tensors: Sequence[Tensor]) -> list[str] | None:
+def given_names(estimator: Any, tensors: Sequence[TensorSpec]) -> list[str] | None:
     """Return the columns of the DataFrame that an estimator is called with, in its order; None where it gets an array.
 
     Raises:
@@ -188,7 +188,7 @@ def _whose(first: Any, estimator: Any) -> str:
     return "it" if first is estimator else f"its first step, a {type(first).__name__},"
 
 
-def answers(estimator: Any, rows: Any, output: Tensor) -> Array:
+def answers(estimator: Any, rows: Any, output: TensorSpec) -> Array:
     """Return a classifier's probabilities, else predictions, in the form of the output; see ``tables.shaped``."""
     classes = hasattr(estimator, "predict_proba")
     with warnings.catch_warnings():

@@ -14,11 +14,11 @@ import numpy as np
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.common.texts import MISSING_TEXT
 from tailcut.errors import ArtifactError, MissingExtra
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.base import Openable
 
 
-def check_columns(tensors: Sequence[Tensor], *, text: bool = False) -> int:
+def check_columns(tensors: Sequence[TensorSpec], *, text: bool = False) -> int:
     """Return the number of columns of the inputs side by side.
 
     Args:
@@ -42,7 +42,7 @@ def check_columns(tensors: Sequence[Tensor], *, text: bool = False) -> int:
     return sum(width(tensor) for tensor in tensors)
 
 
-def width(tensor: Tensor) -> int:
+def width(tensor: TensorSpec) -> int:
     """Return the columns of one input."""
     return tensor.shape[1] if len(tensor.shape) == 2 else 1
 
@@ -63,7 +63,7 @@ def _plain(array: Array) -> Array:
     return flat.astype(np.float32) if small else flat
 
 
-def column_names(tensors: Sequence[Tensor]) -> list[str | None]:
+def column_names(tensors: Sequence[TensorSpec]) -> list[str | None]:
     """Return the name of every column; None for those of a wide tensor without ``columns``."""
     names: list[str | None] = []
     for tensor in tensors:
@@ -74,7 +74,7 @@ def column_names(tensors: Sequence[Tensor]) -> list[str | None]:
     return names
 
 
-def order_of(fitted: Sequence[str], tensors: Sequence[Tensor], what: str) -> list[int] | None:
+def order_of(fitted: Sequence[str], tensors: Sequence[TensorSpec], what: str) -> list[int] | None:
     """Return where each column that a model was fitted on stands among the inputs' columns.
 
     Args:
@@ -117,7 +117,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
 
 
-class Table:
+class EstimatorTable:
     """Turns input arrays into what an estimator was fitted on.
 
     Args:
@@ -132,7 +132,7 @@ class Table:
     """
 
     def __init__(
-        self, tensors: Sequence[Tensor], fitted: Sequence[str] | None, what: str, *, flat: bool = False
+        self, tensors: Sequence[TensorSpec], fitted: Sequence[str] | None, what: str, *, flat: bool = False
     ) -> None:
         check_columns(tensors, text=True)
         self._flat = flat
@@ -171,7 +171,7 @@ class BoosterInput:
         ArtifactError: text, another number of columns, or see ``order_of``.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], features: int, fitted: Sequence[str] | None, what: str) -> None:
+    def __init__(self, tensors: Sequence[TensorSpec], features: int, fitted: Sequence[str] | None, what: str) -> None:
         given = check_columns(tensors)
         if given != features:
             raise ArtifactError(
@@ -209,7 +209,7 @@ def _pandas(what: str) -> Any:
     return pandas
 
 
-def check_one_output(variant: Openable) -> Tensor:
+def check_one_output(variant: Openable) -> TensorSpec:
     """Return the only output.
 
     Raises:
@@ -224,7 +224,7 @@ def check_one_output(variant: Openable) -> Tensor:
     return variant.outputs[0]
 
 
-def shaped(found: Any, output: Tensor, *, classes: bool) -> Array:
+def shaped(found: Any, output: TensorSpec, *, classes: bool) -> Array:
     """Return a library's answer in the form of the manifest's output.
 
     Args:

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from tailcut.observe.alerts.rules import Finding, Severity
+from tailcut.observe.alerts.rules import AlertFinding, Severity
 
 PENDING = 2
 QUIET = 10
@@ -39,7 +39,7 @@ class Alarm(msgspec.Struct, kw_only=True):
     """
 
     id: str
-    finding: Finding
+    finding: AlertFinding
     since_s: float
     state: Literal["pending", "firing", "resolved"] = "pending"
     resolved_s: float = 0.0
@@ -48,7 +48,7 @@ class Alarm(msgspec.Struct, kw_only=True):
     unjudged: int = 0
 
 
-def _never(finding: Finding) -> bool:
+def _never(finding: AlertFinding) -> bool:
     return False
 
 
@@ -73,7 +73,7 @@ class Alarms:
         return sorted(firing, key=lambda alarm: alarm.since_s)
 
     def update(
-        self, findings: Iterable[Finding], now_s: float, is_gone: Callable[[Finding], bool] = _never
+        self, findings: Iterable[AlertFinding], now_s: float, is_gone: Callable[[AlertFinding], bool] = _never
     ) -> list[Alarm]:
         """Take the findings of one evaluation; return the alarms that begin to fire or are resolved by it.
 
@@ -99,7 +99,7 @@ class Alarms:
         return changed
 
 
-def _step(alarm: Alarm, finding: Finding | None, is_gone: bool) -> bool:
+def _step(alarm: Alarm, finding: AlertFinding | None, is_gone: bool) -> bool:
     """Count an evaluation; return whether the alarm is over."""
     if finding is not None and finding.level == "bad":
         alarm.finding = finding

@@ -11,8 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from tailcut.manifest.schema.observe import Alerts as Settings
-from tailcut.observe.alerts.minute_counts import Key, MinuteCounts, failures, likely_stage, most_grown
-from tailcut.observe.alerts.rules import RULE, RULES, BurnWindow, Finding, Level, Rule, Selection, Share, windows_for
+from tailcut.observe.alerts.minute_counts import CounterKey, MinuteCounts, failures, likely_stage, most_grown
+from tailcut.observe.alerts.rules import (
+    RULE,
+    RULES,
+    AlertFinding,
+    BurnWindow,
+    CountShare,
+    Level,
+    Rule,
+    Selection,
+    windows_for,
+)
 from tailcut.observe.fine_histogram import PLACES, RATIO, Counts, percentile_ns
 from tailcut.observe.history import History
 from tailcut.observe.latency_figures import REQUEST, SLO_GOOD, SLO_REQUESTS
@@ -44,7 +54,7 @@ class MovedColumns(NamedTuple):
     limit: float
 
 
-def find_shares(settings: Settings, counts: MinuteCounts, models: Iterable[str], uptime: int) -> Iterator[Finding]:
+def find_shares(settings: Settings, counts: MinuteCounts, models: Iterable[str], uptime: int) -> Iterator[AlertFinding]:
     """Yield a finding per share, model and group that has enough to judge by.
 
     Args:
@@ -64,7 +74,7 @@ def find_shares(settings: Settings, counts: MinuteCounts, models: Iterable[str],
                     yield _explained(finding, counts, minutes)
 
 
-def find_burn_rates(settings: Settings, counts: MinuteCounts, models: Iterable[str]) -> Iterator[Finding]:
+def find_burn_rates(settings: Settings, counts: MinuteCounts, models: Iterable[str]) -> Iterator[AlertFinding]:
     """Yield the worst finding per model and severity; while a page is bad, a ticket is not."""
     for model in models:
         judged = [
@@ -88,7 +98,7 @@ def find_burn_rates(settings: Settings, counts: MinuteCounts, models: Iterable[s
             paged = paged or worst.level == "bad"
 
 
-def find_moved(moved: Iterable[MovedColumns]) -> Iterator[Finding]:
+def find_moved(moved: Iterable[MovedColumns]) -> Iterator[AlertFinding]:
     """Yield a finding per model whose drift detector can judge."""
     for each in moved:
         names = ", ".join(repr(name) for name in each.columns[:_MOST_COLUMNS])
@@ -99,7 +109,7 @@ def find_moved(moved: Iterable[MovedColumns]) -> Iterator[Finding]:
         )
         place = f"columns/{each.columns[0]}" if each.columns else ""
         level: Level = "bad" if each.columns else "good"
-        yield Finding("drift", each.model, "", "ticket", level, each.effect, each.limit, place, text)
+        yield AlertFinding("drift", each.model, "", "ticket", level, each.effect, each.limit, place, text)
 
 
 def _sums(
@@ -121,7 +131,9 @@ def _matches(text: str, how: str, value: str) -> bool:
     return is_same != how.startswith("!")
 
 
-def _of_share(rule: Rule, share: Share, model: str, labels: tuple[str, ...], of: tuple[float, float, float]) -> Finding:
+def _of_share(
+    rule: Rule, share: CountShare, model: str, labels: tuple[str, ...], of: tuple[float, float, float]
+) -> AlertFinding:
     part, whole, limit = of
     value = part / whole
     distance, room = (limit - value, 1 - limit) if share.below else (value - limit, limit)
@@ -132,10 +144,10 @@ def _of_share(rule: Rule, share: Share, model: str, labels: tuple[str, ...], of:
     about = f" of group {group!r} (entity type {entity_type})" if group else ""
     text = f"{100 * value:.3g} % of {whole:.0f} {share.of}{about} {share.what}, limit {100 * limit:.3g} %"
     place = f"features/{group}" if group else ""
-    return Finding(rule.alert, model, group, rule.severities[0], level, 100 * value, 100 * limit, place, text)
+    return AlertFinding(rule.alert, model, group, rule.severities[0], level, 100 * value, 100 * limit, place, text)
 
 
-def _explained(finding: Finding, counts: MinuteCounts, minutes: int) -> Finding:
+def _explained(finding: AlertFinding, counts: MinuteCounts, minutes: int) -> AlertFinding:
     """Return a finding of failed requests with the most frequent code and its stage."""
     code = next((code for code in failures(counts, finding.model, minutes) if code not in SHED_CODES), "")
     if finding.alert != "errors" or not code:
@@ -144,12 +156,14 @@ def _explained(finding: Finding, counts: MinuteCounts, minutes: int) -> Finding:
     return finding._replace(place=place, text=f"{finding.text}; most often with {code!r}")
 
 
-def _budget(key: Key) -> float:
+def _budget(key: CounterKey) -> float:
     """Return the share of requests that may miss an objective."""
     return 1 - float(key.label("objective"))
 
 
-def _of_budget(settings: Settings, counts: MinuteCounts, key: Key, window: BurnWindow) -> tuple[Finding, int]:
+def _of_budget(
+    settings: Settings, counts: MinuteCounts, key: CounterKey, window: BurnWindow
+) -> tuple[AlertFinding, int]:
     """Judge an objective over a pair of windows; return how many requests were bad in the short one, too.
 
     The value is how many times faster than the SLO allows its error budget is used up, the lower one of both windows.
@@ -169,12 +183,12 @@ def _of_budget(settings: Settings, counts: MinuteCounts, key: Key, window: BurnW
         f"the error budget of {what} burns {times} times as fast as the SLO allows, limit {window.factor:g}: "
         f"{bad} bad requests in {_time(window.long)}, and it goes on in the last {_time(window.short)}"
     )
-    return Finding("burn_rate", key.model, "", window.severity, level, rate, window.factor, "", text), bad_now
+    return AlertFinding("burn_rate", key.model, "", window.severity, level, rate, window.factor, "", text), bad_now
 
 
-def _bad(counts: MinuteCounts, key: Key, minutes: int) -> tuple[int, int]:
+def _bad(counts: MinuteCounts, key: CounterKey, minutes: int) -> tuple[int, int]:
     """Return the requests of a window, and how many of them missed the objective."""
-    total, good = counts.sum(key, minutes), counts.sum(Key(key.model, SLO_GOOD.series[0], key.labels), minutes)
+    total, good = counts.sum(key, minutes), counts.sum(CounterKey(key.model, SLO_GOOD.series[0], key.labels), minutes)
     return round(total), max(round(total - good), 0)
 
 
@@ -221,7 +235,7 @@ class MemoryGrowth:
         """Add the bytes of a minute."""
         self._samples.append(value)
 
-    def find(self, share: float) -> Finding | None:
+    def find(self, share: float) -> AlertFinding | None:
         """Judge the whole time, its second half, and so on; None with too few samples.
 
         Args:
@@ -242,7 +256,7 @@ class MemoryGrowth:
         if self._limit < float("inf"):
             text += f"; the limit is {self._limit / _MIB:.0f} MiB"
         percent = 100 * worst.grown / max(worst.base, 1.0)
-        return Finding("memory_leak", "", "", "ticket", level, percent, 100 * share, "memory", text)
+        return AlertFinding("memory_leak", "", "", "ticket", level, percent, 100 * share, "memory", text)
 
     def _is_leak(self, growth: _Growth, share: float) -> bool:
         if not growth.is_steady:
@@ -304,7 +318,7 @@ def read_hour(history: History, until_s: int) -> dict[str, Hour]:
     return found
 
 
-def find_growth(now: Mapping[str, Hour], then: Mapping[str, Hour], limit: float, least: int) -> list[Finding]:
+def find_growth(now: Mapping[str, Hour], then: Mapping[str, Hour], limit: float, least: int) -> list[AlertFinding]:
     """Return a finding per model that has at least ``least`` answers in both hours.
 
     Args:
@@ -333,7 +347,7 @@ def find_growth(now: Mapping[str, Hour], then: Mapping[str, Hour], limit: float,
             f"p95 is {p95s[0] / 1e6:.3g} ms, {percent:+.1f} % on the same hour a week ago ({p95s[1] / 1e6:.3g} ms), "
             f"limit +{limit * 100:g} %{where}"
         )
-        found.append(Finding("p95_growth", model, "", "ticket", level, percent, limit * 100, place, text))
+        found.append(AlertFinding("p95_growth", model, "", "ticket", level, percent, limit * 100, place, text))
     return found
 
 

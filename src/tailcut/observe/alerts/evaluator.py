@@ -28,7 +28,7 @@ from tailcut.observe.alerts.evaluation import (
     find_shares,
     read_hour,
 )
-from tailcut.observe.alerts.minute_counts import ANSWERED, STAGE_NS, Key, MinuteCounts
+from tailcut.observe.alerts.minute_counts import ANSWERED, STAGE_NS, CounterKey, MinuteCounts
 from tailcut.observe.alerts.probes import Figures
 from tailcut.observe.alerts.rules import (
     ALERTS,
@@ -43,13 +43,13 @@ from tailcut.observe.alerts.rules import (
     PROCESS_BYTES,
     RULE,
     RULES,
-    Finding,
+    AlertFinding,
 )
 from tailcut.observe.alerts.webhook import Message, Webhook
 from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.failures import NewErrors
 from tailcut.observe.history import History
-from tailcut.observe.history.tables import Snapshot
+from tailcut.observe.history.tables import HistorySnapshot
 from tailcut.observe.latency_figures import REQUEST, SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import (
     FEATURE_LOOKUPS,
@@ -89,7 +89,7 @@ class AlertsState(NamedTuple):
     failures: int = 0
 
 
-class Alerts:
+class AlertEvaluator:
     """The alerts of one server: receives snapshots on the event loop, and does all else in its thread.
 
     Args:
@@ -130,7 +130,7 @@ class Alerts:
         self._part = -1
         self._minutes = 0
         self._memory = MemoryGrowth(memory_bytes or float("inf"))
-        self._growth: tuple[int, Sequence[Finding]] = (0, ())
+        self._growth: tuple[int, Sequence[AlertFinding]] = (0, ())
         self._figures = Figures(0, 0, 0)
         self._alarms = Alarms("\0".join(self._labels.values()))
         self._kept = b""
@@ -138,7 +138,7 @@ class Alerts:
         self._state = AlertsState()
         self._new_errors = NewErrors()
         self._served: Collection[str] = ()
-        self._snapshots: deque[Snapshot] = deque(maxlen=_MOST_SNAPSHOTS)
+        self._snapshots: deque[HistorySnapshot] = deque(maxlen=_MOST_SNAPSHOTS)
         self._awake = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -150,7 +150,7 @@ class Alerts:
         self._thread = threading.Thread(target=self._run, name="tailcut-alerts", daemon=True)
         self._thread.start()
 
-    def receive(self, snapshot: Snapshot) -> None:
+    def receive(self, snapshot: HistorySnapshot) -> None:
         """Take what a model, or the process, has counted in a minute; returns at once."""
         self._snapshots.append(snapshot)
 
@@ -254,7 +254,7 @@ class Alerts:
                 since_s = now_s - 60 * _LONG.get(name, _SHORT_MINUTES) // _STEP_S * _STEP_S
                 for row in history.counts(since_s, self._start_s, name=name, bucket_s=_STEP_S):
                     self._models.setdefault(row.model)
-                    key = Key.of(row.model, row.name, row.labels)
+                    key = CounterKey.of(row.model, row.name, row.labels)
                     self._counts.add(key, row.value, max(int(now_s - row.start_s) // 60 - 1, 0))
 
     def _sample(self) -> None:
@@ -263,7 +263,7 @@ class Alerts:
         # Caches are bounded: their growth is no leak.
         self._memory.add(max(self._figures.memory_bytes - sum(self._cache_bytes.values()), 0))
 
-    def _take(self, snapshot: Snapshot) -> None:
+    def _take(self, snapshot: HistorySnapshot) -> None:
         if self._part != snapshot.part:
             self._part = snapshot.part
             self._minutes += 1
@@ -272,20 +272,20 @@ class Alerts:
         for series, count, total_ns, _ in snapshot.latencies:
             self._models.setdefault(series.model)
             if series.name == REQUEST:
-                self._counts.add(Key(series.model, ANSWERED), count)
+                self._counts.add(CounterKey(series.model, ANSWERED), count)
             else:
-                self._counts.add(Key(series.model, STAGE_NS, (("stage", series.name),)), total_ns)
+                self._counts.add(CounterKey(series.model, STAGE_NS, (("stage", series.name),)), total_ns)
         for series, value in snapshot.numbers:
             if series.name in _WANTED:
                 self._models.setdefault(series.model)
-                self._counts.add(Key.of(series.model, series.name, json.loads(series.labels or "{}")), value)
+                self._counts.add(CounterKey.of(series.model, series.name, json.loads(series.labels or "{}")), value)
             elif series.name == PREDICTION_CACHE_BYTES.name:
                 self._cache_bytes[series.model, series.labels] = value
 
-    def _findings(self, now_s: float) -> list[Finding]:
+    def _findings(self, now_s: float) -> list[AlertFinding]:
         settings, counts, models = self._settings, self._counts, tuple(self._models)
-        found: list[Finding] = []
-        finders: Sequence[Callable[[], Iterable[Finding]]] = (
+        found: list[AlertFinding] = []
+        finders: Sequence[Callable[[], Iterable[AlertFinding]]] = (
             lambda: find_burn_rates(settings, counts, models),
             lambda: find_shares(settings, counts, models, self._minutes),
             lambda: self._find_growth(now_s),
@@ -296,7 +296,7 @@ class Alerts:
             self._guarded(lambda each: found.extend(each()), find)
         return [finding for finding in found if finding.alert not in settings.off]
 
-    def _find_growth(self, now_s: float) -> Iterable[Finding]:
+    def _find_growth(self, now_s: float) -> Iterable[AlertFinding]:
         """Compare p95 every few minutes; nothing is found while the history cannot be read, as its metrics say."""
         history, settings = self._history(), self._settings
         until_s = int(now_s - _WRITTEN_S) // _STEP_S * _STEP_S
@@ -309,7 +309,7 @@ class Alerts:
                 self._growth = until_s, find_growth(now, then, settings.p95_growth, settings.p95_requests)
         return self._growth[1]
 
-    def _is_gone(self, finding: Finding) -> bool:
+    def _is_gone(self, finding: AlertFinding) -> bool:
         """Return whether a finding cannot be judged any more: the alert is off, or its model is not served."""
         return finding.alert in self._settings.off or (bool(finding.model) and finding.model not in self._served)
 

@@ -16,7 +16,7 @@ _MOST_KEYS = 4_000
 """Series that are kept; further ones are left out."""
 
 
-class Key(NamedTuple):
+class CounterKey(NamedTuple):
     """A counter of one model; ``model`` is empty for the process. Labels are sorted, without the model."""
 
     model: str
@@ -24,7 +24,7 @@ class Key(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, model: str, name: str, labels: Mapping[str, str]) -> Key:
+    def of(cls, model: str, name: str, labels: Mapping[str, str]) -> CounterKey:
         """Return the key of a series."""
         return cls(model, name, tuple(sorted(labels.items())))
 
@@ -47,8 +47,8 @@ class MinuteCounts:
         self._now = 0
         self._minutes = minutes
         self._short = short
-        self._rings: dict[Key, npt.NDArray[np.float64]] = {}
-        self._named: dict[tuple[str, str], list[Key]] = {}
+        self._rings: dict[CounterKey, npt.NDArray[np.float64]] = {}
+        self._named: dict[tuple[str, str], list[CounterKey]] = {}
 
     def begin_minute(self) -> None:
         """Begin a minute; what is older than a series keeps is forgotten."""
@@ -56,7 +56,7 @@ class MinuteCounts:
         for ring in self._rings.values():
             ring[self._now % len(ring)] = 0
 
-    def add(self, key: Key, growth: float, ago: int = 0) -> None:
+    def add(self, key: CounterKey, growth: float, ago: int = 0) -> None:
         """Count growth in the running minute, or so many minutes before it; left out where that is not kept."""
         ring = self._rings.get(key)
         if ring is None:
@@ -67,11 +67,11 @@ class MinuteCounts:
         if ago < len(ring):
             ring[(self._now - ago) % len(ring)] += growth
 
-    def keys(self, name: str, model: str) -> Sequence[Key]:
+    def keys(self, name: str, model: str) -> Sequence[CounterKey]:
         """Return the series of a name and a model."""
         return self._named.get((name, model), ())
 
-    def sum(self, key: Key, minutes: int, ago: int = 0) -> float:
+    def sum(self, key: CounterKey, minutes: int, ago: int = 0) -> float:
         """Return the growth in a window of so many minutes that ends ``ago`` minutes before the running one's end."""
         ring = self._rings.get(key)
         if ring is None:
@@ -140,6 +140,6 @@ def _grown(counts: MinuteCounts, model: str, name: str, label: str) -> str:
     """Return the label whose counter grew most per answered request, the last minutes against the hour before."""
     found: list[dict[str, float]] = []
     for window in (_NOW, _BEFORE):
-        requests = max(counts.sum(Key(model, ANSWERED), *window), 1.0)
+        requests = max(counts.sum(CounterKey(model, ANSWERED), *window), 1.0)
         found.append({key.label(label): counts.sum(key, *window) / requests for key in counts.keys(name, model)})
     return most_grown(*found)

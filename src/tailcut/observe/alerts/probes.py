@@ -54,7 +54,7 @@ def _load_nvml() -> Any:
     return importlib.import_module("pynvml")  # of nvidia-ml-py
 
 
-class Probes:
+class SystemProbes:
     """Reads figures; a sample takes well under a millisecond without a GPU.
 
     Args:

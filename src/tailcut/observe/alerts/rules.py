@@ -74,7 +74,7 @@ class Selection(NamedTuple):
     matches: tuple[tuple[str, str, str], ...] = ()
 
 
-class Share(NamedTuple):
+class CountShare(NamedTuple):
     """A share of what was counted in ``observe.alerts.window``, against a limit.
 
     Attributes:
@@ -113,7 +113,7 @@ class Rule(NamedTuple):
     hint: str
     in_server: bool = True
     of_process: bool = False
-    share: Share | None = None
+    share: CountShare | None = None
 
 
 _SHED = "|".join(SHED_CODES)
@@ -135,7 +135,7 @@ RULES = (
         "TailcutErrors",
         ("page",),
         "look at the log for the code",
-        share=Share((_FAILED,), _ENDED, (), "errors", "share_requests", "requests", "failed"),
+        share=CountShare((_FAILED,), _ENDED, (), "errors", "share_requests", "requests", "failed"),
     ),
     Rule("p95_growth", "TailcutP95Growth", ("ticket",), "tailcut compare --since 1h --against 1w shows every stage"),
     Rule(
@@ -143,14 +143,14 @@ RULES = (
         "TailcutFeatureHitRate",
         ("ticket",),
         "are there new values of the entity type? raise the group's ttl or refresh_ahead, or the cache's size",
-        share=Share((_HITS,), _LOOKUPS, GROUP, "hit_rate", "hit_rate_lookups", "look-ups", "hit", below=True),
+        share=CountShare((_HITS,), _LOOKUPS, GROUP, "hit_rate", "hit_rate_lookups", "look-ups", "hit", below=True),
     ),
     Rule(
         "stale",
         "TailcutFeaturesStale",
         ("ticket",),
         "the source of the group fails: look at the log of tailcut.features",
-        share=Share(
+        share=CountShare(
             (Selection(FEATURE_STALE),), _LOOKUPS, GROUP, "stale", "hit_rate_lookups", "look-ups", "were answered stale"
         ),
     ),
@@ -173,7 +173,7 @@ RULES = (
         ("page",),
         "there is too little capacity: add servers or executors, or serve a faster variant",
         in_server=False,
-        share=Share(
+        share=CountShare(
             (Selection(REQUESTS, (("code", "=~", _SHED),)),),
             _ENDED,
             (),
@@ -190,7 +190,7 @@ RULES = (
         "raise the CPU limit of the container, or lower pool.threads and pool.executors",
         in_server=False,
         of_process=True,
-        share=Share(
+        share=CountShare(
             (Selection(CPU_THROTTLED),),
             (Selection(CPU_PERIODS),),
             (),
@@ -236,7 +236,7 @@ RULES = (
 RULE: dict[AlertName, Rule] = {rule.alert: rule for rule in RULES}
 
 
-class Finding(NamedTuple):
+class AlertFinding(NamedTuple):
     """One condition, as of one evaluation.
 
     Attributes:

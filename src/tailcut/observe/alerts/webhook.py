@@ -42,7 +42,7 @@ class Message(NamedTuple):
     body: bytes
 
 
-class Target(NamedTuple):
+class WebhookTarget(NamedTuple):
     """Where messages go.
 
     Attributes:
@@ -54,7 +54,7 @@ class Target(NamedTuple):
     allow_private: bool = False
 
 
-Post = Callable[[Target, Message, int], str]
+Post = Callable[[WebhookTarget, Message, int], str]
 """Sends one request at a time in Unix seconds; returns why it failed, or nothing, or raises."""
 
 
@@ -74,7 +74,7 @@ class Webhook:
         waits_s: before each try.
     """
 
-    def __init__(self, target: Target, post: Post | None = None, *, waits_s: Sequence[float] = _WAITS_S) -> None:
+    def __init__(self, target: WebhookTarget, post: Post | None = None, *, waits_s: Sequence[float] = _WAITS_S) -> None:
         self._target = target
         self._post = post or post_once
         self._waits_s = waits_s
@@ -162,7 +162,7 @@ def signed_headers(key: bytes, message_id: str, timestamp_s: int, body: bytes) -
     }
 
 
-def post_once(target: Target, message: Message, timestamp_s: int) -> str:
+def post_once(target: WebhookTarget, message: Message, timestamp_s: int) -> str:
     """Send one request to one of the host's addresses that were checked, and to nothing else.
 
     A certificate must be that of the host's name.

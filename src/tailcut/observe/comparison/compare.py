@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from tailcut.observe.comparison.records import Comparison, FigureChange, ModelComparison, VariantComparison, Verdict
+from tailcut.observe.comparison.records import (
+    FigureChange,
+    HistoryComparison,
+    ModelComparison,
+    VariantComparison,
+    Verdict,
+)
 from tailcut.observe.comparison.stages import (
     BATCH_ROWS,
     BATCHES,
@@ -13,9 +19,9 @@ from tailcut.observe.comparison.stages import (
     FEWEST_BUCKETS,
     PREDICTION_LOOKUPS,
     REQUESTS,
+    ComparisonTerms,
     ModelSpan,
-    Span,
-    Terms,
+    SpanFigures,
     Values,
     compare_variant,
     draw_weights,
@@ -31,8 +37,14 @@ _MOST_BUCKETS = 288
 
 
 def compare(
-    history: History, since_s: float, until_s: float, against_s: float, *, model: str | None = None, terms: Terms
-) -> Comparison:
+    history: History,
+    since_s: float,
+    until_s: float,
+    against_s: float,
+    *,
+    model: str | None = None,
+    terms: ComparisonTerms,
+) -> HistoryComparison:
     """Compare the requests from ``since_s`` to ``until_s`` with those ``against_s`` earlier.
 
     Args:
@@ -49,7 +61,7 @@ def compare(
     after = read_span(history, since, until, bucket_s, model)
     before = read_span(history, since - earlier, until - earlier, bucket_s, model)
     names = sorted(name for name in before.models.keys() | after.models.keys() if name)
-    return Comparison(
+    return HistoryComparison(
         history=str(history.path),
         since_s=since,
         until_s=until,
@@ -65,7 +77,7 @@ def bucket_of(span_s: int) -> int:
     return max(-(-span_s // (_MOST_BUCKETS * MINUTE_S)), 1) * MINUTE_S
 
 
-def _model(before: Span, after: Span, name: str, terms: Terms) -> ModelComparison:
+def _model(before: SpanFigures, after: SpanFigures, name: str, terms: ComparisonTerms) -> ModelComparison:
     figures = compare_figures(before, after, name, terms)
     spans = before.models.get(name, ModelSpan()), after.models.get(name, ModelSpan())
     return ModelComparison(
@@ -76,7 +88,7 @@ def _model(before: Span, after: Span, name: str, terms: Terms) -> ModelCompariso
     )
 
 
-def _variants(before: ModelSpan, after: ModelSpan, terms: Terms) -> Iterator[VariantComparison]:
+def _variants(before: ModelSpan, after: ModelSpan, terms: ComparisonTerms) -> Iterator[VariantComparison]:
     """Yield each variant that both spans have; all together where one of them has others."""
     for variant in sorted(before.stages.keys() & after.stages.keys()):
         yield compare_variant(variant, before.stages[variant], after.stages[variant], terms)
@@ -109,7 +121,9 @@ class Ratio(NamedTuple):
     least: float
 
 
-def compare_figures(before: Span, after: Span, model: str, terms: Terms) -> tuple[FigureChange, ...]:
+def compare_figures(
+    before: SpanFigures, after: SpanFigures, model: str, terms: ComparisonTerms
+) -> tuple[FigureChange, ...]:
     """Compare the figures of a model; those that neither span has are left out."""
     spans = before.models.get(model, ModelSpan()), after.models.get(model, ModelSpan())
     minutes = before.minutes, after.minutes
@@ -126,7 +140,7 @@ def compare_figures(before: Span, after: Span, model: str, terms: Terms) -> tupl
 
 
 def _ratios(
-    spans: tuple[ModelSpan, ModelSpan], minutes: tuple[Values, Values], buckets: int, terms: Terms
+    spans: tuple[ModelSpan, ModelSpan], minutes: tuple[Values, Values], buckets: int, terms: ComparisonTerms
 ) -> Iterator[Ratio]:
     def both(name: str, wanted: Callable[[Labels], bool] = _any) -> tuple[Values, Values]:
         first, second = (span.sums(name, buckets, wanted) for span in spans)
@@ -162,7 +176,7 @@ def _compare(ratio: Ratio, weights: Values) -> FigureChange:
     return FigureChange(name=ratio.name, unit=ratio.unit, verdict=verdict, change=change)
 
 
-def notes_on(before: Span, after: Span, model: str) -> Iterator[str]:
+def notes_on(before: SpanFigures, after: SpanFigures, model: str) -> Iterator[str]:
     """Yield what makes two spans of a model hard to compare."""
     spans = before.models.get(model, ModelSpan()), after.models.get(model, ModelSpan())
     for which, span, asked in (("earlier", before, spans[0]), ("recent", after, spans[1])):

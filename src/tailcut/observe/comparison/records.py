@@ -10,7 +10,7 @@ Verdict = Literal["grew", "shrank", "small", "noise", "new", "gone"]
 """Small: certain, but less than the least change that counts. New and gone: only one of the spans has it."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class MetricChange(msgspec.Struct, frozen=True, kw_only=True):
     """A figure in both spans.
 
     Attributes:
@@ -44,8 +44,8 @@ class StageChange(msgspec.Struct, frozen=True, kw_only=True):
 
     stage: str
     verdict: Verdict
-    mean: Change
-    p95: Change | None
+    mean: MetricChange
+    p95: MetricChange | None
     met_before: float
     met_after: float
     growth_ms: float
@@ -64,7 +64,7 @@ class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     unit: str
     verdict: Verdict
-    change: Change
+    change: MetricChange
 
 
 class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class ModelComparison(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two spans of one history.
 
     Attributes:

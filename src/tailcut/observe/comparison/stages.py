@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tailcut.common.slo import samples_needed
 from tailcut.gate.distributions import student_quantile
 from tailcut.observe import exposition, path_metrics
-from tailcut.observe.comparison.records import Change, StageChange, VariantComparison, Verdict
+from tailcut.observe.comparison.records import MetricChange, StageChange, VariantComparison, Verdict
 from tailcut.observe.fine_histogram import PLACES, percentiles_ns
 from tailcut.observe.history.history import History
 from tailcut.observe.history.rows import CountRow, LatencyRow
@@ -87,7 +87,7 @@ class ModelSpan:
 
 
 @dataclass
-class Span:
+class SpanFigures:
     """Everything in one span.
 
     Attributes:
@@ -100,7 +100,7 @@ class Span:
     models: dict[str, ModelSpan]
 
 
-def read_span(history: History, since_s: int, until_s: int, bucket_s: int, model: str | None) -> Span:
+def read_span(history: History, since_s: int, until_s: int, bucket_s: int, model: str | None) -> SpanFigures:
     """Read a span.
 
     Args:
@@ -110,7 +110,7 @@ def read_span(history: History, since_s: int, until_s: int, bucket_s: int, model
         StoreError: the history cannot be read.
     """
     buckets = -(-(until_s - since_s) // bucket_s)
-    span = Span(until_s - since_s, buckets, np.zeros(buckets), {})
+    span = SpanFigures(until_s - since_s, buckets, np.zeros(buckets), {})
     for start_s, minutes in history.coverage(since_s, until_s, bucket_s=bucket_s):
         span.minutes[(start_s - since_s) // bucket_s] = minutes
     for row in history.latency(since_s, until_s, model=model, bucket_s=bucket_s):
@@ -125,7 +125,7 @@ def _counted(history: History, since_s: int, until_s: int, bucket_s: int, model:
         yield from history.counts(since_s, until_s, model=model, name=name, bucket_s=bucket_s)
 
 
-def _add_latency(span: Span, row: LatencyRow, bucket: int) -> None:
+def _add_latency(span: SpanFigures, row: LatencyRow, bucket: int) -> None:
     stages = span.models.setdefault(row.model, ModelSpan()).stages.setdefault(row.variant, {})
     series = stages.setdefault(row.stage, StageSeries.empty(span.buckets))
     series.requests[bucket] += row.requests
@@ -133,7 +133,7 @@ def _add_latency(span: Span, row: LatencyRow, bucket: int) -> None:
     series.histograms[bucket] += row.histogram
 
 
-def _add_count(span: Span, row: CountRow, bucket: int) -> None:
+def _add_count(span: SpanFigures, row: CountRow, bucket: int) -> None:
     model = span.models.setdefault(row.model, ModelSpan())
     if row.name == _SERVED:
         model.versions.add(f"{row.labels.get('variant', '')} {row.labels.get('version', '')}".strip())
@@ -177,7 +177,7 @@ def draw_weights(count: int, seed: int, resamples: int = RESAMPLES) -> Values:
     return np.bincount(flat.ravel(), minlength=resamples * count).reshape(resamples, count).astype(np.float64)
 
 
-def ratio_change(above: Pair, below: Pair, weights: Values, *, is_relative: bool = True) -> Change:
+def ratio_change(above: Pair, below: Pair, weights: Values, *, is_relative: bool = True) -> MetricChange:
     """Compare the ratio of two sums in both spans; see ``change_of``.
 
     Args:
@@ -189,7 +189,7 @@ def ratio_change(above: Pair, below: Pair, weights: Values, *, is_relative: bool
     return change_of((values[0], values[1]), (drawn[0], drawn[1]), weights.shape[1], is_relative=is_relative)
 
 
-def change_of(values: tuple[float, float], drawn: Pair, count: int, *, is_relative: bool = True) -> Change:
+def change_of(values: tuple[float, float], drawn: Pair, count: int, *, is_relative: bool = True) -> MetricChange:
     """Return the change of an estimate with Student's interval, from its standard deviation over resamples.
 
     Args:
@@ -209,7 +209,7 @@ def change_of(values: tuple[float, float], drawn: Pair, count: int, *, is_relati
     reach = student_quantile(0.5 + _CONFIDENCE / 2, freedom) * error
     found = (change, change - reach, change + reach) if np.isfinite(change) else (np.nan, np.nan, np.nan)
     value, low, high = (float(np.expm1(each)) for each in found) if is_relative else found
-    return Change(before=values[0], after=values[1], change=value, low=low, high=high)
+    return MetricChange(before=values[0], after=values[1], change=value, low=low, high=high)
 
 
 FEWEST_BUCKETS = 10
@@ -219,7 +219,7 @@ _SHARE = 0.95
 FEWEST_REQUESTS = samples_needed(_SHARE)
 
 
-class Terms(NamedTuple):
+class ComparisonTerms(NamedTuple):
     """What a comparison is made by.
 
     Attributes:
@@ -231,7 +231,7 @@ class Terms(NamedTuple):
     seed: int = 0
 
 
-def compare_variant(name: str, before: Stages, after: Stages, terms: Terms) -> VariantComparison:
+def compare_variant(name: str, before: Stages, after: Stages, terms: ComparisonTerms) -> VariantComparison:
     """Compare the latencies of a variant.
 
     Args:
@@ -252,7 +252,9 @@ def compare_variant(name: str, before: Stages, after: Stages, terms: Terms) -> V
     return msgspec.structs.replace(found, stages=tuple(_stages(before, after, (asked[0], asked[1]), terms)))
 
 
-def _stages(before: Stages, after: Stages, asked: tuple[StageSeries, StageSeries], terms: Terms) -> list[StageChange]:
+def _stages(
+    before: Stages, after: Stages, asked: tuple[StageSeries, StageSeries], terms: ComparisonTerms
+) -> list[StageChange]:
     """Return the whole request and its stages, by how much they grew."""
     empty = StageSeries.empty(asked[0].requests.size)
     weights = draw_weights(asked[0].requests.size, terms.seed)
@@ -304,7 +306,7 @@ def _percentiles_ms(histograms: Values) -> Values:
     return percentiles_ns(histograms.astype(np.int64), (_SHARE,))[:, 0] / 1e6
 
 
-def _verdict(mean: Change, growth: Change, tail: Change | None, least: float) -> Verdict:
+def _verdict(mean: MetricChange, growth: MetricChange, tail: MetricChange | None, least: float) -> Verdict:
     if not mean.before or not mean.after:
         if not growth.is_certain:
             return "noise"

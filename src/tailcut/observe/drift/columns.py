@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tailcut.common.tensors import Array
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.observe.drift.sketch import Role
 
 MOST = 256
@@ -28,7 +28,7 @@ class Column(NamedTuple):
     values: Array
 
 
-def columns_of(role: Role, spec: Tensor, array: Array) -> list[Column]:
+def columns_of(role: Role, spec: TensorSpec, array: Array) -> list[Column]:
     """Return the columns of one tensor of a batch.
 
     Args:
@@ -48,7 +48,7 @@ def columns_of(role: Role, spec: Tensor, array: Array) -> list[Column]:
     return [Column(role, name, flat[:, place]) for place, name in enumerate(names_of(spec, flat.shape[1]))]
 
 
-def names_of(spec: Tensor, width: int) -> Sequence[str]:
+def names_of(spec: TensorSpec, width: int) -> Sequence[str]:
     """Name the columns of a tensor: as the manifest does, else by their place."""
     if width == 1:
         return spec.columns if len(spec.columns) == 1 else (spec.name,)

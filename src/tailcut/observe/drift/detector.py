@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from tailcut.common.tensors import Array, Bools, Doubles, Keys
 from tailcut.observe.drift.sketch import LARGEST, Sketch, plain_category
-from tailcut.observe.drift.state import Alarm, ColumnState, Histogram, Moved, State
+from tailcut.observe.drift.state import ColumnState, DriftAlarm, DriftHistogram, Moved, State
 
 MONTH_S = 30 * 86_400.0
 """What a month is in ``false_alarms_per_month``."""
@@ -239,7 +239,7 @@ class _Block:
     counts: Counts
 
 
-class History:
+class BlockCounts:
     """Counts per column and cell, in blocks that grow coarser with their age.
 
     Args:
@@ -296,7 +296,7 @@ class History:
             yield before
 
 
-class Settings(NamedTuple):
+class DriftSettings(NamedTuple):
     """How drift is judged.
 
     Attributes:
@@ -326,7 +326,7 @@ class Detector:
         alarms: how many there were.
     """
 
-    def __init__(self, sketches: Sequence[Sketch], settings: Settings) -> None:
+    def __init__(self, sketches: Sequence[Sketch], settings: DriftSettings) -> None:
         self.sketches = tuple(sketches)
         self.rows = self.counted = self.alarms = 0
         self._settings = settings
@@ -335,14 +335,14 @@ class Detector:
         self._bets = Bets(sketches, settings.min_effect)
         self._wealth = np.full(self._bets.shares.shape, -np.inf)
         self._empty = np.zeros((len(sketches), self._cells.width), np.int64)
-        self._history = History(settings.window_s, self._empty)
+        self._history = BlockCounts(settings.window_s, self._empty)
         self._once = OncePerWindow()
         self._drifting: Bools = np.zeros(len(sketches), np.bool_)
         self._since_s: list[float | None] = [None] * len(sketches)
         self._alarmed_s = np.zeros(len(sketches))
         self._begin_s = self._last_s = self._looked_s = float("nan")
 
-    def update(self, values: Sequence[Array], now_s: float, entities: Keys | None = None) -> Alarm | None:
+    def update(self, values: Sequence[Array], now_s: float, entities: Keys | None = None) -> DriftAlarm | None:
         """Take a block of rows.
 
         Args:
@@ -400,7 +400,7 @@ class Detector:
             (wealth + np.log(self._settings.false_alarms_per_month / len(self.sketches))) / np.log(10), np.float64
         )
 
-    def _alarm(self, now_s: float) -> Alarm | None:
+    def _alarm(self, now_s: float) -> DriftAlarm | None:
         evidence = np.where(self._drifting, -np.inf, self._evidence())
         if _sum(evidence) <= 0:
             return None
@@ -413,7 +413,7 @@ class Detector:
         places = sorted(np.flatnonzero(strong).tolist(), key=lambda place: -float(psi[place]))
         moved = [self._moved(place, now_s, float(psi[place]), float(evidence[place])) for place in places]
         self.alarms += 1
-        return Alarm(now_s, tuple(moved))
+        return DriftAlarm(now_s, tuple(moved))
 
     def _moved(self, place: int, now_s: float, psi: float, evidence: float) -> Moved:
         since_s = self._since(place)
@@ -457,8 +457,8 @@ class Detector:
             missing=float(shares[-1]),
             missing_reference=float(expected[-1]),
             unseen=float(shares[outside].sum()),
-            reference=Histogram(sketch.labels(), tuple(expected.tolist())),
-            current=Histogram(sketch.labels(), tuple(shares.tolist())),
+            reference=DriftHistogram(sketch.labels(), tuple(expected.tolist())),
+            current=DriftHistogram(sketch.labels(), tuple(shares.tolist())),
         )
 
 

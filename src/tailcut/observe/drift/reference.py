@@ -8,7 +8,7 @@ import msgspec
 
 from tailcut.common.tensors import Array
 from tailcut.errors import ArtifactError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.observe.drift.columns import columns_of
 from tailcut.observe.drift.sketch import Role, Sketch, effective_rows, sketch
 
@@ -37,7 +37,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sketches_of(
-    role: Role, specs: Sequence[Tensor], arrays: Mapping[str, Array], groups: Array | None = None
+    role: Role, specs: Sequence[TensorSpec], arrays: Mapping[str, Array], groups: Array | None = None
 ) -> tuple[Sketch, ...]:
     """Sketch every column of tensors.
 

@@ -24,14 +24,14 @@ class Moved(msgspec.Struct, frozen=True):
     since_s: float
 
 
-class Alarm(msgspec.Struct, frozen=True):
+class DriftAlarm(msgspec.Struct, frozen=True):
     """Columns whose drift is shown, the largest effect first."""
 
     at_s: float
     columns: tuple[Moved, ...]
 
 
-class Histogram(msgspec.Struct, frozen=True):
+class DriftHistogram(msgspec.Struct, frozen=True):
     """A distribution: a label and a share of the rows per cell; shares add up to 1, or to 0 without rows."""
 
     labels: tuple[str, ...]
@@ -63,8 +63,8 @@ class ColumnState(msgspec.Struct, frozen=True, kw_only=True):
     missing: float
     missing_reference: float
     unseen: float
-    reference: Histogram
-    current: Histogram
+    reference: DriftHistogram
+    current: DriftHistogram
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):

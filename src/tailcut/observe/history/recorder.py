@@ -16,7 +16,7 @@ from prometheus_client import Metric as Family
 from tailcut.observe.exposition import REQUEST_SECONDS, STAGE_SECONDS, ModelSeries
 from tailcut.observe.history.history import History
 from tailcut.observe.history.rows import MINUTE_S
-from tailcut.observe.history.tables import SCHEMA, Series, Snapshot, Tables, labels_text, to_bytes
+from tailcut.observe.history.tables import SCHEMA, HistorySnapshot, Series, Tables, labels_text, to_bytes
 from tailcut.observe.latency_figures import LATENCY, STAGES, StageCounts
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.store import SqliteFile, StoreWriter
@@ -60,11 +60,11 @@ class Differences:
 
     def take(
         self, minute: int, part: int, keep_from: int, model: ModelSeries | None, families: Sequence[Family] | None
-    ) -> Snapshot:
+    ) -> HistorySnapshot:
         """Return what has been counted of a model, or of the process, since the last call, and gauges as they are.
 
         Args:
-            minute, part, keep_from: see ``Snapshot``.
+            minute, part, keep_from: see ``HistorySnapshot``.
             model: None for the process.
             families: None where they could not be taken: what they have counted comes with the next ones.
         """
@@ -75,7 +75,7 @@ class Differences:
                 if counter.source == source:
                     self._counters[series] = counter._replace(part=part)
         numbers = list(self._numbers(families or (), part, source))
-        return Snapshot(minute, part, keep_from, latencies, numbers)
+        return HistorySnapshot(minute, part, keep_from, latencies, numbers)
 
     def end(self, part: int) -> None:
         """Forget counters that were not seen for an hour, such as those of a model that was removed."""
@@ -175,10 +175,10 @@ _TRUSTED_AT_START_S, _TRUSTED_AFTER_STEP_S = 3600.0, 86_400.0
 """For which the wall clock has to run like the monotonic one before rows are removed for their age."""
 
 
-class Listener(Protocol):
+class SnapshotListener(Protocol):
     """Receives snapshots as they are taken, on the event loop; it must not block."""
 
-    def receive(self, snapshot: Snapshot) -> None:
+    def receive(self, snapshot: HistorySnapshot) -> None:
         """Receive what one model, or the process, has counted."""
         ...
 
@@ -239,7 +239,7 @@ class HistoryRecorder:
         self._pieces: Iterator[None] = iter(())
         self._failures = 0
         self._told: set[str] = set()
-        self.listeners: list[Listener] = []
+        self.listeners: list[SnapshotListener] = []
 
     def own_history(self) -> History | None:
         """Return ``history`` while the file is this server's; None while another one writes it. From any thread."""
@@ -300,7 +300,7 @@ class HistoryRecorder:
                     what,
                 )
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: HistorySnapshot) -> None:
         if self._writer is not None:
             self._writer.submit(lambda connection: self._tables.write(connection, snapshot), snapshot.rows)
         for listener in self.listeners:

@@ -103,7 +103,7 @@ class Series(NamedTuple):
     labels: str
 
 
-class Snapshot(NamedTuple):
+class HistorySnapshot(NamedTuple):
     """Rows that one minute, or a part of it, adds to the history.
 
     Attributes:
@@ -148,7 +148,7 @@ class Tables:
         self._connection: sqlite3.Connection | None = None
         self._cleaned_day = -1
 
-    def write(self, connection: sqlite3.Connection, snapshot: Snapshot) -> int:
+    def write(self, connection: sqlite3.Connection, snapshot: HistorySnapshot) -> int:
         """Write a snapshot in the transaction that is open; return how many rows were left out."""
         if connection is not self._connection:  # the numbers are of a file that may be gone, or were rolled back
             self._connection, self._known = connection, {}
@@ -176,7 +176,7 @@ class Tables:
             self._known[series] = found[0]
         return self._known[series]
 
-    def _remove_old(self, connection: sqlite3.Connection, snapshot: Snapshot) -> None:
+    def _remove_old(self, connection: sqlite3.Connection, snapshot: HistorySnapshot) -> None:
         """Remove what is too old and, where the file is almost full, the oldest of the rest."""
         self._remove_until(connection, snapshot.keep_from - 1)
         day = snapshot.minute // _DAY_MINUTES

@@ -10,18 +10,18 @@ import msgspec
 NOTHING: Sequence[Any] = ()
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class FigureRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the records; times are seconds, sizes bytes, shares 0 to 1, and None is a figure that there is not."""
 
 
-class Count(Record, frozen=True, kw_only=True):
+class Count(FigureRecord, frozen=True, kw_only=True):
     """How often something happened: since the start, and per second of the window."""
 
     total: int
     rate: float
 
 
-class Requests(Record, frozen=True, kw_only=True):
+class Requests(FigureRecord, frozen=True, kw_only=True):
     """Requests by how they ended.
 
     Attributes:
@@ -40,7 +40,7 @@ class Requests(Record, frozen=True, kw_only=True):
     codes: Mapping[str, Count]
 
 
-class StageFigures(Record, frozen=True, kw_only=True):
+class StageFigures(FigureRecord, frozen=True, kw_only=True):
     """Time of the answered requests of the window in one stage; stage "request" is the whole.
 
     Attributes:
@@ -57,7 +57,7 @@ class StageFigures(Record, frozen=True, kw_only=True):
     p99_s: float | None
 
 
-class ObjectiveFigures(Record, frozen=True, kw_only=True):
+class ObjectiveFigures(FigureRecord, frozen=True, kw_only=True):
     """An objective of the SLO; see ``latency_figures.Objective``.
 
     Attributes:
@@ -74,7 +74,7 @@ class ObjectiveFigures(Record, frozen=True, kw_only=True):
     burn_recent: float | None
 
 
-class LookupFigures(Record, frozen=True, kw_only=True):
+class LookupFigures(FigureRecord, frozen=True, kw_only=True):
     """Look-ups of a feature group or a prediction cache.
 
     Attributes:
@@ -95,7 +95,7 @@ class LookupFigures(Record, frozen=True, kw_only=True):
     size_bytes: int | None = None
 
 
-class BatchFigures(Record, frozen=True, kw_only=True):
+class BatchFigures(FigureRecord, frozen=True, kw_only=True):
     """Batches of the model.
 
     Attributes:
@@ -112,7 +112,7 @@ class BatchFigures(Record, frozen=True, kw_only=True):
     seconds_total: float
 
 
-class VariantFigures(Record, frozen=True, kw_only=True):
+class VariantFigures(FigureRecord, frozen=True, kw_only=True):
     """A variant of the model.
 
     Attributes:
@@ -134,7 +134,7 @@ class VariantFigures(Record, frozen=True, kw_only=True):
     currency: str = ""
 
 
-class DriftColumn(Record, frozen=True, kw_only=True):
+class DriftColumn(FigureRecord, frozen=True, kw_only=True):
     """A column and its two distributions, as shares per cell.
 
     Attributes:
@@ -155,7 +155,7 @@ class DriftColumn(Record, frozen=True, kw_only=True):
     current: Sequence[float]
 
 
-class DriftFigures(Record, frozen=True, kw_only=True):
+class DriftFigures(FigureRecord, frozen=True, kw_only=True):
     """Drift of one model: rows compared, and its columns, those that moved most first."""
 
     rows: int
@@ -163,7 +163,7 @@ class DriftFigures(Record, frozen=True, kw_only=True):
     columns: Sequence[DriftColumn]
 
 
-class AlertFigures(Record, frozen=True, kw_only=True):
+class AlertFigures(FigureRecord, frozen=True, kw_only=True):
     """An alert; times are of the epoch.
 
     Attributes:
@@ -182,7 +182,7 @@ class AlertFigures(Record, frozen=True, kw_only=True):
     stage: str = ""
 
 
-class KeptRequest(Record, frozen=True, kw_only=True):
+class KeptRequest(FigureRecord, frozen=True, kw_only=True):
     """A request that was kept as a trace.
 
     Attributes:
@@ -200,7 +200,7 @@ class KeptRequest(Record, frozen=True, kw_only=True):
     ended_s: float
 
 
-class Span(Record, frozen=True, kw_only=True):
+class LiveSpan(FigureRecord, frozen=True, kw_only=True):
     """A step of a request.
 
     Attributes:
@@ -217,15 +217,15 @@ class Span(Record, frozen=True, kw_only=True):
     facts: Mapping[str, str] = {}
 
 
-class RequestDetail(Record, frozen=True, kw_only=True):
+class RequestDetail(FigureRecord, frozen=True, kw_only=True):
     """One kept request: its steps, and the requests that shared its batch."""
 
     request: KeptRequest
-    spans: Sequence[Span]
+    spans: Sequence[LiveSpan]
     batch: Sequence[KeptRequest] = NOTHING
 
 
-class Gauges(Record, frozen=True, kw_only=True):
+class Gauges(FigureRecord, frozen=True, kw_only=True):
     """How things stand in a model; None where it is not loaded, or has no such thing.
 
     Attributes:
@@ -243,7 +243,7 @@ class Gauges(Record, frozen=True, kw_only=True):
     executors_hung: int | None
 
 
-class ModelFigures(Record, frozen=True, kw_only=True):
+class ModelFigures(FigureRecord, frozen=True, kw_only=True):
     """One model.
 
     Attributes:
@@ -272,7 +272,7 @@ class ModelFigures(Record, frozen=True, kw_only=True):
     kept: Sequence[KeptRequest] | None = None
 
 
-class ProcessFigures(Record, frozen=True, kw_only=True):
+class ProcessFigures(FigureRecord, frozen=True, kw_only=True):
     """The process as a whole.
 
     Attributes:
@@ -292,7 +292,7 @@ class ProcessFigures(Record, frozen=True, kw_only=True):
     viewers: int
 
 
-class Snapshot(Record, frozen=True, kw_only=True):
+class Snapshot(FigureRecord, frozen=True, kw_only=True):
     """Everything at one moment.
 
     Attributes:
@@ -307,7 +307,7 @@ class Snapshot(Record, frozen=True, kw_only=True):
     alerts: Sequence[AlertFigures] | None = None
 
 
-class ModelAbout(Record, frozen=True, kw_only=True):
+class ModelAbout(FigureRecord, frozen=True, kw_only=True):
     """What the host knows of a model beside its metrics.
 
     Attributes:

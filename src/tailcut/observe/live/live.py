@@ -30,7 +30,7 @@ from tailcut.observe.live.figures import (
     RequestDetail,
     Snapshot,
 )
-from tailcut.observe.live.model_figures import BURN_S, Mark, mark, model_figures, point
+from tailcut.observe.live.model_figures import BURN_S, CounterSnapshot, mark, model_figures, point
 from tailcut.version import version
 
 log = logging.getLogger("tailcut.server")
@@ -48,13 +48,13 @@ _ASKED_S = 5.0
 """Whoever asked for a snapshot is taken to watch for this long."""
 _SPARK_S = 5.0
 _BURN_EVERY_S = 10.0
-_NOTHING = Mark(0.0, {}, {}, {}, Histogram(ROW_BOUNDS).counts, (), {})
+_NOTHING = CounterSnapshot(0.0, {}, {}, {}, Histogram(ROW_BOUNDS).counts, (), {})
 
 _encode = msgspec.json.Encoder().encode
 T = TypeVar("T")
 
 
-class Live:
+class LiveFigures:
     """The live figures of a host. Owned by the event loop.
 
     Args:
@@ -246,12 +246,12 @@ class _Track:
     """What is remembered of one model: marks of the window, and points of its plots."""
 
     def __init__(self) -> None:
-        self.marks: _Past[Mark] = _Past(WINDOW_S)
+        self.marks: _Past[CounterSnapshot] = _Past(WINDOW_S)
         self.points: _Past[bytes] = _Past(HISTORY_S)
         self.sparks: _Past[bytes] = _Past(HISTORY_S, _SPARK_S)
         self.burn: _Past[Sequence[Objective]] = _Past(BURN_S, _BURN_EVERY_S)
 
-    def add(self, new: Mark, figures: ModelFigures, now_s: float, wall_s: float) -> None:
+    def add(self, new: CounterSnapshot, figures: ModelFigures, now_s: float, wall_s: float) -> None:
         """Keep what later snapshots and new viewers need."""
         self.marks.add(now_s, new)
         if self.burn.is_due(now_s):

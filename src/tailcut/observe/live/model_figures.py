@@ -33,7 +33,7 @@ Labels = tuple[str, ...]
 """Values of a sample's labels, in its order."""
 
 
-class Mark(NamedTuple):
+class CounterSnapshot(NamedTuple):
     """Counts since the start.
 
     Attributes:
@@ -60,7 +60,9 @@ class Mark(NamedTuple):
         return next(iter(self.samples.get(name, {}).values()), None)
 
 
-def mark(at_s: float, recorder: Recorder, samples: Iterable[Sample], before: Mark | None = None) -> Mark:
+def mark(
+    at_s: float, recorder: Recorder, samples: Iterable[Sample], before: CounterSnapshot | None = None
+) -> CounterSnapshot:
     """Copy the counts of a model.
 
     Args:
@@ -74,7 +76,7 @@ def mark(at_s: float, recorder: Recorder, samples: Iterable[Sample], before: Mar
     latency = {name: _copy(counts, known.get(name)) for name, counts in recorder.latency.counts.items()}
     batches = {rows: (count, ns) for rows, (count, ns) in recorder.by_rows.items()}
     sizes = tuple(recorder.batch_rows.counts)
-    return Mark(at_s, requests, latency, batches, sizes, recorder.latency.objectives, by_name)
+    return CounterSnapshot(at_s, requests, latency, batches, sizes, recorder.latency.objectives, by_name)
 
 
 def _copy(counts: StageCounts, known: StageCounts | None) -> StageCounts:
@@ -84,7 +86,7 @@ def _copy(counts: StageCounts, known: StageCounts | None) -> StageCounts:
     return counts.copy()
 
 
-def latency_between(old: Mark, new: Mark, variant: str | None = None) -> StageCounts:
+def latency_between(old: CounterSnapshot, new: CounterSnapshot, variant: str | None = None) -> StageCounts:
     """Return the difference of two marks, of one variant or of all together."""
     places = np.zeros((len(STAGES), PLACES), np.int64)
     total_ns = np.zeros(len(STAGES), np.int64)
@@ -101,7 +103,9 @@ BURN_S = 300.0
 """That recent burn rates are of."""
 
 
-def model_figures(name: str, about: ModelAbout, old: Mark, new: Mark, burn: Sequence[Objective]) -> ModelFigures:
+def model_figures(
+    name: str, about: ModelAbout, old: CounterSnapshot, new: CounterSnapshot, burn: Sequence[Objective]
+) -> ModelFigures:
     """Return what happened between two marks, and how things stand at the second.
 
     Args:
@@ -129,7 +133,7 @@ def model_figures(name: str, about: ModelAbout, old: Mark, new: Mark, burn: Sequ
     )
 
 
-def _requests(old: Mark, new: Mark, window_s: float) -> Requests:
+def _requests(old: CounterSnapshot, new: CounterSnapshot, window_s: float) -> Requests:
     totals: dict[str, int] = {}
     before: dict[str, int] = {}
     for counts, by_code in ((new.requests, totals), (old.requests, before)):
@@ -151,7 +155,7 @@ def _requests(old: Mark, new: Mark, window_s: float) -> Requests:
     )
 
 
-def _stages(old: Mark, new: Mark) -> list[StageFigures]:
+def _stages(old: CounterSnapshot, new: CounterSnapshot) -> list[StageFigures]:
     change = latency_between(old, new)
     counts = change.places.sum(1).tolist()
     answered = counts[-1]
@@ -187,7 +191,7 @@ def burn_rate(good: int, total: int, share: float) -> float | None:
     return (total - good) / total / (1.0 - share) if total and share < 1.0 else None
 
 
-def _features(old: Mark, new: Mark, window_s: float) -> list[LookupFigures]:
+def _features(old: CounterSnapshot, new: CounterSnapshot, window_s: float) -> list[LookupFigures]:
     name = known.FEATURE_LOOKUPS.name
     groups = dict.fromkeys(labels[:2] for labels in new.samples.get(name, {}))
     return [
@@ -205,7 +209,7 @@ def _features(old: Mark, new: Mark, window_s: float) -> list[LookupFigures]:
     ]
 
 
-def _caches(old: Mark, new: Mark, window_s: float) -> list[LookupFigures]:
+def _caches(old: CounterSnapshot, new: CounterSnapshot, window_s: float) -> list[LookupFigures]:
     name = known.PREDICTION_CACHE_LOOKUPS.name
     found = []
     for cache in dict.fromkeys(labels[0] for labels in new.samples.get(name, {})):
@@ -228,8 +232,8 @@ def _caches(old: Mark, new: Mark, window_s: float) -> list[LookupFigures]:
 
 
 def _lookups(
-    old: Mark,
-    new: Mark,
+    old: CounterSnapshot,
+    new: CounterSnapshot,
     window_s: float,
     name: str,
     labels: tuple[str, ...],
@@ -258,7 +262,7 @@ def _lookups(
     )
 
 
-def _batches(old: Mark, new: Mark, window_s: float) -> BatchFigures:
+def _batches(old: CounterSnapshot, new: CounterSnapshot, window_s: float) -> BatchFigures:
     ran = {rows: _minus(found, old.batches.get(rows)) for rows, found in new.batches.items()}
     count, rows_sum = sum(n for n, _ in ran.values()), sum(rows * n for rows, (n, _) in ran.items())
     seconds = sum(ns for _, ns in ran.values()) / 1e9
@@ -274,7 +278,9 @@ def _batches(old: Mark, new: Mark, window_s: float) -> BatchFigures:
     )
 
 
-def _variants(about: ModelAbout, served: str, old: Mark, new: Mark, window_s: float) -> list[VariantFigures]:
+def _variants(
+    about: ModelAbout, served: str, old: CounterSnapshot, new: CounterSnapshot, window_s: float
+) -> list[VariantFigures]:
     totals, before = _by_variant(new.requests), _by_variant(old.requests)
     asked = sum(totals.values()) - sum(before.values())
     busy, versions = _busy(new), {name: version for name, version in new.samples.get(known.SERVED.name, {})}
@@ -311,13 +317,13 @@ def _by_variant(requests: Mapping[tuple[str, str, str, str], int]) -> dict[str, 
     return found
 
 
-def _busy(at: Mark) -> dict[str, tuple[str, float | None]]:
+def _busy(at: CounterSnapshot) -> dict[str, tuple[str, float | None]]:
     """Return version and device seconds by variant."""
     held = at.samples.get(DEVICE_BUSY.name, {})
     return {variant: (version, seconds) for (variant, version), seconds in held.items()}
 
 
-def _gauges(at: Mark) -> Gauges:
+def _gauges(at: CounterSnapshot) -> Gauges:
     def now(metric: Metric) -> int | None:
         return _whole(at.only(metric.name))
 

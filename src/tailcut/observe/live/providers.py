@@ -17,8 +17,8 @@ from tailcut.observe.live.figures import (
     DriftColumn,
     DriftFigures,
     KeptRequest,
+    LiveSpan,
     RequestDetail,
-    Span,
 )
 from tailcut.observe.traces.found import FoundTrace
 from tailcut.observe.traces.kept import Kept
@@ -113,13 +113,13 @@ def _in_order(spans: Sequence[TraceSpan]) -> list[tuple[TraceSpan, int]]:
     return found
 
 
-def _span(span: TraceSpan, depth: int, begin_ns: int) -> Span:
+def _span(span: TraceSpan, depth: int, begin_ns: int) -> LiveSpan:
     own = {
         name.rpartition(".")[2].replace("_", " "): str(value)
         for name, value in span.attributes.items()
         if name.startswith(_OWN) and name.removeprefix(_OWN) not in _LEFT_OUT
     }
-    return Span(
+    return LiveSpan(
         name=span.name,
         depth=depth,
         start_s=max(span.start_ns - begin_ns, 0) / 1e9,

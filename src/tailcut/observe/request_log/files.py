@@ -20,7 +20,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tailcut.manifest import RequestLog as Section
+from tailcut.manifest import RequestLogSettings as Section
 
 log = logging.getLogger("tailcut.server")
 

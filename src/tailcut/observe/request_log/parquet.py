@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailcut.observe.request_log.record import Record, Tensor, decode_line
+from tailcut.observe.request_log.record import LoggedTensor, Record, decode_line
 
 _GROUP_BYTES = 16 << 20
 _AT_ONCE, _AT_ONCE_BYTES = 8, 1 << 14
@@ -76,7 +76,7 @@ def convert(path: Path, pause: Callable[[float], object]) -> Path:
 def read(path: Path) -> Iterator[Record]:
     """Yield the records of a file; raises OSError or pyarrow's own errors where it is none."""
     decoders: dict[str, Any] = {name: msgspec.json.Decoder(list[Any]) for name in _JSON}
-    decoders |= {name: msgspec.json.Decoder(list[Tensor]) for name in ("inputs", "outputs")}
+    decoders |= {name: msgspec.json.Decoder(list[LoggedTensor]) for name in ("inputs", "outputs")}
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=1024):
             for row in batch.to_pylist():

@@ -25,7 +25,7 @@ FIRST = b'{"tailcut_log":'
 """What every line begins with."""
 
 
-class Tensor(msgspec.Struct, omit_defaults=True):
+class LoggedTensor(msgspec.Struct, omit_defaults=True):
     """One tensor of a request.
 
     Attributes:
@@ -100,10 +100,10 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     wanted: list[str] = []
     total_ns: int = 0
     timings_ns: dict[str, int] = {}
-    inputs: list[Tensor] | None = None
+    inputs: list[LoggedTensor] | None = None
     rows: list[Any] | None = None
     entities: list[Any] | None = None
-    outputs: list[Tensor] | None = None
+    outputs: list[LoggedTensor] | None = None
     predictions: list[Any] | None = None
     hashed: list[str] = []
     dropped: list[str] = []
@@ -140,11 +140,11 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
         return what, from_json(self.rows if self.rows is not None else self.entities or [])
 
     def arrays(self) -> Arrays:
-        """Return the inputs by name; raises ValueError as ``Tensor.array``."""
+        """Return the inputs by name; raises ValueError as ``LoggedTensor.array``."""
         return {tensor.name: tensor.array() for tensor in self.inputs or ()}
 
 
-class Ended(NamedTuple):
+class EndedRequest(NamedTuple):
     """A sampled request that has ended, without what would keep a variant in memory."""
 
     route: str
@@ -182,7 +182,7 @@ class RecordWriter:
         self._entity = entity[0] if len(entity) == 1 else ""
         self._encode = msgspec.json.Encoder().encode
 
-    def line(self, ended: Ended) -> bytes:
+    def line(self, ended: EndedRequest) -> bytes:
         """Return the record of a request as a line with its end.
 
         Raises:
@@ -190,7 +190,7 @@ class RecordWriter:
         """
         return self._encode(self._record(ended)) + b"\n"
 
-    def _record(self, ended: Ended) -> Record:
+    def _record(self, ended: EndedRequest) -> Record:
         capture, asked, rest = ended.capture, _found(), _found()
         offset_ns = ended.start_ns - self._clock_ns
         time_ns = self._wall_ns + offset_ns
@@ -260,12 +260,12 @@ class RecordWriter:
         kept = self._redaction.apply(value, path, found)
         return None if kept is DROPPED else kept
 
-    def _tensors(self, arrays: Arrays, what: str, found: Mapping[str, set[str]]) -> list[Tensor]:
+    def _tensors(self, arrays: Arrays, what: str, found: Mapping[str, set[str]]) -> list[LoggedTensor]:
         return [self._tensor(name, array, what, found) for name, array in arrays.items()]
 
-    def _tensor(self, name: str, array: Array, what: str, found: Mapping[str, set[str]]) -> Tensor:
+    def _tensor(self, name: str, array: Array, what: str, found: Mapping[str, set[str]]) -> LoggedTensor:
         path, redaction = f"{what}.{name}", self._redaction
-        tensor = Tensor(name, datatype_of(array), list(array.shape))
+        tensor = LoggedTensor(name, datatype_of(array), list(array.shape))
         whole = redaction.of(what) or redaction.of(path)
         if whole:
             found[whole].add(path)

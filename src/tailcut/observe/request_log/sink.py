@@ -16,7 +16,7 @@ from tailcut.errors import MissingExtra
 from tailcut.manifest import Deployment, Manifest
 from tailcut.observe.request_log.capture import Capture, Sampler
 from tailcut.observe.request_log.files import Convert, Converter, LogFiles
-from tailcut.observe.request_log.record import Ended, RecordWriter
+from tailcut.observe.request_log.record import EndedRequest, RecordWriter
 from tailcut.observe.request_log.redaction import Redaction, read_key
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
@@ -101,7 +101,7 @@ class RequestLog:
         self.sampler = Sampler(float(section.share))
         self.written = 0
         self.dropped: Counter[str] = Counter(queue=0, disk=0, record=0)
-        self._waiting: list[Ended] = []
+        self._waiting: list[EndedRequest] = []
         self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._is_closing = False
@@ -150,7 +150,7 @@ class RequestLog:
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
-    def _offer(self, ended: Sequence[Ended]) -> None:
+    def _offer(self, ended: Sequence[EndedRequest]) -> None:
         with self._changed:
             for each in ended:
                 size_bytes = each.capture.size_bytes
@@ -178,7 +178,7 @@ class RequestLog:
             self._files.tick()
         self._files.rotate()
 
-    def _write(self, ended: Sequence[Ended]) -> None:
+    def _write(self, ended: Sequence[EndedRequest]) -> None:
         lines: list[bytes] = []
         size_bytes = 0
         for each in ended:
@@ -196,7 +196,7 @@ class RequestLog:
         self.written += done
         self.dropped["disk"] += len(lines) - done
 
-    def _line(self, ended: Ended) -> bytes:
+    def _line(self, ended: EndedRequest) -> bytes:
         """Return a record; empty where a value cannot be written, which is logged once."""
         try:
             return self._records.line(ended)
@@ -208,9 +208,9 @@ class RequestLog:
             return b""
 
 
-def _ended(request: _Logged) -> Ended:
+def _ended(request: _Logged) -> EndedRequest:
     timings = request.timings
-    return Ended(
+    return EndedRequest(
         route=request.route,
         code=request.code,
         variant=request.variant,

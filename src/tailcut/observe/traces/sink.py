@@ -37,7 +37,7 @@ _PER_S, _BURST = 100.0, 500.0
 """Most traces a second, and at once, of each reason but of those sampled: an overload sheds thousands a second."""
 
 
-class Exporter(Protocol):
+class TraceExporter(Protocol):
     """Takes kept requests; it never blocks."""
 
     def offer(self, kept: Kept) -> None:
@@ -73,7 +73,7 @@ class TraceSink:
         random = random or SystemRandom()
         self.tracer = Tracer(share, Random(random.getrandbits(128)))
         self.ids = BatchIds(random.getrandbits(64))
-        self.exporters: list[Exporter] = []
+        self.exporters: list[TraceExporter] = []
         self.kept: Counter[str] = Counter()
         self.limited: Counter[str] = Counter()
         self.ring = Ring(size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from tailcut.parity.analysis.mapping import Pair
+from tailcut.parity.analysis.mapping import FieldPair
 from tailcut.parity.analysis.paths import MISSING, values_at
 from tailcut.parity.analysis.tolerance import Tolerance, compare, tolerance_of
 
@@ -14,7 +14,7 @@ Outcome = Literal["equal", "differs", "uncompared", "refused", "status"]
 refused; status: one answered, or the deployment failed."""
 
 
-class Reply(NamedTuple):
+class ParityReply(NamedTuple):
     """A reply.
 
     Attributes:
@@ -33,7 +33,7 @@ class Reply(NamedTuple):
         return 200 <= self.status < 300 and self.body is not None
 
 
-class Exchange(NamedTuple):
+class ParityExchange(NamedTuple):
     """One request on both sides.
 
     Attributes:
@@ -50,14 +50,14 @@ class Exchange(NamedTuple):
     request: Any
     asked: Any
     rows: int
-    theirs: Reply
-    ours: Reply
+    theirs: ParityReply
+    ours: ParityReply
 
 
-class Comparison(NamedTuple):
+class FieldComparison(NamedTuple):
     """The fields that are compared, and their tolerances by the name of the output."""
 
-    pairs: Sequence[Pair]
+    pairs: Sequence[FieldPair]
     tolerances: Mapping[str, Tolerance]
 
 
@@ -92,7 +92,7 @@ class FieldFigures(NamedTuple):
         unequal: of each compared row, whether it differs.
     """
 
-    pair: Pair
+    pair: FieldPair
     rows: int
     differing: int
     requests: int
@@ -103,7 +103,7 @@ class FieldFigures(NamedTuple):
     unequal: list[bool]
 
 
-def outcome_of(exchange: Exchange, pairs: Sequence[Pair], differences: Sequence[Difference]) -> Outcome:
+def outcome_of(exchange: ParityExchange, pairs: Sequence[FieldPair], differences: Sequence[Difference]) -> Outcome:
     """Judge one request.
 
     Both refused is agreement, whatever the status, unless the deployment failed (5xx or no reply).
@@ -123,7 +123,9 @@ def outcome_of(exchange: Exchange, pairs: Sequence[Pair], differences: Sequence[
     return "status"
 
 
-def differences_in(exchange: Exchange, pairs: Sequence[Pair], tolerances: Mapping[str, Tolerance]) -> list[Difference]:
+def differences_in(
+    exchange: ParityExchange, pairs: Sequence[FieldPair], tolerances: Mapping[str, Tolerance]
+) -> list[Difference]:
     """List the values of one request that differ; none where one side did not answer."""
     if not (exchange.theirs.answered and exchange.ours.answered):
         return []
@@ -137,7 +139,7 @@ def differences_in(exchange: Exchange, pairs: Sequence[Pair], tolerances: Mappin
     return found
 
 
-def figures_of(exchanges: Sequence[Exchange], pair: Pair, tolerance: Tolerance) -> FieldFigures:
+def figures_of(exchanges: Sequence[ParityExchange], pair: FieldPair, tolerance: Tolerance) -> FieldFigures:
     """Work out the figures of a field.
 
     Args:
@@ -177,13 +179,13 @@ def _compared(theirs: list[Any], ours: list[Any]) -> tuple[list[Any], list[Any]]
     return [one for one, _ in rows], [other for _, other in rows]
 
 
-def _all_compared(exchange: Exchange, pairs: Sequence[Pair]) -> bool:
+def _all_compared(exchange: ParityExchange, pairs: Sequence[FieldPair]) -> bool:
     """Whether each row has a field that at least one side gives."""
     sides = [sides_of(exchange, pair) for pair in pairs]
     return all(any(not theirs[row] is ours[row] is MISSING for theirs, ours in sides) for row in range(exchange.rows))
 
 
-def sides_of(exchange: Exchange, pair: Pair) -> tuple[list[Any], list[Any]]:
+def sides_of(exchange: ParityExchange, pair: FieldPair) -> tuple[list[Any], list[Any]]:
     """Return the values of a field in both replies, one per row."""
     theirs = values_at(exchange.theirs.body, pair.theirs, exchange.rows)
     items = exchange.ours.body.get("predictions") if isinstance(exchange.ours.body, Mapping) else None

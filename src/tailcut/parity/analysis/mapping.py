@@ -9,7 +9,7 @@ from tailcut.errors import ManifestError
 from tailcut.parity.analysis.paths import FieldPath, output_name, output_path, parse_path, plain_name
 
 
-class Pair(NamedTuple):
+class FieldPair(NamedTuple):
     """Two fields that are compared.
 
     Attributes:
@@ -28,7 +28,7 @@ class Pair(NamedTuple):
         return output_name(self.ours)
 
 
-def parse_pair(text: str) -> Pair:
+def parse_pair(text: str) -> FieldPair:
     """Read ``pilot.path=output``.
 
     Raises:
@@ -37,14 +37,14 @@ def parse_pair(text: str) -> Pair:
     theirs, equals, ours = text.rpartition("=")
     if not equals or not theirs or not ours:
         raise ManifestError(f"the mapping is {text!r}", hint="write PILOT.PATH=OUTPUT, such as scores[].late=risk")
-    return Pair(parse_path(theirs), output_path(ours), "given")
+    return FieldPair(parse_path(theirs), output_path(ours), "given")
 
 
-def same_names(theirs: Sequence[FieldPath], ours: Sequence[FieldPath]) -> list[Pair]:
+def same_names(theirs: Sequence[FieldPath], ours: Sequence[FieldPath]) -> list[FieldPair]:
     """Pair the fields whose last keys are equal, apart from case and punctuation, and occur once on each side."""
     first, second = ([plain_name(path.name) for path in side] for side in (theirs, ours))
     return [
-        Pair(theirs[first.index(name)], path, "same name")
+        FieldPair(theirs[first.index(name)], path, "same name")
         for path, name in zip(ours, second, strict=True)
         if name and first.count(name) == second.count(name) == 1
     ]

@@ -12,7 +12,7 @@ Kind = Literal["entities", "rows"]
 _DEEPEST = 4
 
 
-class Source(NamedTuple):
+class FieldSource(NamedTuple):
     """Where in the pilot's request something is: the whole row (``field`` is empty), or one of its fields."""
 
     field: str
@@ -28,7 +28,7 @@ class RequestForm(NamedTuple):
     """
 
     kind: Kind | Literal[""]
-    sources: tuple[Source, ...]
+    sources: tuple[FieldSource, ...]
 
     def __str__(self) -> str:
         return ", ".join(self._texts()) or "as it is"
@@ -63,7 +63,7 @@ class RequestForm(NamedTuple):
             steps = (
                 path.steps[:-1] if path.steps[-1:] == (ROWS,) else (*path.steps, *(() if path.has_rows else (ROWS,)))
             )
-            turned.append(Source(field, FieldPath(steps)))
+            turned.append(FieldSource(field, FieldPath(steps)))
         return RequestForm(self.kind, tuple(turned))
 
 
@@ -98,7 +98,7 @@ def parse_form(texts: Sequence[str]) -> RequestForm:
         ManifestError: entities and rows are mixed, or it is none of these.
     """
     kinds: list[Kind] = []
-    sources: list[Source] = []
+    sources: list[FieldSource] = []
     for text in texts:
         target, equals, path = text.partition("=")
         kind, _, field = target.partition(".")
@@ -107,7 +107,7 @@ def parse_form(texts: Sequence[str]) -> RequestForm:
                 f"the request mapping is {text!r}", hint="write entities=PATH, rows=PATH or rows.FIELD=PATH"
             )
         kinds.append("entities" if kind == "entities" else "rows")
-        sources.append(Source(field, parse_path(path)))
+        sources.append(FieldSource(field, parse_path(path)))
     if len(set(kinds)) != 1 or (len(sources) > 1 and any(not one.field for one in sources)):
         raise ManifestError(
             f"the request mapping is {', '.join(texts)!r}", hint="give one kind: entities or rows, whole or by field"
@@ -156,10 +156,10 @@ def _by_fields(kind: Kind, nodes: Sequence[tuple[FieldPath, Any]], fields: Mappi
             continue
         lists = all(_depth(first[name]) > fields[field] for field, name in names.items())
         if set(first) == set(fields) and not lists:
-            yield RequestForm(kind, (Source("", at),))
+            yield RequestForm(kind, (FieldSource("", at),))
             continue
         end = (ROWS,) if lists and not isinstance(node, list) else ()
-        yield RequestForm(kind, tuple(Source(field, at.under(name, *end)) for field, name in names.items()))
+        yield RequestForm(kind, tuple(FieldSource(field, at.under(name, *end)) for field, name in names.items()))
 
 
 def _any_rows(nodes: Sequence[tuple[FieldPath, Any]]) -> Iterator[list[RequestForm]]:
@@ -167,13 +167,13 @@ def _any_rows(nodes: Sequence[tuple[FieldPath, Any]]) -> Iterator[list[RequestFo
     objects, lists = [], []
     for path, node in nodes:
         if isinstance(node, list) and node and all(isinstance(item, Mapping) for item in node):
-            objects.append(RequestForm("rows", (Source("", path.under(ROWS)),)))
+            objects.append(RequestForm("rows", (FieldSource("", path.under(ROWS)),)))
         elif _is_plain_list(node) and path.name:
             name = path.name[:-1] if path.name.endswith("s") and len(path.name) > 1 else path.name
-            lists.append(RequestForm("rows", (Source(name, path.under(ROWS)),)))
+            lists.append(RequestForm("rows", (FieldSource(name, path.under(ROWS)),)))
     yield from (objects, lists)
     if isinstance(nodes[0][1], Mapping):
-        yield [RequestForm("rows", (Source("", FieldPath()),))]
+        yield [RequestForm("rows", (FieldSource("", FieldPath()),))]
 
 
 def _nodes(node: Any, path: FieldPath, depth: int) -> Iterator[tuple[FieldPath, Any]]:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.common.slo import Finding, Objectives, judge
+from tailcut.common.slo import Objectives, SloFinding, judge
 from tailcut.common.statistics import Percentiles, percentile, rank, summarise
 from tailcut.profiler.attribution.awaiting import awaited_ns, poorly_seen
 from tailcut.profiler.attribution.calls import CallTotals, calls_of, shown_label
@@ -107,7 +107,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     culprits: tuple[Culprit, ...]
     calls: tuple[CallTotals, ...]
     perception: dict[str, float]
-    findings: tuple[Finding, ...]
+    findings: tuple[SloFinding, ...]
     notes: tuple[str, ...] = ()
     steps: tuple[ModelStep, ...] = ()
 
@@ -170,7 +170,7 @@ def near_percentile(wall_ms: npt.NDArray[np.float64], share: float = 0.95) -> np
     return order[low : high + 1]
 
 
-def judge_wall(slo: Objectives, wall_ms: npt.NDArray[np.float64], failed: int) -> tuple[Finding, ...]:
+def judge_wall(slo: Objectives, wall_ms: npt.NDArray[np.float64], failed: int) -> tuple[SloFinding, ...]:
     """Judge by an SLO; a request that failed is later than any limit."""
     count = len(wall_ms) + failed
     later = np.concatenate([wall_ms, np.full(failed, np.inf)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tailcut.profiler.records import Request, Span, Stage
+from tailcut.profiler.records import RecordedRequest, RecordedSpan, Stage
 
 TOTALS = ("total", "request", "server", "app", "application", "all")
 """Names of the metric that covers all others, the likeliest first."""
@@ -66,7 +66,7 @@ class Timed:
         took_ms: Mapping[str, float],
         *,
         round_trip_ns: int = 0,
-    ) -> Request:
+    ) -> RecordedRequest:
         """Make one request's record.
 
         Args:
@@ -78,7 +78,7 @@ class Timed:
         """
         intended, sent, done = times_ns
         if sent < 0 or done < 0:
-            return Request(number=number, intended_ns=intended, sent_ns=sent, done_ns=done, status=status)
+            return RecordedRequest(number=number, intended_ns=intended, sent_ns=sent, done_ns=done, status=status)
         parts = {name: round(took_ms[name] * 1e6) for name in self.parts if took_ms.get(name, 0.0) > 0.0}
         wall = done - sent
         total = took_ms.get(self.total)
@@ -92,7 +92,7 @@ class Timed:
             low = entered = sent + (wall - window) // 2
             high = left = low + window
         spans += self._laid(parts, low, high)
-        return Request(
+        return RecordedRequest(
             number=number,
             intended_ns=intended,
             sent_ns=sent,
@@ -103,7 +103,7 @@ class Timed:
             spans=tuple(spans),
         )
 
-    def _laid(self, parts: Mapping[str, int], low: int, high: int) -> list[Span]:
+    def _laid(self, parts: Mapping[str, int], low: int, high: int) -> list[RecordedSpan]:
         """Lay parts one after the other; those that add up to more than there is ran side by side, and shrink."""
         room, wanted = high - low, sum(parts.values())
         spans, at, laid = [], low, 0
@@ -111,18 +111,18 @@ class Timed:
             laid += took
             end = low + (laid if wanted <= room else laid * room // wanted)
             stage, label = self.parts[name]
-            spans.append(Span(stage=stage, label=label, start_ns=at, end_ns=end))
+            spans.append(RecordedSpan(stage=stage, label=label, start_ns=at, end_ns=end))
             at = end
         return spans
 
 
-def _on_the_way(sent: int, done: int, round_trip: int) -> list[Span]:
+def _on_the_way(sent: int, done: int, round_trip: int) -> list[RecordedSpan]:
     if round_trip <= 0:
         return []
     label, there = "a TCP round trip", round_trip // 2
     return [
-        Span(stage=Stage.NETWORK, label=label, start_ns=sent, end_ns=sent + there),
-        Span(stage=Stage.NETWORK, label=label, start_ns=done - (round_trip - there), end_ns=done),
+        RecordedSpan(stage=Stage.NETWORK, label=label, start_ns=sent, end_ns=sent + there),
+        RecordedSpan(stage=Stage.NETWORK, label=label, start_ns=done - (round_trip - there), end_ns=done),
     ]
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.profiler.records import Recording, Request, Span, Stage
+from tailcut.profiler.records import RecordedRequest, RecordedSpan, Recording, Stage
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -45,7 +45,7 @@ class Flat:
         name: index into ``names``, shape [spans].
     """
 
-    requests: tuple[Request, ...]
+    requests: tuple[RecordedRequest, ...]
     intended_ns: Ints
     sent_ns: Ints
     entered_ns: Ints
@@ -88,7 +88,7 @@ class Flat:
         return self.done_ns - self.intended_ns
 
 
-def is_good(request: Request) -> bool:
+def is_good(request: RecordedRequest) -> bool:
     """Tell whether a request got a good answer (status below 400); others have no time that could be compared."""
     return request.done_ns >= request.intended_ns and 0 <= request.status < 400
 
@@ -99,7 +99,7 @@ def answered_ms(recording: Recording) -> npt.NDArray[np.float64]:
     return np.array([one.done_ns - one.intended_ns for one in good], dtype=np.float64) / 1e6
 
 
-def flatten(requests: Sequence[Request]) -> Flat:
+def flatten(requests: Sequence[RecordedRequest]) -> Flat:
     """Lay out the requests that got a good answer."""
     good = tuple(filter(is_good, requests))
     moments = _moments(good)
@@ -132,7 +132,7 @@ def flatten(requests: Sequence[Request]) -> Flat:
     )
 
 
-def _moments(requests: Sequence[Request]) -> dict[str, Ints]:
+def _moments(requests: Sequence[RecordedRequest]) -> dict[str, Ints]:
     intended = _column([one.intended_ns for one in requests])
     done = _column([one.done_ns for one in requests])
     sent = np.clip(_column([one.sent_ns for one in requests]), intended, done)
@@ -146,7 +146,7 @@ def _column(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64).reshape(len(values))
 
 
-def _names(spans: Sequence[Span]) -> tuple[tuple[Name, ...], Ints]:
+def _names(spans: Sequence[RecordedSpan]) -> tuple[tuple[Name, ...], Ints]:
     numbers: dict[Name, int] = {}
     found = [numbers.setdefault(Name(span.stage, span.label, span.place), len(numbers)) for span in spans]
     return tuple(numbers), _column(found)

@@ -18,7 +18,7 @@ from tailcut.load.payloads import build_requests
 from tailcut.load.plan import parse_url
 from tailcut.load.runner import OnProgress
 from tailcut.manifest import Deployment, Manifest, resolve
-from tailcut.manifest.subject import Subject
+from tailcut.manifest.subject import CommandSubject
 from tailcut.profiler.attribution.server_timing import TAILCUT
 from tailcut.profiler.outside import record_load, with_notes
 from tailcut.profiler.records import Recording, Stage
@@ -29,7 +29,7 @@ _NEXT = "at other rates, or with more executors: `tailcut simulate`; lever by le
 
 
 def record_deployment(
-    subject: Subject,
+    subject: CommandSubject,
     plan: LoadPlan,
     *,
     environment: Mapping[str, str],

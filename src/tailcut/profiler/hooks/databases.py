@@ -11,7 +11,7 @@ from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import query_of, wrap, wrap_present
-from tailcut.profiler.recording.tracing import SQL, Open, close_span, current, open_under, tracer
+from tailcut.profiler.recording.tracing import SQL, OpenSpan, close_span, current, open_under, tracer
 from tailcut.profiler.records import Stage
 
 _DECLARED = re.compile(rb"DECLARE .*? CURSOR .*?FOR ", re.DOTALL)
@@ -149,7 +149,7 @@ def _spot(frame: FrameType) -> tuple[str | CodeType, int]:
 
 
 def _close(context: Any) -> None:
-    span: Open | None = getattr(context, "_tailcut", None)
+    span: OpenSpan | None = getattr(context, "_tailcut", None)
     if span is not None:
         context._tailcut = None
         close_span(span)

@@ -13,7 +13,7 @@ from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.layering import coded, entrances, reentered
 from tailcut.profiler.hooks.streams import streamed
 from tailcut.profiler.hooks.wrapping import wrap
-from tailcut.profiler.recording.tracing import CODE, Open, close_span, current, open_span, open_under, tracer
+from tailcut.profiler.recording.tracing import CODE, OpenSpan, close_span, current, open_span, open_under, tracer
 from tailcut.profiler.records import Stage
 
 
@@ -27,7 +27,7 @@ def _hook_routing(module: ModuleType) -> None:
 def _wrap_endpoint(module: ModuleType) -> None:
     original = module.run_endpoint_function
 
-    async def in_span(parent: Open, label: str, place: str, args: Any, kwargs: Any) -> Any:
+    async def in_span(parent: OpenSpan, label: str, place: str, args: Any, kwargs: Any) -> Any:
         span = open_under(parent, CODE, label, place)
         try:
             return await original(*args, **kwargs)
@@ -110,7 +110,7 @@ def _hook_dependencies(module: ModuleType) -> None:
     original = module.solve_dependencies
     parameters = module.request_params_to_args
 
-    async def solved_in(outer: Open, dependant: Any, args: Any, kwargs: Any) -> Any:
+    async def solved_in(outer: OpenSpan, dependant: Any, args: Any, kwargs: Any) -> Any:
         _end_call(outer)
         try:
             solved = await original(*args, **kwargs)
@@ -146,7 +146,7 @@ def _hook_dependencies(module: ModuleType) -> None:
 _CALL = "dependency "
 
 
-def _end_call(span: Open | None) -> None:
+def _end_call(span: OpenSpan | None) -> None:
     if span is not None and span.stage is CODE and str(span.label).startswith(_CALL):
         close_span(span)
 

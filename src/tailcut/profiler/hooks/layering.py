@@ -13,7 +13,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from tailcut.profiler.recording.clocks import now
-from tailcut.profiler.recording.tracing import CODE, Open, current, open_under, tracer
+from tailcut.profiler.recording.tracing import CODE, OpenSpan, current, open_under, tracer
 from tailcut.profiler.records import Stage
 
 _ENCODE, _FRAMEWORK, _UNATTRIBUTED = Stage.ENCODE, Stage.FRAMEWORK, Stage.UNATTRIBUTED
@@ -92,7 +92,7 @@ def reentered(function: Callable[..., Any]) -> Any:
     return traced
 
 
-def rendering(parent: Open, response: Any) -> Open:
+def rendering(parent: OpenSpan, response: Any) -> OpenSpan:
     """Begin the span in which a response renders its content; the class is the user's where ``render`` is."""
     label, place, own = tracer.places.describe(type(response).render)
     return open_under(parent, _ENCODE, label if own else type(response).__name__, place if own else "")
@@ -120,21 +120,21 @@ def until_reply(function: Callable[..., Any]) -> Any:
     return traced
 
 
-def _below(span: Open, other: Open) -> bool:
+def _below(span: OpenSpan, other: OpenSpan) -> bool:
     parent = span.parent
     while parent is not None and parent is not other:
         parent = parent.parent
     return parent is other
 
 
-def _end(span: Open) -> None:
+def _end(span: OpenSpan) -> None:
     """End a span, unless that was before it returned."""
     if span.end_ns < 0:
         span.end_ns = now()
     current.set(span.parent)
 
 
-def _framework(span: Open) -> str | bytes:
+def _framework(span: OpenSpan) -> str | bytes:
     """One name for all that the framework does in a request."""
     spans = span.trace.spans  # none in what runs for no request
     return spans[0].label if spans and spans[0].stage is _FRAMEWORK else "framework"
@@ -152,7 +152,7 @@ class _Around:
         return getattr(self.app, name)
 
 
-class Layer(_Around):
+class AppLayer(_Around):
     """An application of the user's with a span of code around its calls."""
 
     def __init__(self, app: Any, name: Name) -> None:
@@ -203,7 +203,7 @@ def layered(app: Any) -> Any:
     if name is None:
         return app
     entrances.open()
-    return Layer(app, name)
+    return AppLayer(app, name)
 
 
 def layering(make: Any) -> Any:
@@ -224,7 +224,7 @@ def layering(make: Any) -> Any:
             args = (_Inside(args[0]), *args[1:])
         app = make(*args, **kwargs)
         name = users(app) or users(called)
-        return Layer(app, name) if name is not None else app
+        return AppLayer(app, name) if name is not None else app
 
     made._tailcut = True  # type: ignore[attr-defined]
     return made

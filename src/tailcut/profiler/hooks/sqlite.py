@@ -14,7 +14,7 @@ from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import query_of, wrap
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.clocks import now, of_thread
-from tailcut.profiler.recording.tracing import SQL, Open, add_span, close_timed, current, open_timed, tracer
+from tailcut.profiler.recording.tracing import SQL, OpenSpan, add_span, close_timed, current, open_timed, tracer
 from tailcut.profiler.records import Stage
 
 _MAX_FETCHES = 200
@@ -30,7 +30,7 @@ class _TracedCursor(sqlite3.Cursor):
     """
 
     __sql: str | bytes = ""
-    __last: Open | None = None
+    __last: OpenSpan | None = None
     __fetches = 0
 
     def execute(self, sql: str, *args: Any) -> Any:
@@ -95,7 +95,7 @@ class _TracedCursor(sqlite3.Cursor):
             end_ns = now()
             self.__keep(parent, start_ns, end_ns, clock.cpu_since(start_ns, cpu_ns, end_ns))
 
-    def __keep(self, parent: Open, start_ns: int, end_ns: int, cpu_ns: int) -> None:
+    def __keep(self, parent: OpenSpan, start_ns: int, end_ns: int, cpu_ns: int) -> None:
         """Keep rows that were read: as a part of the span before, where nothing else was called since."""
         last = self.__last
         joins = last is not None and last.parent is parent and parent.trace.spans[-1] is last

@@ -19,7 +19,16 @@ from typing import Any
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.recording.clocks import SHORT_NS, now
 from tailcut.profiler.recording.executors import label_of, name_executor
-from tailcut.profiler.recording.tracing import LEAVES, WAIT, Open, add_span, close_timed, current, open_handed, tracer
+from tailcut.profiler.recording.tracing import (
+    LEAVES,
+    WAIT,
+    OpenSpan,
+    add_span,
+    close_timed,
+    current,
+    open_handed,
+    tracer,
+)
 from tailcut.profiler.records import EXECUTOR, Stage
 
 # Tuples: the members' hash is Python's, and is asked for in every request.
@@ -42,7 +51,7 @@ class _Handed:
 
     __slots__ = ("_asked_ns", "_parent", "_pool", "arguments", "ended_ns", "function")
 
-    def __init__(self, parent: Open, pool: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    def __init__(self, parent: OpenSpan, pool: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self._parent = parent
         self._pool = pool
         self.function = function

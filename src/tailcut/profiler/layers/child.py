@@ -18,7 +18,7 @@ import numpy as np
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.common.user_frames import innermost, place
 from tailcut.errors import MissingExtra, ProfileError, TailcutError
-from tailcut.manifest import Manifest, Tensor, load
+from tailcut.manifest import Manifest, TensorSpec, load
 from tailcut.models.runtimes.base import Openable
 from tailcut.models.runtimes.telemetry import keep_off
 from tailcut.profiler.attribution.layers import ModelLayers
@@ -168,13 +168,13 @@ def _fed(path: Path, shapes: Sequence[InputShape]) -> Arrays:
         raise ProfileError(f"onnxruntime cannot open {path}: {text}", hint="is it an ONNX model?") from error
     nodes = described(session.get_inputs())
     tensors = [
-        Tensor(name=name, datatype=datatype, shape=shape or (-1,))  # type: ignore[arg-type]
+        TensorSpec(name=name, datatype=datatype, shape=shape or (-1,))  # type: ignore[arg-type]
         for name, (datatype, shape) in nodes.items()
     ]
     return _arrays(tensors, shapes)
 
 
-def _arrays(tensors: Sequence[Tensor], shapes: Sequence[InputShape]) -> Arrays:
+def _arrays(tensors: Sequence[TensorSpec], shapes: Sequence[InputShape]) -> Arrays:
     """Make one row of input: noise in floats, ones in whole numbers (valid as an index, a token and a mask)."""
     asked = {shape.name: shape for shape in shapes}
     unknown = set(asked) - {tensor.name for tensor in tensors} if tensors else set()
@@ -189,7 +189,7 @@ def _arrays(tensors: Sequence[Tensor], shapes: Sequence[InputShape]) -> Arrays:
     return {one.name: _filled(rng, one.dims, one.datatype or datatypes.get(one.name, "FP32")) for one in wanted}
 
 
-def _typical(tensor: Tensor) -> InputShape:
+def _typical(tensor: TensorSpec) -> InputShape:
     dims = tuple((1 if place == 0 else FREE_DIMENSION) if dim < 0 else dim for place, dim in enumerate(tensor.shape))
     return InputShape(name=tensor.name, dims=dims)
 

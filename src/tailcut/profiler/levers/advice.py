@@ -18,15 +18,15 @@ from tailcut.profiler.attribution.own_code import LARGE_CODE
 from tailcut.profiler.attribution.span_table import STAGE_AT
 from tailcut.profiler.attribution.stages import Attribution, attribute
 from tailcut.profiler.levers import priors
-from tailcut.profiler.levers.facts import Facts, facts_of, near_share
-from tailcut.profiler.levers.known import FEATURE_LIFE_S, PREDICTION_LIFE_S, Known
+from tailcut.profiler.levers.facts import AdviceInputs, facts_of, near_share
+from tailcut.profiler.levers.known import FEATURE_LIFE_S, PREDICTION_LIFE_S, LeverAssumptions
 from tailcut.profiler.levers.priors import Prior
 from tailcut.profiler.levers.work import (
     PROCESSES,
     End,
     LeverName,
+    RequestWork,
     Steps,
-    Work,
     int8_factor,
     pull,
     read_work,
@@ -113,7 +113,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 def advise(
     recording: Recording,
     *,
-    known: Known,
+    known: LeverAssumptions,
     slo: Objectives | None = None,
     diversity: Diversity | None = None,
     found: Attribution | None = None,
@@ -158,7 +158,7 @@ def advise(
 # -- Which levers ------------------------------------------------------------------------------------------------------
 
 
-def _refusal(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
+def _refusal(lever: LeverName, work: RequestWork, known: LeverAssumptions, facts: AdviceInputs) -> str:
     """Say why a lever is not to be pulled; empty where its bound decides."""
     if lever == "prediction cache" and facts.writes:
         return f"not safe: requests write ({facts.writes}), but a request answered by a cache would not"
@@ -173,7 +173,7 @@ def _refusal(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
     return ""
 
 
-def _unknown(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
+def _unknown(lever: LeverName, work: RequestWork, known: LeverAssumptions, facts: AdviceInputs) -> str:
     """Say why the effect of a lever is not known: it then has a bound, and no place in the order."""
     stages: Mapping[str, tuple[Stage, ...]] = {
         "preprocessing": () if work.steps else (Stage.PREPROCESS,),
@@ -196,7 +196,7 @@ def _unknown(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
     return ""
 
 
-def _no_target(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
+def _no_target(lever: LeverName, work: RequestWork, known: LeverAssumptions, facts: AdviceInputs) -> str:
     """Say that there is nothing for the lever to win."""
     if lever in ("feature cache", "concurrent I/O") and not facts.fetches:
         nothing = "no request fetches from a database, a cache or an address"
@@ -220,7 +220,7 @@ def _no_target(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
     return said
 
 
-def _no_model(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
+def _no_model(lever: LeverName, work: RequestWork, known: LeverAssumptions, facts: AdviceInputs) -> str:
     on_gpu, few = known.family == TORCH_ON_GPU, [known.products[one] for one in work.models_ns if one in known.products]
     said = ""
     if lever == "batching":
@@ -243,13 +243,13 @@ def _no_model(lever: LeverName, work: Work, known: Known, facts: Facts) -> str:
     return said
 
 
-def _hits(lever: LeverName, known: Known) -> float:
+def _hits(lever: LeverName, known: LeverAssumptions) -> float:
     """Share of the look-ups that a cache answers."""
     hits = known.feature_hits if lever == "feature cache" else known.prediction_hits
     return float(np.mean([float(one) for one in hits.values()])) if hits else 0.0
 
 
-def _slow_steps(work: Work) -> list[Steps]:
+def _slow_steps(work: RequestWork) -> list[Steps]:
     return [one for one in work.steps if one.share >= _SLOW_STEP]
 
 
@@ -269,7 +269,7 @@ class _Pulled(NamedTuple):
 
 
 def _order(
-    work: Work, allowed: Sequence[LeverName], known: Known, facts: Facts, rate: float
+    work: RequestWork, allowed: Sequence[LeverName], known: LeverAssumptions, facts: AdviceInputs, rate: float
 ) -> list[tuple[LeverName, bool]]:
     """Order levers by how much they can win at most, given those before them; then those that add capacity: True.
 
@@ -301,7 +301,7 @@ def _order(
 
 
 def _pull_in_order(
-    work: Work, ordered: Sequence[tuple[LeverName, bool]], known: Known, share: float, rate: float
+    work: RequestWork, ordered: Sequence[tuple[LeverName, bool]], known: LeverAssumptions, share: float, rate: float
 ) -> dict[LeverName, _Pulled]:
     ends: tuple[End, End, End] = ("best", "worst", "bound")
     left = dict.fromkeys(ends, work)
@@ -314,7 +314,7 @@ def _pull_in_order(
 
 
 def _pull_together(
-    work: Work, ordered: Sequence[tuple[LeverName, bool]], known: Known, share: float, rate: float
+    work: RequestWork, ordered: Sequence[tuple[LeverName, bool]], known: LeverAssumptions, share: float, rate: float
 ) -> _Pulled:
     """Pull all of them and the serving path, which every deployment has.
 
@@ -333,10 +333,10 @@ def _pull_together(
 
 
 def _advise_one(
-    work: Work,
+    work: RequestWork,
     lever: LeverName,
-    known: Known,
-    facts: Facts,
+    known: LeverAssumptions,
+    facts: AdviceInputs,
     refused: str,
     pulled: Mapping[LeverName, _Pulled],
     rate: float,
@@ -371,7 +371,7 @@ def _advise_one(
     )
 
 
-def _weakness(lever: LeverName, work: Work, facts: Facts) -> str:
+def _weakness(lever: LeverName, work: RequestWork, facts: AdviceInputs) -> str:
     """Say why a lever gains little; empty where nothing in particular is known."""
     model, code = near_share(work, facts, Stage.MODEL), near_share(work, facts, Stage.CODE)
     if lever in ("runtime", "INT8", "batching") and model < WORTH:
@@ -402,7 +402,7 @@ def span(low: float, high: float) -> str:
     return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
-def _slow_words(work: Work, known: Known) -> str:
+def _slow_words(work: RequestWork, known: LeverAssumptions) -> str:
     """Say which steps are slow, what each takes, and what to do about the slowest."""
     first, *others = _slow_steps(work)
     more = f" (then {', '.join(f'{one.named}, {one.mean_ms:.3g} ms' for one in others[:2])})" if others else ""
@@ -417,7 +417,7 @@ def _slow_words(work: Work, known: Known) -> str:
     return f"{first.named} takes {first.mean_ms:.3g} ms of a request, {first.share:.0%}: {way}{more}"
 
 
-def _basis(lever: LeverName, work: Work, known: Known) -> tuple[str, ...]:
+def _basis(lever: LeverName, work: RequestWork, known: LeverAssumptions) -> tuple[str, ...]:
     """Say what a range rests on."""
     found: tuple[str, ...] = ("as recorded, and no fetch needs another's answer",)
     if lever in ("feature cache", "prediction cache"):
@@ -449,7 +449,9 @@ def _said(prior: Prior, text: str) -> str:
     return f"prior: {text.format(prior.mid, prior.low, prior.high)}; {prior.source}"
 
 
-def _summary(levers: Sequence[LeverAdvice], facts: Facts, work: Work, together: _Pulled) -> tuple[str, ...]:
+def _summary(
+    levers: Sequence[LeverAdvice], facts: AdviceInputs, work: RequestWork, together: _Pulled
+) -> tuple[str, ...]:
     """Say what to do and what not.
 
     Args:

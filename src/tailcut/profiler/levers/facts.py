@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.common.slo import Finding, LatencyObjective, Objectives
+from tailcut.common.slo import LatencyObjective, Objectives, SloFinding
 from tailcut.common.statistics import percentile
 from tailcut.profiler.attribution.background_calls import background_words
 from tailcut.profiler.attribution.budget import judge_wall, near_percentile
@@ -17,7 +17,7 @@ from tailcut.profiler.attribution.calls import heads_of, is_fetch, is_write, mos
 from tailcut.profiler.attribution.own_code import own_code
 from tailcut.profiler.attribution.span_table import STAGE_AT, Flat, Ints, Name, answered_ms
 from tailcut.profiler.attribution.stages import Attribution
-from tailcut.profiler.levers.work import Work
+from tailcut.profiler.levers.work import RequestWork
 from tailcut.profiler.payloads.diversity import Diversity, Stream
 from tailcut.profiler.payloads.fields import tables_of
 from tailcut.profiler.records import FETCHING, PROCESS_POOL, Recording, Stage
@@ -33,7 +33,7 @@ _REPEATED = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class AdviceInputs:
     """What decides beside the work.
 
     Attributes:
@@ -66,19 +66,19 @@ class Facts:
     hints: tuple[str, ...]
 
 
-def near_share(work: Work, facts: Facts, *stages: Stage) -> float:
+def near_share(work: RequestWork, facts: AdviceInputs, *stages: Stage) -> float:
     """Share of the time of the requests near the percentile."""
     near_ns = work.stage_ns[facts.near]
     return float(near_ns[:, [STAGE_AT[stage] for stage in stages]].sum() / (near_ns.sum() or 1.0))
 
 
 def facts_of(
-    work: Work,
+    work: RequestWork,
     found: Attribution,
     recording: Recording,
     diversity: Diversity | None,
     slo: Objectives | None,
-) -> Facts:
+) -> AdviceInputs:
     """Judge the SLO by what was measured, and gather what else decides.
 
     Args:
@@ -96,7 +96,7 @@ def facts_of(
     whole = objective is None or (len(findings) == 1 and not unmended)
     aim = "the SLO" if whole or objective is None else f"the SLO's {objective.name} of {objective.limit_s * 1e3:g} ms"
     blocking = blocking_code(recording, found.flat)
-    return Facts(
+    return AdviceInputs(
         aim=aim if objective else "",
         percentile=objective.name if objective else "p95",
         share=share,
@@ -114,7 +114,7 @@ def facts_of(
     )
 
 
-def _strictest(objectives: Sequence[LatencyObjective], findings: Sequence[Finding]) -> LatencyObjective:
+def _strictest(objectives: Sequence[LatencyObjective], findings: Sequence[SloFinding]) -> LatencyObjective:
     """Return the objective that is missed by most, or has least to spare; ``findings`` begin with theirs."""
     strictness = [float("inf") if one.seen is None else one.seen / one.limit for one in findings]
     return objectives[int(np.argmax(strictness[: len(objectives)]))]

@@ -29,7 +29,7 @@ onnxruntime's 0.12 to 0.14 (benchmarks/results/gpu.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class LeverAssumptions:
     """What is known of the levers here.
 
     Attributes:
@@ -67,7 +67,7 @@ def know(
     rate: float,
     *,
     at_s: Sequence[float] | None = None,
-) -> Known:
+) -> LeverAssumptions:
     """Gather what is known.
 
     Args:
@@ -82,7 +82,7 @@ def know(
     of_library: defaultdict[str, int] = defaultdict(int)
     for label, ns in models_ns.items():
         of_library[libraries.get(label, "")] += ns
-    known = Known(
+    known = LeverAssumptions(
         family=_longest(of_library),
         libraries=libraries,
         as_onnx=_as_onnx(recording.conversions),
@@ -145,7 +145,7 @@ def _times(run_ms: float, graph_ms: float) -> Prior:
     return measured(max(run_ms, _LEAST_MS) / max(graph_ms, _LEAST_MS), took)
 
 
-def _know_gpu(known: Known, layers: Sequence[ModelLayers], model: str) -> Known:
+def _know_gpu(known: LeverAssumptions, layers: Sequence[ModelLayers], model: str) -> LeverAssumptions:
     """Fill in what a CUDA graph and batches win over torch on a GPU, where the kernels of a run are known.
 
     A graph leaves out the gaps between kernels, and rows of a batch share them. What lower precision wins, and what

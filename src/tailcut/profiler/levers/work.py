@@ -25,7 +25,7 @@ from tailcut.profiler.attribution.model_steps import outermost_steps
 from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES, Flat, Ints
 from tailcut.profiler.attribution.stages import Attribution, less_children, self_of
 from tailcut.profiler.levers import priors
-from tailcut.profiler.levers.known import Known
+from tailcut.profiler.levers.known import LeverAssumptions
 from tailcut.profiler.levers.priors import Prior, measured
 from tailcut.profiler.records import FETCHING, TORCH_ON_GPU, Recording, Stage
 
@@ -83,7 +83,7 @@ class Steps(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class RequestWork:
     """What requests take; a row for each that was traced and answered, n of them.
 
     Attributes:
@@ -143,7 +143,7 @@ class Work:
         return {name: float(count / ns) * 1e9 if ns > 0 else float("inf") for name, (ns, count) in demands.items()}
 
 
-def read_work(recording: Recording, found: Attribution, known: Known) -> Work:
+def read_work(recording: Recording, found: Attribution, known: LeverAssumptions) -> RequestWork:
     """Read what the answered requests take."""
     flat = found.flat
     fetching = flat.is_of(FETCHING)
@@ -155,7 +155,7 @@ def read_work(recording: Recording, found: Attribution, known: Known) -> Work:
     for number in np.flatnonzero([name.stage == Stage.MODEL for name in flat.names]).tolist():
         models_ns[flat.names[number].label] += float(own_ns[flat.name == number].sum())
     cpu_ns, loop_ns = _read_demands(recording, found)
-    return Work(
+    return RequestWork(
         numbers=np.array([one.number for one in flat.requests], dtype=np.int64),
         stage_ns=found.stage_ns.astype(np.float64),
         cached_share=_share(cached_ns, fetched_ns),
@@ -186,7 +186,7 @@ def _at_once_ns(found: Attribution) -> Floats:
     return np.maximum(asked_ns - longest_ns, 0.0)
 
 
-def _cached(flat: Flat, known: Known) -> Floats:
+def _cached(flat: Flat, known: LeverAssumptions) -> Floats:
     """Return the share of each span that a feature cache answers, shape [spans]: nothing of what is no fetch.
 
     All of a fetch where nobody knows what repeats: only the bound uses it then.
@@ -203,14 +203,14 @@ def _cached(flat: Flat, known: Known) -> Floats:
     return share
 
 
-def _feature_hits(numbers: Ints, known: Known) -> Floats:
+def _feature_hits(numbers: Ints, known: LeverAssumptions) -> Floats:
     """Share of each request's fetches that a feature cache answers; all where that is not known, shape [n]."""
     if not known.feature_hits or known.feature_doubt:
         return np.ones(len(numbers))
     return np.array([known.feature_hits.get(number, 0.0) for number in numbers.tolist()])
 
 
-def _read_steps(found: Attribution, known: Known) -> tuple[Floats, Floats, tuple[Steps, ...]]:
+def _read_steps(found: Attribution, known: LeverAssumptions) -> tuple[Floats, Floats, tuple[Steps, ...]]:
     flat = found.flat
     all_ns, left_ns = np.zeros(found.stage_ns.shape), np.zeros(found.stage_ns.shape)
     outer = outermost_steps(found, frozenset({Stage.PREPROCESS}))
@@ -274,7 +274,7 @@ def outside_words(recording: Recording, found: Attribution) -> tuple[str, ...]:
     )
 
 
-def pull(work: Work, lever: LeverName, known: Known, end: End) -> Work:
+def pull(work: RequestWork, lever: LeverName, known: LeverAssumptions, end: End) -> RequestWork:
     """Return what is left once a lever is pulled; waits are as they were, see ``shorten_queues``."""
     new, rest_left = _left(work, lever, known, end)
     old_ns, left_ns = work.stage_ns.mean(axis=0), new.mean(axis=0)
@@ -297,7 +297,7 @@ def pull(work: Work, lever: LeverName, known: Known, end: End) -> Work:
     return replace(work, stage_ns=new, cpu_ns=cpu_ns, loop_ns=loop_ns, processes=processes)
 
 
-def _left(work: Work, lever: LeverName, known: Known, end: End) -> tuple[Floats, float]:
+def _left(work: RequestWork, lever: LeverName, known: LeverAssumptions, end: End) -> tuple[Floats, float]:
     """Return what is left of each request by stage, and the share of the CPU time that no span covers."""
     new, rest_left = work.stage_ns.copy(), 1.0
     if lever == "feature cache":
@@ -329,7 +329,7 @@ def _left(work: Work, lever: LeverName, known: Known, end: End) -> tuple[Floats,
     return new, rest_left if end == "bound" else 1.0
 
 
-def shorten_queues(before: Work, after: Work, rate: float, end: End) -> Work:
+def shorten_queues(before: RequestWork, after: RequestWork, rate: float, end: End) -> RequestWork:
     """Shorten the waits for a core, a lock, a thread and the event loop, as far as a lever may do that.
 
     Args:
@@ -366,7 +366,7 @@ def _queue(busy: float) -> float:
     return busy / (1.0 - busy)
 
 
-def runtime_factor(work: Work, known: Known) -> Prior | None:
+def runtime_factor(work: RequestWork, known: LeverAssumptions) -> Prior | None:
     """Return how many times quicker the models get on another runtime; None where nothing is known."""
     if known.runtime is not None:
         return known.runtime
@@ -377,7 +377,7 @@ def runtime_factor(work: Work, known: Known) -> Prior | None:
     return _together(work, found)
 
 
-def int8_factor(work: Work, known: Known) -> Prior | None:
+def int8_factor(work: RequestWork, known: LeverAssumptions) -> Prior | None:
     """Return how many times quicker the models get in INT8; None where nothing is known."""
     found: dict[str, Prior | None] = {}
     for label in work.models_ns:
@@ -387,7 +387,7 @@ def int8_factor(work: Work, known: Known) -> Prior | None:
     return _together(work, found)
 
 
-def _together(work: Work, found: Mapping[str, Prior | None]) -> Prior | None:
+def _together(work: RequestWork, found: Mapping[str, Prior | None]) -> Prior | None:
     """Weigh the models' factors by the time that they take; None where too much of that is of unknown ones."""
     known = {label: one for label, one in found.items() if one is not None}
     unknown_ns = sum(ns for label, ns in work.models_ns.items() if found[label] is None)

@@ -12,8 +12,7 @@ import socket
 import sys
 import time
 import traceback
-from asyncio import current_task
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -22,14 +21,11 @@ import msgspec
 
 from tailcut.profiler.child_channel import Commands, Heard, Options, Route, Said, facts
 from tailcut.profiler.recording.background_calls import background_calls
-from tailcut.profiler.recording.blocking import settle
 from tailcut.profiler.recording.captured import captured
-from tailcut.profiler.recording.clocks import now
+from tailcut.profiler.recording.middleware import Profiled
 from tailcut.profiler.recording.model_libraries import libraries
-from tailcut.profiler.recording.places import PROFILE, code_of
 from tailcut.profiler.recording.spans import requests_of
-from tailcut.profiler.recording.tracing import DROPPED_NS, Open, Trace, add_span, current, open_root, tracer
-from tailcut.profiler.records import Stage
+from tailcut.profiler.recording.tracing import tracer
 from tailcut.profiler.spying import allow_spying
 
 Say = Callable[[Said], None]
@@ -353,149 +349,3 @@ def _traceback(error: BaseException) -> str:
 def _last_lines(parts: list[str]) -> str:
     kept = [part for part in parts if "/tailcut/profiler/" not in part and "<frozen " not in part]
     return "\n".join("".join(kept).rstrip().splitlines()[-_LINES:])
-
-
-# -- Middleware --------------------------------------------------------------------------------------------------------
-
-
-# The profiled application as the server sees it: entry, body, reply and exit of each request of the load.
-
-HEADER = b"x-tailcut-profile"
-_MAX_FAILURES = 3
-_TRACE_LINES = 12
-_MOST_CAUSES = 10
-_RECEIVE, _ENCODE = Stage.RECEIVE, Stage.ENCODE
-_FRAMEWORKS = ("fastapi", "starlette", "tailcut")
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
-
-
-class Profiled:
-    """Wraps an ASGI application; requests without the load's number pass through untouched.
-
-    Args:
-        application: the user's.
-    """
-
-    def __init__(self, application: Application) -> None:
-        self._application = application
-        self._stage, self._label, self._place = describe_application(application)
-        if self._stage is Stage.UNATTRIBUTED:
-            tracer.note(
-                f"{self._label} has no hook: its own work, and your code that it runs on the event loop, are shown"
-                " together as unattributed. Threads, hooked calls and OpenTelemetry spans in it are seen"
-            )
-        if self._stage is not Stage.FRAMEWORK:
-            # Only now: a process that is not profiled loads no hooks.
-            from tailcut.profiler.hooks.layering import entrances
-
-            entrances.open()
-
-    def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
-        """Serve one request."""
-        number = _number(scope) if scope["type"] == "http" else -1
-        if number < 0:
-            return self._application(scope, receive, send)
-        return self._traced(number, scope, receive, send)
-
-    async def _traced(self, number: int, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        trace = tracer.enter(number, scope["method"], scope["path"])
-        if trace is None:
-            await self._application(scope, receive, send)
-            return
-        trace.task = id(current_task())
-        root = open_root(trace, self._stage, self._label, self._place)
-        tracer.touched, tracer.touched_ns = trace, trace.entered_ns
-        try:
-            await self._application(scope, _receiving(receive), _sending(trace, send))
-        except Exception as error:
-            failed(error)
-            raise
-        finally:
-            root.end_ns = end_ns = now()
-            trace.over = True
-            if trace.steps:
-                settle(trace)
-            tracer.touched, tracer.touched_ns = trace, end_ns
-            current.set(None)
-
-
-def failed(error: BaseException) -> None:
-    """Keep the end of an exception's text: the first ones say what is wrong."""
-    if len(tracer.failures) < _MAX_FAILURES:
-        found = traceback.TracebackException.from_exception(error)
-        _leave_out_hooks(found)
-        lines = "".join(found.format()).rstrip().splitlines()
-        tracer.failures.append("\n".join(lines[-_TRACE_LINES:]))
-
-
-def _leave_out_hooks(found: traceback.TracebackException | None) -> None:
-    """Take the profile's own frames out of a traceback: the application has none of them."""
-    for _ in range(_MOST_CAUSES):
-        if found is None:
-            return
-        found.stack[:] = [frame for frame in found.stack if not frame.filename.startswith(PROFILE)]
-        found = found.__cause__ or found.__context__
-
-
-def describe_application(application: Any) -> tuple[Stage, str, str]:
-    """Say what the time of the application's own call is: the framework's, the user's, or nobody's that is known."""
-    package = type(application).__module__.partition(".")[0]
-    mro = {one.__module__.partition(".")[0] for one in type(application).__mro__}
-    for name in _FRAMEWORKS:
-        if package == name or name in mro:
-            return Stage.FRAMEWORK, name, ""
-    code = code_of(application)
-    if code is not None and tracer.places.is_user(code.co_filename):
-        label, place, _ = tracer.places.describe(application)
-        return Stage.CODE, label, place
-    return Stage.UNATTRIBUTED, package, ""
-
-
-def _number(scope: MutableMapping[str, Any]) -> int:
-    for name, value in scope["headers"]:
-        if name == HEADER:
-            try:
-                return int(value)
-            except ValueError:
-                return -1
-    return -1
-
-
-def _receiving(receive: Receive) -> Receive:
-    async def received() -> Message:
-        parent = current.get()
-        start_ns = now()
-        message = await receive()
-        # A reply that is streamed listens all the while for a client that goes away: that is no wait for a body.
-        if message["type"] == "http.request":
-            _keep(parent, _RECEIVE, "body", start_ns)
-        return message
-
-    return received
-
-
-def _sending(trace: Trace, send: Send) -> Send:
-    async def sent(message: Message) -> None:
-        parent = current.get()
-        start_ns = now()
-        try:
-            await send(message)
-        finally:
-            _keep(parent, _ENCODE, "send", start_ns)
-            if message["type"] == "http.response.start":
-                trace.status = message["status"]
-            elif message["type"] == "http.response.body" and not message.get("more_body", False):
-                trace.left_ns = now()
-
-    return sent
-
-
-def _keep(parent: Open | None, stage: Stage, label: str, start_ns: int) -> None:
-    # Nothing of the user's runs inside, so there is no need for a span to be open meanwhile.
-    end_ns = now()
-    if parent is not None and end_ns - start_ns >= DROPPED_NS:
-        add_span(parent, stage, label, start_ns, end_ns)

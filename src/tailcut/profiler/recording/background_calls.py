@@ -12,7 +12,7 @@ from typing import Any
 
 from tailcut.profiler.recording.clocks import now
 from tailcut.profiler.recording.spans import one_line
-from tailcut.profiler.recording.tracing import Open, Trace, current
+from tailcut.profiler.recording.tracing import OpenSpan, Trace, current
 from tailcut.profiler.records import BackgroundCall, Stage
 
 _MOST = 500
@@ -20,10 +20,10 @@ _MOST = 500
 _OTHERS = "others"
 
 
-class _Nothing(list[Open]):
+class _Nothing(list[OpenSpan]):
     """Spans of no request: they are not kept."""
 
-    def append(self, _: Open) -> None:
+    def append(self, _: OpenSpan) -> None:
         """Forget it."""
 
 
@@ -69,13 +69,13 @@ class BackgroundCalls:
             for (stage, label), (calls, took_ns) in list(self._found.items())
         )
 
-    def _begin(self, stage: Stage, label: str | bytes, more: bool) -> Open:
+    def _begin(self, stage: Stage, label: str | bytes, more: bool) -> OpenSpan:
         # What it calls itself sees a span of the same stage, as in a request, and is not counted beside it.
-        span = Open(Trace(-1, "", "", 0, _NOTHING), None, stage, label, "", 0, -1, now(), more=more)
+        span = OpenSpan(Trace(-1, "", "", 0, _NOTHING), None, stage, label, "", 0, -1, now(), more=more)
         current.set(span)
         return span
 
-    def _end(self, span: Open, before: Open | None) -> None:
+    def _end(self, span: OpenSpan, before: OpenSpan | None) -> None:
         took_ns = now() - span.start_ns
         current.set(before)
         span.trace.over = True

@@ -21,7 +21,7 @@ import msgspec
 
 from tailcut.profiler.recording.clocks import now
 from tailcut.profiler.recording.places import code_of
-from tailcut.profiler.recording.tracing import Open, Trace, current, tracer
+from tailcut.profiler.recording.tracing import OpenSpan, Trace, current, tracer
 from tailcut.profiler.records import Stage
 
 BLOCKED_NS = 1_000_000
@@ -174,7 +174,7 @@ def settle(trace: Trace) -> None:
     trace.steps = []
 
 
-def _blocked(callback: Any, span: Open | None, start_ns: int, end_ns: int) -> None:
+def _blocked(callback: Any, span: OpenSpan | None, start_ns: int, end_ns: int) -> None:
     # Before it was taken in and after it was finished, its context does not know the request.
     known = span is not None and not span.trace.over  # a connection keeps the context of the request that made it
     trace: Trace | None = (

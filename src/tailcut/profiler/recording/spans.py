@@ -8,13 +8,13 @@ from types import CodeType
 
 from tailcut.profiler.recording.clocks import delay_between, now
 from tailcut.profiler.recording.places import Places
-from tailcut.profiler.recording.tracing import DROPPED_NS, Open, Trace, Tracer
-from tailcut.profiler.records import Request, Span
+from tailcut.profiler.recording.tracing import DROPPED_NS, OpenSpan, SpanRecorder, Trace
+from tailcut.profiler.records import RecordedRequest, RecordedSpan
 
 _LABEL_CHARS = 2_000
 
 
-def requests_of(tracer: Tracer) -> tuple[Request, ...]:
+def requests_of(tracer: SpanRecorder) -> tuple[RecordedRequest, ...]:
     """Hand out what the server's side knows of each request; the client's times are added by who has them."""
     end_ns, names = now(), _Names(tracer.places)
     return tuple(_request(trace, end_ns, names) for trace in list(tracer.traces))
@@ -45,9 +45,9 @@ class _Names:
         return known
 
 
-def _request(trace: Trace, end_ns: int, names: _Names) -> Request:
+def _request(trace: Trace, end_ns: int, names: _Names) -> RecordedRequest:
     spans, cpu_ns = _spans(_awaited(list(trace.spans), trace.left_ns), end_ns, names)
-    return Request(
+    return RecordedRequest(
         number=trace.number,
         intended_ns=-1,
         sent_ns=-1,
@@ -63,7 +63,7 @@ def _request(trace: Trace, end_ns: int, names: _Names) -> Request:
     )
 
 
-def _awaited(spans: list[Open], left_ns: int) -> list[Open]:
+def _awaited(spans: list[OpenSpan], left_ns: int) -> list[OpenSpan]:
     """Leave out what ran in another thread and was not over when the reply was: the request did not wait for it."""
     left: set[int] = set()
     begun: set[tuple[int, int, int]] = set()
@@ -78,9 +78,9 @@ def _awaited(spans: list[Open], left_ns: int) -> list[Open]:
     return [one for one in spans if id(one) not in left and (id(one.parent), one.thread, one.end_ns) not in begun]
 
 
-def _spans(spans: Sequence[Open], end_ns: int, names: _Names) -> tuple[tuple[Span, ...], int]:
+def _spans(spans: Sequence[OpenSpan], end_ns: int, names: _Names) -> tuple[tuple[RecordedSpan, ...], int]:
     """Records of the spans, parents first, and the CPU time of those that have it; -1: none has."""
-    kept: list[Span] = []
+    kept: list[RecordedSpan] = []
     index: dict[int, int] = {}
     total_ns = -1
     parents = {id(span.parent) for span in spans}
@@ -93,7 +93,7 @@ def _spans(spans: Sequence[Open], end_ns: int, names: _Names) -> tuple[tuple[Spa
             continue
         index[id(span)] = len(kept)
         kept.append(
-            Span(
+            RecordedSpan(
                 stage=span.stage,
                 label=one_line(span.label),
                 place=names(span.place, span.at),
@@ -109,7 +109,7 @@ def _spans(spans: Sequence[Open], end_ns: int, names: _Names) -> tuple[tuple[Spa
     return tuple(kept), total_ns
 
 
-def _times(span: Open) -> tuple[int, int]:
+def _times(span: OpenSpan) -> tuple[int, int]:
     """CPU time and delay of a span; -1: not known."""
     if span.end_ns < 0 or span.cpu_ns < 0:
         return -1, -1
@@ -117,6 +117,6 @@ def _times(span: Open) -> tuple[int, int]:
     return span.cpu_ns, min(delay_between(span.before, span.after), off_ns)
 
 
-def _within_timed(span: Open) -> bool:
+def _within_timed(span: OpenSpan) -> bool:
     parent = span.parent
     return parent is not None and parent.thread == span.thread and parent.cpu_ns >= 0

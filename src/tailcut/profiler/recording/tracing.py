@@ -22,7 +22,7 @@ from tailcut.profiler.records import Moment, Stage
 LEAVES = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.PREPROCESS, Stage.MODEL})
 """What calls itself: of two spans of such a stage, one inside the other, only the outer one is kept.
 
-A span of which ``Open.parts`` is set keeps the calls that it is put together from as well."""
+A span of which ``OpenSpan.parts`` is set keeps the calls that it is put together from as well."""
 _MAX_TRACES = 100_000
 _MAX_SPANS = 2_000
 _MAX_MOMENTS = 100_000
@@ -40,7 +40,7 @@ class Trace(msgspec.Struct, gc=False, eq=False):
     method: str
     path: str
     entered_ns: int
-    spans: list[Open]
+    spans: list[OpenSpan]
     endpoint: tuple[str, str] | None = None
     left_ns: int = -1
     status: int = 0
@@ -57,7 +57,7 @@ class Trace(msgspec.Struct, gc=False, eq=False):
         return self.over or self.left_ns >= 0
 
 
-class Open(msgspec.Struct, gc=False, eq=False):
+class OpenSpan(msgspec.Struct, gc=False, eq=False):
     """A span that may still be open.
 
     Args:
@@ -71,7 +71,7 @@ class Open(msgspec.Struct, gc=False, eq=False):
     """
 
     trace: Trace
-    parent: Open | None
+    parent: OpenSpan | None
     stage: Stage
     label: str | bytes
     place: str | CodeType
@@ -86,14 +86,14 @@ class Open(msgspec.Struct, gc=False, eq=False):
     parts: bool = False
 
 
-current: ContextVar[Open | None] = ContextVar("tailcut_span", default=None)
+current: ContextVar[OpenSpan | None] = ContextVar("tailcut_span", default=None)
 """The innermost open span of whatever runs; None outside of the load's requests."""
 _set_current = current.set
 # Looking a member up in its enumeration costs as much as making a span.
 CODE, WAIT, PREPROCESS, MODEL, SQL = Stage.CODE, Stage.WAIT, Stage.PREPROCESS, Stage.MODEL, Stage.SQL
 
 
-class Tracer:
+class SpanRecorder:
     """All that was recorded since it was last emptied."""
 
     def __init__(self) -> None:
@@ -155,21 +155,21 @@ class Tracer:
             )
 
 
-tracer = Tracer()
+tracer = SpanRecorder()
 
 
-def open_root(trace: Trace, stage: Stage, label: str, place: str) -> Open:
+def open_root(trace: Trace, stage: Stage, label: str, place: str) -> OpenSpan:
     """Begin the span of the request as a whole."""
-    span = Open(trace, None, stage, label, place, 0, of_thread.clock.number, trace.entered_ns)
+    span = OpenSpan(trace, None, stage, label, place, 0, of_thread.clock.number, trace.entered_ns)
     trace.spans.append(span)
     _set_current(span)
     return span
 
 
-def open_under(parent: Open, stage: Stage, label: str | bytes, place: str | CodeType = "", at: int = 0) -> Open:
+def open_under(parent: OpenSpan, stage: Stage, label: str | bytes, place: str | CodeType = "", at: int = 0) -> OpenSpan:
     """Begin a span inside of ``parent``, the current one."""
     trace = parent.trace
-    span = Open(trace, parent, stage, label, place, at, of_thread.clock.number, now())
+    span = OpenSpan(trace, parent, stage, label, place, at, of_thread.clock.number, now())
     spans = trace.spans
     if len(spans) < _MAX_SPANS:
         spans.append(span)
@@ -177,13 +177,13 @@ def open_under(parent: Open, stage: Stage, label: str | bytes, place: str | Code
     return span
 
 
-def open_span(stage: Stage, label: str | bytes, place: str = "") -> Open | None:
+def open_span(stage: Stage, label: str | bytes, place: str = "") -> OpenSpan | None:
     """Begin a span of the request that this code works for; None where there is none."""
     parent = current.get()
     return open_under(parent, stage, label, place) if parent is not None else None
 
 
-def close_span(span: Open | None) -> None:
+def close_span(span: OpenSpan | None) -> None:
     """End a span; what encloses it goes on."""
     if span is not None:
         span.end_ns = now()
@@ -191,7 +191,7 @@ def close_span(span: Open | None) -> None:
 
 
 def add_span(
-    parent: Open,
+    parent: OpenSpan,
     stage: Stage,
     label: str | bytes,
     start_ns: int,
@@ -201,10 +201,10 @@ def add_span(
     cpu_ns: int = -1,
     before: bytes = b"",
     after: bytes = b"",
-) -> Open:
+) -> OpenSpan:
     """Keep a span that is over."""
     trace = parent.trace
-    span = Open(
+    span = OpenSpan(
         trace, parent, stage, label, place, at, of_thread.clock.number, start_ns, end_ns, cpu_ns, before, after
     )  # fmt: skip
     spans = trace.spans
@@ -213,7 +213,7 @@ def add_span(
     return span
 
 
-def open_timed(parent: Open, stage: Stage, label: str | bytes, place: str | CodeType = "", at: int = 0) -> Open:
+def open_timed(parent: OpenSpan, stage: Stage, label: str | bytes, place: str | CodeType = "", at: int = 0) -> OpenSpan:
     """Begin a span that does not await inside of ``parent``, the current one, with its thread's CPU time."""
     clock = of_thread.clock
     trace = parent.trace
@@ -221,7 +221,7 @@ def open_timed(parent: Open, stage: Stage, label: str | bytes, place: str | Code
     cpu_ns = clock.cpu_at(start_ns)
     number = clock.number
     before = clock.schedule if parent.cpu_ns >= 0 and parent.thread == number else clock.look(start_ns)
-    span = Open(trace, parent, stage, label, place, at, number, start_ns, -1, cpu_ns, before)
+    span = OpenSpan(trace, parent, stage, label, place, at, number, start_ns, -1, cpu_ns, before)
     spans = trace.spans
     if len(spans) < _MAX_SPANS:
         spans.append(span)
@@ -229,21 +229,21 @@ def open_timed(parent: Open, stage: Stage, label: str | bytes, place: str | Code
     return span
 
 
-def open_handed(parent: Open, pool: str, asked_ns: int, label: str, place: str) -> Open:
+def open_handed(parent: OpenSpan, pool: str, asked_ns: int, label: str, place: str) -> OpenSpan:
     """Begin a span of code in a thread of ``pool``, as ``open_timed`` does, after one of the wait for it."""
     clock, trace, start_ns = of_thread.clock, parent.trace, now()
     number, cpu_ns = clock.number, clock.cpu_at(start_ns)
     before = clock.schedule if parent.cpu_ns >= 0 and parent.thread == number else clock.look(start_ns)
-    span = Open(trace, parent, CODE, label, place, 0, number, start_ns, -1, cpu_ns, before)
+    span = OpenSpan(trace, parent, CODE, label, place, 0, number, start_ns, -1, cpu_ns, before)
     spans = trace.spans
     if len(spans) < _MAX_SPANS:
-        spans.append(Open(trace, parent, WAIT, pool, "", 0, number, asked_ns, start_ns))
+        spans.append(OpenSpan(trace, parent, WAIT, pool, "", 0, number, asked_ns, start_ns))
         spans.append(span)
     _set_current(span)
     return span
 
 
-def close_timed(span: Open) -> None:
+def close_timed(span: OpenSpan) -> None:
     """End what ``open_timed`` began, with how long the thread computed, and waited for a core."""
     end_ns = now()
     clock, parent, start_ns = of_thread.clock, span.parent, span.start_ns

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tailcut.common.bounds import Bound
-from tailcut.manifest import Deployment, Model, Server, Tensor
+from tailcut.manifest import Deployment, Model, ServerSettings, TensorSpec
 from tailcut.models.value_limits import bounds_of, fields_of, limits_said
 from tailcut.protocol.http import LONGEST_TENANT
 from tailcut.protocol.open_inference.codec import BINARY_HEADER
@@ -74,7 +74,7 @@ def model_paths(deployment: Deployment) -> dict[str, Any]:
     return found | _of_repository(name, server)
 
 
-def server_paths(server: Server) -> dict[str, Any]:
+def server_paths(server: ServerSettings) -> dict[str, Any]:
     """Return the paths that belong to no model."""
     index = _manage(
         "List of models, versions and variants", "IndexRequest", ("400", "413"), INFERENCE if server.tokens else ""
@@ -94,7 +94,7 @@ def server_paths(server: Server) -> dict[str, Any]:
     }
 
 
-def _of_model(base: str, server: Server) -> dict[str, Any]:
+def _of_model(base: str, server: ServerSettings) -> dict[str, Any]:
     infer = _post("Open Inference Protocol v2 inference", "InferenceRequest", "InferenceReply", server)
     infer["parameters"] = [*infer["parameters"], _BINARY]
     infer["requestBody"]["content"]["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
@@ -113,7 +113,7 @@ def _of_model(base: str, server: Server) -> dict[str, Any]:
     }
 
 
-def _of_repository(name: str, server: Server) -> dict[str, Any]:
+def _of_repository(name: str, server: ServerSettings) -> dict[str, Any]:
     model = f"/v2/repository/models/{name}"
     management = MANAGEMENT if server.management_tokens else ""
     refused = ("400", "403", "404", "413", "500", "503")
@@ -129,7 +129,7 @@ def _of_repository(name: str, server: Server) -> dict[str, Any]:
     }
 
 
-def _predict(server: Server) -> dict[str, Any]:
+def _predict(server: ServerSettings) -> dict[str, Any]:
     return _post("Predict for entities or for feature rows", "PredictionRequest", "PredictionReply", server)
 
 
@@ -162,7 +162,7 @@ _BINARY = {
 }
 
 
-def _headers(server: Server) -> list[dict[str, Any]]:
+def _headers(server: ServerSettings) -> list[dict[str, Any]]:
     headers: list[dict[str, Any]] = [
         {
             "name": "x-tailcut-timeout-ms",
@@ -184,7 +184,7 @@ def _headers(server: Server) -> list[dict[str, Any]]:
     return headers
 
 
-def _post(summary: str, request: str, reply: str, server: Server) -> dict[str, Any]:
+def _post(summary: str, request: str, reply: str, server: ServerSettings) -> dict[str, Any]:
     answer = {"description": "the answer; Server-Timing has each stage in ms", "content": _content(reply)}
     operation = {
         "summary": summary,
@@ -207,7 +207,7 @@ def _manage(summary: str, request: str, errors: Sequence[str], scheme: str) -> d
     return _secured(operation, scheme)
 
 
-def _guarded(server: Server, operation: dict[str, Any]) -> dict[str, Any]:
+def _guarded(server: ServerSettings, operation: dict[str, Any]) -> dict[str, Any]:
     return _secured(operation, INFERENCE if server.tokens else "")
 
 
@@ -222,7 +222,7 @@ def _errors(statuses: Sequence[str]) -> dict[str, Any]:
     return {status: _error(_ERRORS[status]) for status in statuses}
 
 
-def _debug(server: Server, summary: str, *, by_id: bool = False) -> dict[str, Any]:
+def _debug(server: ServerSettings, summary: str, *, by_id: bool = False) -> dict[str, Any]:
     operation = _get(summary)
     operation["responses"].update(_errors(("403", "404") if by_id else ("403",)))
     if by_id:
@@ -246,7 +246,7 @@ Described = tuple[Deployment, Sequence[Bound]]
 """A model, and the bounds of its inputs beside the manifest's own: those of the version that is served."""
 
 
-def openapi(name: str, server: Server, models: Sequence[Described]) -> dict[str, Any]:
+def openapi(name: str, server: ServerSettings, models: Sequence[Described]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 description of a server's HTTP interface.
 
     Where it has several models, the name of each stands before those of its schemas.
@@ -351,7 +351,7 @@ def _prediction_request(deployment: Deployment, bounds: Sequence[Bound]) -> dict
     }
 
 
-def _inference_request(inputs: tuple[Tensor, ...], bounds: Sequence[Bound]) -> dict[str, Any]:
+def _inference_request(inputs: tuple[TensorSpec, ...], bounds: Sequence[Bound]) -> dict[str, Any]:
     return {
         "type": "object",
         "required": ["inputs"],
@@ -388,14 +388,14 @@ def _inference_request(inputs: tuple[Tensor, ...], bounds: Sequence[Bound]) -> d
     }
 
 
-def _input(tensor: Tensor, bounds: Sequence[Bound]) -> dict[str, Any]:
+def _input(tensor: TensorSpec, bounds: Sequence[Bound]) -> dict[str, Any]:
     found = _tensor(tensor)
     found["properties"]["shape"]["prefixItems"] = sizes(tensor, bounds)
     found["properties"]["data"] = data_schema(tensor, bounds)
     return found
 
 
-def _tensor(tensor: Tensor) -> dict[str, Any]:
+def _tensor(tensor: TensorSpec) -> dict[str, Any]:
     shape = sizes(tensor, ())
     return {
         "type": "object",
@@ -420,7 +420,7 @@ def _entity(fields: tuple[str, ...], limits: Mapping[str, Any]) -> dict[str, Any
     return {"type": "object", "required": list(fields), "properties": parts}
 
 
-def _generate_request(inputs: tuple[Tensor, ...], bounds: Sequence[Bound]) -> dict[str, Any]:
+def _generate_request(inputs: tuple[TensorSpec, ...], bounds: Sequence[Bound]) -> dict[str, Any]:
     return {
         "type": "object",
         "required": [tensor.name for tensor in inputs],
@@ -452,12 +452,12 @@ _FIELD_TYPES = {"integer": "integer", "number": "number", "text": "string", "boo
 Schema = dict[str, Any]
 
 
-def type_of(tensor: Tensor) -> str:
+def type_of(tensor: TensorSpec) -> str:
     """Return the JSON type of a tensor's values."""
     return _TYPES.get(tensor.datatype, "integer")
 
 
-def value_schema(tensor: Tensor, bounds: Sequence[Bound]) -> Schema:
+def value_schema(tensor: TensorSpec, bounds: Sequence[Bound]) -> Schema:
     """Return the schema of one value of an input, wherever in the row it stands.
 
     Args:
@@ -470,7 +470,7 @@ def value_schema(tensor: Tensor, bounds: Sequence[Bound]) -> Schema:
     return _or_null(schema) if _takes_null(tensor) else schema
 
 
-def positions_said(tensor: Tensor, bounds: Sequence[Bound]) -> str:
+def positions_said(tensor: TensorSpec, bounds: Sequence[Bound]) -> str:
     """Return the limits of single positions of a row in words, for which JSON's schema has none where data is flat."""
     said = [
         f"position {', '.join(map(str, bound.columns))}: {limits}"
@@ -480,7 +480,7 @@ def positions_said(tensor: Tensor, bounds: Sequence[Bound]) -> str:
     return f"in the flattened row, {'; '.join(said)}" if said else ""
 
 
-def data_schema(tensor: Tensor, bounds: Sequence[Bound]) -> Schema:
+def data_schema(tensor: TensorSpec, bounds: Sequence[Bound]) -> Schema:
     """Return the schema of an input's ``data``: flat, or nested as deep as the shape."""
     value = value_schema(tensor, bounds)
     flat: Schema = {"type": "array", "items": value}
@@ -493,7 +493,7 @@ def data_schema(tensor: Tensor, bounds: Sequence[Bound]) -> Schema:
     return {**flat, **described} if nested is flat else {"anyOf": [flat, nested], **described}
 
 
-def sizes(tensor: Tensor, bounds: Sequence[Bound]) -> list[Schema]:
+def sizes(tensor: TensorSpec, bounds: Sequence[Bound]) -> list[Schema]:
     """Return the schema of each dimension of an input's ``shape``."""
     longest = _longest(tensor, bounds)
     free: Schema = {"type": "integer", "minimum": 1}
@@ -503,7 +503,7 @@ def sizes(tensor: Tensor, bounds: Sequence[Bound]) -> list[Schema]:
     ]
 
 
-def row_value(tensor: Tensor, bounds: Sequence[Bound]) -> Schema:
+def row_value(tensor: TensorSpec, bounds: Sequence[Bound]) -> Schema:
     """Return the schema of one row of an input: a single value, or a flat list."""
     single = value_schema(tensor, bounds)
     if len(tensor.shape) == 1:
@@ -544,7 +544,7 @@ def field_schemas(model: Model, bounds: Sequence[Bound], *, is_entity: bool = Fa
     return {name: each if is_entity or name in not_null else _or_null(each) for name, each in found.items()}
 
 
-def _takes_null(tensor: Tensor) -> bool:
+def _takes_null(tensor: TensorSpec) -> bool:
     """Return whether null is a value of an input: NaN, or a missing text."""
     return tensor.allow_nan and type_of(tensor) in {"number", "string"}
 
@@ -559,7 +559,7 @@ def _or_null(schema: Schema) -> Schema:
     return {**schema, **more}
 
 
-def _longest(tensor: Tensor, bounds: Sequence[Bound]) -> int | None:
+def _longest(tensor: TensorSpec, bounds: Sequence[Bound]) -> int | None:
     if tensor.datatype == "BYTES":
         return None
     lengths: Iterable[int | None] = (bound.max_length for bound in bounds_of(tensor, bounds))

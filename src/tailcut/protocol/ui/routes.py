@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from tailcut.errors import BadRequest, Forbidden, NotFound, Shed, TailcutError, Unauthorized
 from tailcut.observe.live.figures import ModelFigures, Snapshot
-from tailcut.observe.live.live import Live
+from tailcut.observe.live.live import LiveFigures
 from tailcut.observe.live.model_figures import POINT
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.bodies import read_small
@@ -358,7 +358,7 @@ class Feed:
         clock_s: never goes back.
     """
 
-    def __init__(self, live: Live, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, live: LiveFigures, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._live = live
         self._clock_s = clock_s
         self._viewers: dict[str, set[Viewer]] = {}
@@ -368,7 +368,7 @@ class Feed:
         live.on_stop.append(self._stop)
 
     async def data(self) -> bytes:
-        """Return the latest snapshot as JSON; raises NotReady as ``Live.asked``."""
+        """Return the latest snapshot as JSON; raises NotReady as ``LiveFigures.asked``."""
         snapshot = await self._live.asked()
         if self._whole[0] is not snapshot:
             self._whole = snapshot, _encode(snapshot)
@@ -383,7 +383,7 @@ class Feed:
         Raises:
             Shed: too many watch already.
             NotFound: there is no such model.
-            NotReady: see ``Live.asked``.
+            NotReady: see ``LiveFigures.asked``.
         """
         if self._live.viewers >= MOST_VIEWERS:
             raise Shed(

@@ -8,7 +8,7 @@ from typing import Any
 from tailcut.registry import Promotion, Version
 from tailcut.report.builds import figures
 from tailcut.report.builds.figures import figure
-from tailcut.report.document import Chart, Document, Mark, Row, Section, Table
+from tailcut.report.document import Chart, Document, DocumentSection, Mark, Row, Table
 from tailcut.report.style import BAR, FASTER, UNCLEAR
 
 _COLOURS = {"promoted": FASTER, "made": BAR, "refused": UNCLEAR}
@@ -23,14 +23,16 @@ def build_document(version: Version, promotion: Promotion | None) -> Document:
         lead=f"Version {version.id}, built {version.created[:19]} UTC.{f' Chosen: {why}.' if why else ''}",
         sections=(
             _speed(version, promotion),
-            Section(title="Variants", tables=(figures.variants_table(version, promotion),), lines=notes),
+            DocumentSection(title="Variants", tables=(figures.variants_table(version, promotion),), lines=notes),
             _slices(version),
-            Section(title="Measured on", lines=tuple(f"{name}: {value}" for name, value in _facts(version).items())),
+            DocumentSection(
+                title="Measured on", lines=tuple(f"{name}: {value}" for name, value in _facts(version).items())
+            ),
         ),
     )
 
 
-def _speed(version: Version, promotion: Promotion | None) -> Section:
+def _speed(version: Version, promotion: Promotion | None) -> DocumentSection:
     """Latency and drop of every variant that was measured under load; empty where none was."""
     metric, budget = _budget(version)
     latencies, drops = [], []
@@ -64,7 +66,7 @@ def _speed(version: Version, promotion: Promotion | None) -> Section:
             limit=(f"budget {budget:g}", budget),
         ),
     )
-    return Section(title="Speed and quality", charts=charts[: 1 + bool(metric)] if latencies else ())
+    return DocumentSection(title="Speed and quality", charts=charts[: 1 + bool(metric)] if latencies else ())
 
 
 def _drop(name: str, series: str, judged: Mapping[str, Any] | None) -> Row:
@@ -85,7 +87,7 @@ def _budget(version: Version) -> tuple[str, float]:
     return "", 0.0
 
 
-def _slices(version: Version) -> Section:
+def _slices(version: Version) -> DocumentSection:
     """Every slice of every variant, the largest drop over its limit first."""
     found = [
         (name, part)
@@ -93,7 +95,7 @@ def _slices(version: Version) -> Section:
         for part in (each.evidence.get("quality") or {}).get("slices", [])
     ]
     if not found:
-        return Section(title="Slices", text="No slice was named in the manifest.")
+        return DocumentSection(title="Slices", text="No slice was named in the manifest.")
     found.sort(key=lambda pair: _harm(pair[1]), reverse=True)
     rows = tuple(
         (
@@ -107,7 +109,7 @@ def _slices(version: Version) -> Section:
         for name, part in found
     )
     head = ("variant", "slice", "metric", "rows", "drop", "upper limit", "may drop", "outcome")
-    return Section(title="Slices, worst first", tables=(Table(head=head, rows=rows, left=(0, 1, 2, 7)),))
+    return DocumentSection(title="Slices, worst first", tables=(Table(head=head, rows=rows, left=(0, 1, 2, 7)),))
 
 
 def _harm(part: Mapping[str, Any]) -> float:

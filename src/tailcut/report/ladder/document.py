@@ -13,7 +13,7 @@ from tailcut.common.slo import parse_objectives
 from tailcut.common.statistics import Spread, spread
 from tailcut.common.timings import STAGE_NAMES
 from tailcut.errors import LoadTestError
-from tailcut.report.document import Chart, Document, Mark, Row, Section, Table, first_line, markdown
+from tailcut.report.document import Chart, Document, DocumentSection, Mark, Row, Table, first_line, markdown
 from tailcut.report.html import NO_CHARTS, html
 from tailcut.report.ladder.file import COMFORTABLE, Capacity, LadderRecord, Measurement, RungParity, RungRecord
 from tailcut.report.style import BAR, FASTER, PERCENTILE_COLOURS, SLOWER, STAGE_COLOURS, UNCLEAR
@@ -63,16 +63,16 @@ def ladder_document(ladder: LadderRecord) -> Document:
             *(_rate(ladder, rows, name) for name in ladder.rate_names),
             _capacity(ladder, rows),
             *(_stages(ladder, rows, name) for name in ladder.rate_names),
-            Section(title="How to read it", lines=tuple(_key_lines(ladder))),
-            Section(title="Rungs", lines=tuple(map(_rung, rows)), details=True),
-            Section(
+            DocumentSection(title="How to read it", lines=tuple(_key_lines(ladder))),
+            DocumentSection(title="Rungs", lines=tuple(map(_rung, rows)), details=True),
+            DocumentSection(
                 title="Measured on", lines=tuple(f"{name}: {value}" for name, value in facts.items()), details=True
             ),
         ),
     )
 
 
-def _rate(ladder: LadderRecord, rows: tuple[RungFigures, ...], name: str) -> Section:
+def _rate(ladder: LadderRecord, rows: tuple[RungFigures, ...], name: str) -> DocumentSection:
     """Latency and CPU time at one rate, and what each rung changed."""
     title = rate_title(ladder, name)
     cells, latencies, changes = [], [], []
@@ -86,7 +86,7 @@ def _rate(ladder: LadderRecord, rows: tuple[RungFigures, ...], name: str) -> Sec
         figures = (*(_latency_text(at, which) for which in PERCENTILES), _change_text(change), _cpu(at))
         cells.append((rung, row.status) if row.status else (rung, *figures))
     limit_ms = _p95_limit_ms(ladder)
-    return Section(
+    return DocumentSection(
         title=f"At {title}",
         charts=(
             Chart(
@@ -112,7 +112,7 @@ def _rate(ladder: LadderRecord, rows: tuple[RungFigures, ...], name: str) -> Sec
     )
 
 
-def _bar(change: Change) -> Mark:
+def _bar(change: RungChange) -> Mark:
     series = "rounds overlap: may be noise" if not change.clear else "faster" if change.share < 0 else "slower"
     return Mark(series=series, low=0.0, high=change.share * 100)
 
@@ -125,7 +125,7 @@ def _p95_limit_ms(ladder: LadderRecord) -> float | None:
     return next((one.limit_s * 1e3 for one in objectives.latency if one.name == "p95"), None)
 
 
-def _capacity(ladder: LadderRecord, rows: tuple[RungFigures, ...]) -> Section:
+def _capacity(ladder: LadderRecord, rows: tuple[RungFigures, ...]) -> DocumentSection:
     pilot = next((row for row in rows if row.record.pilot), None)
     metrics = _quality_names(ladder)
     compared = any(rung.parity is not None for rung in ladder.rungs)
@@ -144,7 +144,7 @@ def _capacity(ladder: LadderRecord, rows: tuple[RungFigures, ...]) -> Section:
     head = ("rung", "capacity at SLO", cpu, *metrics, *(["parity"] if compared else []))
     chart = Chart(title="Capacity within the SLO", unit="req/s", rows=tuple(bars), colours={"": BAR})
     lines = tuple(line for row in rows if (line := _search(row)))
-    return Section(
+    return DocumentSection(
         title="Capacity, cost and quality", charts=(chart,), tables=(Table(head=head, rows=tuple(cells)),), lines=lines
     )
 
@@ -162,7 +162,7 @@ def _search(row: RungFigures) -> str:
     return f"{name}: {found.rate:.4g} req/s ({state}){f'; limited by {found.limit}' if found.limit else ''}"
 
 
-def _stages(ladder: LadderRecord, rows: tuple[RungFigures, ...], name: str) -> Section:
+def _stages(ladder: LadderRecord, rows: tuple[RungFigures, ...], name: str) -> DocumentSection:
     """Where the server's time goes, from its Server-Timing; the pilot sends none."""
     timed = [(row.record.name, row.rates[name]) for row in rows if name in row.rates and row.rates[name].stages_ms]
     stages = stage_order({stage for _, at in timed for stage in at.stages_ms})
@@ -179,7 +179,7 @@ def _stages(ladder: LadderRecord, rows: tuple[RungFigures, ...], name: str) -> S
     title = f"Where the server's time goes at {rate_title(ladder, name)}"
     colours = dict(zip(stages, cycle(STAGE_COLOURS), strict=False))
     chart = Chart(title=title, unit="% of the mean request", rows=tuple(bars), colours=colours)
-    return Section(
+    return DocumentSection(
         title=title,
         charts=(chart,) if bars else (),
         tables=(Table(head=("rung", *stages, "total", "cache"), rows=tuple(cells)),),
@@ -210,7 +210,7 @@ def _milliseconds(value: Spread | None) -> str:
     return f"{mid} ({low}-{high})"
 
 
-def _change_text(change: Change | None) -> str:
+def _change_text(change: RungChange | None) -> str:
     """Format what a rung did to the p95; '~' where the rounds overlap and it may be noise."""
     return "" if change is None else f"{percent(change.share)}{'' if change.clear else ' ~'}"
 
@@ -327,7 +327,7 @@ class RateFigures(msgspec.Struct, frozen=True, kw_only=True):
         return f"! {self.failed_share:.0%} failed" if self.failed_share >= 0.005 else "! falling behind"
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class RungChange(msgspec.Struct, frozen=True, kw_only=True):
     """What one rung did to the p95, against the rung below it that ran."""
 
     before_ms: float
@@ -346,7 +346,7 @@ class RungFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     record: RungRecord
     rates: dict[str, RateFigures]
-    change: dict[str, Change]
+    change: dict[str, RungChange]
 
     @property
     def status(self) -> str:
@@ -421,12 +421,12 @@ def _stage_means(rounds: list[Measurement]) -> dict[str, float]:
     return {name: fmean(one.stages_ms.get(name, 0.0) for one in timed) for name in sorted(names)}
 
 
-def _change(before: RateFigures, after: RateFigures) -> Change | None:
+def _change(before: RateFigures, after: RateFigures) -> RungChange | None:
     if "p95" not in before.latency_ms or "p95" not in after.latency_ms:
         return None
     old, new = before.latency_ms["p95"], after.latency_ms["p95"]
     clear = new.high < old.low or new.low > old.high
-    return Change(before_ms=old.mid, after_ms=new.mid, clear=clear)
+    return RungChange(before_ms=old.mid, after_ms=new.mid, clear=clear)
 
 
 def headline(ladder: LadderRecord) -> list[tuple[str, str]]:

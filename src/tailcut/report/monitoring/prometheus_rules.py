@@ -24,8 +24,8 @@ from tailcut.observe.alerts.rules import (
     RULE,
     RULES,
     BurnWindow,
+    CountShare,
     Selection,
-    Share,
     windows_for,
 )
 from tailcut.observe.alerts.rules import Rule as Row
@@ -57,7 +57,7 @@ _LEVELS: tuple[tuple[AlertName, str, str, int], ...] = (
 """Gauges that may leak, with the growth below which there is no alarm."""
 
 
-class Rule(NamedTuple):
+class PrometheusRule(NamedTuple):
     """A recording rule, or an alert.
 
     Attributes:
@@ -76,7 +76,7 @@ class Rule(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
 
 
-class Subject(NamedTuple):
+class RuleSubject(NamedTuple):
     """What rules are written for.
 
     Attributes:
@@ -88,7 +88,7 @@ class Subject(NamedTuple):
     has_features: bool
 
 
-def rules_text(settings: Settings, subject: Subject) -> str:
+def rules_text(settings: Settings, subject: RuleSubject) -> str:
     """Return a rules file of Prometheus, as YAML."""
     objectives = list({(each.name, each.share): each for each in subject.objectives}.values())
     alerts = [
@@ -128,21 +128,21 @@ def _selected(function: str, selections: Sequence[Selection], window: str, by: S
 # -- Recording rules -------------------------------------------------------------------------------------------------
 
 
-def _recorded(has_objectives: bool) -> Iterator[Rule]:
+def _recorded(has_objectives: bool) -> Iterator[PrometheusRule]:
     if has_objectives:
         for minutes in sorted({minutes for each in BURN_WINDOWS for minutes in (each.long, each.short)}):
             window = _window(minutes)
             good, total = (_selected("rate", [Selection(metric)], window, _SLO) for metric in (SLO_GOOD, SLO_REQUESTS))
-            yield Rule(f"tailcut:slo_bad:ratio_rate{window}", f"1 - {good}\n  / {total}")
+            yield PrometheusRule(f"tailcut:slo_bad:ratio_rate{window}", f"1 - {good}\n  / {total}")
     p95 = _series(LATENCY, 'quantile="0.95"')
-    yield Rule(_P95, f"avg by (model, stage) (avg_over_time({p95}[1h]))")
-    yield Rule(_ANSWERED, _selected("increase", [Selection(REQUESTS, (("code", "=", "ok"),))], "1h", _MODEL))
+    yield PrometheusRule(_P95, f"avg by (model, stage) (avg_over_time({p95}[1h]))")
+    yield PrometheusRule(_ANSWERED, _selected("increase", [Selection(REQUESTS, (("code", "=", "ok"),))], "1h", _MODEL))
 
 
 # -- Alerts ----------------------------------------------------------------------------------------------------------
 
 
-def _burn_rates(settings: Settings, objectives: Sequence[Objective]) -> Iterator[Rule]:
+def _burn_rates(settings: Settings, objectives: Sequence[Objective]) -> Iterator[PrometheusRule]:
     if "burn_rate" in settings.off:
         return
     for objective in objectives:
@@ -150,7 +150,7 @@ def _burn_rates(settings: Settings, objectives: Sequence[Objective]) -> Iterator
             yield _burn_rate(settings, objective, window)
 
 
-def _burn_rate(settings: Settings, objective: Objective, window: BurnWindow) -> Rule:
+def _burn_rate(settings: Settings, objective: Objective, window: BurnWindow) -> PrometheusRule:
     matches = ("slo", "=", objective.name), ("objective", "=", objective_label(objective.share))
     selector = f"{{{', '.join(f'{label}{how}{json.dumps(value)}' for label, how, value in matches)}}}"
     limit = f"{window.factor * (1 - objective.share):.6g}"
@@ -170,10 +170,10 @@ def _burn_rate(settings: Settings, objective: Objective, window: BurnWindow) -> 
     )
     hint = "the server's own alarm names the likely stage"
     labels = ("slo", objective.name), ("window", long)
-    return Rule(RULE["burn_rate"].exported, expr, "1m", window.severity, summary, hint, labels)
+    return PrometheusRule(RULE["burn_rate"].exported, expr, "1m", window.severity, summary, hint, labels)
 
 
-def _growth(settings: Settings) -> Iterator[Rule]:
+def _growth(settings: Settings) -> Iterator[PrometheusRule]:
     if "p95_growth" in settings.off:
         return
     whole = f'{_P95}{{stage="{REQUEST}"}}'
@@ -191,10 +191,10 @@ def _growth(settings: Settings) -> Iterator[Rule]:
         f"{settings.p95_growth * 100:g} % above the same hour a week ago; "
         f"stage {{{{ range {stage} }}}}{{{{ .Labels.stage }}}}{{{{ end }}}} grew most"
     )
-    yield Rule(RULE["p95_growth"].exported, expr, "5m", "ticket", summary, RULE["p95_growth"].hint)
+    yield PrometheusRule(RULE["p95_growth"].exported, expr, "5m", "ticket", summary, RULE["p95_growth"].hint)
 
 
-def _shares(settings: Settings, has_features: bool) -> Iterator[Rule]:
+def _shares(settings: Settings, has_features: bool) -> Iterator[PrometheusRule]:
     for row in RULES:
         share = row.share
         is_counted = settings.enabled or not row.of_process  # the server samples its process for its alerts
@@ -206,7 +206,7 @@ def _shares(settings: Settings, has_features: bool) -> Iterator[Rule]:
         yield _share(row, share, settings, _window(minutes), wait)
 
 
-def _share(row: Row, share: Share, settings: Settings, window: str, wait: str) -> Rule:
+def _share(row: Row, share: CountShare, settings: Settings, window: str, wait: str) -> PrometheusRule:
     by = () if row.of_process else (*_MODEL, *share.by)
     part, whole = (_selected("rate", each, window, by) for each in (share.part, share.whole))
     limit = getattr(settings, share.limit)
@@ -217,14 +217,16 @@ def _share(row: Row, share: Share, settings: Settings, window: str, wait: str) -
     group = " of group {{ $labels.group }} (entity type {{ $labels.entity_type }})" if share.by else ""
     value = "{{ $value | humanizePercentage }}"
     summary = f"{subject}: {value} of the {share.of}{group} {share.what}, limit {100 * limit:g} %"
-    return Rule(row.exported, expr, wait, row.severities[0], summary, row.hint)
+    return PrometheusRule(row.exported, expr, wait, row.severities[0], summary, row.hint)
 
 
-def _of_server(settings: Settings) -> Iterator[Rule]:
+def _of_server(settings: Settings) -> Iterator[PrometheusRule]:
     # Of the models that the server must have: others are unloaded on purpose, too.
     summary = "{{ $labels.instance }}: a required model has not been ready for 5 minutes"
     not_ready = f"{_series(HOST_READY)} == 0"
-    yield Rule("TailcutNotReady", not_ready, "5m", "page", summary, "GET /v2/health/ready says which one, and why")
+    yield PrometheusRule(
+        "TailcutNotReady", not_ready, "5m", "page", summary, "GET /v2/health/ready says which one, and why"
+    )
     for alert, gauge, what, least in _LEVELS:
         if alert not in settings.off and (settings.enabled or gauge != GPU_BYTES.series[0]):
             yield _leak(RULE[alert], settings.leak_growth, gauge, what, least)
@@ -233,19 +235,19 @@ def _of_server(settings: Settings) -> Iterator[Rule]:
     if "gpu_hot" not in settings.off:
         expr = f"{_series(GPU_CELSIUS)} > {settings.gpu_celsius:g}\nor {_series(GPU_SLOWED)} > 0"
         summary = "{{ $labels.instance }}: a GPU is hot, or its clocks are held back"
-        yield Rule(RULE["gpu_hot"].exported, expr, "1m", "ticket", summary, RULE["gpu_hot"].hint)
+        yield PrometheusRule(RULE["gpu_hot"].exported, expr, "1m", "ticket", summary, RULE["gpu_hot"].hint)
     forwarded = [row.alert for row in RULES if row.exported == _FORWARD and row.alert not in settings.off]
     if forwarded:
         summary = "{{ $labels.instance }} {{ $labels.model }}: {{ $labels.alert }}; its log says more"
         alerts = _series(ALERTS, f'alert=~"{"|".join(forwarded)}"')
-        yield Rule(_FORWARD, f"{alerts} == 1", "0m", "", summary, "see /ui")
+        yield PrometheusRule(_FORWARD, f"{alerts} == 1", "0m", "", summary, "see /ui")
     evaluations = _series(EVALUATIONS, 'outcome="ok"')
     expr = f"increase({evaluations}[10m]) == 0"
     summary = "{{ $labels.instance }} does not evaluate its alerts"
-    yield Rule("TailcutAlertsNotEvaluated", expr, "5m", "ticket", summary, "its log says why")
+    yield PrometheusRule("TailcutAlertsNotEvaluated", expr, "5m", "ticket", summary, "its log says why")
 
 
-def _leak(row: Row, growth: float, gauge: str, what: str, least: int) -> Rule:
+def _leak(row: Row, growth: float, gauge: str, what: str, least: int) -> PrometheusRule:
     """Return a rule on a gauge whose lowest value of the last hour is above the highest of 3 and of 6 hours before."""
     lowest, before = f"min_over_time({gauge}[1h])", f"max_over_time({gauge}[1h] offset 6h)"
     expr = (
@@ -257,7 +259,7 @@ def _leak(row: Row, growth: float, gauge: str, what: str, least: int) -> Rule:
         f"{{{{ $labels.instance }}}}: {what} grew by more than {growth * 100:g} % in 6 hours, to "
         "{{ $value | humanize }}, and go on"
     )
-    return Rule(row.exported, expr, "10m", row.severities[0], summary, row.hint)
+    return PrometheusRule(row.exported, expr, "10m", row.severities[0], summary, row.hint)
 
 
 # -- YAML ------------------------------------------------------------------------------------------------------------
@@ -270,11 +272,11 @@ def _window(minutes: int) -> str:
     return f"{minutes}m"
 
 
-def _group(name: str, rules: Sequence[Rule]) -> str:
+def _group(name: str, rules: Sequence[PrometheusRule]) -> str:
     return f"  - name: {name}\n    interval: 1m\n    rules:\n" + "".join(_written(rule) for rule in rules)
 
 
-def _written(rule: Rule) -> str:
+def _written(rule: PrometheusRule) -> str:
     what = "alert" if rule.wait else "record"
     lines = [f"      - {what}: {rule.name}", "        expr: |-"]
     lines += [f"{_INDENT}{line}" for line in rule.expr.splitlines()]

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.report.document import Document, Section, Table, shortened
+from tailcut.report.document import Document, DocumentSection, Table, shortened
 from tailcut.report.parity.file import InputsParity, ParityRecord, VariantParity
 
 _LONGEST = 60
@@ -18,9 +18,9 @@ def parity_document(record: ParityRecord) -> Document:
         title=f"Parity of {record.deployment}",
         lead=f"{record.created}, {record.command}",
         sections=(
-            Section(title="What was compared", lines=tuple(_facts(record))),
+            DocumentSection(title="What was compared", lines=tuple(_facts(record))),
             *map(_variant, record.variants),
-            Section(title="Verdict", lines=(verdict(record),)),
+            DocumentSection(title="Verdict", lines=(verdict(record),)),
         ),
     )
 
@@ -85,10 +85,10 @@ def _facts(record: ParityRecord) -> list[str]:
     return [f"{name}: {text}" for name, text in found.items() if text]
 
 
-def _variant(variant: VariantParity) -> Section:
+def _variant(variant: VariantParity) -> DocumentSection:
     tables = (_fields(variant), _columns(variant), _differences(variant), _statuses(variant))
     version = f" of version {variant.version}" if variant.version else ""
-    return Section(
+    return DocumentSection(
         title=f"{variant.variant}{version}", text=_headline(variant), tables=tables, lines=tuple(reasons(variant))
     )
 

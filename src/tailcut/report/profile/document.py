@@ -12,9 +12,9 @@ from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.levers.advice import Advice, LeverAdvice, span
 from tailcut.profiler.payloads.diversity import Diversity, Point, Stream
 from tailcut.profiler.records import Stage
-from tailcut.report.document import Area, Document, Section, Table, shortened
+from tailcut.report.document import Area, Document, DocumentSection, Table, shortened
 from tailcut.report.profile.json import ProfileReport
-from tailcut.report.profile.shapes import Column, Frame
+from tailcut.report.profile.shapes import Frame, LatencyColumn
 from tailcut.report.profile.words import (
     STEPS_TITLE,
     bottleneck,
@@ -107,16 +107,20 @@ def profile_document(report: ProfileReport, longest: int = 400) -> Document:
         lead=f"{report.rate:.4g} requests/s for {report.duration_s:.3g} s. {report.created}.",
         tiles=_tiles(report),
         sections=(
-            Section(title="The bottleneck", lines=tuple(filter(None, (bottleneck(budget), felt(budget), *findings)))),
+            DocumentSection(
+                title="The bottleneck", lines=tuple(filter(None, (bottleneck(budget), felt(budget), *findings)))
+            ),
             *_levers(report),
             _requests(report),
-            Section(
+            DocumentSection(
                 title="Where the time goes",
                 text=near_words(budget) if budget.lines else "",
                 tables=steps if budget.lines else (),
             ),
             *_flames(report),
-            Section(title="Queries and other calls, by total time", tables=(calls_table(budget, longest=longest),)),
+            DocumentSection(
+                title="Queries and other calls, by total time", tables=(calls_table(budget, longest=longest),)
+            ),
             *_diversity(report),
             *map(layers_section, report.layers),
             *_facts(report),
@@ -124,14 +128,14 @@ def profile_document(report: ProfileReport, longest: int = 400) -> Document:
     )
 
 
-def layers_section(model: ModelLayers) -> Section:
+def layers_section(model: ModelLayers) -> DocumentSection:
     """The slow layers of one model."""
     first, *rest = layers_words(model)
     tables = (layers_table(model), operators_table(model))
-    return Section(title=f"Slow layers of {first}", tables=tables, lines=tuple(rest))
+    return DocumentSection(title=f"Slow layers of {first}", tables=tables, lines=tuple(rest))
 
 
-def plot_top(columns: Sequence[Column], limits_ms: Sequence[float]) -> float:
+def plot_top(columns: Sequence[LatencyColumn], limits_ms: Sequence[float]) -> float:
     """Height of the plot, and of limits that are near, in milliseconds."""
     p99, p95 = (next((one for one in columns if one.to_share >= share), columns[-1]).mean_ms for share in (0.99, 0.95))
     high = min(p99, _STEEP * p95)
@@ -151,15 +155,15 @@ def _tiles(report: ProfileReport) -> tuple[tuple[str, str], ...]:
     return tuple(tiles)
 
 
-def _levers(report: ProfileReport) -> list[Section]:
+def _levers(report: ProfileReport) -> list[DocumentSection]:
     advice = report.advice
     if advice is None:
         return []
     doubts = " ".join(f"doubtful: {line}" for line in advice.doubts)
     rests = [f"{one.lever} rests on: {'; '.join(one.basis)}" for one in advice.levers if one.basis and one.worth]
     return [
-        Section(title="What to do", lines=advice.summary),
-        Section(
+        DocumentSection(title="What to do", lines=advice.summary),
+        DocumentSection(
             title="What each lever can win",
             text=doubts,
             tables=(levers_table(advice),),
@@ -168,11 +172,11 @@ def _levers(report: ProfileReport) -> list[Section]:
     ]
 
 
-def _requests(report: ProfileReport) -> Section:
+def _requests(report: ProfileReport) -> DocumentSection:
     """Every request by latency, or the mean of neighbours, as a stack of its stages."""
     columns = report.columns
     if not columns:
-        return Section(title="All requests", details=True)
+        return DocumentSection(title="All requests", details=True)
     latency = parse_objectives(report.slo).latency if report.slo else ()
     limits = {f"SLO {one.name} {one.limit_s * 1e3:g} ms": one.limit_s * 1e3 for one in latency}
     top = plot_top(columns, list(limits.values()))
@@ -188,7 +192,7 @@ def _requests(report: ProfileReport) -> Section:
         top=top,
         ticks=_TICKS,
     )
-    return Section(
+    return DocumentSection(
         title="All requests",
         text="Milliseconds from the intended send time to the last byte, by stage."
         + (f"{cut} {ms(max(column.max_ms for column in above))} ms." if above else ""),
@@ -197,23 +201,25 @@ def _requests(report: ProfileReport) -> Section:
     )
 
 
-def _flames(report: ProfileReport) -> list[Section]:
+def _flames(report: ProfileReport) -> list[DocumentSection]:
     text = "A request near the p95: width is time, what runs inside something stands below it, largest first."
-    found = [Section(title="Flame graph", text=text, charts=(flame_graph(report.spans),), details=True)]
+    found = [DocumentSection(title="Flame graph", text=text, charts=(flame_graph(report.spans),), details=True)]
     if report.stacks is not None:
         text = (
             "Sampled stacks of the threads that worked on requests, all requests together. Exact times are above;"
             " samples say which functions they went to."
         )
-        found.append(Section(title="Down to functions", text=text, charts=(flame_graph(report.stacks),), details=True))
+        found.append(
+            DocumentSection(title="Down to functions", text=text, charts=(flame_graph(report.stacks),), details=True)
+        )
     return [section for section in found if any(section.charts)]
 
 
-def _diversity(report: ProfileReport) -> list[Section]:
+def _diversity(report: ProfileReport) -> list[DocumentSection]:
     if report.diversity is None:
         return []
     return [
-        Section(
+        DocumentSection(
             title="How alike the requests are",
             text="Share of look-ups that a cache would have answered, by how long its entries live, and how many it"
             " must hold.",
@@ -222,7 +228,7 @@ def _diversity(report: ProfileReport) -> list[Section]:
     ]
 
 
-def _facts(report: ProfileReport) -> tuple[Section, Section]:
+def _facts(report: ProfileReport) -> tuple[DocumentSection, DocumentSection]:
     pilot = report.pilot
     hooked = [f"Hooked: {', '.join(pilot.hooks)}."] if pilot.hooks else []
     notes = (tracing_words(report.kind), *hooked, *(f"note: {note}" for note in report.notes))
@@ -236,8 +242,8 @@ def _facts(report: ProfileReport) -> tuple[Section, Section]:
     }
     lines = tuple(f"{name}: {value}" for name, value in facts.items())
     return (
-        Section(title="What to know of these figures", lines=notes),
-        Section(title="Measured by", lines=lines, details=True),
+        DocumentSection(title="What to know of these figures", lines=notes),
+        DocumentSection(title="Measured by", lines=lines, details=True),
     )
 
 

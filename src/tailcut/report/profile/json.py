@@ -17,8 +17,8 @@ from tailcut.profiler.levers.advice import Advice, advise
 from tailcut.profiler.levers.known import know
 from tailcut.profiler.levers.work import outside_words
 from tailcut.profiler.payloads.diversity import Diversity
-from tailcut.profiler.records import Pilot, Recording, Stage
-from tailcut.report.profile.shapes import Column, Frame, columns_of, spans_tree, stacks_tree
+from tailcut.profiler.records import ProfiledProcess, Recording, Stage
+from tailcut.report.profile.shapes import Frame, LatencyColumn, columns_of, spans_tree, stacks_tree
 from tailcut.system.whole_files import write_file
 
 FORMAT = 2
@@ -61,13 +61,13 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     slo: str
     machine: dict[str, str]
-    pilot: Pilot
+    pilot: ProfiledProcess
     budget: Budget
     advice: Advice | None = None
     diversity: Diversity | None = None
     layers: tuple[ModelLayers, ...] = ()
     notes: tuple[str, ...] = ()
-    columns: tuple[Column, ...] = ()
+    columns: tuple[LatencyColumn, ...] = ()
     spans: Frame
     stacks: Frame | None = None
 

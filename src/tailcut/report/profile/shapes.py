@@ -12,7 +12,7 @@ from tailcut.profiler.attribution.budget import near_percentile
 from tailcut.profiler.attribution.calls import shown_label
 from tailcut.profiler.attribution.span_table import STAGES
 from tailcut.profiler.attribution.stages import Attribution
-from tailcut.profiler.records import Sample, Span
+from tailcut.profiler.records import RecordedSpan, StackSample
 
 COLUMNS = 200
 LEAST_SHARE = 0.002
@@ -22,7 +22,7 @@ Trail = tuple[tuple[str, str], ...]
 """(name, style) from the outermost to the innermost frame."""
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True):
+class LatencyColumn(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of about the same latency.
 
     Args:
@@ -60,7 +60,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[Frame, ...] = ()
 
 
-def columns_of(found: Attribution, most: int = COLUMNS) -> tuple[Column, ...]:
+def columns_of(found: Attribution, most: int = COLUMNS) -> tuple[LatencyColumn, ...]:
     """Sort the requests by latency, and put neighbours together where there are more than ``most``."""
     wall_ns = found.flat.wall_ns
     order = np.argsort(wall_ns, kind="stable")
@@ -71,7 +71,7 @@ def columns_of(found: Attribution, most: int = COLUMNS) -> tuple[Column, ...]:
         chosen = order[low:high]
         means = found.stage_ns[chosen].mean(axis=0) / 1e6
         columns.append(
-            Column(
+            LatencyColumn(
                 from_share=low / count,
                 to_share=high / count,
                 count=high - low,
@@ -104,7 +104,7 @@ def spans_tree(found: Attribution) -> Frame:
     return tree_of(times, "a request near the p95")
 
 
-def stacks_tree(samples: Iterable[Sample]) -> Frame:
+def stacks_tree(samples: Iterable[StackSample]) -> Frame:
     """Nest sampled stacks: milliseconds of all samples together."""
     times: defaultdict[Trail, float] = defaultdict(float)
     for one in samples:
@@ -130,6 +130,6 @@ def _grown(times: list[tuple[Trail, float]], depth: int, name: str, style: str, 
     return Frame(name=name, value=sum(value for _, value in times), style=style, children=tuple(children))
 
 
-def _named(span: Span) -> str:
+def _named(span: RecordedSpan) -> str:
     label = shown_label(span.stage, span.label) or str(span.stage)
     return f"{label} ({span.place})" if span.place and span.place not in label else label

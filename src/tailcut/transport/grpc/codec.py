@@ -44,7 +44,7 @@ FINAL = "triton_final_response"
 WANTS_FINAL = "triton_enable_empty_final_response"
 
 
-class Inference(msgspec.Struct):
+class GrpcInference(msgspec.Struct):
     """A checked request.
 
     Attributes:
@@ -114,7 +114,7 @@ class MessageCodec:
         self._max_rows = max_rows
         self._nan_outputs = frozenset(nan_outputs)
 
-    def decode(self, request: ModelInferRequest) -> Inference:
+    def decode(self, request: ModelInferRequest) -> GrpcInference:
         """Check one request.
 
         Raises:
@@ -152,9 +152,9 @@ class MessageCodec:
         outputs = self._wanted(request) if request.outputs else self._outputs
         parameters = parameters_of(request.parameters)
         refuse_sequences(parameters)
-        return Inference(inputs, rows, outputs, request.id, bool(raws), parameters)
+        return GrpcInference(inputs, rows, outputs, request.id, bool(raws), parameters)
 
-    def encode(self, inference: Inference, outputs: Arrays) -> ModelInferResponse:
+    def encode(self, inference: GrpcInference, outputs: Arrays) -> ModelInferResponse:
         """Write the reply.
 
         Raises:

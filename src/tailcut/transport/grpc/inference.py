@@ -18,7 +18,7 @@ from tailcut.protocol.http import REQUEST_ID, HeaderMap, name_request, new_reque
 from tailcut.protocol.open_inference.parameters import flag, priority, timeout_ns
 from tailcut.protocol.routing import Codecs
 from tailcut.transport.grpc.calls import SERVICE, Context, Metadata, abort, headers_of, remaining_ns
-from tailcut.transport.grpc.codec import FINAL, WANTS_FINAL, Inference, MessageCodec, parse
+from tailcut.transport.grpc.codec import FINAL, WANTS_FINAL, GrpcInference, MessageCodec, parse
 from tailcut.transport.grpc.models import pipeline_of
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 
@@ -28,7 +28,7 @@ _METHODS = {"grpc_infer": "ModelInfer", "grpc_stream": "ModelStreamInfer"}
 """RPCs by route."""
 
 
-class Failed(Exception):
+class RpcFailed(Exception):
     """A request that ended with an error."""
 
     def __init__(self, error: TailcutError, incident: str, metadata: Metadata) -> None:
@@ -62,7 +62,7 @@ class Inferences:
             reply, metadata = await model.unary(start_ns, headers, request, remaining_ns(context))
             context.set_trailing_metadata(metadata)
             return reply
-        except Failed as failed:
+        except RpcFailed as failed:
             error, metadata, incident = failed.error, failed.metadata, failed.incident
         # Only now: gRPC keeps what it raises, and with it all that was raised before.
         await abort(context, error, metadata, incident)
@@ -92,7 +92,7 @@ class Inferences:
             request = parse(message)
             self._plane.model(request.model_name)
         except TailcutError as error:
-            raise Failed(error, "", ((REQUEST_ID, request_id(headers) or new_request_id()),)) from None
+            raise RpcFailed(error, "", ((REQUEST_ID, request_id(headers) or new_request_id()),)) from None
         return self._models[request.model_name], request
 
     def _add(self, name: str) -> None:
@@ -139,7 +139,7 @@ class _ModelInferences:
         metadata = (*_metadata(call, headers), (REQUEST_ID, call.request_id))
         if self._log is not None:
             self._note(self._log, call, headers, metadata, error=error, incident=incident)
-        raise Failed(error, incident, metadata) from None  # in no variable here: a circle would keep the request
+        raise RpcFailed(error, incident, metadata) from None  # in no variable here: a circle would keep the request
 
     async def _whole(self, call: RequestContext, headers: HeaderMap, source: tuple[_Message, int]) -> bytes:
         pipeline, codec, inference = self._admitted(call, headers, *source)
@@ -165,7 +165,7 @@ class _ModelInferences:
         return b""
 
     async def _streamed(
-        self, call: RequestContext, codec: MessageCodec, inference: Inference, runtime: StreamingRuntime, emit: Emit
+        self, call: RequestContext, codec: MessageCodec, inference: GrpcInference, runtime: StreamingRuntime, emit: Emit
     ) -> None:
         if inference.rows != 1:
             raise BadRequest(
@@ -180,7 +180,7 @@ class _ModelInferences:
 
     def _admitted(
         self, call: RequestContext, headers: HeaderMap, message: _Message, left_ns: int
-    ) -> tuple[Pipeline, MessageCodec, Inference]:
+    ) -> tuple[Pipeline, MessageCodec, GrpcInference]:
         """Identify, read, check and admit a request."""
         self._plane.identify(call, headers, left_ns)
         call.timings.lap(Stage.RECEIVE, perf_counter_ns())

@@ -43,7 +43,7 @@ def pipeline_of(engine: Engine, name: str, version: str) -> Pipeline:
     return pipeline_of_version(engine, version)
 
 
-class Models:
+class GrpcModels:
     """Answers questions about a host and its models, and loads and unloads them.
 
     Args:

@@ -20,8 +20,8 @@ from tailcut.transport.grpc import health_pb2, open_inference_pb2, reflection_pb
 from tailcut.transport.grpc.calls import EOF, SERVICE, Context, Method, abort, answering, headers_of, read, remaining_ns
 from tailcut.transport.grpc.codec import FINAL, parse
 from tailcut.transport.grpc.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from tailcut.transport.grpc.inference import Failed, Inferences
-from tailcut.transport.grpc.models import Models
+from tailcut.transport.grpc.inference import Inferences, RpcFailed
+from tailcut.transport.grpc.models import GrpcModels
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferResponse, ModelStreamInferResponse
 from tailcut.transport.grpc.reflection_pb2 import (
     ErrorResponse,
@@ -76,7 +76,7 @@ class _Stream:
         """Answer one request."""
         try:
             await self._inferences.in_stream(self._headers, message, remaining_ns(self._context), self._emit)
-        except Failed as failed:
+        except RpcFailed as failed:
             await self._write(_error(message, failed.error))
         finally:
             self.room.release()
@@ -350,7 +350,7 @@ class GRPCServer:
 
     def _handlers(self) -> list[Any]:
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-        methods: dict[str, Method] = Models(self._host, self._guard).methods()
+        methods: dict[str, Method] = GrpcModels(self._host, self._guard).methods()
         rpcs: dict[str, Any] = {name: unary(method) for name, method in methods.items()}
         # Messages are handed over as bytes: gRPC answers one that it cannot read itself with INTERNAL.
         rpcs["ModelInfer"] = unary(self._inferences.unary)

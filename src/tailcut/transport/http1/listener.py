@@ -9,7 +9,7 @@ import socket
 import ssl
 from functools import partial
 
-from tailcut.manifest import Server
+from tailcut.manifest import ServerSettings
 from tailcut.transport.http1.connection import Connection
 from tailcut.transport.http1.site import Site
 
@@ -42,7 +42,9 @@ class Listener:
         context: of TLS; None for plain HTTP.
     """
 
-    def __init__(self, site: Site, server: Server, listening: socket.socket, context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, site: Site, server: ServerSettings, listening: socket.socket, context: ssl.SSLContext | None
+    ) -> None:
         self._site = site
         self._loop = site.loop
         self._socket = listening

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.observe.alerts.alarms import QUIET, Alarm, Alarms
-from tailcut.observe.alerts.rules import Finding, Severity
+from tailcut.observe.alerts.rules import AlertFinding, Severity
 
 
-def finding(alert: str = "errors", level: str = "bad", **changes: Any) -> Finding:
+def finding(alert: str = "errors", level: str = "bad", **changes: Any) -> AlertFinding:
     """A finding of model "m"."""
-    made = Finding(alert, "m", "", "page", level, 2.0, 1.0, "", "2 % of 100 requests failed")
+    made = AlertFinding(alert, "m", "", "page", level, 2.0, 1.0, "", "2 % of 100 requests failed")
     return made._replace(**changes)
 
 
-def step(alarms: Alarms, *findings: Finding, minute: int = 0) -> list[tuple[str, str]]:
+def step(alarms: Alarms, *findings: AlertFinding, minute: int = 0) -> list[tuple[str, str]]:
     """Evaluate once; return the states of the alarms that changed, and their alerts."""
     return [(each.state, each.finding.alert) for each in alarms.update(findings, 60.0 * minute)]
 

@@ -16,12 +16,12 @@ from tailcut.errors import StoreError
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.alarms import QUIET as QUIET_EVALUATIONS
 from tailcut.observe.alerts.evaluation import WEEK_S, MovedColumns
-from tailcut.observe.alerts.evaluator import Alerts
+from tailcut.observe.alerts.evaluator import AlertEvaluator
 from tailcut.observe.alerts.probes import GpuFigures
 from tailcut.observe.alerts.rules import ALERTS, RULES
-from tailcut.observe.alerts.webhook import Message, Target, Webhook
+from tailcut.observe.alerts.webhook import Message, Webhook, WebhookTarget
 from tailcut.observe.history import CountRow, LatencyRow
-from tailcut.observe.history.tables import Series, Snapshot
+from tailcut.observe.history.tables import HistorySnapshot, Series
 from tailcut.observe.latency_figures import SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import FEATURE_SOURCE_SECONDS, PREDICTION_CACHE_BYTES
 
@@ -58,10 +58,10 @@ class Past:
         return [row for row in self.count_rows if since_s <= row.start_s < until_s and row.name == name]
 
 
-def made(clock: Clock, tmp_path: Path | None = None, hook: Webhook | None = None, **sources: Any) -> Alerts:
+def made(clock: Clock, tmp_path: Path | None = None, hook: Webhook | None = None, **sources: Any) -> AlertEvaluator:
     """Alerts that the test evaluates."""
     past = sources.pop("history", None)
-    alerts = Alerts(
+    alerts = AlertEvaluator(
         Settings(),
         sources.pop("probe", lambda: QUIET),
         sources.pop("models", lambda: ["m"]),
@@ -76,7 +76,7 @@ def made(clock: Clock, tmp_path: Path | None = None, hook: Webhook | None = None
     return alerts
 
 
-def minute(alerts: Alerts, clock: Clock, requests: float, good: float) -> list[str]:
+def minute(alerts: AlertEvaluator, clock: Clock, requests: float, good: float) -> list[str]:
     """Let a minute pass; return the states of the alarms that changed."""
     clock.now_s += 60
     alerts.receive(slo_snapshot(int(clock() // 60) - 1, requests, good))
@@ -84,12 +84,12 @@ def minute(alerts: Alerts, clock: Clock, requests: float, good: float) -> list[s
     return [alarm.state for alarm in alerts.evaluate()]
 
 
-def firing(alerts: Alerts) -> set[tuple[str, str, str]]:
+def firing(alerts: AlertEvaluator) -> set[tuple[str, str, str]]:
     """Alert, model and severity of the samples at 1."""
     return {tuple(each.labels.values()) for each in alerts.samples() if each.name == ALERTS.name and each.value}
 
 
-def active(alerts: Alerts) -> set[tuple[str, str]]:
+def active(alerts: AlertEvaluator) -> set[tuple[str, str]]:
     """Alert and model of what fires."""
     return {(alarm.finding.alert, alarm.finding.model) for alarm in alerts.state.active}
 
@@ -98,7 +98,7 @@ class Hook(Webhook):
     """A webhook that keeps its messages."""
 
     def __init__(self) -> None:
-        super().__init__(Target("https://hooks.example/", b"k" * 32))
+        super().__init__(WebhookTarget("https://hooks.example/", b"k" * 32))
         self.sent: list[Message] = []
 
     def submit(self, message: Message) -> None:
@@ -334,7 +334,7 @@ def test_memory_is_watched_on_after_a_model_with_a_large_cache_is_gone() -> None
         for _ in range(count):
             number = int(clock.now_s // 60)
             numbers = [(gauge, cache_mib * 2**20)] if cache_mib else []
-            alerts.receive(Snapshot(number, number, 0, [], numbers))
+            alerts.receive(HistorySnapshot(number, number, 0, [], numbers))
             clock.now_s += 60
             memory_mib[0] += 60 * mib_per_s
             found |= {alarm.finding.alert for alarm in alerts.evaluate()}
@@ -362,7 +362,7 @@ def test_a_clock_that_is_set_ends_no_alarm() -> None:
 def test_its_thread_evaluates_what_it_receives_and_ends() -> None:
     from tests.wait_kit import block_until
 
-    alerts = Alerts(Settings(), lambda: QUIET, lambda: ["m"])
+    alerts = AlertEvaluator(Settings(), lambda: QUIET, lambda: ["m"])
     alerts.start()
     for number in range(2):
         alerts.receive(slo_snapshot(29_000_000 + number, 100, 0))

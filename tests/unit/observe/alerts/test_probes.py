@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tailcut.observe.alerts.probes import GpuFigures, Probes
+from tailcut.observe.alerts.probes import GpuFigures, SystemProbes
 
 COUNTS = "nr_periods 40\nnr_throttled 4\n"
 GROUPS = {
@@ -28,7 +28,7 @@ def test_throttling_is_read_from_the_control_group(version: str, tmp_path: Path)
     (tmp_path / "proc/self/cgroup").write_text(group)
     (tmp_path / name).parent.mkdir(parents=True)
     (tmp_path / name).write_text(text)
-    figures = Probes(tmp_path).read()
+    figures = SystemProbes(tmp_path).read()
     assert (figures.periods, figures.throttled) == (40, 4)
 
 
@@ -37,18 +37,18 @@ def no_driver() -> Any:
 
 
 def test_without_proc_and_quota_there_is_nothing_to_tell(tmp_path: Path) -> None:
-    assert Probes(tmp_path, no_driver).read() == (0, 0, 0, GpuFigures())
+    assert SystemProbes(tmp_path, no_driver).read() == (0, 0, 0, GpuFigures())
 
 
 def test_memory_is_of_the_process_and_its_children() -> None:
-    before = Probes().read()
+    before = SystemProbes().read()
     held = bytearray(os.urandom(1)) * (30 << 20)
     code = "held = bytearray(b'x') * (40 << 20); print(flush=True); input()"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdout.readline()
-    after = Probes().read()
+    after = SystemProbes().read()
     child.communicate(b"\n")
     assert after.memory_bytes - before.memory_bytes > 65 << 20
     del held
@@ -73,14 +73,14 @@ def nvml(**changes: Any) -> SimpleNamespace:
 
 
 def test_gpus_are_read_and_what_a_device_does_not_tell_is_left_out(tmp_path: Path) -> None:
-    probes = Probes(tmp_path, nvml)
+    probes = SystemProbes(tmp_path, nvml)
     assert [probes.read().gpu for _ in range(2)] == [GpuFigures(7 << 20, 91.0, 1)] * 2
 
     def unsupported(*_: Any) -> int:
         raise RuntimeError("not supported")
 
     quiet = {"nvmlDeviceGetTemperature": unsupported, "nvmlDeviceGetCurrentClocksThrottleReasons": unsupported}
-    assert Probes(tmp_path, lambda: nvml(**quiet)).read().gpu == GpuFigures(7 << 20, 0.0, 0)
+    assert SystemProbes(tmp_path, lambda: nvml(**quiet)).read().gpu == GpuFigures(7 << 20, 0.0, 0)
 
 
 def test_without_a_driver_or_a_device_there_are_no_gpus(tmp_path: Path) -> None:
@@ -88,4 +88,4 @@ def test_without_a_driver_or_a_device_there_are_no_gpus(tmp_path: Path) -> None:
         raise RuntimeError("driver/library version mismatch")
 
     for load in (no_driver, lambda: nvml(nvmlDeviceGetCount=lambda: 0), lambda: nvml(nvmlInit=broken)):
-        assert Probes(tmp_path, load).read().gpu == GpuFigures()
+        assert SystemProbes(tmp_path, load).read().gpu == GpuFigures()

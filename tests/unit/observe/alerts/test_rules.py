@@ -18,8 +18,8 @@ from tailcut.observe.alerts.evaluation import (
     find_moved,
     find_shares,
 )
-from tailcut.observe.alerts.minute_counts import Key, most_grown
-from tailcut.observe.alerts.rules import RULES, Finding, windows_for
+from tailcut.observe.alerts.minute_counts import CounterKey, most_grown
+from tailcut.observe.alerts.rules import RULES, AlertFinding, windows_for
 from tailcut.observe.latency_figures import SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import FEATURE_SOURCE_ERRORS
 
@@ -36,17 +36,17 @@ def hour(medians_ms: Mapping[str, float], requests: int, seed: int, groups: Mapp
     )
 
 
-def growth(now: Hour, then: Hour) -> list[Finding]:
+def growth(now: Hour, then: Hour) -> list[AlertFinding]:
     """What is found of two hours of one model."""
     return find_growth({"m": now}, {"m": then}, 0.15, 1000)
 
 
-def burning(traffic: Traffic) -> list[Finding]:
+def burning(traffic: Traffic) -> list[AlertFinding]:
     """All findings on burn rates."""
     return list(find_burn_rates(Settings(), traffic.counts, ["m"]))
 
 
-def shares(traffic: Traffic, uptime: int = 1440) -> list[Finding]:
+def shares(traffic: Traffic, uptime: int = 1440) -> list[AlertFinding]:
     """Findings on shares that are bad."""
     return bad(list(find_shares(Settings(), traffic.counts, ["m"], uptime)))
 
@@ -54,7 +54,7 @@ def shares(traffic: Traffic, uptime: int = 1440) -> list[Finding]:
 def add(traffic: Traffic, labels: Mapping[str, str], requests: float, good: float) -> None:
     """Count requests of an objective."""
     for metric, value in ((SLO_REQUESTS, requests), (SLO_GOOD, good)):
-        traffic.counts.add(Key.of("m", metric.series[0], labels), value)
+        traffic.counts.add(CounterKey.of("m", metric.series[0], labels), value)
 
 
 # -- p95 week over week ----------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_where_nothing_grew_the_largest_is_named() -> None:
 def test_where_requests_fail_burn_rates_name_the_group_that_fails_whatever_else_grew() -> None:
     traffic = Traffic().minutes(60, requests=100, features_ms=5)
     traffic.minutes(5, requests=100, bad=100, failed=100, features_ms=80)
-    traffic.counts.add(Key.of("m", FEATURE_SOURCE_ERRORS.series[0], {"group": "zone", "entity_type": "id"}), 40)
+    traffic.counts.add(CounterKey.of("m", FEATURE_SOURCE_ERRORS.series[0], {"group": "zone", "entity_type": "id"}), 40)
     add(traffic, ERRORS, 500, 0)
     (found,) = bad(burning(traffic))
     assert found.place == "features/zone"

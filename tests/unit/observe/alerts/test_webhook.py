@@ -19,7 +19,7 @@ from tests.wait_kit import block_until
 
 from tailcut.errors import ManifestError
 from tailcut.observe.alerts import webhook as module
-from tailcut.observe.alerts.webhook import Message, Target, Webhook, post_once, read_secret, signed_headers
+from tailcut.observe.alerts.webhook import Message, Webhook, WebhookTarget, post_once, read_secret, signed_headers
 from tailcut.system.public_address import AddressRefusedError, checked_addresses, is_public
 
 KEY = bytes(range(32))
@@ -103,9 +103,9 @@ def receiver() -> Iterator[str]:
 
 def test_a_message_arrives_signed_and_redirects_are_not_followed() -> None:
     with receiver() as url:
-        assert post_once(Target(f"{url}/204", KEY, allow_private=True), MESSAGE, 1_700_000_000) == ""
-        assert post_once(Target(f"{url}/302", KEY, allow_private=True), MESSAGE, 0).endswith("is not followed")
-        assert post_once(Target(f"{url}/500", KEY, allow_private=True), MESSAGE, 0).endswith("answered 500")
+        assert post_once(WebhookTarget(f"{url}/204", KEY, allow_private=True), MESSAGE, 1_700_000_000) == ""
+        assert post_once(WebhookTarget(f"{url}/302", KEY, allow_private=True), MESSAGE, 0).endswith("is not followed")
+        assert post_once(WebhookTarget(f"{url}/500", KEY, allow_private=True), MESSAGE, 0).endswith("answered 500")
     assert [path for path, _, _ in Receiver.got] == ["/204", "/302", "/500"]
     _, headers, body = Receiver.got[0]
     signed = f"msg_1.{headers['webhook-timestamp']}.".encode() + body
@@ -116,7 +116,7 @@ def test_a_message_arrives_signed_and_redirects_are_not_followed() -> None:
 
 def test_a_private_address_is_refused_before_it_is_connected_to() -> None:
     with receiver() as url, pytest.raises(AddressRefusedError, match=r"127\.0\.0\.1"):
-        post_once(Target(f"{url}/204", KEY), MESSAGE, 0)
+        post_once(WebhookTarget(f"{url}/204", KEY), MESSAGE, 0)
     assert Receiver.got == []
 
 
@@ -133,7 +133,7 @@ def test_a_receiver_that_does_not_answer_in_time_is_given_up(does: str, monkeypa
     with socket.create_server(("127.0.0.1", 0)) as server:
         if does == "drips":
             threading.Thread(target=drip, args=(server,)).start()
-        target = Target(f"http://127.0.0.1:{server.getsockname()[1]}/", KEY, allow_private=True)
+        target = WebhookTarget(f"http://127.0.0.1:{server.getsockname()[1]}/", KEY, allow_private=True)
         began_s = time.monotonic()
         with pytest.raises(TimeoutError, match="timed out"):
             post_once(target, MESSAGE, 0)
@@ -151,7 +151,7 @@ def test_what_is_no_http_is_no_answer(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=send, args=(server,))
         thread.start()
-        target = Target(f"http://127.0.0.1:{server.getsockname()[1]}/", KEY, allow_private=True)
+        target = WebhookTarget(f"http://127.0.0.1:{server.getsockname()[1]}/", KEY, allow_private=True)
         with pytest.raises(BadStatusLine):
             post_once(target, MESSAGE, 0)
         thread.join()
@@ -162,7 +162,7 @@ def test_a_connection_to_any_of_the_addresses_has_the_whole_time_to_answer(monke
     monkeypatch.setattr(module, "checked_addresses", lambda *_, **__: ["127.0.0.1"] * 4)
     monkeypatch.setattr(module, "_read_status", lambda connection: waits.append(connection.gettimeout()) or 204)
     with receiver() as url:
-        assert post_once(Target(f"{url}/204", KEY), MESSAGE, 0) == ""
+        assert post_once(WebhookTarget(f"{url}/204", KEY), MESSAGE, 0) == ""
     assert waits == [10.0]
 
 
@@ -174,11 +174,11 @@ def posted(*failures: str, waits_s: tuple[float, ...] = (0.0, 0.0, 0.0)) -> tupl
     sent: list[str] = []
     planned = list(failures)
 
-    def post(target: Target, message: Message, timestamp_s: int) -> str:
+    def post(target: WebhookTarget, message: Message, timestamp_s: int) -> str:
         sent.append(message.id)
         return planned.pop(0) if planned else ""
 
-    return Webhook(Target("https://hooks.example/", KEY), post, waits_s=waits_s), sent
+    return Webhook(WebhookTarget("https://hooks.example/", KEY), post, waits_s=waits_s), sent
 
 
 def test_a_message_has_three_tries_and_messages_stay_in_order(caplog: pytest.LogCaptureFixture) -> None:
@@ -193,12 +193,12 @@ def test_a_message_has_three_tries_and_messages_stay_in_order(caplog: pytest.Log
 
 
 def test_what_is_raised_for_one_message_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    def post(target: Target, message: Message, timestamp_s: int) -> str:
+    def post(target: WebhookTarget, message: Message, timestamp_s: int) -> str:
         if message.id == "msg_1":
             raise LookupError("no such thing")
         return ""
 
-    hook = Webhook(Target("https://hooks.example/", KEY), post, waits_s=(0.0, 0.0, 0.0))
+    hook = Webhook(WebhookTarget("https://hooks.example/", KEY), post, waits_s=(0.0, 0.0, 0.0))
     for number in (1, 2):
         hook.submit(Message(f"msg_{number}", b""))
     hook.close(5.0)
@@ -219,12 +219,12 @@ def test_a_stop_tries_what_waits_once_and_does_not_wait_for_another_try() -> Non
 def test_the_queue_is_bounded() -> None:
     entered, go_on = threading.Event(), threading.Event()
 
-    def post(target: Target, message: Message, timestamp_s: int) -> str:
+    def post(target: WebhookTarget, message: Message, timestamp_s: int) -> str:
         entered.set()
         go_on.wait(10)
         return ""
 
-    hook = Webhook(Target("https://hooks.example/", KEY), post)
+    hook = Webhook(WebhookTarget("https://hooks.example/", KEY), post)
     hook.submit(MESSAGE)
     entered.wait(10)
     for number in range(66):
@@ -237,7 +237,7 @@ def test_the_queue_is_bounded() -> None:
 
 def test_its_thread_delivers_and_ends() -> None:
     with receiver() as url:
-        hook = Webhook(Target(f"{url}/204", KEY, allow_private=True))
+        hook = Webhook(WebhookTarget(f"{url}/204", KEY, allow_private=True))
         hook.submit(MESSAGE)
         block_until(lambda: hook.figures.delivered == 1)
         hook.close(5.0)

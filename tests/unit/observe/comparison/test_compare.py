@@ -9,8 +9,8 @@ from tests.observe_kit import Ended
 
 from tailcut.common.timings import Stage, Timings
 from tailcut.observe.comparison.compare import bucket_of, compare
-from tailcut.observe.comparison.records import Comparison
-from tailcut.observe.comparison.stages import Terms, change_of, draw_weights
+from tailcut.observe.comparison.records import HistoryComparison
+from tailcut.observe.comparison.stages import ComparisonTerms, change_of, draw_weights
 from tailcut.observe.latency_figures import REQUEST
 from tailcut.observe.sample import Sample
 from tailcut.report.comparison import comparison_document
@@ -20,9 +20,9 @@ MINUTES = 100
 SPAN_S = MINUTES * 60.0
 
 
-def compared(path: Path, model: str | None = None, seed: int = 0) -> Comparison:
+def compared(path: Path, model: str | None = None, seed: int = 0) -> HistoryComparison:
     at_s = START_S + DAY_S
-    return compare(Run(path).history, at_s, at_s + SPAN_S, DAY_S, model=model, terms=Terms(seed=seed))
+    return compare(Run(path).history, at_s, at_s + SPAN_S, DAY_S, model=model, terms=ComparisonTerms(seed=seed))
 
 
 def recorded(path: Path, seed: int, rate: float = 25, **slower: float) -> None:
@@ -33,7 +33,7 @@ def recorded(path: Path, seed: int, rate: float = 25, **slower: float) -> None:
         run.end()
 
 
-def verdicts(found: Comparison) -> dict[str, str]:
+def verdicts(found: HistoryComparison) -> dict[str, str]:
     ((variant,),) = (model.variants for model in found.models)
     return {stage.stage: stage.verdict for stage in variant.stages}
 

@@ -13,7 +13,7 @@ from tailcut.errors import StoreError
 from tailcut.observe.exposition import ModelSeries
 from tailcut.observe.history import History
 from tailcut.observe.history.recorder import HistoryRecorder
-from tailcut.observe.history.tables import MOST_SERIES, SCHEMA, Series, Snapshot, Tables
+from tailcut.observe.history.tables import MOST_SERIES, SCHEMA, HistorySnapshot, Series, Tables
 from tailcut.observe.sample import Sample
 from tailcut.store import SqliteFile
 
@@ -218,9 +218,11 @@ def test_names_in_a_file_are_bounded_too(tmp_path: Path, monkeypatch: pytest.Mon
     assert run.dropped > 0
 
 
-def numbers(*names: str, minute: int = 1, part: int = 1, keep_from: int = 0) -> Snapshot:
+def numbers(*names: str, minute: int = 1, part: int = 1, keep_from: int = 0) -> HistorySnapshot:
     """Of gauges, each of which has its name as its value."""
-    return Snapshot(minute, part, keep_from, [], [(Series("gauge", "m", name, ""), float(name)) for name in names])
+    return HistorySnapshot(
+        minute, part, keep_from, [], [(Series("gauge", "m", name, ""), float(name)) for name in names]
+    )
 
 
 def kept_values(path: Path) -> dict[str, set[float]]:
@@ -236,7 +238,7 @@ def test_series_without_rows_are_removed_where_there_are_too_many(
     path = path_of(tmp_path)
     file, tables = SqliteFile(path, SCHEMA), Tables(1 << 28)
 
-    def write(snapshot: Snapshot) -> int:
+    def write(snapshot: HistorySnapshot) -> int:
         return file.write(lambda connection: tables.write(connection, snapshot))
 
     monkeypatch.setattr("tailcut.observe.history.tables.MOST_SERIES", 3)
@@ -286,7 +288,7 @@ class _Listener:
         self.models: list[str] = []
         self.fails = fails
 
-    def receive(self, snapshot: Snapshot) -> None:
+    def receive(self, snapshot: HistorySnapshot) -> None:
         self.models += {series.model for series, *_ in snapshot.latencies}
 
     def end_minute(self) -> None:

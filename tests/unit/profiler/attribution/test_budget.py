@@ -8,7 +8,15 @@ import pytest
 from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.budget import LEAST_NEAR, make_budget, near_percentile
 from tailcut.profiler.attribution.calls import normalise_address, normalise_command, normalise_query
-from tailcut.profiler.records import Moment, Pilot, Recording, Request, Sample, Span, Stage
+from tailcut.profiler.records import (
+    Moment,
+    ProfiledProcess,
+    RecordedRequest,
+    RecordedSpan,
+    Recording,
+    StackSample,
+    Stage,
+)
 from tailcut.report.ladder.perception import perceived, perception
 from tailcut.report.profile.document import culprits_table
 from tailcut.report.profile.words import bottleneck
@@ -16,27 +24,27 @@ from tailcut.report.profile.words import bottleneck
 _MS = 1_000_000
 
 
-def request(number: int, sql_ms: float, code_ms: float, status: int = 200) -> Request:
+def request(number: int, sql_ms: float, code_ms: float, status: int = 200) -> RecordedRequest:
     """One that queries twice, alike but for a value, then computes."""
     start = number * 10_000 * _MS
     middle, end = start + int(sql_ms * _MS), start + int((sql_ms + code_ms) * _MS)
     spans = (
-        Span(stage=Stage.CODE, label="predict", place="app.py:9", start_ns=start, end_ns=end),
+        RecordedSpan(stage=Stage.CODE, label="predict", place="app.py:9", start_ns=start, end_ns=end),
         *(
-            Span(
+            RecordedSpan(
                 stage=Stage.SQL, label=f"SELECT * FROM t\nWHERE id = {number + place}", place="app.py:12", parent=0,
                 start_ns=start + (middle - start) * place // 2, end_ns=start + (middle - start) * (place + 1) // 2,
             )
             for place in (0, 1)
         ),
     )  # fmt: skip
-    return Request(
+    return RecordedRequest(
         number=number, intended_ns=start, sent_ns=start, entered_ns=start, left_ns=end, done_ns=end,
         status=status, spans=spans,
     )  # fmt: skip
 
 
-def recording(*requests: Request, **more: object) -> Recording:
+def recording(*requests: RecordedRequest, **more: object) -> Recording:
     return Recording(target="app:app", rate=10.0, duration_s=1.0, requests=requests, **more)  # type: ignore[arg-type]
 
 
@@ -61,9 +69,9 @@ def test_shares_are_of_the_requests_near_the_p95() -> None:
 def test_code_that_stacks_say_nothing_of_is_named() -> None:
     """Where it takes a tenth of the time, and only where anybody looked."""
     much, little = ([request(number, sql_ms, 1.0) for number in range(30)] for sql_ms in (1.0, 99.0))
-    elsewhere = Sample(stack=("other (app.py:40)",), at_ns=0, weight_ns=_MS, place="", code=("other", "app.py:40"))
+    elsewhere = StackSample(stack=("other (app.py:40)",), at_ns=0, weight_ns=_MS, place="", code=("other", "app.py:40"))
 
-    def said(requests: list[Request], *samples: Sample) -> list[str]:
+    def said(requests: list[RecordedRequest], *samples: StackSample) -> list[str]:
         return [note for note in make_budget(recording(*requests, samples=samples)).notes if "stack samples" in note]
 
     assert said(much, elsewhere) == ["predict (app.py:9): too few stack samples to tell which functions take its time"]
@@ -75,7 +83,7 @@ def test_functions_of_code_are_told_by_samples() -> None:
     """Only by those in the code's own time: a stack in which a query ran says nothing of the code."""
     requests = [request(number, 10.0, 10.0) for number in range(30)]
     samples = [
-        Sample(
+        StackSample(
             stack=("predict (app.py:9)", *inner), at_ns=0, weight_ns=looks * 20 * _MS,
             place=f"{name} (app.py:{line})", code=code,
         )
@@ -96,15 +104,15 @@ def test_functions_of_code_are_told_by_samples() -> None:
     assert code.functions[0].share == pytest.approx(0.75)
 
 
-def awaiting(pilot: Pilot, held_ms: float, **more: object) -> Recording:
+def awaiting(pilot: ProfiledProcess, held_ms: float, **more: object) -> Recording:
     """An asynchronous handler of 32 ms each, whose callbacks held the loop for some of them."""
     requests, moments = [], []
     for number in range(40):
         start = number * 100 * _MS
         end = start + 32 * _MS
-        spans = (Span(stage=Stage.CODE, label="predict", place="app.py:9", start_ns=start, end_ns=end),)
+        spans = (RecordedSpan(stage=Stage.CODE, label="predict", place="app.py:9", start_ns=start, end_ns=end),)
         requests.append(
-            Request(
+            RecordedRequest(
                 number=number, intended_ns=start, sent_ns=start, entered_ns=start, left_ns=end, done_ns=end,
                 status=200, spans=spans,
             )
@@ -112,7 +120,7 @@ def awaiting(pilot: Pilot, held_ms: float, **more: object) -> Recording:
         held = start + int(held_ms * _MS)
         moments.append(Moment(stage=Stage.LOOP, start_ns=start, end_ns=held, label="predict", request=number))
     samples = (
-        Sample(stack=("burn (app.py:1)",), at_ns=0, weight_ns=80 * _MS, place="burn (app.py:1)", code=SPAN),
+        StackSample(stack=("burn (app.py:1)",), at_ns=0, weight_ns=80 * _MS, place="burn (app.py:1)", code=SPAN),
     )  # fmt: skip
     return recording(*requests, moments=tuple(moments), samples=samples, pilot=pilot, **more)
 
@@ -122,7 +130,7 @@ SPAN = ("predict", "app.py:9")
 
 def test_an_await_of_what_is_not_hooked_is_no_functions_fault() -> None:
     """Two milliseconds ran, thirty were awaited: samples see the two only."""
-    budget = make_budget(awaiting(Pilot(loop="asyncio", watched=True, cpu_s=40 * 0.0025), held_ms=2.0))
+    budget = make_budget(awaiting(ProfiledProcess(loop="asyncio", watched=True, cpu_s=40 * 0.0025), held_ms=2.0))
     first, second = budget.culprits_of(Stage.CODE)
     assert (first.awaits, first.near_ms, first.functions) == (True, pytest.approx(29.5), ())
     assert (second.awaits, second.near_ms) == (False, pytest.approx(2.5))
@@ -139,10 +147,10 @@ def test_an_await_of_what_is_not_hooked_is_no_functions_fault() -> None:
 @pytest.mark.parametrize(
     ("pilot", "held_ms"),
     [
-        (Pilot(loop="asyncio", watched=True, cpu_s=40 * 0.002), 32.0),
-        (Pilot(loop="asyncio", watched=True, cpu_s=40 * 0.031), 0.0),
-        (Pilot(loop="uvloop", cpu_s=40 * 0.002), 0.0),
-        (Pilot(loop="asyncio", watched=True), 0.0),
+        (ProfiledProcess(loop="asyncio", watched=True, cpu_s=40 * 0.002), 32.0),
+        (ProfiledProcess(loop="asyncio", watched=True, cpu_s=40 * 0.031), 0.0),
+        (ProfiledProcess(loop="uvloop", cpu_s=40 * 0.002), 0.0),
+        (ProfiledProcess(loop="asyncio", watched=True), 0.0),
     ],
     ids=[
         "it blocks the loop",
@@ -151,7 +159,7 @@ def test_an_await_of_what_is_not_hooked_is_no_functions_fault() -> None:
         "nobody told the CPU time",
     ],
 )
-def test_code_that_runs_awaits_nothing(pilot: Pilot, held_ms: float) -> None:
+def test_code_that_runs_awaits_nothing(pilot: ProfiledProcess, held_ms: float) -> None:
     """Nor is it said where that cannot be known."""
     budget = make_budget(awaiting(pilot, held_ms, sample_interval_ns=20 * _MS))
     assert [one.awaits for one in budget.culprits_of(Stage.CODE)] == [False]
@@ -162,18 +170,23 @@ def test_code_that_runs_awaits_nothing(pilot: Pilot, held_ms: float) -> None:
 def test_where_callbacks_cannot_be_seen_samples_tell_an_await() -> None:
     """Of 1,280 ms in which the handler had not returned, they saw it on the thread for 80."""
     sampled = {"sample_interval_ns": 20 * _MS, "sampled_s": 1.0}
-    budget = make_budget(awaiting(Pilot(loop="uvloop", cpu_s=40 * 0.001), held_ms=0.0, **sampled))
+    budget = make_budget(awaiting(ProfiledProcess(loop="uvloop", cpu_s=40 * 0.001), held_ms=0.0, **sampled))
     first, second = budget.culprits_of(Stage.CODE)
     assert (first.awaits, first.near_ms) == (True, pytest.approx(30.0))
     assert (second.awaits, second.functions[0].function) == (False, "burn (app.py:1)")
-    few = make_budget(awaiting(Pilot(loop="uvloop", cpu_s=40 * 0.001), held_ms=0.0, **sampled | {"sampled_s": 0.3}))
+    few = make_budget(
+        awaiting(ProfiledProcess(loop="uvloop", cpu_s=40 * 0.001), held_ms=0.0, **sampled | {"sampled_s": 0.3})
+    )
     assert [one.awaits for one in few.culprits_of(Stage.CODE)] == [False]
 
 
 def test_functions_that_samples_saw_for_a_moment_only_speak_for_nothing() -> None:
     """All CPU time is the handler's, and still they saw it for a sixteenth of its time: its name is all there is."""
     seen = awaiting(
-        Pilot(loop="asyncio", watched=True, cpu_s=40 * 0.032), 32.0, sample_interval_ns=20 * _MS, sampled_s=1.0
+        ProfiledProcess(loop="asyncio", watched=True, cpu_s=40 * 0.032),
+        32.0,
+        sample_interval_ns=20 * _MS,
+        sampled_s=1.0,
     )
     (code,) = make_budget(seen).culprits_of(Stage.CODE)
     assert (code.awaits, code.functions) == (False, ())
@@ -187,17 +200,17 @@ def in_framework(framework_ms: float, stage: Stage = Stage.FRAMEWORK) -> Recordi
         start = number * 100 * _MS
         inner, end = start + int(framework_ms * _MS), start + 10 * _MS
         spans = (
-            Span(stage=stage, label="fastapi", start_ns=start, end_ns=end),
-            Span(stage=Stage.MODEL, label="Net", place="app.py:12", parent=0, start_ns=inner, end_ns=end),
+            RecordedSpan(stage=stage, label="fastapi", start_ns=start, end_ns=end),
+            RecordedSpan(stage=Stage.MODEL, label="Net", place="app.py:12", parent=0, start_ns=inner, end_ns=end),
         )
         requests.append(
-            Request(
+            RecordedRequest(
                 number=number, intended_ns=start, sent_ns=start, entered_ns=start, left_ns=end, done_ns=end,
                 status=200, spans=spans,
             )
         )  # fmt: skip
     samples = tuple(
-        Sample(stack=(), at_ns=0, weight_ns=looks * 20 * _MS, place=place, code=("fastapi", ""))
+        StackSample(stack=(), at_ns=0, weight_ns=looks * 20 * _MS, place=place, code=("fastapi", ""))
         for looks, place in ((12, "Mine.simple_response (app.py:7)"), (11, ""), (1, "seldom (app.py:20)"))
     )
     return recording(*requests, samples=samples, sample_interval_ns=20 * _MS)
@@ -222,7 +235,7 @@ def test_of_a_framework_without_a_hook_the_users_functions_are_named_in_what_is_
 
 def test_what_held_the_loop_is_named() -> None:
     """By the callback and its place, for the requests that waited for it."""
-    late = Request(
+    late = RecordedRequest(
         number=0, intended_ns=0, sent_ns=0, entered_ns=20 * _MS, left_ns=21 * _MS, done_ns=21 * _MS, status=200
     )
     held = Moment(stage=Stage.LOOP, start_ns=0, end_ns=20 * _MS, label="hook", place="app.py:3")

@@ -6,31 +6,33 @@ import pytest
 
 from tailcut.profiler.attribution.calls import CallTotals, calls_of, most_fetches
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.records import Recording, Request, Span, Stage
+from tailcut.profiler.records import RecordedRequest, RecordedSpan, Recording, Stage
 
 _MS = 1_000_000
 _QUERY = "SELECT * FROM t WHERE id = %s"
 
 
-def request(number: int, *asked: tuple[str, float, bool, str]) -> Request:
+def request(number: int, *asked: tuple[str, float, bool, str]) -> RecordedRequest:
     """One that asks for these one after the other: label, milliseconds, more of the one before, and where."""
     start = number * 1000 * _MS
-    spans, now = [Span(stage=Stage.CODE, label="predict", start_ns=start, end_ns=start + 500 * _MS)], start
+    spans, now = [RecordedSpan(stage=Stage.CODE, label="predict", start_ns=start, end_ns=start + 500 * _MS)], start
     for label, ms, more, place in asked:
         end = now + int(ms * _MS)
-        spans.append(Span(stage=Stage.SQL, label=label, place=place, start_ns=now, end_ns=end, parent=0, more=more))
+        spans.append(
+            RecordedSpan(stage=Stage.SQL, label=label, place=place, start_ns=now, end_ns=end, parent=0, more=more)
+        )
         now = end + _MS
-    return Request(
+    return RecordedRequest(
         number=number, intended_ns=start, sent_ns=start, entered_ns=start, left_ns=start + 500 * _MS,
         done_ns=start + 500 * _MS, status=200, spans=tuple(spans),
     )  # fmt: skip
 
 
-def calls(*requests: Request) -> tuple[CallTotals, ...]:
+def calls(*requests: RecordedRequest) -> tuple[CallTotals, ...]:
     return calls_of(attribute(Recording(target="app:app", rate=1.0, duration_s=1.0, requests=requests)))
 
 
-def fetches(*requests: Request) -> int:
+def fetches(*requests: RecordedRequest) -> int:
     return most_fetches(attribute(Recording(target="app:app", rate=1.0, duration_s=1.0, requests=requests)))
 
 

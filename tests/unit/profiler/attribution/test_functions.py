@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tailcut.profiler.attribution.functions import functions_of
-from tailcut.profiler.records import Recording, Sample
+from tailcut.profiler.records import Recording, StackSample
 
 _MS = 1_000_000
 
 
-def sample(place: str, milliseconds: int) -> Sample:
-    return Sample(stack=(place,), at_ns=0, weight_ns=milliseconds * _MS, place=place, code=("read", "app.py:1"))
+def sample(place: str, milliseconds: int) -> StackSample:
+    return StackSample(stack=(place,), at_ns=0, weight_ns=milliseconds * _MS, place=place, code=("read", "app.py:1"))
 
 
 def test_functions_are_told_whole_but_not_those_of_one_name() -> None:

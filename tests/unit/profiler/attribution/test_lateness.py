@@ -8,7 +8,7 @@ from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.attribution.gaps import READ_LATE, SENT_LATE
 from tailcut.profiler.attribution.span_table import STAGES
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.records import Moment, Pilot, Recording, Request, Span, Stage
+from tailcut.profiler.records import Moment, ProfiledProcess, RecordedRequest, RecordedSpan, Recording, Stage
 from tailcut.report.profile.words import bottleneck
 
 _US = 1000
@@ -17,7 +17,12 @@ COUNT = 44
 
 
 def recording(
-    *, sent_us: int = 0, there_us: int = 0, back_us: int = 0, pilot: Pilot | None = None, moments: bool = False
+    *,
+    sent_us: int = 0,
+    there_us: int = 0,
+    back_us: int = 0,
+    pilot: ProfiledProcess | None = None,
+    moments: bool = False,
 ) -> Recording:
     """Every other request is later by so much."""
     requests, held = [], []
@@ -28,9 +33,9 @@ def recording(
         entered = sent + (THERE_US + late * there_us) * _US
         left = entered + WORK_US * _US
         done = left + (BACK_US + late * back_us) * _US
-        span = Span(stage=Stage.CODE, label="predict", place="app.py:9", start_ns=entered, end_ns=left)
+        span = RecordedSpan(stage=Stage.CODE, label="predict", place="app.py:9", start_ns=entered, end_ns=left)
         requests.append(
-            Request(
+            RecordedRequest(
                 number=number, intended_ns=start, sent_ns=sent, entered_ns=entered, left_ns=left, done_ns=done,
                 status=200, spans=(span,),
             )
@@ -38,7 +43,7 @@ def recording(
         held.append(Moment(stage=Stage.LOOP, start_ns=sent, end_ns=sent + there_us // 2 * _US, label="flush"))
     return Recording(
         target="app:app", rate=10.0, duration_s=4.0, requests=tuple(requests),
-        moments=tuple(held) if moments else (), pilot=Pilot(loop="uvloop") if pilot is None else pilot,
+        moments=tuple(held) if moments else (), pilot=ProfiledProcess(loop="uvloop") if pilot is None else pilot,
     )  # fmt: skip
 
 
@@ -79,7 +84,7 @@ def test_what_the_load_generator_was_late_has_its_name() -> None:
 
 def test_over_a_real_network_nobody_knows_whose_it_is() -> None:
     """Only that it was sent late is known of a URL, too."""
-    late = recording(there_us=5000, back_us=3000, sent_us=1000, pilot=Pilot())
+    late = recording(there_us=5000, back_us=3000, sent_us=1000, pilot=ProfiledProcess())
     assert stages_us(late, 1) == {"network": 9000 + SENT_US + THERE_US + BACK_US, "code": WORK_US}
     found = culprits(late)
     assert found[SENT_LATE] == pytest.approx(1.02)

@@ -14,13 +14,13 @@ from tailcut.profiler.attribution.model_steps import STEPS
 from tailcut.profiler.attribution.span_table import STAGE_AT
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.levers.advice import LeverAdvice, advise
-from tailcut.profiler.levers.known import Known, know
+from tailcut.profiler.levers.known import LeverAssumptions, know
 from tailcut.profiler.levers.work import End, LeverName, pull, read_work
 from tailcut.profiler.records import (
-    Pilot,
+    ProfiledProcess,
+    RecordedRequest,
+    RecordedSpan,
     Recording,
-    Request,
-    Span,
     Stage,
     decode_recording,
     encode_recording,
@@ -49,12 +49,14 @@ def piped(
             (Stage.MODEL, LAST, "app.py:4", 1, first, second),
         ]
         spans = tuple(
-            Span(stage=stage, label=label, place=place, parent=parent, start_ns=start, end_ns=end, cpu_ns=end - start)
+            RecordedSpan(
+                stage=stage, label=label, place=place, parent=parent, start_ns=start, end_ns=end, cpu_ns=end - start
+            )
             for stage, label, place, parent, start, end in parts
         )
         end = began + length + MS // 2
         requests.append(
-            Request(
+            RecordedRequest(
                 number=number,
                 intended_ns=sent,
                 sent_ns=sent,
@@ -68,7 +70,7 @@ def piped(
     libraries = {PIPELINE: "sklearn", COLUMNS: "sklearn", WORDS: "sklearn", LAST: "lightgbm"}
     return Recording(
         target="app:app", rate=10.0, duration_s=count / 10, requests=tuple(requests), machine={"cores": "2"},
-        pilot=Pilot(loop="uvloop", libraries=libraries),
+        pilot=ProfiledProcess(loop="uvloop", libraries=libraries),
     )  # fmt: skip
 
 
@@ -87,7 +89,7 @@ def levers_of(recording: Recording) -> dict[str, LeverAdvice]:
     return {one.lever: one for one in found.levers}
 
 
-def known_of(recording: Recording) -> Known:
+def known_of(recording: Recording) -> LeverAssumptions:
     return know(recording, (), None, recording.rate)
 
 
@@ -180,7 +182,7 @@ def test_int8_is_credited_to_no_trees_and_to_no_model_without_products() -> None
     assert levers_of(piped())["INT8"].reason.startswith("not worth it: INT8 speeds up products with large matrices")
     recording = piped(last_ms=20.0)
     libraries = {**recording.pilot.libraries, LAST: "onnxruntime"}
-    pilot = Pilot(loop="uvloop", libraries=libraries)
+    pilot = ProfiledProcess(loop="uvloop", libraries=libraries)
     trees = ModelLayers(
         model=LAST, runtime="onnxruntime", inputs="", runs=9, run_ms=20.0, profiled_ms=20.0, layers=(),
         operators=operators_of([("TreeEnsemble", 1, 19.0), ("MatMul", 1, 1.0)]),

@@ -14,7 +14,7 @@ from tailcut.profiler.recording.app_server import unhooked
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.spans import one_line, requests_of
 from tailcut.profiler.recording.tracing import Trace, current, open_root, tracer
-from tailcut.profiler.records import Span, Stage
+from tailcut.profiler.records import RecordedSpan, Stage
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def labels(trace: Trace) -> list[str]:
     return [one_line(span.label) for span in trace.spans[1:]]
 
 
-def queries(trace: Trace) -> list[Span]:
+def queries(trace: Trace) -> list[RecordedSpan]:
     """As they are written down."""
     return [span for span in requests_of(tracer)[0].spans if span.stage is Stage.SQL]
 

@@ -20,7 +20,7 @@ from tailcut.profiler.hooks import processes
 from tailcut.profiler.levers import work
 from tailcut.profiler.recording.spans import requests_of
 from tailcut.profiler.recording.tracing import Trace, add_span, tracer
-from tailcut.profiler.records import Moment, Pilot, Span, Stage
+from tailcut.profiler.records import Moment, ProfiledProcess, RecordedSpan, Stage
 
 pytestmark = pytest.mark.slow
 
@@ -115,7 +115,7 @@ def test_a_model_may_run_in_a_worker() -> None:
             one,
             spans=(
                 *one.spans,
-                Span(
+                RecordedSpan(
                     stage=Stage.WAIT, label="process pool of app.py:3", start_ns=one.entered_ns, end_ns=one.left_ns,
                     parent=0,
                 ),
@@ -146,7 +146,7 @@ def test_cpu_time_outside_of_requests_is_one_number() -> None:
     (note,) = work.outside_words(told, attribute(told))
     assert note.startswith(f"10 ms of CPU per request ({10.0 / (inside_ms + 10.0):.0%} of all) are in no span")
     assert note.endswith("held longest by follow_up (app.py:9)")
-    assert work.outside_words(msgspec.structs.replace(base, pilot=Pilot()), attribute(base)) == ()
+    assert work.outside_words(msgspec.structs.replace(base, pilot=ProfiledProcess()), attribute(base)) == ()
 
 
 @pytest.mark.parametrize("end_ms", [4, 9])

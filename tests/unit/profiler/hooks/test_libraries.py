@@ -15,7 +15,7 @@ from tailcut.profiler.levers.advice import advise
 from tailcut.profiler.levers.known import know
 from tailcut.profiler.recording.model_libraries import ModelLibraries
 from tailcut.profiler.recording.tracing import Trace
-from tailcut.profiler.records import Pilot, Recording, Span, Stage, decode_recording, encode_recording
+from tailcut.profiler.records import ProfiledProcess, RecordedSpan, Recording, Stage, decode_recording, encode_recording
 
 pytestmark = pytest.mark.slow
 
@@ -133,11 +133,11 @@ def recorded(label: str, library: str) -> Recording:
     """Requests whose model takes 4 ms, in a process that has imported torch and scikit-learn."""
     recording = levers.pilot(model_ms=4.0)
 
-    def named(span: Span) -> Span:
+    def named(span: RecordedSpan) -> RecordedSpan:
         return msgspec.structs.replace(span, label=label) if span.stage is Stage.MODEL else span
 
     requests = tuple(msgspec.structs.replace(one, spans=tuple(map(named, one.spans))) for one in recording.requests)
-    pilot = Pilot(
+    pilot = ProfiledProcess(
         threads=40, versions={"torch": "2", "scikit-learn": "1"}, libraries={label: library} if library else {}
     )
     recording = msgspec.structs.replace(recording, requests=requests, pilot=pilot)
@@ -171,8 +171,11 @@ def test_the_library_that_takes_most_time_is_the_models() -> None:
     """Not the one that is called most: two quick calls prepare what a slow one answers."""
     recording = recorded("CompiledModel", "openvino")
     one = recording.requests[0]
-    quick = [Span(stage=Stage.MODEL, label="Scaler.transform", start_ns=at, end_ns=at + 10, parent=0) for at in (1, 20)]
+    quick = [
+        RecordedSpan(stage=Stage.MODEL, label="Scaler.transform", start_ns=at, end_ns=at + 10, parent=0)
+        for at in (1, 20)
+    ]
     requests = (msgspec.structs.replace(one, spans=(*one.spans, *quick)),)
-    pilot = Pilot(libraries={**recording.pilot.libraries, "Scaler.transform": "sklearn"})
+    pilot = ProfiledProcess(libraries={**recording.pilot.libraries, "Scaler.transform": "sklearn"})
     recording = msgspec.structs.replace(recording, requests=requests, pilot=pilot)
     assert know(recording, (), None, recording.rate).family == "openvino"

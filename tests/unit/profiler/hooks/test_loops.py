@@ -17,7 +17,7 @@ from tests.wait_kit import until
 
 from tailcut.profiler.hooks import threads
 from tailcut.profiler.recording import blocking, clocks
-from tailcut.profiler.recording.app_server import Profiled
+from tailcut.profiler.recording.middleware import Profiled
 from tailcut.profiler.recording.tracing import Trace, current, tracer
 from tailcut.profiler.records import Stage
 

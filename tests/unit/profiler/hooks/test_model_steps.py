@@ -22,7 +22,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import tailcut
 from tailcut.profiler.hooks import estimators
-from tailcut.profiler.recording.app_server import failed
+from tailcut.profiler.recording.middleware import failed
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.recording.spans import one_line
 from tailcut.profiler.recording.tracing import Trace, tracer

@@ -25,14 +25,14 @@ from tailcut.profiler.hooks.imports import ImportHooks
 from tailcut.profiler.hooks.locks import _TracedLock, _waiting
 from tailcut.profiler.hooks.wrapping import awaited, called, wrap
 from tailcut.profiler.recording import clocks, tracing
-from tailcut.profiler.recording.app_server import Profiled
+from tailcut.profiler.recording.middleware import Profiled
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.recording.spans import one_line, requests_of
-from tailcut.profiler.recording.tracing import Open, Trace, close_span, current, open_span, open_timed, tracer
-from tailcut.profiler.records import Span, Stage
+from tailcut.profiler.recording.tracing import OpenSpan, Trace, close_span, current, open_span, open_timed, tracer
+from tailcut.profiler.records import RecordedSpan, Stage
 
 
-def spans(trace: Trace) -> tuple[Span, ...]:
+def spans(trace: Trace) -> tuple[RecordedSpan, ...]:
     """As they are written down, without what took next to nothing."""
     return requests_of(tracer)[0].spans
 
@@ -41,7 +41,7 @@ def kept(trace: Trace) -> list[tuple[str, str]]:
     return [(span.stage.value, one_line(span.label)) for span in trace.spans[1:]]
 
 
-def place_of(span: Open) -> str:
+def place_of(span: OpenSpan) -> str:
     return span.place if isinstance(span.place, str) else tracer.places.at(span.place, span.at)
 
 
@@ -404,8 +404,10 @@ def test_a_wait_for_a_core_is_what_the_kernel_counted_meanwhile(request_: Trace)
     ms = 1_000_000
     first, then, last = (b"%d %d 7\n" % (ms, waited) for waited in (3 * ms, 5 * ms, 6 * ms))
 
-    def span(parent: Open, label: str, start_ms: int, end_ms: int, cpu_ms: int, before: bytes, after: bytes) -> Open:
-        return Open(
+    def span(
+        parent: OpenSpan, label: str, start_ms: int, end_ms: int, cpu_ms: int, before: bytes, after: bytes
+    ) -> OpenSpan:
+        return OpenSpan(
             request_, parent, Stage.SQL, label, "", 0, 1, start_ms * ms, end_ms * ms, cpu_ms * ms, before, after
         )
 
@@ -417,7 +419,7 @@ def test_a_wait_for_a_core_is_what_the_kernel_counted_meanwhile(request_: Trace)
         # What is counted after it was last read may be more than a span had time for.
         span(outer, "capped", 9, 10, 1, then, last),
         span(outer, "unknown", 9, 10, 1, b"", last),
-        Open(request_, outer, Stage.HTTP, "awaited", "", 0, 0, 9 * ms, 10 * ms),
+        OpenSpan(request_, outer, Stage.HTTP, "awaited", "", 0, 0, 9 * ms, 10 * ms),
     ]
     found = {one.label: (one.cpu_ns, one.delay_ns) for one in spans(request_)}
     assert found["predict"] == (2 * ms, 3 * ms)

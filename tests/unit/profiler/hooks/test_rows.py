@@ -13,7 +13,7 @@ from tailcut.profiler.hooks.wrapping import called
 from tailcut.profiler.recording import clocks, tracing
 from tailcut.profiler.recording.spans import requests_of
 from tailcut.profiler.recording.tracing import Trace, tracer
-from tailcut.profiler.records import Span, Stage
+from tailcut.profiler.records import RecordedSpan, Stage
 
 _ROW_NS, _LONG_NS = 1_000, 20_000_000
 
@@ -59,7 +59,7 @@ def rows(clock: Clock, request_: Trace, monkeypatch: pytest.MonkeyPatch) -> Iter
     connection.close()
 
 
-def reads(trace: Trace) -> list[Span]:
+def reads(trace: Trace) -> list[RecordedSpan]:
     return [span for span in requests_of(tracer)[0].spans if span.label.startswith("SELECT took")]
 
 
@@ -142,7 +142,7 @@ def in_turn(clock: Clock, *took_ns: tuple[int, ...]) -> list[int]:
     return [sum(each) for each in took_ns]
 
 
-def queries(trace: Trace) -> list[list[Span]]:
+def queries(trace: Trace) -> list[list[RecordedSpan]]:
     """The spans of each cursor that was stepped through, in the order of time."""
     spans = [span for span in requests_of(tracer)[0].spans if "AS took" in span.label]
     return [[span for span in spans if f"took{number}" in span.label] for number in range(3)]

@@ -22,8 +22,8 @@ from tailcut.profiler.hooks.wrapping import called
 from tailcut.profiler.recording import clocks, tracing
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.recording.spans import one_line, requests_of
-from tailcut.profiler.recording.tracing import Open, Trace, close_timed, current, open_timed, tracer
-from tailcut.profiler.records import Span, Stage
+from tailcut.profiler.recording.tracing import OpenSpan, Trace, close_timed, current, open_timed, tracer
+from tailcut.profiler.records import RecordedSpan, Stage
 
 MS = 1_000_000
 
@@ -32,7 +32,7 @@ def kept(trace: Trace) -> list[tuple[str, str]]:
     return [(span.stage.value, one_line(span.label)) for span in trace.spans[1:]]
 
 
-def of_stage(trace: Trace, stage: Stage) -> list[Open]:
+def of_stage(trace: Trace, stage: Stage) -> list[OpenSpan]:
     return [span for span in trace.spans if span.stage is stage]
 
 
@@ -169,7 +169,7 @@ class Simulated:
 
 
 def delays_ms(trace: Trace) -> dict[str, float]:
-    found: tuple[Span, ...] = requests_of(tracer)[0].spans
+    found: tuple[RecordedSpan, ...] = requests_of(tracer)[0].spans
     return {one.label: one.delay_ns / MS for one in found if one.cpu_ns >= 0}
 
 

@@ -13,9 +13,9 @@ from tailcut.profiler.attribution.calls import is_fetch, is_write
 from tailcut.profiler.attribution.span_table import Name
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.levers.facts import blocking_code
-from tailcut.profiler.levers.known import Known
+from tailcut.profiler.levers.known import LeverAssumptions
 from tailcut.profiler.levers.work import pull, read_work
-from tailcut.profiler.records import Moment, Pilot, Recording, Request, Span, Stage
+from tailcut.profiler.records import Moment, ProfiledProcess, RecordedRequest, RecordedSpan, Recording, Stage
 from tailcut.report.profile.words import bottleneck
 
 _MS = 1_000_000
@@ -25,7 +25,7 @@ _COUNT = 400
 def asking(recording: Recording, *statements: str) -> Recording:
     """The same with other statements: of each request's queries the first has the first of these, and so on."""
 
-    def named(one: Request) -> Request:
+    def named(one: RecordedRequest) -> RecordedRequest:
         left = list(statements)
         spans = tuple(
             msgspec.structs.replace(span, label=left.pop(0)) if span.stage == Stage.SQL and left else span
@@ -43,7 +43,7 @@ def test_what_a_request_writes_no_cache_answers() -> None:
     said = reasons(found)
     assert said["prediction cache"].startswith("not safe: requests write (INSERT INTO events")
     assert said["concurrent I/O"] == "not worth it: no request fetches more than once"
-    known = Known(feature_hits=dict.fromkeys(range(_COUNT), 1.0))
+    known = LeverAssumptions(feature_hits=dict.fromkeys(range(_COUNT), 1.0))
     share = read_work(writes, attribute(writes), known).cached_share
     assert share == pytest.approx(1 / 3), "the INSERT and its COMMIT stay"
     reads = asking(pilot(queries=3), "SELECT a FROM b WHERE c = 1", "SELECT 1", "COMMIT")
@@ -53,8 +53,8 @@ def test_what_a_request_writes_no_cache_answers() -> None:
 
 def test_what_is_written_is_not_sent_at_once() -> None:
     writes = asking(pilot(queries=3), "SELECT a FROM b", "SELECT d FROM e", "UPDATE b SET a = 1")
-    before = read_work(writes, attribute(writes), Known())
-    assert (pull(before, "concurrent I/O", Known(), "bound").stage_ns == before.stage_ns).all()
+    before = read_work(writes, attribute(writes), LeverAssumptions())
+    assert (pull(before, "concurrent I/O", LeverAssumptions(), "bound").stage_ns == before.stage_ns).all()
 
 
 @pytest.mark.whole
@@ -77,28 +77,28 @@ def sleeping(held_ms: float = 10.0, rate: float = 30.0) -> Recording:
         start, end = max(due, free), max(due, free) + round(held_ms * _MS)
         free = end
         spans = (
-            Span(stage=Stage.FRAMEWORK, label="fastapi", start_ns=start, end_ns=end + 10_000),
-            Span(stage=Stage.CODE, label="slow", place="app.py:9", start_ns=start, end_ns=end, parent=0),
+            RecordedSpan(stage=Stage.FRAMEWORK, label="fastapi", start_ns=start, end_ns=end + 10_000),
+            RecordedSpan(stage=Stage.CODE, label="slow", place="app.py:9", start_ns=start, end_ns=end, parent=0),
         )
         moments.append(Moment(
             stage=Stage.LOOP, start_ns=start, end_ns=end, label="slow", place="app.py:11", request=number,
         ))  # fmt: skip
         requests.append(
-            Request(
+            RecordedRequest(
                 number=number, intended_ns=due, sent_ns=due, entered_ns=start, left_ns=end + 10_000, status=200,
                 done_ns=end + 20_000, spans=spans,
             )
         )  # fmt: skip
     return Recording(
         target="app:app", rate=rate, duration_s=_COUNT / rate, requests=tuple(requests), moments=tuple(moments),
-        machine={"cores": "2"}, pilot=Pilot(loop="asyncio", watched=True, cpu_s=0.1, window_s=_COUNT / rate),
+        machine={"cores": "2"}, pilot=ProfiledProcess(loop="asyncio", watched=True, cpu_s=0.1, window_s=_COUNT / rate),
     )  # fmt: skip
 
 
 def test_who_sleeps_on_the_event_loop_lets_nobody_else_through() -> None:
     """Ten milliseconds: a hundred a second, whatever little it computes; and the report says where, and what to do."""
     recording = sleeping()
-    work = read_work(recording, attribute(recording), Known(cores=2))
+    work = read_work(recording, attribute(recording), LeverAssumptions(cores=2))
     assert work.capacity == pytest.approx(100.0, rel=0.01)
     assert work.limit == "the event loop's thread"
     (line,) = blocking_code(recording, attribute(recording).flat)
@@ -140,7 +140,7 @@ def test_synchronous_queries_on_the_loop_can_still_be_sent_at_once() -> None:
     for one in recording.requests:
         begins = one.entered_ns
         queries = [
-            Span(
+            RecordedSpan(
                 stage=Stage.SQL, label=f"SELECT {letter} FROM t", parent=1, cpu_ns=1000,
                 start_ns=begins + turn * 10 * _MS, end_ns=begins + (turn + 1) * 10 * _MS,
             )
@@ -148,7 +148,7 @@ def test_synchronous_queries_on_the_loop_can_still_be_sent_at_once() -> None:
         ]  # fmt: skip
         requests.append(msgspec.structs.replace(one, spans=(*one.spans, *queries)))
     recording = msgspec.structs.replace(recording, requests=tuple(requests))
-    known = Known(cores=2)
+    known = LeverAssumptions(cores=2)
     work = read_work(recording, attribute(recording), known)
     assert work.capacity == pytest.approx(1e3 / 30, rel=0.02), "they hold the loop"
     after = pull(work, "concurrent I/O", known, "best")
@@ -199,4 +199,4 @@ def test_without_payloads_nobody_knows_what_repeats() -> None:
 def advice_without_payloads(recording: Recording):  # type: ignore[no-untyped-def]
     from tailcut.profiler.levers.advice import advise
 
-    return advise(recording, known=Known(), slo=parse_objectives("p95=1ms"))
+    return advise(recording, known=LeverAssumptions(), slo=parse_objectives("p95=1ms"))

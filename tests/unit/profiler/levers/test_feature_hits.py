@@ -13,7 +13,7 @@ from tests.unit.profiler.levers.test_levers import pilot, reasons
 from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.levers.advice import advise
-from tailcut.profiler.levers.known import Known, know
+from tailcut.profiler.levers.known import LeverAssumptions, know
 from tailcut.profiler.levers.work import read_work
 from tailcut.profiler.payloads.diversity import Diversity, read_diversity
 from tailcut.profiler.records import Recording
@@ -27,7 +27,7 @@ def diversity_of(sent: list[Payload]) -> Diversity:
     return read_diversity(((n / _RATE, json.dumps(one).encode()) for n, one in enumerate(sent)), timed=False)
 
 
-def known_of(recording: Recording, sent: list[Payload]) -> Known:
+def known_of(recording: Recording, sent: list[Payload]) -> LeverAssumptions:
     return know(recording, [json.dumps(one).encode() for one in sent], diversity_of(sent), _RATE)
 
 

@@ -18,7 +18,7 @@ from tests.gpu_kit import Variant
 from tests.unit.profiler.levers.test_levers import advice, pilot
 
 from tailcut.errors import ArtifactError, ProfileError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.profiler.attribution.layers import ModelLayers, device_use
 from tailcut.profiler.hooks import models
 from tailcut.profiler.layers import child
@@ -281,9 +281,12 @@ def test_a_variant_in_half_precision_has_the_layers_of_that(tmp_path: Path, monk
     monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.05)
 
     torch.save(tabular.tabular().state_dict(), tmp_path / "m.pt")
-    inputs = (Tensor(name="numeric", shape=(-1, 6)), Tensor(name="categorical", datatype="INT64", shape=(-1, 2)))
+    inputs = (
+        TensorSpec(name="numeric", shape=(-1, 6)),
+        TensorSpec(name="categorical", datatype="INT64", shape=(-1, 2)),
+    )
     settings = {"device": "cpu", "dtype": "bfloat16", "buckets": [1, 2]}
-    variant = Variant("torch", tmp_path / "m.pt", inputs, (Tensor(name="probability", shape=(-1,)),), settings)
+    variant = Variant("torch", tmp_path / "m.pt", inputs, (TensorSpec(name="probability", shape=(-1,)),), settings)
     arrays = child._arrays(inputs, ())
     found = child._served_torch(variant, tabular.tabular, arrays, "demo bf16", torch.get_num_threads())
     assert found.inputs.startswith("#0 bfloat16 [1, 6]")
@@ -311,7 +314,7 @@ def test_of_a_runtime_without_layers_the_served_variant_is_refused_by_name(
     manifest: Any = SimpleNamespace(
         deployment=SimpleNamespace(name="demo", pool=SimpleNamespace(threads_of=lambda settings: 1))
     )
-    variant = Variant(runtime, tmp_path / "m", (Tensor(name="x", shape=(-1, 6)),), (), {})
+    variant = Variant(runtime, tmp_path / "m", (TensorSpec(name="x", shape=(-1, 6)),), (), {})
     monkeypatch.setattr(deployment_loader, "find_variant", lambda manifest: variant)
     with pytest.raises(
         ProfileError, match=f"runs on {runtime}: layers are known for torch and for ONNX Runtime"

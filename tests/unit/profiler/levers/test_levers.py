@@ -12,12 +12,12 @@ from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.levers.advice import LEVERS, Advice, advise
-from tailcut.profiler.levers.known import Known, know
+from tailcut.profiler.levers.known import LeverAssumptions, know
 from tailcut.profiler.levers.priors import int8_prior, measured, runtime_prior
 from tailcut.profiler.levers.work import (
     End,
     LeverName,
-    Work,
+    RequestWork,
     int8_factor,
     pull,
     read_work,
@@ -25,7 +25,7 @@ from tailcut.profiler.levers.work import (
     shorten_queues,
 )
 from tailcut.profiler.payloads.diversity import read_diversity
-from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
+from tailcut.profiler.records import ProfiledProcess, RecordedRequest, RecordedSpan, Recording, Stage
 
 _MS = 1_000_000
 _COUNT = 400
@@ -46,33 +46,37 @@ def pilot(
         entered = start + _MS // 10
         spans, now = [], entered + _MS // 10
         ends = now + sql_ns + code_ns + model_ns
-        spans.append(Span(stage=Stage.FRAMEWORK, label="fastapi", start_ns=entered, end_ns=ends + _MS // 10))
-        spans.append(Span(stage=Stage.WAIT, label="thread pool", start_ns=entered, end_ns=now, parent=0))
+        spans.append(RecordedSpan(stage=Stage.FRAMEWORK, label="fastapi", start_ns=entered, end_ns=ends + _MS // 10))
+        spans.append(RecordedSpan(stage=Stage.WAIT, label="thread pool", start_ns=entered, end_ns=now, parent=0))
         spans.append(
-            Span(
+            RecordedSpan(
                 stage=Stage.CODE, label="predict", place="app.py:1", start_ns=now, end_ns=ends, parent=0, thread=1,
                 cpu_ns=code_ns + model_ns,
             )
         )  # fmt: skip
         for _ in range(queries):
             spans.append(
-                Span(stage=Stage.SQL, label="q", start_ns=now, end_ns=now + sql_ns // queries, parent=2, thread=1)
+                RecordedSpan(
+                    stage=Stage.SQL, label="q", start_ns=now, end_ns=now + sql_ns // queries, parent=2, thread=1
+                )
             )
             now += sql_ns // queries
         now += code_ns
         if model_ns:
             spans.append(
-                Span(stage=Stage.MODEL, label="Net", start_ns=now, end_ns=ends, parent=2, thread=1, cpu_ns=model_ns)
+                RecordedSpan(
+                    stage=Stage.MODEL, label="Net", start_ns=now, end_ns=ends, parent=2, thread=1, cpu_ns=model_ns
+                )
             )
         requests.append(
-            Request(
+            RecordedRequest(
                 number=number, intended_ns=start, sent_ns=start, entered_ns=entered, left_ns=ends + _MS // 10,
                 done_ns=ends + _MS // 5, status=200, spans=tuple(spans),
             )
         )  # fmt: skip
     return Recording(
         target="app:app", rate=rate, duration_s=_COUNT / rate, requests=tuple(requests), machine={"cores": "1"},
-        pilot=Pilot(threads=40, versions={"torch": "2"}, libraries={"Net": "torch"}),
+        pilot=ProfiledProcess(threads=40, versions={"torch": "2"}, libraries={"Net": "torch"}),
     )  # fmt: skip
 
 
@@ -80,7 +84,9 @@ def bodies(distinct: int, count: int = _COUNT) -> list[bytes]:
     return [b'{"id":%d}' % (number * 7919 % distinct) for number in range(count)]
 
 
-def advice(recording: Recording, *, distinct: int = 10, slo: str = "p95=5ms", known: Known | None = None) -> Advice:
+def advice(
+    recording: Recording, *, distinct: int = 10, slo: str = "p95=5ms", known: LeverAssumptions | None = None
+) -> Advice:
     sent = bodies(distinct)
     diversity = read_diversity(((n / recording.rate, body) for n, body in enumerate(sent)), timed=False)
     known = known or know(recording, sent, diversity, recording.rate)
@@ -93,11 +99,11 @@ def reasons(found: Advice) -> dict[str, str]:
     return {one.lever: one.reason for one in found.levers}
 
 
-def work_of(recording: Recording, known: Known | None = None) -> Work:
-    return read_work(recording, attribute(recording), known or Known(family="torch"))
+def work_of(recording: Recording, known: LeverAssumptions | None = None) -> RequestWork:
+    return read_work(recording, attribute(recording), known or LeverAssumptions(family="torch"))
 
 
-def mean_ms(work: Work, *stages: Stage) -> float:
+def mean_ms(work: RequestWork, *stages: Stage) -> float:
     return float(work.stage_ns[:, [STAGE_AT[stage] for stage in stages]].sum(axis=1).mean()) / _MS
 
 
@@ -117,7 +123,7 @@ def test_a_requests_stages_add_up_to_its_latency() -> None:
 def test_the_bound_is_never_above_the_range_nor_the_range_upside_down(lever: LeverName, rate: float) -> None:
     recording = pilot(rate=rate, code_ms=4.0)
     numbers = range(_COUNT)
-    known = Known(
+    known = LeverAssumptions(
         family="torch",
         feature_hits=dict.fromkeys(numbers, 0.6),
         prediction_hits={number: number % 3 == 0 for number in numbers},
@@ -133,7 +139,7 @@ def test_the_bound_is_never_above_the_range_nor_the_range_upside_down(lever: Lev
 
 
 def test_at_best_nothing_is_left_of_what_a_lever_is_aimed_at() -> None:
-    known = Known(family="torch", feature_hits=dict.fromkeys(range(_COUNT), 1.0))
+    known = LeverAssumptions(family="torch", feature_hits=dict.fromkeys(range(_COUNT), 1.0))
     work = work_of(pilot(), known)
     left = {
         lever: mean_ms(pull(work, lever, known, "bound"), *stages)
@@ -148,7 +154,7 @@ def test_at_best_nothing_is_left_of_what_a_lever_is_aimed_at() -> None:
 
 
 def test_a_factor_that_was_measured_here_has_no_range() -> None:
-    known = Known(family="torch", runtime=measured(2.0, "a run of 100 calls"))
+    known = LeverAssumptions(family="torch", runtime=measured(2.0, "a run of 100 calls"))
     work = work_of(pilot(model_ms=8.0), known)
     assert [mean_ms(pull(work, "runtime", known, end), Stage.MODEL) for end in ENDS] == pytest.approx([4.0, 4.0, 4.0])
     found = {one.lever: one for one in advice(pilot(model_ms=8.0), known=known).levers}["runtime"]
@@ -169,26 +175,28 @@ def test_priors_say_that_they_are_priors() -> None:
 def test_the_capacity_is_what_the_scarcest_resource_allows() -> None:
     """1.2 ms of a core a request; and by the process's own count, where that is more, with what no span covers."""
     assert work_of(pilot()).capacity == pytest.approx(1e3 / 1.3, rel=0.1)
-    whole = msgspec.structs.replace(pilot(), pilot=Pilot(cpu_s=0.004 * _COUNT, libraries={"Net": "torch"}))
+    whole = msgspec.structs.replace(pilot(), pilot=ProfiledProcess(cpu_s=0.004 * _COUNT, libraries={"Net": "torch"}))
     assert work_of(whole).capacity == pytest.approx(250.0)
-    assert work_of(whole, Known(cores=4)).capacity == pytest.approx(1000.0)
+    assert work_of(whole, LeverAssumptions(cores=4)).capacity == pytest.approx(1000.0)
     assert work_of(whole).limit == "the cores"
 
 
 def test_what_no_span_covers_goes_at_the_bound_alone() -> None:
     """Nobody knows whether it belongs to what the lever removes; and spans compute no more than the process does."""
-    whole = msgspec.structs.replace(pilot(), pilot=Pilot(cpu_s=0.004 * _COUNT, libraries={"Net": "torch"}))
-    known = Known(family="torch", feature_hits=dict.fromkeys(range(_COUNT), 1.0))
+    whole = msgspec.structs.replace(pilot(), pilot=ProfiledProcess(cpu_s=0.004 * _COUNT, libraries={"Net": "torch"}))
+    known = LeverAssumptions(family="torch", feature_hits=dict.fromkeys(range(_COUNT), 1.0))
     work, rest = work_of(whole, known), STAGE_AT[Stage.UNATTRIBUTED]
     left = {end: pull(work, "feature cache", known, end).cpu_ns[rest] for end in ENDS}
     assert left["bound"] == 0.0 < left["best"] == left["worst"] == work.cpu_ns[rest]
-    little = msgspec.structs.replace(pilot(), pilot=Pilot(cpu_s=0.0005 * _COUNT, libraries={"Net": "torch"}))
+    little = msgspec.structs.replace(pilot(), pilot=ProfiledProcess(cpu_s=0.0005 * _COUNT, libraries={"Net": "torch"}))
     assert work_of(little).capacity == pytest.approx(2000.0)
 
 
 def test_what_rows_share_in_a_batch_has_a_range() -> None:
     work = work_of(pilot(model_ms=8.0))
-    shares = {end: pull(work, "batching", Known(family="torch"), end).cpu_ns[STAGE_AT[Stage.MODEL]] for end in ENDS}
+    shares = {
+        end: pull(work, "batching", LeverAssumptions(family="torch"), end).cpu_ns[STAGE_AT[Stage.MODEL]] for end in ENDS
+    }
     assert shares["bound"] == shares["best"] == pytest.approx(0.2 * 8.0 * _MS)
     assert shares["worst"] == pytest.approx(0.5 * 8.0 * _MS)
 
@@ -196,7 +204,7 @@ def test_what_rows_share_in_a_batch_has_a_range() -> None:
 def test_more_executors_add_event_loops_and_no_cores() -> None:
     loop_ns, cpu_ns = np.zeros((2, len(STAGES)))
     loop_ns[STAGE_AT[Stage.MODEL]], cpu_ns[STAGE_AT[Stage.MODEL]] = 4.0 * _MS, 5.0 * _MS
-    work = replace(work_of(pilot(), Known(cores=2)), loop_ns=loop_ns, cpu_ns=cpu_ns)
+    work = replace(work_of(pilot(), LeverAssumptions(cores=2)), loop_ns=loop_ns, cpu_ns=cpu_ns)
     assert work.capacity == pytest.approx(250.0)
     assert work.limit == "the event loop's thread"
     assert replace(work, processes=2).capacity == pytest.approx(400.0), "two cores, 5 ms each"
@@ -207,7 +215,7 @@ def test_the_interpreter_runs_one_thread_at_a_time() -> None:
     busy = msgspec.structs.replace(
         pilot(queries=0, sql_ms=0.001, model_ms=0.0, code_ms=10.0, rate=90.0), machine={"cores": "8"}
     )
-    work = work_of(busy, Known(cores=8))
+    work = work_of(busy, LeverAssumptions(cores=8))
     assert work.capacity == pytest.approx(100.0, rel=0.02)
     assert work.limit.startswith("the interpreter")
     found = {one.lever: one for one in advice(busy, slo="p95=5ms", distinct=100_000).levers}["more executors"]
@@ -215,7 +223,9 @@ def test_the_interpreter_runs_one_thread_at_a_time() -> None:
     assert found.capacity is not None
     assert found.capacity > 350
     model = msgspec.structs.replace(pilot(queries=0, sql_ms=0.001, model_ms=10.0, code_ms=0.0), machine={"cores": "8"})
-    assert work_of(model, Known(cores=8)).capacity == pytest.approx(800.0, rel=0.05), "a model lets others compute"
+    assert work_of(model, LeverAssumptions(cores=8)).capacity == pytest.approx(800.0, rel=0.05), (
+        "a model lets others compute"
+    )
 
 
 def test_waits_for_what_holds_no_core_shrink_with_what_holds_it() -> None:
@@ -232,7 +242,7 @@ def test_waits_for_what_holds_no_core_shrink_with_what_holds_it() -> None:
         )
         waiting.append(msgspec.structs.replace(one, spans=spans, **moments))
     work = work_of(msgspec.structs.replace(recording, requests=tuple(waiting)))
-    after = shorten_queues(work, pull(work, "concurrent I/O", Known(), "best"), _RATE, "best")
+    after = shorten_queues(work, pull(work, "concurrent I/O", LeverAssumptions(), "best"), _RATE, "best")
     assert 0.0 < mean_ms(after, Stage.WAIT) < 0.4 * mean_ms(work, Stage.WAIT)
 
 
@@ -248,8 +258,10 @@ def test_waits_shrink_with_the_utilisation_and_at_best_vanish() -> None:
         )
         moments = {name: getattr(one, name) - 20 * _MS for name in ("intended_ns", "sent_ns", "entered_ns")}
         waiting.append(msgspec.structs.replace(one, spans=spans, **moments))
-    recording = msgspec.structs.replace(recording, requests=tuple(waiting), pilot=Pilot(loop="asyncio", cpu_s=3.4))
-    known = Known(family="torch", runtime=measured(2.0))
+    recording = msgspec.structs.replace(
+        recording, requests=tuple(waiting), pilot=ProfiledProcess(loop="asyncio", cpu_s=3.4)
+    )
+    known = LeverAssumptions(family="torch", runtime=measured(2.0))
     work = work_of(recording, known)
     assert mean_ms(work, Stage.ACCEPT, Stage.WAIT) > 15
     left = {
@@ -265,7 +277,7 @@ def test_waits_shrink_with_the_utilisation_and_at_best_vanish() -> None:
 
 def test_fetches_at_once_take_as_long_as_the_longest() -> None:
     work = work_of(pilot(queries=3))
-    after = pull(work, "concurrent I/O", Known(), "best")
+    after = pull(work, "concurrent I/O", LeverAssumptions(), "best")
     assert mean_ms(after, Stage.SQL) == pytest.approx(mean_ms(work, Stage.SQL) / 3, rel=0.01)
     assert reasons(advice(pilot(queries=1)))["concurrent I/O"] == "not worth it: no request fetches more than once"
 
@@ -273,12 +285,14 @@ def test_fetches_at_once_take_as_long_as_the_longest() -> None:
 def test_fetches_that_already_run_at_once_win_nothing_more() -> None:
     """Each owns but half of the time in which both run; and rows that are read of one query are no fetches."""
 
-    def overlapping(one: Request) -> Request:
+    def overlapping(one: RecordedRequest) -> RecordedRequest:
         start, end = one.spans[2].start_ns, one.spans[2].end_ns
-        both = [Span(stage=Stage.HTTP, label=f"GET /{name}", start_ns=start, end_ns=end, parent=0) for name in "ab"]
+        both = [
+            RecordedSpan(stage=Stage.HTTP, label=f"GET /{name}", start_ns=start, end_ns=end, parent=0) for name in "ab"
+        ]
         return msgspec.structs.replace(one, spans=(*one.spans[:2], *both))
 
-    def reading(one: Request) -> Request:
+    def reading(one: RecordedRequest) -> RecordedRequest:
         rows = [msgspec.structs.replace(span, more=place > 0) for place, span in enumerate(one.spans[3:6])]
         return msgspec.structs.replace(one, spans=(*one.spans[:3], *rows, *one.spans[6:]))
 
@@ -286,13 +300,13 @@ def test_fetches_that_already_run_at_once_win_nothing_more() -> None:
         recording = pilot(sql_ms=12.0)
         recording = msgspec.structs.replace(recording, requests=tuple(map(change, recording.requests)))
         work = work_of(recording)
-        after = pull(work, "concurrent I/O", Known(), "bound")
+        after = pull(work, "concurrent I/O", LeverAssumptions(), "bound")
         np.testing.assert_allclose(after.stage_ns, work.stage_ns, atol=1.0)
         assert not {one.lever: one for one in advice(recording).levers}["concurrent I/O"].worth
 
 
 def test_the_largest_bound_comes_first_and_then_what_is_left() -> None:
-    known = Known(
+    known = LeverAssumptions(
         family="torch",
         libraries={"Net": "torch"},
         feature_hits=dict.fromkeys(range(_COUNT), 1.0),
@@ -339,7 +353,7 @@ def test_the_slo_is_met_already() -> None:
 
 def test_what_is_not_known_is_no_lever_to_pull() -> None:
     """Of a library without a figure nobody knows what leaving it wins; without payloads nobody knows what repeats."""
-    known = Known(family="jax", libraries={"Net": "jax"})
+    known = LeverAssumptions(family="jax", libraries={"Net": "jax"})
     found = advice(pilot(model_ms=40.0), known=known)
     for lever in ("runtime", "INT8", "feature cache", "prediction cache"):
         one = next(one for one in found.levers if one.lever == lever)
@@ -352,13 +366,15 @@ def test_what_is_not_known_is_no_lever_to_pull() -> None:
 @pytest.mark.parametrize(("share", "is_known"), [(0.02, True), (0.5, False)])
 def test_a_model_among_others_of_which_nothing_is_known(share: float, is_known: bool) -> None:
     work = replace(work_of(pilot()), models_ns={"Net": 1.0 - share, "Flax": share})
-    known = Known(libraries={"Net": "torch", "Flax": "jax"})
+    known = LeverAssumptions(libraries={"Net": "torch", "Flax": "jax"})
     assert (runtime_factor(work, known) is not None) is is_known
     assert (int8_factor(work, known) is not None) is is_known
 
 
 def test_a_model_that_is_a_trifle() -> None:
-    known = Known(family="torch", libraries={"Net": "torch"}, feature_hits={0: 0.0}, prediction_hits={0: False})
+    known = LeverAssumptions(
+        family="torch", libraries={"Net": "torch"}, feature_hits={0: 0.0}, prediction_hits={0: False}
+    )
     trifle, large = (reasons(advice(pilot(sql_ms=sql_ms, model_ms=4.0), known=known)) for sql_ms in (90.0, 6.0))
     assert trifle["batching"].startswith("for the capacity, at most ")
     for lever in ("runtime", "INT8"):
@@ -391,7 +407,7 @@ def test_rows_with_columns_that_change_are_no_batches() -> None:
 
 
 def test_nothing_was_answered() -> None:
-    assert advise(Recording(target="", rate=1.0, duration_s=1.0, requests=()), known=Known()) is None
+    assert advise(Recording(target="", rate=1.0, duration_s=1.0, requests=()), known=LeverAssumptions()) is None
 
 
 def test_who_needs_more_capacity_gets_what_adds_it_and_nobody_else() -> None:
@@ -404,7 +420,7 @@ def test_who_needs_more_capacity_gets_what_adds_it_and_nobody_else() -> None:
             for one in recording.requests
         ]
         recording = msgspec.structs.replace(
-            recording, requests=tuple(on_loop), machine={"cores": "2"}, pilot=Pilot(loop="asyncio")
+            recording, requests=tuple(on_loop), machine={"cores": "2"}, pilot=ProfiledProcess(loop="asyncio")
         )
         found = advice(recording, slo="p95=1000ms" if rate < 50 else "p95=4ms", distinct=100_000)
         orders.append([one.lever for one in found.levers if one.order])
@@ -415,7 +431,9 @@ def test_who_needs_more_capacity_gets_what_adds_it_and_nobody_else() -> None:
 @pytest.mark.parametrize(("others_s", "doubted"), [(0.3, False), (9.0, True)])
 def test_what_other_processes_used_is_said_and_doubted_where_it_is_much(others_s: float, doubted: bool) -> None:
     recording = msgspec.structs.replace(
-        pilot(), machine={"cores": "2"}, pilot=Pilot(window_s=8.0, others_s=others_s, libraries={"Net": "torch"})
+        pilot(),
+        machine={"cores": "2"},
+        pilot=ProfiledProcess(window_s=8.0, others_s=others_s, libraries={"Net": "torch"}),
     )
     found = advice(recording)
     assert any(line.startswith(f"other processes used {others_s / 16:.0%}") for line in found.notes)

@@ -10,7 +10,7 @@ from typing import Any
 from tailcut.errors import ArtifactError
 from tailcut.models.runtimes.huggingface import activations, stages
 from tailcut.models.runtimes.huggingface.files import EXPORT, read_object, refuse_unknown, refused, settings_of
-from tailcut.models.runtimes.huggingface.stages import Stage
+from tailcut.models.runtimes.huggingface.stages import EncoderStage
 
 PIPELINE = "text-classification"
 """transformers' pipeline of a classifier's folder without modules.json."""
@@ -84,7 +84,7 @@ class Folder:
     transformer: Path
     library: str
     classifies: bool
-    stages: tuple[Stage, ...]
+    stages: tuple[EncoderStage, ...]
     head: Head | None
     truncate_dim: int | None
     texts: Texts
@@ -107,7 +107,7 @@ def read(path: Path) -> Folder:
         found = modules.stages
     else:
         settings = _plain(config_path, config, architecture)
-        mean = Stage("Pooling", path, stages.TOKENS, stages.VECTOR, modes=("mean",))
+        mean = EncoderStage("Pooling", path, stages.TOKENS, stages.VECTOR, modes=("mean",))
         found = () if settings.task == CLASSIFIER else (mean,)
     classifies = settings.task == CLASSIFIER
     embeds = settings.library == EMBEDS
@@ -141,7 +141,7 @@ def _plain(path: Path, config: dict[str, Any], architecture: str) -> Sentence:
     return Sentence(EMBEDS)
 
 
-def _head(path: Path, config: dict[str, Any], settings: Sentence, found: tuple[Stage, ...]) -> Head:
+def _head(path: Path, config: dict[str, Any], settings: Sentence, found: tuple[EncoderStage, ...]) -> Head:
     if settings.library == PIPELINE:
         return of_pipeline(path, config)
     dense = [stage.sizes[1] for stage in found if stage.kind == "Dense" and stage.gives == stages.SCORES]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tailcut.errors import ArtifactError, MissingExtra
 from tailcut.models.runtimes.huggingface import activations, tokenizer
 from tailcut.models.runtimes.huggingface.folder import PIPELINE, Folder, read
-from tailcut.models.runtimes.huggingface.stages import SCORES, TOKENS, VECTOR, Stage
+from tailcut.models.runtimes.huggingface.stages import SCORES, TOKENS, VECTOR, EncoderStage
 
 if TYPE_CHECKING:
     import torch
@@ -144,7 +144,7 @@ def quiet(transformers: Any) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _part(stage: Stage, prompt: int, *, weights: bool) -> Any:
+def _part(stage: EncoderStage, prompt: int, *, weights: bool) -> Any:
     """Make the torch module of a stage, with its weights where they are wanted."""
     from tailcut.models.runtimes.huggingface import pooling
 
@@ -154,7 +154,7 @@ def _part(stage: Stage, prompt: int, *, weights: bool) -> Any:
     return made
 
 
-def _fill(part: Any, stage: Stage) -> None:
+def _fill(part: Any, stage: EncoderStage) -> None:
     from safetensors.torch import load_file
 
     path = stage.folder / "model.safetensors"

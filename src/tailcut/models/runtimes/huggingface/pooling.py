@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tailcut.models.runtimes.huggingface import activations
-from tailcut.models.runtimes.huggingface.stages import Stage
+from tailcut.models.runtimes.huggingface.stages import EncoderStage
 
 _TINY = 1e-9
 _FAR = 1e9
@@ -21,7 +21,7 @@ _FAR = 1e9
 Features = dict[str, torch.Tensor]
 
 
-def make(stage: Stage, prompt: int) -> nn.Module:
+def make(stage: EncoderStage, prompt: int) -> nn.Module:
     """Make the module of a stage; its weights are random.
 
     Args:
@@ -37,7 +37,7 @@ def make(stage: Stage, prompt: int) -> nn.Module:
 class Pooling(nn.Module):
     """Token embeddings (rows, tokens, size) -> vectors (rows, modes * size), padding left out."""
 
-    def __init__(self, stage: Stage, prompt: int) -> None:
+    def __init__(self, stage: EncoderStage, prompt: int) -> None:
         super().__init__()
         self._stage = stage
         self._prompt = prompt
@@ -73,7 +73,7 @@ def _at(tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 class Dense(nn.Module):
     """A linear layer with an activation function, and what it read added where it is residual."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: EncoderStage) -> None:
         super().__init__()
         size, wanted = stage.sizes
         self._stage = stage
@@ -93,7 +93,7 @@ class Dense(nn.Module):
 class LayerNorm(nn.Module):
     """A layer normalisation."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: EncoderStage) -> None:
         super().__init__()
         self._stage = stage
         self.norm = nn.LayerNorm(stage.sizes[0])
@@ -105,7 +105,7 @@ class LayerNorm(nn.Module):
 class Normalize(nn.Module):
     """Vectors of length 1."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: EncoderStage) -> None:
         super().__init__()
         self._stage = stage
 

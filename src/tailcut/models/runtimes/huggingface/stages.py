@@ -35,7 +35,7 @@ _DENSE = (
 
 
 @dataclass(frozen=True)
-class Stage:
+class EncoderStage:
     """One module behind the transformer.
 
     Attributes:
@@ -73,7 +73,7 @@ class Listed:
     """
 
     transformer: Path
-    stages: tuple[Stage, ...] = field(default=())
+    stages: tuple[EncoderStage, ...] = field(default=())
 
 
 def listed(folder: Path) -> Listed | None:
@@ -101,7 +101,7 @@ def listed(folder: Path) -> Listed | None:
     return Listed(folder / entries[0].get("path", ""), tuple(stages))
 
 
-def check_order(path: Path, stages: tuple[Stage, ...], first: str, last: str) -> None:
+def check_order(path: Path, stages: tuple[EncoderStage, ...], first: str, last: str) -> None:
     """Check that every module finds what it reads, and that the last feature is made.
 
     Args:
@@ -145,7 +145,7 @@ def _unsupported(path: Path, kinds: list[str], why: str) -> ArtifactError:
     )
 
 
-def _stage(path: Path, kind: str, folder: Path, kinds: list[str]) -> Stage:
+def _stage(path: Path, kind: str, folder: Path, kinds: list[str]) -> EncoderStage:
     config_path = folder / "config.json"
     config = settings_of(config_path)
     if kind == "Pooling":
@@ -155,14 +155,14 @@ def _stage(path: Path, kind: str, folder: Path, kinds: list[str]) -> Stage:
     if kind == "Normalize":
         refuse_unknown(config_path, config, ("module_input_name", "module_output_name"), config)
         takes, gives = _names(config)
-        return Stage(kind, folder, takes, gives)
+        return EncoderStage(kind, folder, takes, gives)
     if kind == "LayerNorm":
         refuse_unknown(config_path, config, ("dimension",), config)
-        return Stage(kind, folder, sizes=(_whole(config_path, config, "dimension"),))
+        return EncoderStage(kind, folder, sizes=(_whole(config_path, config, "dimension"),))
     raise _unsupported(path, kinds, f"{kind} is not supported")
 
 
-def _pooling(path: Path, folder: Path, config: dict[str, Any]) -> Stage:
+def _pooling(path: Path, folder: Path, config: dict[str, Any]) -> EncoderStage:
     known = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt", *_FLAGS)
     refuse_unknown(path, config, known, config)
     named = config.get("pooling_mode")
@@ -172,16 +172,16 @@ def _pooling(path: Path, folder: Path, config: dict[str, Any]) -> Stage:
         modes = [named] if isinstance(named, str) else list(named)
     if not modes or not set(modes) <= set(POOLINGS):
         raise refused(path, "pooling_mode", named, f"known are {', '.join(POOLINGS)}")
-    return Stage(
+    return EncoderStage(
         "Pooling", folder, TOKENS, VECTOR, modes=tuple(modes), include_prompt=bool(config.get("include_prompt", True))
     )
 
 
-def _dense(path: Path, folder: Path, config: dict[str, Any]) -> Stage:
+def _dense(path: Path, folder: Path, config: dict[str, Any]) -> EncoderStage:
     refuse_unknown(path, config, _DENSE, config)
     takes, gives = _names(config)
     function = config.get("activation_function", "torch.nn.Tanh")
-    return Stage(
+    return EncoderStage(
         "Dense",
         folder,
         takes,

@@ -28,7 +28,17 @@ from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import Runtime
 from tailcut.models.runtimes.live import source_of
 from tailcut.models.runtimes.remote.arena import Arena
-from tailcut.models.runtimes.remote.messages import Failed, Frames, Open, Placed, Ran, Ready, Reply, Run, frame
+from tailcut.models.runtimes.remote.messages import (
+    BatchFailed,
+    Frames,
+    OpenVariant,
+    Placed,
+    Ran,
+    Ready,
+    Reply,
+    RunBatch,
+    frame,
+)
 
 _READ_BYTES = 1 << 16
 
@@ -67,14 +77,14 @@ def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> int:
     if first is None:
         return 0
     try:
-        runtime = _open(msgspec.msgpack.decode(first, type=Open))
+        runtime = _open(msgspec.msgpack.decode(first, type=OpenVariant))
     except BaseException as error:
         connection.sendall(frame(_failed(error, 0)))
         return 1
     gc.collect()
     gc.freeze()
     connection.sendall(frame(Ready()))
-    decoder = msgspec.msgpack.Decoder(Run)
+    decoder = msgspec.msgpack.Decoder(RunBatch)
     for body in messages:
         connection.sendall(frame(_run(runtime, decoder.decode(body), requests, replies)))
     runtime.close()
@@ -87,7 +97,7 @@ def _messages(connection: socket.socket) -> Iterator[bytes]:
         yield from frames.feed(data)
 
 
-def _open(wanted: Open) -> Runtime:
+def _open(wanted: OpenVariant) -> Runtime:
     from tailcut.models.runtimes.onnxruntime import flush_subnormals
 
     flush_subnormals()
@@ -103,7 +113,7 @@ def _open(wanted: Open) -> Runtime:
     return runtime
 
 
-def _run(runtime: Runtime, batch: Run, requests: Arena, replies: Arena) -> Reply:
+def _run(runtime: Runtime, batch: RunBatch, requests: Arena, replies: Arena) -> Reply:
     started_ns = perf_counter_ns()
     try:
         outputs = runtime.run(requests.get(batch.tensors, batch.size_bytes), batch.outputs)
@@ -113,11 +123,11 @@ def _run(runtime: Runtime, batch: Run, requests: Arena, replies: Arena) -> Reply
     return Ran(placed, replies.size_bytes, started_ns, perf_counter_ns())
 
 
-def _failed(error: BaseException, started_ns: int) -> Failed:
+def _failed(error: BaseException, started_ns: int) -> BatchFailed:
     """Say what went wrong."""
     told = error if isinstance(error, TailcutError) else None
     cause = error.__cause__ if told is not None else error
-    return Failed(
+    return BatchFailed(
         code=told.code if told is not None else InferenceError.code,
         message=told.message if told is not None else str(error),
         hint=told.hint if told is not None else "",

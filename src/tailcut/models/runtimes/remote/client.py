@@ -21,7 +21,16 @@ from tailcut.manifest import Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.models.runtimes.base import Openable
 from tailcut.models.runtimes.remote.arena import Arena
-from tailcut.models.runtimes.remote.messages import Failed, Frames, Open, Ran, Reply, Run, frame, opening_of
+from tailcut.models.runtimes.remote.messages import (
+    BatchFailed,
+    Frames,
+    OpenVariant,
+    Ran,
+    Reply,
+    RunBatch,
+    frame,
+    opening_of,
+)
 from tailcut.system.child_processes import describe_exit
 
 _READ_BYTES = 1 << 16
@@ -73,7 +82,7 @@ class RemoteRuntime:
         with suppress(OSError):
             self.ended = os.pidfd_open(self.process.pid)
 
-    def _open(self, wanted: Open) -> None:
+    def _open(self, wanted: OpenVariant) -> None:
         """Wait until the child has opened the variant."""
         hint = 'see its output above; to open it in this process set pool.executor = "thread"'
         self.connection.settimeout(_OPEN_TIMEOUT_S)  # and for the warm-up; see listen
@@ -86,7 +95,7 @@ class RemoteRuntime:
         except (OSError, ExecutorLost):
             message = f"the process of variant {self._name!r} ended while opening it ({self._how()})"
             raise StartError(message, hint=hint) from None
-        if isinstance(reply, Failed):
+        if isinstance(reply, BatchFailed):
             raise reply.error
 
     def listen(self) -> None:
@@ -126,7 +135,7 @@ class RemoteRuntime:
             reply = self._wait()
         except OSError as error:
             raise self.lost() from error
-        if isinstance(reply, Failed):
+        if isinstance(reply, BatchFailed):
             raise reply.error
         if not isinstance(reply, Ran):
             raise self.lost()
@@ -139,7 +148,7 @@ class RemoteRuntime:
             OSError: the child is gone, or there is no memory for the tensors.
         """
         placed = self._requests.put(parts, tuple(parts[0]))
-        self.connection.sendall(frame(Run(placed, tuple(outputs), self._requests.size_bytes)))
+        self.connection.sendall(frame(RunBatch(placed, tuple(outputs), self._requests.size_bytes)))
 
     def receive(self) -> Reply | None:
         """Read what there is from the child; return a reply where one is whole now.

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra, TailcutError
-from tailcut.manifest import Tensor
+from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.base import Openable, OpenSpec
 
 _LENGTH = struct.Struct("<I")
@@ -27,7 +27,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
 
 
-class Open(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class OpenVariant(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Parent to child, once: the variant to open. ``deployment`` and ``directory`` are the manifest's.
 
     ``code`` is what the child may run of the user's: SHA-256 by path from the manifest's folder.
@@ -36,8 +36,8 @@ class Open(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     name: str
     runtime: str
     artifact: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     settings: dict[str, Any]
     parts: dict[str, str]
     threads: int
@@ -54,7 +54,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         )
 
 
-class Run(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class RunBatch(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Parent to child: one batch. ``size_bytes`` is how large the parent's shared memory is now."""
 
     tensors: tuple[Placed, ...]
@@ -75,7 +75,7 @@ class Ran(msgspec.Struct, frozen=True, tag=True):
     finished_ns: int
 
 
-class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class BatchFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Child to parent: the variant cannot be opened, or a batch failed.
 
     ``cause`` names the class of what the model or its library raised; empty where tailcut itself refused.
@@ -101,7 +101,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 _ERRORS: dict[str, type[TailcutError]] = {kind.code: kind for kind in (ArtifactError, MissingExtra, InferenceError)}
 
-Reply = Ready | Ran | Failed
+Reply = Ready | Ran | BatchFailed
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -113,9 +113,9 @@ def opening_of(
     directory: str,
     *,
     code: Mapping[str, str] | None = None,
-) -> Open:
+) -> OpenVariant:
     """Describe a variant for a child."""
-    return Open(
+    return OpenVariant(
         name=variant.name,
         runtime=variant.runtime,
         artifact=str(variant.artifact),
