@@ -21,7 +21,7 @@ import tailcut.serving.host
 import tailcut.transport.http1.site  # noqa: F401  # both define metrics
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import BUILT_IN
-from tailcut.builder.recipes.base import INT8, Recipe, Subject
+from tailcut.builder.recipes.base import Recipe, Subject
 from tailcut.builder.speed.tuning import TUNED
 from tailcut.cli.app import COMMANDS, build
 from tailcut.cli.console import EXIT_REASONS
@@ -215,7 +215,7 @@ def _tuned(recipe: Recipe, *, on_gpu: bool) -> str:
 
 
 def _tried(recipe: Recipe) -> str:
-    return "INT8" if recipe.name in INT8 else "by default"
+    return "INT8" if recipe.precision == "int8" else "by default"
 
 
 def _names(names: Iterable[str]) -> str:

@@ -46,6 +46,7 @@ class MirrorRecipe:
     base = ("onnx",)
     runtime = "mirror"
     suffix = ".mirror"
+    precision = "runtime"
     summary = "the same file behind a runtime of another package"
 
     def why_not(self, subject, here):

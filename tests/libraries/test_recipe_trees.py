@@ -31,7 +31,7 @@ from tests.build_kit import X, Y, live, made
 from tailcut.builder.ensembles import base
 from tailcut.builder.host_capabilities import look
 from tailcut.builder.recipes import BUILT_IN, recipe
-from tailcut.builder.recipes.base import INT8, TREES, Subject
+from tailcut.builder.recipes.base import TREES, Subject
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Model, TensorSpec
 
@@ -194,6 +194,6 @@ def test_int8_of_trees_is_refused_with_the_reason() -> None:
     model = Model(source="m:f", inputs=(X,), outputs=(Y,))
     subject = Subject(kind="lightgbm", trees=True, deployment=Deployment(name="m", model=model))
     for each in BUILT_IN:
-        if each.name in INT8:
+        if each.precision == "int8":
             assert each.why_not(subject, look()) == TREES
     assert recipe("onnx").why_not(subject, look()) == ""

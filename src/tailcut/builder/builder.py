@@ -28,7 +28,7 @@ from tailcut.builder.plan import Applicable, applicable, base_of
 from tailcut.builder.progress import Event, Progress, State, silent
 from tailcut.builder.quality import logged, outputs
 from tailcut.builder.recipes import catalog, int8_qat
-from tailcut.builder.recipes.base import INT8, PORTABLE, Recipe, Subject
+from tailcut.builder.recipes.base import Recipe, Subject
 from tailcut.builder.records import Made, spec, to_add
 from tailcut.builder.sources import Found
 from tailcut.builder.sources.registry import RegistryBase
@@ -122,7 +122,7 @@ def _make_others(running: Building, subject: Subject) -> None:
             refusals = [why_not[recipe.name]]
             running.candidates[recipe.name] = Candidate(recipe.name, recipe.runtime, refusals=refusals)
             continue
-        if recipe.name not in PORTABLE:
+        if recipe.precision != "portable":
             running.tune_all()
         running.make(recipe)
         _check_exported(running, [each for each in left if not why_not[each.name]])
@@ -138,7 +138,7 @@ def _check_exported(running: Building, left: Collection[Recipe]) -> None:
     Args:
         left: recipes that are still to be tried.
     """
-    failed = [each for each in running.candidates.values() if each.name in PORTABLE and each.failure is not None]
+    failed = [each for each in running.candidates.values() if each.base and each.failure is not None]
     made = [each.name for each in running.made]
     if running.candidates[running.source].runtime in TABLES:
         return
@@ -203,7 +203,8 @@ def _other_outputs(candidate: Candidate, deployment: Deployment) -> list[str]:
 def _offer_qat(running: Building) -> None:
     """Offer training with quantisation by name where INT8 lost quality."""
     qat = running.candidates.get("int8-qat")
-    lost = [each.name for each in running.made if each.name in INT8 and each.refused]
+    int8 = {each.name for each in catalog() if each.precision == "int8"}
+    lost = {each.name for each in running.made if each.refused} & int8 - {int8_qat.Int8Qat.name}
     if qat is not None and qat.made is None and qat.refusals and lost:
         qat.refusals = [int8_qat.offer(qat.refused, lost)]
 
@@ -486,7 +487,7 @@ class Building:
 
     def make(self, recipe: Recipe) -> None:
         """Make a variant and score it; what goes wrong is its refusal."""
-        candidate = Candidate(recipe.name, recipe.runtime, base=recipe.name in PORTABLE)
+        candidate = Candidate(recipe.name, recipe.runtime, base=recipe.precision == "portable")
         self.candidates[recipe.name] = candidate
         base = base_of(recipe, [each.name for each in self.made])
         if not base:

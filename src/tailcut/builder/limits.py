@@ -14,7 +14,7 @@ from tailcut.builder.bounds import FoundBounds
 from tailcut.builder.bounds.trials import Call
 from tailcut.builder.holdouts import arrays
 from tailcut.builder.holdouts.holdout import Holdout
-from tailcut.builder.recipes.base import INT8, PORTABLE
+from tailcut.builder.recipes.base import Precision
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Array, Arrays
 from tailcut.manifest import Model
@@ -24,8 +24,6 @@ __all__ = ["FoundBounds", "answer_edges", "edges", "find", "read", "refusal", "w
 FILE = "bounds.json"
 EDGES_FILE = "edges.npz"
 _ROWS = 3
-_LOWER = INT8 | {"fp16", "bf16", "tensorrt"}
-"""Variants in lower precision: the quality gate judges their numbers."""
 _SHOWN = 3
 
 
@@ -111,19 +109,19 @@ def _kept_answers(path: Path) -> list[Arrays | str | None] | None:
 
 
 def edges(
-    folder: Path, name: str, source: Call, variant: Call, selection: Holdout, section: Model
+    folder: Path, precision: Precision, source: Call, variant: Call, selection: Holdout, section: Model
 ) -> list[dict[str, Any]]:
     """Return where a variant does something else than the source at the edges of the inputs, as plain findings.
 
-    Numbers are compared of variants in full precision, and of those whose runtime may compute in another precision
-    (OpenVINO) for integers only, which no precision rounds.
+    Numbers are compared of portable variants, and of those whose runtime chooses the precision for integers only, which
+    no precision rounds; those of others are the quality gate's.
     """
     tried = _edges(folder, source, selection, section)
     whole = {tensor.name for tensor in section.inputs if "INT" in tensor.datatype}
     kept = [
         finding
-        for finding in tried.compare(variant, numbers=name not in _LOWER)
-        if finding.kind != "differs" or name in PORTABLE or finding.input in whole
+        for finding in tried.compare(variant, numbers=precision in ("portable", "runtime"))
+        if finding.kind != "differs" or precision == "portable" or finding.input in whole
     ]
     return [{"text": finding.text, **msgspec.to_builtins(finding)} for finding in kept]
 

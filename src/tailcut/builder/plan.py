@@ -9,7 +9,7 @@ import msgspec
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import catalog
-from tailcut.builder.recipes.base import INT8, Recipe, Subject
+from tailcut.builder.recipes.base import Recipe, Subject
 from tailcut.builder.sources import SOURCES
 from tailcut.errors import ManifestError
 
@@ -37,7 +37,7 @@ def _unwanted(recipe: Recipe, subject: Subject) -> str:
     wanted = subject.deployment.build.recipes
     if wanted:
         return "" if recipe.name in wanted else "not among build.recipes"
-    if recipe.name in INT8 and not subject.deployment.build.quantize:
+    if recipe.precision == "int8" and not subject.deployment.build.quantize:
         return "off by default: set build.quantize = true"
     return ""
 

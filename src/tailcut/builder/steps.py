@@ -226,7 +226,7 @@ def _edges(spec: Spec, runtime: Runtime, holdout: Holdout, deployment: Deploymen
     # Not with the source's own score: a source that crashes at an edge is served all the same where it is the only one.
     limits.answer_edges(Path(spec.folder), source, holdout, deployment.model)
     variant = _caller(runtime, deployment)
-    return limits.edges(Path(spec.folder), spec.target, source, variant, holdout, deployment.model)
+    return limits.edges(Path(spec.folder), recipe(spec.target).precision, source, variant, holdout, deployment.model)
 
 
 def _caller(runtime: Runtime, deployment: Deployment) -> Call:

@@ -41,10 +41,10 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_variant_is_compared_without_running_the_source_again(folder: Path) -> None:
     source = Source()
-    live = limits.edges(folder, "int8-static", source, Source(60), HOLDOUT, MODEL)
+    live = limits.edges(folder, "int8", source, Source(60), HOLDOUT, MODEL)
     limits.answer_edges(folder, source, HOLDOUT, MODEL)
     before = source.calls
-    kept = limits.edges(folder, "int8-static", source, Source(60), HOLDOUT, MODEL)
+    kept = limits.edges(folder, "int8", source, Source(60), HOLDOUT, MODEL)
     assert source.calls == before
     assert kept == live
     assert [(each["kind"], each["value"]) for each in kept] == [("answers", 50), ("answers", 51)]
@@ -57,5 +57,5 @@ def test_a_number_that_differs_is_asked_of_the_source_again(folder: Path) -> Non
 
     source = Source()
     limits.answer_edges(folder, source, HOLDOUT, MODEL)
-    found = limits.edges(folder, "onnx", source, off, HOLDOUT, MODEL)
+    found = limits.edges(folder, "portable", source, off, HOLDOUT, MODEL)
     assert {each["kind"] for each in found} == {"differs"}

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from tailcut.builder.host_capabilities import HostCapabilities
-from tailcut.builder.recipes.base import Recipe, Result, Subject, Work
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work
 from tailcut.builder.recipes.bf16 import Bf16
 from tailcut.builder.recipes.cuda import OnnxCuda
 from tailcut.builder.recipes.fp16 import Fp16
@@ -56,6 +56,7 @@ class Unloadable:
     base: tuple[str, ...] = ()
     runtime: str = ""
     suffix: str = ""
+    precision: Precision = "runtime"
     summary: str = "of another package"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -20,11 +20,9 @@ from tailcut.manifest import Deployment, Manifest
 from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.runtimes.live import source_of
 
-PORTABLE = frozenset({"onnx"})
-"""Recipes whose fp32 result runs everywhere alike; OpenVINO's does not: it may compute in bf16."""
-
-INT8 = frozenset({"int8-dynamic", "int8-fast-gelu", "int8-static", "openvino-int8", "int8-qat"})
-"""Recipes that ``build.quantize`` asks for."""
+Precision: TypeAlias = Literal["portable", "runtime", "lower", "int8"]
+"""What a variant computes in: fp32 that runs everywhere alike; what its runtime chooses (OpenVINO may take bf16); half
+precision; or 8 bits, which ``build.quantize`` asks for."""
 
 TREES = "trees have no matrix products to quantise"
 """Why INT8 and pruning are refused for an ensemble of trees."""
@@ -126,6 +124,11 @@ class Recipe(Protocol):
         ...
 
     @property
+    def precision(self) -> Precision:
+        """What its variant computes in."""
+        ...
+
+    @property
     def summary(self) -> str:
         """One line for ``tailcut build --list``."""
         ...
@@ -149,6 +152,7 @@ class OnnxInt8:
     base: tuple[str, ...] = ("onnx",)
     runtime = "onnxruntime"
     suffix = ".onnx"
+    precision: Precision = "int8"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """Trees have no products to quantise; whether a model has other layers to work on shows when it is read."""

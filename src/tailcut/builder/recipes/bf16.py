@@ -6,7 +6,7 @@ import shutil
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda
-from tailcut.builder.recipes.base import Result, Subject, Work
+from tailcut.builder.recipes.base import Precision, Result, Subject, Work
 
 
 class Bf16:
@@ -16,6 +16,7 @@ class Bf16:
     base = ("torch",)
     runtime = "torch"
     suffix = ".pt"
+    precision: Precision = "lower"
     summary = "the torch module in bfloat16 on a GPU, a CUDA graph per batch size"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder.host_capabilities import HostCapabilities
-from tailcut.builder.recipes.base import Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment
@@ -125,6 +125,7 @@ class OnnxCuda:
     base = ("onnx",)
     runtime = "onnxruntime"
     suffix = ".onnx"
+    precision: Precision = "runtime"
     summary = "the ONNX model on a GPU by onnxruntime, fp32 with TF32 products, a CUDA graph per batch size"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda
-from tailcut.builder.recipes.base import Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
 from tailcut.builder.recipes.graph_names import Numbered
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
@@ -42,6 +42,7 @@ class Fp16:
     base = ("onnx",)
     runtime = "onnxruntime"
     suffix = ".onnx"
+    precision: Precision = "lower"
     summary = "mixed FP16 and FP32 on a GPU by onnxruntime, a CUDA graph per batch size"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:

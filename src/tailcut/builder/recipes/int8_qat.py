@@ -16,7 +16,7 @@ import numpy as np
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda, int8_static, onnx_export
-from tailcut.builder.recipes.base import INT8, TREES, Result, Subject, Work, missing
+from tailcut.builder.recipes.base import TREES, Precision, Result, Subject, Work, missing
 from tailcut.builder.recipes.graph_names import free, taken
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, DoesNotApply, TailcutError
@@ -48,6 +48,7 @@ class Int8Qat:
     base = ("torch",)
     runtime = "onnxruntime"
     suffix = ".onnx"
+    precision: Precision = "int8"
     summary = "INT8, fine-tuned with fake quantisation by build.train, for models that otherwise lose quality"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:
@@ -72,17 +73,16 @@ class Int8Qat:
             return Result(train_and_export(work, _train(work.manifest), bits))
 
 
-def offer(why_not: str, refused_for_quality: Collection[str]) -> str:
+def offer(why_not: str, lost: Collection[str]) -> str:
     """Say that this recipe is the way on, where an INT8 variant lost too much; else ``why_not`` as it is.
 
     Args:
         why_not: of this recipe.
-        refused_for_quality: variants that the gate refused for their quality.
+        lost: INT8 variants that the gate refused.
     """
-    lost = sorted((INT8 - {Int8Qat.name}) & set(refused_for_quality))
     if why_not != NEEDS_TRAIN or not lost:
         return why_not
-    return f"{NEEDS_TRAIN}; offered because INT8 lost quality ({', '.join(lost)})"
+    return f"{NEEDS_TRAIN}; offered because INT8 lost quality ({', '.join(sorted(lost))})"
 
 
 def _train(manifest: Manifest) -> Callable[[Any], None]:

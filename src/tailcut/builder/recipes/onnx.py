@@ -15,7 +15,7 @@ import msgspec
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.quality import export_check
 from tailcut.builder.recipes import kernels, onnx_export, trees
-from tailcut.builder.recipes.base import Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.models.runtimes import Runtime
@@ -29,6 +29,7 @@ class Onnx:
     base = ("torch", "sklearn", "lightgbm", "xgboost")
     runtime = "onnxruntime"
     suffix = ".onnx"
+    precision: Precision = "portable"
     summary = "exported to ONNX, fp32, graph-optimised by onnxruntime"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.quality import export_check
-from tailcut.builder.recipes.base import Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
 from tailcut.errors import BuildError
 from tailcut.models.runtimes import Runtime
 from tailcut.models.runtimes.floats import subnormals_kept
@@ -23,6 +23,7 @@ class OpenVino:
     base = ("onnx",)
     runtime = "openvino"
     suffix = ".ovir"
+    precision: Precision = "runtime"
     summary = "converted to OpenVINO, fp32"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:

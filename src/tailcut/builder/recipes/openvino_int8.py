@@ -11,7 +11,7 @@ from typing import Any
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import openvino
-from tailcut.builder.recipes.base import TREES, Result, Subject, Work, missing
+from tailcut.builder.recipes.base import TREES, Precision, Result, Subject, Work, missing
 from tailcut.errors import BuildError
 from tailcut.models.runtimes.floats import subnormals_kept
 
@@ -29,6 +29,7 @@ class OpenVinoInt8:
     base = ("onnx",)
     runtime = "openvino"
     suffix = ".ovir"
+    precision: Precision = "int8"
     summary = "INT8 by NNCF in OpenVINO"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:

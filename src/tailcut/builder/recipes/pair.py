@@ -20,7 +20,7 @@ import numpy as np
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.quality import judging, scoring
-from tailcut.builder.recipes.base import Result, Subject, Work
+from tailcut.builder.recipes.base import Precision, Result, Subject, Work
 from tailcut.builder.records import Made
 from tailcut.builder.speed.interleaving import take_turns
 from tailcut.common.tensors import Arrays
@@ -53,6 +53,7 @@ class Pair:
     base = ("onnx",)
     runtime = "pair"
     suffix = ".json"
+    precision: Precision = "runtime"
     summary = "one variant for short inputs and another for long ones, switched at the length where it pays"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:

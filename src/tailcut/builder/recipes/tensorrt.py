@@ -21,7 +21,7 @@ import numpy as np
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda, fp16
-from tailcut.builder.recipes.base import Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import TensorSpec
@@ -43,6 +43,7 @@ class TensorRT:
     base = ("onnx",)
     runtime = "tensorrt"
     suffix = ".engine"
+    precision: Precision = "lower"
     summary = "TensorRT engine for this GPU, FP16 where it suffices, a profile and CUDA graph per batch size"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda
-from tailcut.builder.recipes.base import Result, Subject, Work
+from tailcut.builder.recipes.base import Precision, Result, Subject, Work
 from tailcut.errors import BuildError, TailcutError
 from tailcut.models.runtimes import bucketed
 
@@ -21,6 +21,7 @@ class TorchCompile:
     base = ("torch",)
     runtime = "torch"
     suffix = ".pt"
+    precision: Precision = "runtime"
     summary = "torch.compile on a GPU, one compilation and CUDA graph per batch size, fp32 with TF32 products"
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:

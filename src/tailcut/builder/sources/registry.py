@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tailcut.builder.limits import FoundBounds as Limits
-from tailcut.builder.recipes.base import PORTABLE
+from tailcut.builder.recipes import catalog
 from tailcut.builder.records import Made, openable
 from tailcut.builder.sources import SOURCES, Found, SourceKind, source_file
 from tailcut.common.scalars import Scalar
@@ -89,7 +89,8 @@ def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> Regist
 
 def _names(record: Version) -> Iterable[str]:
     others = (name for name, each in record.variants.items() if each.base and each.sha256 and name != record.source)
-    return (record.source, *(name for name in others if name in PORTABLE))
+    portable = {each.name for each in catalog() if each.precision == "portable"}
+    return (record.source, *(name for name in others if name in portable))
 
 
 def _check_tensors(record: Version, side: str, kept: tuple[TensorSpec, ...], wanted: tuple[TensorSpec, ...]) -> None:
