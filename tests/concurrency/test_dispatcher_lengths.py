@@ -11,7 +11,7 @@ from tests.concurrency.dispatching import Bench, ManualExecutor
 from tailcut.errors import Shed
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.scheduler.latency_learner import LatencyLearner, kind_of
+from tailcut.scheduler.cost import LatencyLearner, kind_of
 from tailcut.scheduler.scheduler import Scheduler
 from tailcut.testing.clock import FakeClock
 from tailcut.testing.runtimes import StubRuntime

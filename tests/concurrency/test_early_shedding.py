@@ -9,7 +9,7 @@ from tests.concurrency.dispatching import Bench
 
 from tailcut.errors import Shed
 from tailcut.scheduler.admission import Admission, AdmissionRequest, Executors
-from tailcut.scheduler.latency_learner import LatencyLearner
+from tailcut.scheduler.cost import LatencyLearner
 from tailcut.scheduler.overload_detector import LatencyTarget, OverloadDetector
 from tailcut.scheduler.scheduler import QueueEntry, Scheduler
 

@@ -19,7 +19,7 @@ from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.scheduler.admission import Admission
-from tailcut.scheduler.latency_learner import LatencyLearner
+from tailcut.scheduler.cost import LatencyLearner
 from tailcut.scheduler.scheduler import Scheduler
 
 REFUSED = (Shed, NotReady)

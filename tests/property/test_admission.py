@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tailcut.models.runtimes.tuning import tuned_points
 from tailcut.scheduler.admission import Admission, AdmissionRequest, Executors
 from tailcut.scheduler.batching_delay import Fixed
-from tailcut.scheduler.latency_learner import LatencyLearner, kind_of
+from tailcut.scheduler.cost import LatencyLearner, kind_of
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
 from tailcut.scheduler.scheduler import QueueEntry, Scheduler
 from tailcut.scheduler.simulation import Scenario, simulate

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tailcut.scheduler.latency_learner import CostModel, LatencyLearner
-from tailcut.scheduler.latency_model import FREE, BatchCost, left_ns
+from tailcut.scheduler.cost import FREE, BatchCost, CostModel, LatencyLearner, left_ns
 
 MS = 1e6
 SIZES = (1, 2, 4, 8, 16, 32)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.scheduler.latency_learner import CostModel, LatencyTable
+from tailcut.scheduler.cost import CostModel, LatencyTable
 
 MS = 1e6
 SIZES = (1, 2, 4, 8, 16, 32)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.scheduler.admission import OverloadAdmission, applies, most_rows, tightest_ns
-from tailcut.scheduler.latency_model import BatchCost
+from tailcut.scheduler.cost import BatchCost
 from tailcut.scheduler.overload_detector import LatencyTarget, OverloadDetector
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL, QueueEntry, RequestQueue
 

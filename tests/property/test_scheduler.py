@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tailcut.scheduler.latency_learner import CostModel
-from tailcut.scheduler.latency_model import FREE, BatchCost
+from tailcut.scheduler.cost import FREE, BatchCost, CostModel
 from tailcut.scheduler.scheduler import QueueEntry, Scheduler
 
 MAX_ROWS = 8

@@ -16,7 +16,7 @@ from tailcut.models.executors.in_process import Done
 from tailcut.scheduler.admission import Admission
 from tailcut.scheduler.batching_delay import Gain
 from tailcut.scheduler.core_budget import CoreBudget
-from tailcut.scheduler.latency_learner import LatencyLearner
+from tailcut.scheduler.cost import LatencyLearner
 from tailcut.scheduler.overload_detector import LatencyTarget
 from tailcut.scheduler.scheduler import Scheduler
 from tailcut.testing.clock import FakeClock

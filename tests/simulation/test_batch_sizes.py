@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tailcut.models.runtimes.batch_buckets import sizes
-from tailcut.scheduler.latency_learner import CostModel
-from tailcut.scheduler.latency_model import BatchCost
+from tailcut.scheduler.cost import BatchCost, CostModel
 
 NS_PER_MS = 1e6
 LARGEST = 8

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.scheduler.latency_model import BatchCost, CostSource
+from tailcut.scheduler.cost import BatchCost, CostSource
 from tailcut.scheduler.overload_detector import LatencyTarget
 from tailcut.scheduler.scheduler import QueueEntry, Scheduler
 

@@ -10,7 +10,7 @@ import pytest
 
 from tailcut.load.arrivals import bursts_ns, offsets_ns, steady
 from tailcut.scheduler.batching_delay import Fixed, Gain
-from tailcut.scheduler.latency_model import BatchCost
+from tailcut.scheduler.cost import BatchCost
 from tailcut.scheduler.simulation import Scenario, SimulatedOutcomes, noisy, simulate
 
 MS = 1_000_000

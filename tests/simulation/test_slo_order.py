@@ -11,8 +11,7 @@ import pytest
 from tailcut.load.arrivals import bursts_ns, offsets_ns, steady
 from tailcut.scheduler.admission import Admission, AdmissionRequest, Executors
 from tailcut.scheduler.batching_delay import Fixed
-from tailcut.scheduler.latency_learner import LatencyLearner
-from tailcut.scheduler.latency_model import BatchCost
+from tailcut.scheduler.cost import BatchCost, LatencyLearner
 from tailcut.scheduler.overload_detector import LatencyTarget, OverloadDetector
 from tailcut.scheduler.scheduler import QueueEntry, Scheduler
 from tailcut.scheduler.simulation import Scenario, SimulatedOutcomes, noisy, simulate

@@ -20,7 +20,7 @@ from tailcut.load.replay import Replay, is_replay, read_arrivals
 from tailcut.manifest import Batching, Deployment, Manifest, Slo
 from tailcut.models.runtimes.tuning import tuned_points, tuned_spread
 from tailcut.scheduler.batching_delay import Window
-from tailcut.scheduler.latency_learner import LatencyLearner
+from tailcut.scheduler.cost import LatencyLearner
 from tailcut.scheduler.simulation import Scenario, SimulatedOutcomes, noisy, simulate
 
 _KINDS = ("poisson", "constant", "burst")

@@ -10,7 +10,7 @@ import numpy as np
 from tailcut.common.tensors import Arrays, Keys
 from tailcut.errors import InferenceError, TailcutError
 from tailcut.models.runtimes.base import Runtime
-from tailcut.scheduler.latency_learner import kind_of
+from tailcut.scheduler.cost import kind_of
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
 from tailcut.scheduler.scheduler import QueueEntry
 

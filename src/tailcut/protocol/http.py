@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from itertools import count
 from math import ceil
 from reprlib import repr as shown
 from secrets import token_hex
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -23,7 +23,6 @@ from tailcut.errors import (
     UnsupportedEncoding,
 )
 from tailcut.pipeline.request_context import RequestContext
-from tailcut.protocol.repeated_headers import is_repeated
 
 Headers = list[tuple[str, str]]
 LONGEST_TENANT = 256
@@ -219,3 +218,33 @@ def error_reply(error: TailcutError, incident: str = "") -> Reply:
     if incident:
         body["incident"] = incident
     return Reply(error.status, headers, msgspec.json.encode(body))
+
+
+# -- Repeated headers --------------------------------------------------------------------------------------------------
+
+
+# Headers that were sent more than once.
+
+
+class Repeated(dict[str, str]):
+    """Headers by name, the last value of each; it knows the others, too."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self._pairs = list(pairs)
+        super().__init__(self._pairs)
+
+    def get_all(self, key: str) -> list[str]:
+        """Return every value of a header."""
+        return [value for name, value in self._pairs if name == key]
+
+
+def by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return headers by name; of a repeated one the last value, and ``is_repeated`` knows."""
+    headers = dict(pairs)
+    return headers if len(headers) == len(pairs) else Repeated(pairs)
+
+
+def is_repeated(headers: Any, name: str) -> bool:
+    """Whether a header was sent more than once."""
+    get_all = getattr(headers, "get_all", None)
+    return get_all is not None and len(get_all(name)) > 1

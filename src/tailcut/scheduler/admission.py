@@ -18,12 +18,10 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Generic, Literal, NamedTuple
 
-from tailcut.scheduler.batch_builder import rows_within
-from tailcut.scheduler.latency_learner import LatencyLearner
-from tailcut.scheduler.latency_model import DRIFT, FREE, BatchCost
+from tailcut.scheduler.cost import DRIFT, FREE, BatchCost, LatencyLearner
 from tailcut.scheduler.overload_detector import LatencyTarget, OverloadDetector
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL, E, RequestQueue
-from tailcut.scheduler.scheduler import Scheduler
+from tailcut.scheduler.scheduler import Scheduler, rows_within
 
 __all__ = ["Admission", "AdmissionRequest", "Executors", "Refusal"]
 

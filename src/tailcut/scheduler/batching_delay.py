@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from tailcut.scheduler.latency_model import BatchCost
+from tailcut.scheduler.cost import BatchCost
 from tailcut.scheduler.request_queue import E, Heap, Item
 
 _MS = 1_000_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from tailcut.scheduler.latency_model import FREE, BatchCost
+from tailcut.scheduler.cost import FREE, BatchCost
 
 INLINE_LIMIT_NS = 1_000_000
 """Longest work that may run on the event loop: behind 50 ms inline batches clients were seen to wait 101 ms."""

@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from tailcut.scheduler.admission import Admission, AdmissionRequest, Executors
 from tailcut.scheduler.batching_delay import Window
-from tailcut.scheduler.latency_learner import LatencyLearner
-from tailcut.scheduler.latency_model import BatchCost, left_ns
+from tailcut.scheduler.cost import BatchCost, LatencyLearner, left_ns
 from tailcut.scheduler.overload_detector import LatencyTarget
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
 from tailcut.scheduler.scheduler import QueueEntry, Scheduler

@@ -19,9 +19,8 @@ from tailcut.manifest.loading import FILE_NAME
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.data_plane import DataPlane
-from tailcut.protocol.http import Chunks, Reply
+from tailcut.protocol.http import Chunks, Reply, by_name
 from tailcut.protocol.middleware import Middleware
-from tailcut.protocol.repeated_headers import by_name
 from tailcut.serving.engine import Engine
 from tailcut.serving.host import Host
 from tailcut.serving.tracing import with_current_span

@@ -23,7 +23,7 @@ from tailcut.models.example_rows import Examples, examples_of
 from tailcut.models.warm_up import WARM_UP_RUNS
 from tailcut.registry import Registry
 from tailcut.registry.rows import KeptRows
-from tailcut.scheduler.latency_learner import LatencyLearner, kind_of
+from tailcut.scheduler.cost import LatencyLearner, kind_of
 from tailcut.serving.deployment_loader import find_variant, open_variant
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 

@@ -376,7 +376,7 @@ def test_a_target_may_be_a_whole_url() -> None:
 
 
 def test_repeated_headers_are_known_as_such() -> None:
-    from tailcut.protocol.repeated_headers import is_repeated
+    from tailcut.protocol.http import is_repeated
 
     seen: list[bool] = []
 

@@ -15,14 +15,12 @@ from typing import NamedTuple, Protocol
 from tailcut.common.tensors import Arrays, Keys
 from tailcut.errors import InferTimeout, QueueTimeout, TailcutError
 from tailcut.models import shed_errors
-from tailcut.models.batch_item import BatchItem, bytes_of, cut, length_class
-from tailcut.models.dispatch.batch_retry import BatchRetry
+from tailcut.models.batch_item import BatchItem, WrongRows, bytes_of, cut, length_class
 from tailcut.models.executors.in_process import Executor, InlineExecutor
 from tailcut.scheduler.admission import Admission, AdmissionRequest, Executors
 from tailcut.scheduler.batching_delay import Fixed
 from tailcut.scheduler.core_budget import CoreUser
-from tailcut.scheduler.latency_learner import LatencyLearner
-from tailcut.scheduler.latency_model import BatchCost, CostSource, left_ns
+from tailcut.scheduler.cost import BatchCost, CostSource, LatencyLearner, left_ns
 from tailcut.scheduler.request_queue import DEFAULT_LEVEL
 from tailcut.scheduler.scheduler import Scheduler
 
@@ -684,3 +682,68 @@ def _expire(item: BatchItem, now_ns: int) -> None:
         message = "its batch failed, and the deadline passes before the request can be retried alone"
     if not item.future.done():
         item.future.set_exception(shed_errors.late(QueueTimeout, message))
+
+
+# -- Retry of a failed batch -------------------------------------------------------------------------------------------
+
+
+# What becomes of a finished batch: each item its end, and after a failure one more run alone for each.
+# A batch that raises says nothing about which of its requests is to blame. Run one by one, only the culprit fails.
+
+_UNPROVEN_BATCHES = 4
+"""So many failed batches are taken apart without one success in between; then the model is broken, not a request."""
+
+
+class BatchRetry:
+    """Hands out results, decides what runs again, and counts it. Owned by the dispatcher.
+
+    Work is bounded: an item runs at most twice, and a model that always fails at most four batches so.
+
+    Attributes:
+        batches: failed batches whose items were run again one by one.
+        answered, failed: how those runs ended.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.answered = 0
+        self.failed = 0
+        self._unproven = 0
+
+    def hand_out(self, batch: Sequence[BatchItem], result: list[Arrays] | TailcutError, now_ns: int) -> list[BatchItem]:
+        """Give every item of a batch its end; return those that are to be run again, each alone."""
+        again: list[BatchItem] = []
+        if isinstance(result, TailcutError):
+            if batch[0].alone:
+                self.failed += 1
+            elif len(batch) > 1 and self._unproven < _UNPROVEN_BATCHES and not isinstance(result, WrongRows):
+                again = [item for item in batch if not item.future.done() and item.deadline_ns > now_ns]
+            for item in batch:
+                if item not in again and not item.future.done():
+                    item.future.set_exception(result)
+            if again:
+                self.batches += 1
+                self._unproven += 1
+            for item in again:
+                item.set_alone()
+        else:
+            self._unproven = 0
+            self.answered += batch[0].alone
+            for item, outputs in zip(batch, result, strict=True):
+                if not item.future.done():
+                    item.future.set_result(outputs)
+        return again
+
+    def rescue(self, batch: Sequence[BatchItem], error: TailcutError, now_ns: int) -> list[BatchItem]:
+        """Return which items of a dead executor's batch run once more, each alone; the others end with ``error``."""
+        again = []
+        for item in batch:
+            if item.future.done():
+                continue
+            if item.alone or item.deadline_ns <= now_ns:
+                item.future.set_exception(error)
+            else:
+                item.set_alone()
+                again.append(item)
+        self.batches += bool(again)
+        return again

@@ -20,7 +20,7 @@ from tailcut.registry import Variant
 from tailcut.scheduler.admission import Admission
 from tailcut.scheduler.batching_delay import Fixed, Gain, Window
 from tailcut.scheduler.core_budget import CoreBudget
-from tailcut.scheduler.latency_learner import LatencyLearner
+from tailcut.scheduler.cost import LatencyLearner
 from tailcut.scheduler.overload_detector import LatencyTarget
 from tailcut.scheduler.scheduler import Scheduler
 from tailcut.system.machine import usable_cores

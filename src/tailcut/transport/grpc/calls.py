@@ -12,9 +12,8 @@ from google.protobuf.message import DecodeError, Message
 
 from tailcut.errors import BadRequest, NotReady, Shed, TailcutError
 from tailcut.observe.failures import FailureLog
-from tailcut.protocol.http import clipped
+from tailcut.protocol.http import by_name, clipped
 from tailcut.protocol.operator_log import unforeseen
-from tailcut.protocol.repeated_headers import by_name
 
 Metadata = tuple[tuple[str, str], ...]
 Context = Any

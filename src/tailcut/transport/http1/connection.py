@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailcut.errors import Shed, TailcutError
 from tailcut.protocol.http import CLOSE, Chunks, Headers, Reply, error_reply
-from tailcut.transport.http1.exchange import Exchange, Wire
-from tailcut.transport.http1.reading import Reader
+from tailcut.transport.http1.reading import Exchange, Reader, Wire
 
 if TYPE_CHECKING:
     from tailcut.transport.http1.site import Site
