@@ -25,6 +25,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 from msgspec.structs import replace
 
+from tailcut.common.timings import STAGE_NAMES
 from tailcut.errors import BadRequest, Forbidden, NotFound, Shed, TailcutError, Unauthorized
 from tailcut.observe.live.figures import ModelFigures, Snapshot
 from tailcut.observe.live.live import LiveFigures
@@ -306,7 +307,7 @@ def page(name: str, root: str, status: int = 200, **texts: str) -> Reply:
         texts: put in place of ``{{name}}``, escaped.
     """
     html = _files()[f"{name}.html"].decode()
-    for key, text in {"root": root, **texts}.items():
+    for key, text in {"root": root, "stages": " ".join(STAGE_NAMES), **texts}.items():
         html = html.replace("{{" + key + "}}", escape(text))
     headers = safe(("content-type", "text/html; charset=utf-8"), ("cache-control", "no-store"))
     return Reply(status, headers, html.encode())

@@ -3,7 +3,7 @@
 import { attribute, figure, h, label, List, number, s, Table, text } from "./dom.js";
 import { ago, burn, bytes, count, decimal, objective, rate, seconds, share, span, words } from "./format.js";
 
-export const STAGES = ["receive", "validate", "admit", "entity_cache", "features", "preprocess", "tensor_cache", "queue", "infer", "postprocess", "encode"];
+export const STAGES = document.documentElement.dataset.stages.split(" ");
 
 export function card(title, note, ...children) {
   const id = `card-${title.toLowerCase().replaceAll(" ", "-")}`;
