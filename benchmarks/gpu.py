@@ -30,7 +30,7 @@ from tailcut.ladder.machine import commit_of
 from tailcut.manifest import Manifest
 from tailcut.manifest.reading import read
 from tailcut.profiler.layers.torch import of_torch
-from tailcut.report.profile.words import layers_words
+from tailcut.report.profile.document import layers_words
 from tailcut.system.machine import package_versions
 
 ROWS = (1, 8)

@@ -7,7 +7,7 @@ from tests.integration.planting import HERE, Recorded, found_shares, missed, of_
 
 from tailcut.profiler.attribution.budget import Culprit, make_budget
 from tailcut.profiler.records import Stage
-from tailcut.report.profile.words import bottleneck
+from tailcut.report.profile.document import bottleneck
 
 pytestmark = pytest.mark.integration
 

@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from tailcut.common.json_values import encode
+from tailcut.common.redaction import without_secrets
 from tailcut.common.tensors import Array
 from tailcut.common.texts import MISSING_TEXT, texts_of
-from tailcut.errors import ManifestError, StartError, TailcutError
+from tailcut.errors import ManifestError, MissingExtra, StartError, TailcutError
+from tailcut.ladder.process import ServerProcess, free_port
+from tailcut.load.plan import parse_url
 from tailcut.manifest import Manifest
 from tailcut.manifest.subject import CommandSubject
-from tailcut.parity.analysis.changes import EXACT
+from tailcut.parity.analysis.changes import EXACT, explain
 from tailcut.parity.analysis.columns import Columns, compare_columns, joined, matched, split
-from tailcut.parity.analysis.comparing import FieldComparison, ParityExchange, sides_of
+from tailcut.parity.analysis.comparing import (
+    Difference,
+    FieldComparison,
+    ParityExchange,
+    differences_in,
+    figures_of,
+    outcome_of,
+    sides_of,
+)
+from tailcut.parity.analysis.mapping import FieldPair
 from tailcut.parity.analysis.request_form import RequestForm
 from tailcut.parity.analysis.tolerance import compare, is_missing, tolerance_of
 from tailcut.parity.asking import Asker, exchange_all
@@ -45,14 +61,22 @@ from tailcut.parity.matching import (
     unmatched,
 )
 from tailcut.parity.payloads import Payload, read_payloads
-from tailcut.parity.pilots import Pilot, open_pilot
-from tailcut.parity.plan import ParityPlan, check_plan
-from tailcut.parity.results import Sorted, variant_record
+from tailcut.parity.plan import ParityPlan, check_plan, is_url
 from tailcut.pipeline.pipeline import Pipeline
+from tailcut.profiler.child_channel import Options
 from tailcut.profiler.deployments.surroundings import surroundings
+from tailcut.profiler.diagnosis import check_target, choose_path
+from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.recording.model_inputs import ModelCall
 from tailcut.protocol.data_plane import DataPlane
-from tailcut.report.parity.file import InputsParity, ParityRecord, VariantParity
+from tailcut.report.parity.file import (
+    FieldParity,
+    InputsParity,
+    ParityRecord,
+    StatusDifference,
+    ValueDifference,
+    VariantParity,
+)
 from tailcut.serving.engine import Engine
 from tailcut.serving.host import Host
 
@@ -503,3 +527,204 @@ def open_replica(subject: CommandSubject, variant: str) -> Iterator[Replica]:
             yield Replica(host.engine(subject.name), runner)
         finally:
             runner.run(host.stop(_STOP_S))
+
+
+# -- Results -----------------------------------------------------------------------------------------------------------
+
+
+# From the exchanges of one variant to its part of the report.
+
+FIRST = 10
+_SHORT = 12
+"""Elements of a long list that are shown."""
+
+
+class Sorted:
+    """Exchanges by their outcome.
+
+    Attributes:
+        answered: by both sides.
+        differing, equal: of these.
+        statuses: answered by one side only, or failed by the deployment.
+        uncompared: answered by both, with a row that has none of the fields on either side.
+        refused: how many both refused.
+        differences: values that differ, in the order of requests.
+    """
+
+    def __init__(self, exchanges: Sequence[ParityExchange], comparison: FieldComparison) -> None:
+        self.exchanges = exchanges
+        self.answered: list[ParityExchange] = []
+        self.differing: list[ParityExchange] = []
+        self.equal: list[ParityExchange] = []
+        self.statuses: list[ParityExchange] = []
+        self.differences: list[Difference] = []
+        self.uncompared = self.refused = 0
+        for one in exchanges:
+            found = differences_in(one, comparison.pairs, comparison.tolerances)
+            self.differences += found
+            outcome = outcome_of(one, comparison.pairs, found)
+            if outcome in {"equal", "differs"}:
+                self.answered.append(one)
+                (self.differing if outcome == "differs" else self.equal).append(one)
+            elif outcome == "uncompared":
+                self.uncompared += 1
+            elif outcome == "refused":
+                self.refused += 1
+            else:
+                self.statuses.append(one)
+
+
+def variant_record(chosen: Chosen, found: Sorted, comparison: FieldComparison) -> VariantParity:
+    """Make the report of a variant, without causes."""
+    bodies = {one.number: one.request for one in found.exchanges}
+    return VariantParity(
+        variant=chosen.name,
+        version=chosen.version,
+        exact=chosen.exact,
+        judged=chosen.judged,
+        requests=len(found.exchanges),
+        both_answered=len(found.answered),
+        both_refused=found.refused,
+        uncompared=found.uncompared,
+        differing_requests=len(found.differing),
+        status_differences=len(found.statuses),
+        statuses=tuple(_status(one) for one in found.statuses[:FIRST]),
+        fields=tuple(_field(found.answered, pair, comparison) for pair in comparison.pairs),
+        differences=tuple(_difference(one, bodies[one.number]) for one in found.differences[:FIRST]),
+    )
+
+
+def _field(answered: Sequence[ParityExchange], pair: FieldPair, comparison: FieldComparison) -> FieldParity:
+    tolerance = tolerance_of(pair.name, comparison.tolerances)
+    figures = figures_of(answered, pair, tolerance)
+    return FieldParity(
+        output=pair.name,
+        pilot=str(pair.theirs),
+        matched=pair.why,
+        tolerance=str(tolerance),
+        rows=figures.rows,
+        differing_rows=figures.differing,
+        differing_requests=figures.requests,
+        max_difference=figures.largest,
+        mean_difference=figures.mean,
+        relation=explain(figures.theirs, figures.ours, tolerance) if figures.differing else "",
+    )
+
+
+def _status(one: ParityExchange) -> StatusDifference:
+    return StatusDifference(
+        request=one.number,
+        pilot_status=one.theirs.status,
+        pilot_text=one.theirs.text,
+        deployment_status=one.ours.status,
+        deployment_text=one.ours.text,
+        body=one.request,
+    )
+
+
+def _difference(one: Difference, body: Any) -> ValueDifference:
+    return ValueDifference(
+        request=one.number,
+        row=one.row,
+        output=one.name,
+        pilot=shortened(one.theirs),
+        deployment=shortened(one.ours),
+        difference=one.size,
+        body=body,
+    )
+
+
+def shortened(value: Any) -> Any:
+    """Return a value as JSON has it, long lists cut."""
+    if isinstance(value, list):
+        return [*map(shortened, value[:_SHORT]), *(["..."] if len(value) > _SHORT else [])]
+    return value if value is None or isinstance(value, (bool, int, float, str, dict)) else str(value)
+
+
+# -- Pilots ------------------------------------------------------------------------------------------------------------
+
+
+# The pilot: a URL, an application that is started here, or the command of the manifest.
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """A pilot that answers.
+
+    Attributes:
+        name: for the report.
+        asker: posts to it.
+        inputs: what it handed to its models since the last time; None where that cannot be seen.
+    """
+
+    name: str
+    asker: Asker
+    inputs: Callable[[], tuple[ModelCall, ...]] | None = None
+
+
+@contextmanager
+def open_pilot(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, str], tell: Tell) -> Iterator[Pilot]:
+    """Start the pilot where it does not run, and stop it in the end.
+
+    Raises:
+        ManifestError: there is no pilot to ask.
+        ProfileError, StartError: it does not start.
+        MissingExtra: uvicorn, which runs applications, is not installed.
+    """
+    if is_url(plan.pilot):
+        url = _with_path(plan.pilot, plan.path)
+        yield Pilot(without_secrets(url), _asker(url, plan))
+    elif plan.pilot:
+        with _application(plan, manifest, environment, tell) as pilot:
+            yield pilot
+    elif manifest.deployment.ladder.pilot:
+        with _command(plan, manifest, environment, tell) as pilot:
+            yield pilot
+    else:
+        raise ManifestError("no pilot is given", hint="give --pilot URL or module:app, or ladder.pilot in the manifest")
+
+
+@contextmanager
+def _application(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, str], tell: Tell) -> Iterator[Pilot]:
+    check_target(plan.pilot)
+    if find_spec("uvicorn") is None:
+        raise MissingExtra("uvicorn is not installed", hint="pip install 'tailcut[profile]'")
+    tell(f"starting the pilot {plan.pilot}")
+    options = Options(target=plan.pilot, report=0, profiled=False, inputs=True)
+    with PilotProcess(options, directory=plan.directory, environment=environment) as process:
+        ready = process.wait_ready(plan.ready_s, tell)
+        known = manifest.deployment.ladder.pilot_path
+        is_there = any(route.path == known and "POST" in route.methods for route in ready.routes)
+        path = plan.path or (known if is_there else choose_path(ready.routes, "POST"))
+        yield Pilot(plan.pilot, _asker(f"{process.url}{path}", plan), process.inputs)
+
+
+@contextmanager
+def _command(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, str], tell: Tell) -> Iterator[Pilot]:
+    ladder, port = manifest.deployment.ladder, free_port()
+    filled = {"{port}": str(port), "{python}": sys.executable}
+    command = [_filled(word, filled) for word in ladder.pilot]
+    tell(f"starting the pilot: {' '.join(command)}")
+    with tempfile.TemporaryDirectory(prefix="tailcut-parity-") as folder:
+        process = ServerProcess(
+            command, port, Path(folder) / "pilot.log", environment=environment, directory=manifest.directory, core=None
+        )
+        with process:
+            process.wait_until_ready("/", timeout_s=plan.ready_s)
+            url = f"http://127.0.0.1:{port}{plan.path or ladder.pilot_path}"
+            yield Pilot("ladder.pilot", _asker(url, plan))
+
+
+def _asker(url: str, plan: ParityPlan) -> Asker:
+    return Asker(url, headers=plan.headers, timeout_s=plan.timeout_s)
+
+
+def _with_path(url: str, path: str) -> str:
+    target = parse_url(url)
+    return f"{'https' if target.tls else 'http'}://{target.authority}{path}" if path else url
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(name, value)
+    return word

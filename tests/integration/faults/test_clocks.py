@@ -36,7 +36,7 @@ MAY_READ = {
     "observe/traces/sink.py": "the time of spans: read every 10 s, as a difference to the clock of the timings",
     "serving/observation.py": "which kept requests are of the last minutes",
     "protocol/access_log.py": "the time of a line",
-    "serving/statistics.py": "when the last request was, as Triton shows it",
+    "serving/engine.py": "when the last request was, as Triton shows it",
     "transport/http1/site.py": "the Date of a reply",
 }
 JUMP_S = 86_400 * 365

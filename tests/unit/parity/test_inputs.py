@@ -10,8 +10,7 @@ import pytest
 from tailcut.parity import run
 from tailcut.parity.analysis.comparing import ParityExchange, ParityReply
 from tailcut.parity.asking import Asker
-from tailcut.parity.pilots import Pilot
-from tailcut.parity.run import Replica, inputs_record, see_inputs
+from tailcut.parity.run import Pilot, Replica, inputs_record, see_inputs
 from tailcut.profiler.recording.model_inputs import ModelCall
 from tailcut.report.parity.document import reasons
 from tailcut.report.parity.file import InputsParity, VariantParity

@@ -11,8 +11,8 @@ from tailcut.errors import ManifestError
 from tailcut.manifest import Manifest, load
 from tailcut.parity.matching import NothingCompared, check_pilot
 from tailcut.parity.payloads import Payload
-from tailcut.parity.pilots import open_pilot
 from tailcut.parity.plan import ParityPlan, check_plan
+from tailcut.parity.run import open_pilot
 
 MANIFEST = """
 name = "m"

@@ -19,7 +19,7 @@ from tailcut.errors import BadRequest, NotFound, NotReady, TailcutError
 from tailcut.observe.recorder import Recorder
 from tailcut.protocol import bodies
 from tailcut.registry import NewVariant, Registry, Version
-from tailcut.serving.statistics import Statistics
+from tailcut.serving.engine import Statistics
 
 Test = Callable[[Client, Promotions], Awaitable[None]]
 FOLLOWS = ('serve.follow="1h"',)

@@ -17,10 +17,9 @@ from tailcut.profiler.payloads.diversity import read_diversity
 from tailcut.profiler.records import RecordedRequest, Recording, Stage
 from tailcut.report.document import Area, terminal
 from tailcut.report.html import html
-from tailcut.report.profile.document import flame_graph, profile_document, rate
+from tailcut.report.profile.document import bottleneck, felt, flame_graph, ms, percent, profile_document, rate
 from tailcut.report.profile.json import ProfileReport, load_report, make_report, save_report
 from tailcut.report.profile.shapes import Frame, LatencyColumn, columns_of, spans_tree, stacks_tree, tree_of
-from tailcut.report.profile.words import bottleneck, felt, ms, percent
 from tailcut.report.style import STAGES
 
 SLO = "p95=25ms,errors=0.1%"

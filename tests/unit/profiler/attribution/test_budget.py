@@ -18,8 +18,7 @@ from tailcut.profiler.records import (
     Stage,
 )
 from tailcut.report.ladder.perception import perceived, perception
-from tailcut.report.profile.document import culprits_table
-from tailcut.report.profile.words import bottleneck
+from tailcut.report.profile.document import bottleneck, culprits_table
 
 _MS = 1_000_000
 

@@ -9,7 +9,7 @@ from tailcut.profiler.attribution.gaps import READ_LATE, SENT_LATE
 from tailcut.profiler.attribution.span_table import STAGES
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.records import Moment, ProfiledProcess, RecordedRequest, RecordedSpan, Recording, Stage
-from tailcut.report.profile.words import bottleneck
+from tailcut.report.profile.document import bottleneck
 
 _US = 1000
 SENT_US, THERE_US, WORK_US, BACK_US = 20, 100, 2000, 80

@@ -16,7 +16,7 @@ from tailcut.profiler.levers.facts import blocking_code
 from tailcut.profiler.levers.known import LeverAssumptions
 from tailcut.profiler.levers.work import pull, read_work
 from tailcut.profiler.records import Moment, ProfiledProcess, RecordedRequest, RecordedSpan, Recording, Stage
-from tailcut.report.profile.words import bottleneck
+from tailcut.report.profile.document import bottleneck
 
 _MS = 1_000_000
 _COUNT = 400
