@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,17 +131,32 @@ def test_where_there_is_nothing_to_choose_it_says_why(
     assert why in found["why"]
 
 
+class Clock:
+    """Stands in for the module ``time``: only what sleeps takes any."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def perf_counter(self) -> float:
+        return self._now_s
+
+    process_time = perf_counter
+
+    def sleep(self, seconds: float) -> None:
+        self._now_s += seconds
+
+
 class Slow:
     """Takes a time by the rows of each run, as a model does whose data leave the processor's cache."""
 
-    def __init__(self, row_ms: Callable[[int], float]) -> None:
+    def __init__(self, row_ms: Callable[[int], float], clock: Clock) -> None:
         self.rows: list[int] = []
-        self._row_ms = row_ms
+        self._row_ms, self._clock = row_ms, clock
 
     def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
         rows = len(inputs["x"])
         self.rows.append(rows)
-        time.sleep(rows * self._row_ms(rows) / 1e3)
+        self._clock.sleep(rows * self._row_ms(rows) / 1e3)
         return {"y": inputs["x"][:, 0]}
 
     def close(self) -> None: ...
@@ -161,12 +175,14 @@ def test_large_batches_run_in_slices_where_that_is_faster_in_every_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row_ms: Callable[[int], float], mode: str, chosen: int | None
 ) -> None:
     opened: list[Slow] = []
+    clock = Clock()
 
     def open_slow(variant: Any, *, threads: int, source: object) -> Runtime:
-        opened.append(Slow(row_ms))
+        opened.append(Slow(row_ms, clock))
         return sliced(opened[-1], variant.settings)
 
     monkeypatch.setattr(tuning, "open_runtime", open_slow)
+    monkeypatch.setattr(tuning, "time", clock)
     tensors = (TensorSpec(name="x", shape=(-1, 2)),), (TensorSpec(name="y", shape=(-1,)),)
     model = Model(source="m.onnx", inputs=tensors[0], outputs=tensors[1])
     deployment = Deployment(name="m", model=model, slo=Slo(rate=1.0), batching=Batching(mode=mode, max_rows=16))

@@ -131,7 +131,7 @@ def labelled(folder: Path, at: Path, labels: list[Any]) -> Any:
     from tailcut.builder import sources
 
     inputs = text.of_folder(folder, ["input_ids", "attention_mask"]).encode(TEXTS[:6])
-    holdout = build.HoldoutSettings(inputs=inputs, labels=np.array(labels * 3))
+    holdout = build.Holdout(inputs=inputs, labels=np.array(labels * 3))
     return sources.make(at, manifest_of(folder, TensorSpec(name="y", shape=(-1, 3))), holdout), None
 
 

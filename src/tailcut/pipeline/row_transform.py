@@ -223,7 +223,9 @@ class RowTransform:
                         if columns or spec.fixed:
                             _in_shape(array, (1,) if columns else (1, *spec.tail), spec)
                     except BadRequest as error:
-                        raise BadRequest(f"row {number}: the field {name!r}: {error.message}", hint=error.hint) from None
+                        raise BadRequest(
+                            f"row {number}: the field {name!r}: {error.message}", hint=error.hint
+                        ) from None
 
     def _rows_hint(self) -> str:
         if self._hook is not None:

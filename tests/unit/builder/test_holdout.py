@@ -1,4 +1,4 @@
-"""build.HoldoutSettings: what it refuses, and that it comes back from the disk as it was."""
+"""build.Holdout: what it refuses, and that it comes back from the disk as it was."""
 
 from __future__ import annotations
 
