@@ -57,7 +57,7 @@ def rss_bytes(server: Served) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.parametrize("kind", ["inline", "process"])
+@pytest.mark.parametrize("kind", ["inline", pytest.param("process", marks=pytest.mark.whole)])
 def test_memory_and_files_do_not_grow(tmp_path: Path, kind: str) -> None:
     bodies = tmp_path / "bodies.jsonl"
     bodies.write_text(json.dumps(GOOD) + "\n")
