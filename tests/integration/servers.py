@@ -237,13 +237,16 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @contextmanager
-def pgbouncer(database: str, mode: str, pool_size: int = 2, **settings: object) -> Iterator[str]:
+def pgbouncer(
+    database: str, mode: str, pool_size: int = 2, *, output: list[str] | None = None, **settings: object
+) -> Iterator[str]:
     """A running PgBouncer before a database on loopback; yields the URL. The test is skipped where there is none.
 
     Args:
         database: URL of the database.
         mode: ``session``, ``transaction`` or ``statement``.
         pool_size: most sessions with the server.
+        output: takes what it has written, in the end.
     """
     binary = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if binary is None:
@@ -266,6 +269,9 @@ def pgbouncer(database: str, mode: str, pool_size: int = 2, **settings: object) 
             except BaseException as error:
                 error.add_note(f"PgBouncer {'runs' if process.runs else 'has ended'}: {''.join(process.output[-20:])}")
                 raise
+            finally:
+                if output is not None:
+                    output += process.output
 
 
 def _postgres_binaries() -> Path:

@@ -107,6 +107,22 @@ def test_on_a_straight_connection_a_query_is_prepared_once(database) -> None:
     serve(database.direct, test, group(sql=sql), connections=1)
 
 
+def test_a_close_after_a_query_that_failed_asks_for_no_cancellation(database) -> None:
+    """PgBouncer 1.18 can end on such a request; others may have its connections."""
+
+    async def fail() -> None:
+        opened = await PostgresDatabase.open(url, 2)
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await opened.fetch(QuerySelection("SELECT 1 / 0 AS a", ("a",)), ())
+        await opened.close()
+
+    output: list[str] = []
+    with pgbouncer(database.direct, "transaction", output=output) as url:
+        for _ in range(20):
+            asyncio.run(fail())
+    assert [line for line in output if "cancel" in line] == []
+
+
 @pytest.mark.parametrize("through", ["straight", "transaction", pytest.param("session", marks=pytest.mark.whole)])
 def test_a_restarted_server_is_found_again_by_the_next_request(postgres, through) -> None:
     async def test(service) -> None:

@@ -168,6 +168,9 @@ class PostgresDatabase:
         for task in self._openings:
             task.cancel()
         opened = await asyncio.gather(*self._openings, return_exceptions=True)
+        # They are short. A close would have the server cancel them, and PgBouncer 1.18 can end on such a request
+        # ("bad client state").
+        await asyncio.gather(*self._clean_ups)
         idle = [connection for _, connection in self._idle]
         await asyncio.gather(*(_close(each) for each in [*self._busy, *idle, *opened]))
         await asyncio.gather(*self._clean_ups)
