@@ -17,7 +17,7 @@ from tailcut.profiler.payloads.diversity import WHOLE, Diversity, key_of
 from tailcut.profiler.payloads.fields import tables_of, values_of
 from tailcut.profiler.records import TORCH_ON_GPU, Recording, Stage
 
-FEATURE_LIFE_S, PREDICTION_LIFE_S = 60.0, 30.0
+FEATURE_LIFE_S, PREDICTION_LIFE_S = 60.0, 5.0
 """How long cached features and answers are taken to live."""
 CACHE_ENTRIES = 100_000
 _LEAST_MS = 0.001

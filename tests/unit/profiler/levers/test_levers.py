@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tailcut.common.slo import parse_objectives
+from tailcut.manifest import PredictionCache
 from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.levers.advice import LEVERS, Advice, advise
-from tailcut.profiler.levers.known import LeverAssumptions, know
+from tailcut.profiler.levers.known import PREDICTION_LIFE_S, LeverAssumptions, know
 from tailcut.profiler.levers.priors import int8_prior, measured, runtime_prior
 from tailcut.profiler.levers.work import (
     End,
@@ -336,6 +337,11 @@ def test_an_slo_is_said_to_be_missed_only_where_the_bound_misses_it() -> None:
     assert last.after_p95_ms is not None
     assert last.after_p95_ms[0] > 1.01 * bound_ms, "or this test asks nothing"
     assert not any("is not met by all of them" in line for line in found.summary)
+
+
+def test_answers_are_taken_to_live_as_long_as_they_do_by_default() -> None:
+    """With 30 s the prediction cache came first of flight_risk, where the ladder measured 10 ms and 4 with features."""
+    assert float(PredictionCache().ttl_s) == PREDICTION_LIFE_S
 
 
 def test_nothing_repeats() -> None:

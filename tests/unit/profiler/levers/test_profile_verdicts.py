@@ -62,13 +62,13 @@ def test_payloads_that_are_sent_again_and_again_are_no_repeats() -> None:
 
 
 def test_caches_are_played_at_the_logs_own_times() -> None:
-    """Two of three repeat, half of them within the life of an entry: minutes are not squeezed into seconds."""
+    """All but the first repeat, some within the life of an entry: minutes are not squeezed into seconds."""
     recording = pilot()
-    sent, at_s = [b'{"id":1}', b'{"id":1}', b'{"id":1}'], [0.0, 10.0, 3600.0]
+    sent, at_s = [b'{"id":1}'] * 4, [0.0, 4.0, 14.0, 3600.0]
     diversity = read_diversity(zip(at_s, sent, strict=True), timed=True)
     known = know(recording, sent, diversity, 50.0, at_s=at_s)
-    assert [known.feature_hits[number] for number in range(6)] == [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]
-    assert [known.prediction_hits[number] for number in range(3)] == [False, True, False]
+    assert [known.feature_hits[number] for number in range(6)] == [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]
+    assert [known.prediction_hits[number] for number in range(4)] == [False, True, False, False]
     assert set(known.feature_hits) == {one.number for one in recording.requests}
 
 
