@@ -68,7 +68,7 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    # Six rounds would have to agree without an exception, which one burst of the machine prevents; this many need not.
+    # With six rounds all must agree, and one burst of the machine prevents that. More end as soon as it is decided.
     return build(tmp_path_factory.mktemp("slow"), 1000, "openvino", SPOIL, rounds=24)
 
 

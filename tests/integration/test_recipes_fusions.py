@@ -46,7 +46,7 @@ def answers(runtime):
 
 def test_a_bert_is_fused_layer_by_layer_and_answers_the_same(exported: Work) -> None:
     plain = exported.path.read_bytes()
-    found = fusions.improve(exported, encoder.encoder(), answers)
+    found = fusions.try_fusions(exported, encoder.encoder(), answers)
     assert (found["layers"], found["failed"]) == (encoder.LAYERS, {})
     assert found["norms"] == 2 * encoder.LAYERS
     assert found["kept"] == ("fused" if found["ratio"] < fusions.GAIN else "plain")
@@ -64,7 +64,7 @@ def faster_if(monkeypatch: pytest.MonkeyPatch, chosen: Callable[[str], bool]) ->
 def test_a_faster_fused_model_replaces_the_plain_one(exported: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = exported.path.read_bytes()
     faster_if(monkeypatch, lambda name: name.endswith(".fused"))
-    found = fusions.improve(exported, encoder.encoder(), answers)
+    found = fusions.try_fusions(exported, encoder.encoder(), answers)
     assert (found["status"], found["kept"], found["ratio"]) == ("fused", "fused", 0.5)
     kinds = kinds_of(exported.path)
     assert (kinds["Attention"], kinds["SkipLayerNormalization"]) == (encoder.LAYERS, 0)
@@ -80,7 +80,7 @@ def test_a_faster_fused_model_replaces_the_plain_one(exported: Work, monkeypatch
 def test_a_slower_fused_model_is_not_kept(exported: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = exported.path.read_bytes()
     faster_if(monkeypatch, lambda name: not name.endswith(".fused"))
-    found = fusions.improve(exported, encoder.encoder(), answers)
+    found = fusions.try_fusions(exported, encoder.encoder(), answers)
     assert (found["status"], found["kept"], found["ratio"]) == ("unfused", "plain", 2.0)
     assert exported.path.read_bytes() == plain
 
@@ -89,7 +89,7 @@ def test_a_model_without_known_heads_has_its_norms_apart(exported: Work, monkeyp
     plain = exported.path.read_bytes()
     monkeypatch.setattr(fusions, "shape_of", lambda module: (0, 0))
     faster_if(monkeypatch, lambda name: name.endswith(".norms-apart"))
-    found = fusions.improve(exported, encoder.encoder(), answers)
+    found = fusions.try_fusions(exported, encoder.encoder(), answers)
     assert (found["status"], found["kept"]) == ("unfused", "norms apart")
     assert found["failed"] == {"fused": "BuildError: no part of the module gives its number of attention heads"}
     assert kinds_of(exported.path)["Sum"] == found["norms"] >= 2 * encoder.LAYERS
@@ -100,7 +100,7 @@ def test_a_mask_with_holes_is_read_as_it_is(exported: Work, monkeypatch: pytest.
     """Not as a length, which is right only where all padding comes last."""
     plain = exported.path.read_bytes()
     faster_if(monkeypatch, lambda name: name.endswith(".fused"))
-    assert fusions.improve(exported, encoder.encoder(), answers)["status"] == "fused"
+    assert fusions.try_fusions(exported, encoder.encoder(), answers)["status"] == "fused"
     rows = exported.selection.take(4)
     rows["attention_mask"][0, 0] = rows["attention_mask"][1, 2] = 0
     session = onnxruntime.InferenceSession(str(exported.path))
@@ -119,7 +119,7 @@ def fused_base(exported: Work, monkeypatch: pytest.MonkeyPatch) -> Made:
     plain = exported.path.read_bytes()
     with monkeypatch.context() as patch:
         faster_if(patch, lambda name: name.endswith(".fused"))
-        fusions.improve(exported, encoder.encoder(), answers)
+        fusions.try_fusions(exported, encoder.encoder(), answers)
     path = exported.folder / "fused-base.onnx"
     path.write_bytes(exported.path.read_bytes())
     exported.path.write_bytes(plain)
@@ -187,7 +187,7 @@ def test_a_model_whose_export_no_longer_answers_the_same_is_not_kept(exported: W
     other = encoder.encoder()
     with torch.no_grad():
         other.bert.embeddings.word_embeddings.weight.mul_(1.5)
-    found = fusions.improve(exported, other, answers)
+    found = fusions.try_fusions(exported, other, answers)
     assert "differs from the source model" in found["failed"]["fused"]
     assert found["status"] == "unfused"
     assert kinds_of(exported.path)["Attention"] == 0
@@ -202,7 +202,7 @@ def test_a_model_without_attention_is_left_alone(tmp_path: Path) -> None:
         torch.onnx.export(module, (x,), str(tmp_path / "m.onnx"), dynamo=False)
     base = recipe_kit.torch_base(tmp_path, module)
     work = recipe_kit.work(tmp_path, recipe_kit.ENCODER, base, Holdout(inputs={"x": x.numpy()}), "m.onnx")
-    assert fusions.improve(work, module, answers) == {"status": "nothing to fuse", "layers": 0}
+    assert fusions.try_fusions(work, module, answers) == {"status": "nothing to fuse", "layers": 0}
 
 
 def test_heads_are_read_from_the_module() -> None:

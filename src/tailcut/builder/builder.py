@@ -324,7 +324,7 @@ def _origins(manifest: Manifest) -> dict[Path, str]:
 # -- A build under way -------------------------------------------------------------------------------------------------
 
 
-# One build under way: its candidates, and the steps that make and score them.
+# Its candidates, and the steps that make and score them.
 
 T = TypeVar("T")
 

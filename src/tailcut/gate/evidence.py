@@ -35,9 +35,6 @@ from tailcut.gate.paired import count
 
 Bools = npt.NDArray[np.bool_]
 
-LABEL_FREE = frozenset({"cosine"})
-"""Metrics that compare with the source model alone."""
-
 
 class DropEvidence(Protocol):
     """A drop and what may be said of it; ``paired.Pairs`` and ``bootstrap.Estimate``."""

@@ -380,7 +380,7 @@ def describe_pilot(found: CapacityResult, p95_ms: float, slo: Objectives, met: b
 # -- Answers of the rungs ----------------------------------------------------------------------------------------------
 
 
-# The answers of each rung beside the pilot's, on a sample of the traffic.
+# Compared with the pilot's, on a sample of the traffic.
 
 _TIMEOUT_S = 30.0
 

@@ -341,9 +341,9 @@ def encode_answer(value: Any) -> bytes:
 # -- Errors of hooks ---------------------------------------------------------------------------------------------------
 
 
-# Whose fault it is when a preprocess or postprocess hook fails, and what either side is told.
-# A hook's own words may hold anything (a password in a connection string), so they go to the log and the command line
-# only. What a hook wants a client to read it raises as ``tailcut.errors.BadRequest``.
+# Errors of preprocess and postprocess: the status (client's fault or the hook's) and the message for each side. The
+# text of an exception may hold anything, such as a password in a connection string, so only the log and the command
+# line show it. To show a message to the client, a hook raises ``tailcut.errors.BadRequest``.
 
 _LONGEST_VALUE_SHOWN = 500
 

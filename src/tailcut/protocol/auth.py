@@ -22,8 +22,7 @@ from tailcut.protocol.http import LONGEST_TENANT, HeaderMap, clipped
 # Bearer tokens that a file knows by their SHA-256, each with a tenant or without.
 #
 # A line is ``sha256-in-hex [tenant]``; empty lines and what follows ``#`` are left out. The file holds no token, so
-# that reading it gives nobody access. It is read again when it changes: tokens are added and withdrawn without a
-# restart.
+# reading it gives no access. It is reloaded when it changes: adding or withdrawing a token needs no restart.
 
 log = logging.getLogger("tailcut.server")
 

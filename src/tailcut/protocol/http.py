@@ -223,9 +223,6 @@ def error_reply(error: TailcutError, incident: str = "") -> Reply:
 # -- Repeated headers --------------------------------------------------------------------------------------------------
 
 
-# Headers that were sent more than once.
-
-
 class Repeated(dict[str, str]):
     """Headers by name, the last value of each; it knows the others, too."""
 

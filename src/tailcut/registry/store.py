@@ -154,7 +154,7 @@ class Registry(Verifier):
             ArtifactError: an artifact is missing, a pair's part is no variant of the version, an origin changed
                 meanwhile, or the registry cannot be written; it is as it was.
         """
-        records = {each.name: record(each, self.machine, source=each.name == source) for each in variants}
+        records = {each.name: record_of(each, self.machine, source=each.name == source) for each in variants}
         check_parts(records)
         told = identity(code) if code is not None and (code.modules or code.data) else ""
         version = Version(
@@ -169,11 +169,11 @@ class Registry(Verifier):
             evidence={**(evidence or {}), **written(code)},
             manifest=dict(manifest or {}),
             origins={str(path): sha for path, sha in (origins or {}).items()},
-            files={name: kept(path) for name, path in (files or {}).items()},
+            files={name: kept_file(path) for name, path in (files or {}).items()},
             code=told,
         )
         artifacts = {each.name: each.artifact for each in variants if each.artifact is not None}
-        return store(self._storage, version, artifacts, files or {})
+        return write_build(self._storage, version, artifacts, files or {})
 
     def confirmations(self, model: str, split_sha256: str, artifacts: Sequence[str]) -> int:
         """Count the other sets of artifacts that earlier builds judged on this confirmation split."""
@@ -362,7 +362,7 @@ class Registry(Verifier):
 # -- How often a holdout was used --------------------------------------------------------------------------------------
 
 
-# How often a confirmation split has been used: each set of artifacts that it judged is one more look at it.
+# Each set of artifacts that a confirmation split judged counts as one use of it.
 #
 # A split that is asked again and again about variants that were chosen by its earlier answers no longer is an unseen
 # judge (Dwork et al. 2015, "The reusable holdout", Science 349). The gate corrects for the number of looks.
@@ -418,7 +418,9 @@ def _set_of(artifacts: Iterable[str]) -> str:
 # Puts one build into a registry: artifacts first, then the evidence, the record last.
 
 
-def store(storage: Storage, version: Version, artifacts: Mapping[str, Path], files: Mapping[str, Path]) -> Version:
+def write_build(
+    storage: Storage, version: Version, artifacts: Mapping[str, Path], files: Mapping[str, Path]
+) -> Version:
     """Store a version whose records are made; see ``Registry.add``.
 
     Args:
@@ -439,7 +441,7 @@ def store(storage: Storage, version: Version, artifacts: Mapping[str, Path], fil
     return sealed
 
 
-def record(variant: NewVariant, machine: Machine, *, source: bool) -> VariantRecord:
+def record_of(variant: NewVariant, machine: Machine, *, source: bool) -> VariantRecord:
     """Make the record of a variant: hash and size of its artifact, its state, its keys.
 
     Raises:
@@ -466,7 +468,7 @@ def record(variant: NewVariant, machine: Machine, *, source: bool) -> VariantRec
     )
 
 
-def kept(path: Path) -> KeptFile:
+def kept_file(path: Path) -> KeptFile:
     """Make the record of a file that is kept beside the artifacts."""
     return KeptFile(sha256=digest(path), size_bytes=path.stat().st_size)
 

@@ -414,7 +414,7 @@ class Admission(Generic[E]):
 # -- Admission during sustained overload -------------------------------------------------------------------------------
 
 
-# Admission during sustained overload: a request is accepted if its batch is predicted to end within the SLO.
+# A request is accepted if its batch is predicted to end within the SLO.
 # An overloaded server must keep its batches large, or its throughput falls further. But a request that has waited for
 # long can be answered in time in a small batch only, and a request that arrives while a small batch runs waits for long
 # in its turn: small batches stay small. So no request is accepted before the next batch can be a full one that ends in
@@ -507,7 +507,7 @@ def applies(overload: OverloadDetector | None, waiting: RequestQueue[E], level: 
     """Whether the batch can be foreseen that a request will be in: a backlog stands, and all that waits is alike."""
     if overload is None or not overload.stands:
         return False
-    waiting.prune()  # who has left decides nothing any more
+    waiting.prune()  # cancelled requests no longer count
     return len(waiting.lanes) <= 1 and len(waiting.late) <= 1 and len(waiting.kinds) <= 1 and waiting.is_all_of(level)
 
 

@@ -48,7 +48,7 @@ _EASY = 2.0
 """Sizes of which little is known are tried where a batch could take so much longer than expected."""
 
 _PATIENT = 4.0
-"""Who is to make way for others must have time for so many batches of his own after his target."""
+"""An entry is given up for others only if its deadline is at least so many of its batch times after its target."""
 
 
 class BatchBuilder(Generic[E]):
@@ -82,10 +82,11 @@ class BatchBuilder(Generic[E]):
     def take(
         self, lanes: Lanes[E], lane: Hashable, now_ns: int, cost: BatchCost, more_idle: bool, expired: list[E]
     ) -> list[E]:
-        """Take one batch out of a lane; whoever cannot be in time goes to ``expired``, or waits on as late.
+        """Take one batch out of a lane.
 
-        None is taken where some on time become late while others are: without them the batch may be longer than the
-        late ones can wait for. Whoever asks chooses anew.
+        An entry that cannot meet its deadline goes to ``expired``; one that misses only its target is queued as late.
+        Returns no batch where entries became late while late ones were queued: without them the batch may take longer
+        than the late ones can wait. The caller then chooses again.
 
         Args:
             lanes: those on time, or the late ones.

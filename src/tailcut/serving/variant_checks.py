@@ -88,7 +88,7 @@ def build_command(deployment: Deployment) -> str:
 # -- Variants whose answers the gate refused ---------------------------------------------------------------------------
 
 
-# Variants whose answers the gate refused: served only where the operator says so.
+# They are served only where the operator says so.
 
 FORCED = "serve.force = true (`tailcut serve --force`)"
 
@@ -122,7 +122,7 @@ def refuse_unproven(manifest: Manifest, variant: Variant) -> None:
 # -- Variants of another build -----------------------------------------------------------------------------------------
 
 
-# Refusal of variants that were built with another manifest or other code than this process has.
+# Their manifest or code is not that of this process: they are refused.
 
 
 def refuse_other_model(manifest: Manifest, files: LoadedCode, variant: Variant) -> None:
@@ -179,7 +179,7 @@ def _what(variant: Variant) -> str:
 # -- Warnings for the operator -----------------------------------------------------------------------------------------
 
 
-# Warnings for the operator about a variant that is served: where it was measured, and what code it was built with.
+# Where a served variant was measured, and with what code it was built.
 
 log = logging.getLogger("tailcut.server")
 

@@ -76,7 +76,7 @@ class Onnx:
             {
                 **found,
                 "parity": {"absolute": export_check.ABSOLUTE, "relative": export_check.RELATIVE, "found": compared},
-                "fusions": improve(work, module, run),
+                "fusions": try_fusions(work, module, run),
             }
         )
 
@@ -108,7 +108,7 @@ def attention_layers(model: Any) -> int:
     return sum(node.op_type == "Softmax" and node.output[0] in factors for node in graph.node)
 
 
-def improve(work: Work, module: Any, answers: Callable[[Runtime], export_check.Run]) -> dict[str, Any]:
+def try_fusions(work: Work, module: Any, answers: Callable[[Runtime], export_check.Run]) -> dict[str, Any]:
     """Replace the file at ``work.path`` by a faster form of the model, if there is one.
 
     Args:

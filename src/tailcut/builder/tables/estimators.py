@@ -138,7 +138,7 @@ def _trees(graph: Graph, model: Any, table: ColumnTable, *, double: bool) -> Ans
         # scikit-learn refuses infinity, and what float32 cannot hold; XGBoost takes both.
         guard(graph, name, dtype, nan=takes_nan(model))
     wide = double or dtype == DOUBLE
-    found = add(graph, held, graph.cast(name, dtype, DOUBLE if wide else FLOAT), double=wide)
+    found = add_trees(graph, held, graph.cast(name, dtype, DOUBLE if wide else FLOAT), double=wide)
     graph.single |= held.less == "<"
     classes = held.targets if held.targets > 1 else 2
     if not hasattr(model, "classes_") and held.link not in {"sigmoid", "softmax"}:
@@ -196,7 +196,7 @@ def _transformed(
 # matrices of float32 whose answers are float32. For a single row both take about as long.
 
 
-def add(graph: Graph, ensemble: Ensemble, matrix: str, *, double: bool) -> str:
+def add_trees(graph: Graph, ensemble: Ensemble, matrix: str, *, double: bool) -> str:
     """Add the trees, their sum and the link; returns the answers' name, (rows, targets).
 
     Args:

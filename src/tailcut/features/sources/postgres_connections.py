@@ -168,7 +168,7 @@ class PostgresDatabase:
         for task in self._openings:
             task.cancel()
         opened = await asyncio.gather(*self._openings, return_exceptions=True)
-        # They are short. A close would have the server cancel them, and PgBouncer 1.18 can end on such a request
+        # Clean-ups are short. Closing their connections would send cancel requests, and PgBouncer 1.18 can exit on one
         # ("bad client state").
         await asyncio.gather(*self._clean_ups)
         idle = [connection for _, connection in self._idle]

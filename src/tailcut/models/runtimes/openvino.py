@@ -23,7 +23,6 @@ from tailcut.models.runtimes.floats import subnormals_kept
 from tailcut.models.runtimes.priority import LOADERS, aside
 
 GRAPH, WEIGHTS = "model.xml", "model.bin"
-SUFFIX = ".ovir"
 
 _DATATYPES = {
     "boolean": "BOOL",

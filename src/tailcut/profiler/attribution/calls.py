@@ -17,9 +17,9 @@ from tailcut.profiler.attribution.span_table import Flat, Ints, Name
 from tailcut.profiler.attribution.stages import Attribution
 from tailcut.profiler.records import FETCHING, Stage
 
-# What statements and addresses have in common: those that differ in a value only count as one, and no value is told.
+# Fingerprints of statements and addresses: values are left out, so that those that differ only in a value count as one.
 #
-# Where it cannot be seen whether something is a name or a value, it is taken for a value: profiles are passed on.
+# What may be a name or a value is treated as a value, because people pass profiles on to others.
 
 _LONGEST = 2000
 _TOKENS = re.compile(

@@ -25,7 +25,7 @@ from tailcut.profiler.records import FETCHING, PROCESS_POOL, Recording, Stage
 _HEADROOM = 1.2
 """Capacity over the rate from which on nothing needs doing."""
 _SOME = 0.01
-"""Of the requests: fewer that write are another kind than those that are to be answered from a cache."""
+"""Of the requests, or of their time: less is no reason for a sentence or a refusal."""
 _LONGEST = 60
 _FEW_KEYS = 10
 """Requests' worth of keys: an object that has no more in all of a log holds columns, not rows."""
@@ -141,7 +141,11 @@ def _writes(found: Attribution) -> str:
         return ""
     names = [flat.names[number] for number in flat.name[spans].tolist()]
     text = Counter(shown_label(name.stage, name.label) for name in names).most_common(1)[0][0]
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return _cut(text, _LONGEST)
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def _rows(diversity: Diversity | None) -> float:
@@ -169,7 +173,7 @@ def _in_columns(stream: Stream, streams: Mapping[str, Stream], requests: int) ->
 # Code that holds the event loop: whatever it does meanwhile, no other request is taken in or goes on.
 
 _MUCH = 0.05
-"""Of all time: less makes few requests wait."""
+"""Of all time: less is not worth a sentence."""
 _LONG_NS = 2e6
 """On average: what is shorter is a handler's usual work."""
 _MOST = 3
@@ -217,13 +221,10 @@ def blocking_code(recording: Recording, flat: Flat) -> tuple[str, ...]:
 
 _OFTEN = 3.0
 """Times a request, of those requests that run it."""
-_QUERIES_MUCH, _QUERIES_SOME = 0.05, 0.01
-"""Share of the time of all requests."""
 _AROUND = 0.2
-"""The same from the first to the last of them, where they themselves take little."""
+"""Of all requests' time, from the first to the last of them, where they themselves take little."""
 _OVERLAP = 0.1
-_QUERIES_MOST = 3
-_QUERY_LONGEST = 90
+_LONGEST_QUERY = 90
 
 
 def repeated_fetches(found: Attribution) -> tuple[str, ...]:
@@ -250,10 +251,10 @@ def repeated_fetches(found: Attribution) -> tuple[str, ...]:
         same = flat.request[spans][1:] == flat.request[spans][:-1]
         overlap_ns = np.maximum(flat.end_ns[spans][:-1] - flat.start_ns[spans][1:], 0)[same].sum()
         around = _from_first_to_last_ns(flat, spans) / wall_ns if wall_ns else 0.0
-        much = share >= _QUERIES_MUCH or (share >= _QUERIES_SOME and around >= _AROUND)
+        much = share >= _MUCH or (share >= _SOME and around >= _AROUND)
         if times < _OFTEN or not much or overlap_ns > _OVERLAP * took_ns[spans].sum():
             continue
-        text = name.label if len(name.label) <= _QUERY_LONGEST else f"{name.label[:_QUERY_LONGEST]}..."
+        text = _cut(name.label, _LONGEST_QUERY)
         where = f" ({name.place})" if name.place else ""
         line = (
             f"{text}{where} runs {times:.3g} times a request, one after the other, {share:.0%} of the time and"
@@ -261,7 +262,7 @@ def repeated_fetches(found: Attribution) -> tuple[str, ...]:
             " call, to save both; no lever does this"
         )
         lines.append((around, line))
-    return tuple(line for _, line in sorted(lines, reverse=True)[:_QUERIES_MOST])
+    return tuple(line for _, line in sorted(lines, reverse=True)[:_MOST])
 
 
 def _from_first_to_last_ns(flat: Flat, spans: npt.NDArray[np.int64]) -> float:

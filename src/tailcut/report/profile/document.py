@@ -241,8 +241,6 @@ def _facts(report: ProfileReport) -> tuple[DocumentSection, DocumentSection]:
 # -- Tables ------------------------------------------------------------------------------------------------------------
 
 
-# A profile's tables.
-
 _BAR = 20
 """Blocks of a share of all."""
 _LEAST_SHARE = 0.005
