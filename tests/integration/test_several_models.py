@@ -111,7 +111,7 @@ def test_the_pilot_is_compared_with_both_and_causes_are_looked_for(folder: Path)
 def test_the_ladder_serves_both_and_a_rung_sets_its_own_model_only(folder: Path) -> None:
     built = tailcut(folder, "build", "-m", ".")
     assert built.returncode == 0, built.stderr
-    limits = ("--rounds", "1", "--duration", "1s", "--comfortable", "20", "--rates", "20", "--no-capacity")
+    limits = ("--rounds", "1", "--duration", "1s", "--comfortable", "20", "--rate", "20", "--no-capacity")
     done = tailcut(folder, "ladder", "-m", ".", "--short", *limits, "--parity", "0", "--out", "ladder")
     assert done.returncode == 0, done.stderr
     (log,) = (folder / "ladder" / "logs").glob("*.log")

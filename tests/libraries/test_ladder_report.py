@@ -11,9 +11,10 @@ from tests.unit.ladder.ladder_sample import sample
 
 from tailcut.errors import LoadTestError
 from tailcut.report.document import Chart, markdown, terminal
+from tailcut.report.files import write_json
 from tailcut.report.html import NO_CHARTS, html
 from tailcut.report.ladder.document import headline, ladder_document, ladder_figures, write_reports
-from tailcut.report.ladder.file import Capacity, LadderRecord, load_ladder, save_ladder
+from tailcut.report.ladder.file import Capacity, LadderRecord, load_ladder
 
 
 def render_terminal(ladder: LadderRecord) -> str:
@@ -29,19 +30,19 @@ def render_html(ladder: LadderRecord) -> str:
 
 
 def test_a_ladder_survives_its_file(tmp_path: Path) -> None:
-    save_ladder(sample(), tmp_path / "ladder.json")
+    write_json(tmp_path / "ladder.json", sample())
     assert load_ladder(tmp_path / "ladder.json") == sample()
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"schema": 99}'])
+@pytest.mark.parametrize("text", ["", "{}", '{"schema": 1}'])
 def test_a_file_that_is_no_ladder_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "ladder.json").write_text(text)
-    with pytest.raises(LoadTestError, match=r"cannot read a ladder from .*ladder\.json"):
+    with pytest.raises(LoadTestError, match=r"cannot read a result of `tailcut ladder` from .*ladder\.json"):
         load_ladder(tmp_path / "ladder.json")
 
 
 def test_another_schema_is_refused(tmp_path: Path) -> None:
-    save_ladder(msgspec.structs.replace(sample(), schema=2), tmp_path / "ladder.json")
+    write_json(tmp_path / "ladder.json", msgspec.structs.replace(sample(), schema=2))
     with pytest.raises(LoadTestError, match="schema 2, but this tailcut reads 1"):
         load_ladder(tmp_path / "ladder.json")
 
@@ -265,7 +266,7 @@ def test_a_rung_that_failed_in_the_search_keeps_what_was_measured_before(tmp_pat
     assert "the search failed: the server exited with code 3\n" in render_markdown(record)
     assert "failed in the search" in render_html(record)
     assert [figure for figure, _ in headline(record)] == ["78 → 2.6 ms", "1,000 → 4.9 ms"]
-    save_ladder(record, tmp_path / "ladder.json")
+    write_json(tmp_path / "ladder.json", record)
     assert load_ladder(tmp_path / "ladder.json") == record
     written, missing = write_reports(record, tmp_path)
     assert (len(written), missing) == (3, "")

@@ -5,19 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
+from tailcut import builder
+from tailcut.builder import host_capabilities, sources
+from tailcut.builder.plan import applicable
+from tailcut.builder.progress import Progress, ProgressLog
+from tailcut.builder.recipes.base import Subject
+from tailcut.cli._versions import live_code_lines, summary
 from tailcut.cli.console import ExitCode, note, write
-from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject, manifest_option
-from tailcut.errors import BuildError, ManifestError, TailcutError
-
-if TYPE_CHECKING:
-    from tailcut.builder.progress import Progress
-    from tailcut.manifest import Manifest
-    from tailcut.manifest.subject import CommandSubject
-    from tailcut.registry import Promotion, Version
+from tailcut.cli.options import (
+    HtmlFile,
+    JsonFile,
+    ManifestPaths,
+    ModelName,
+    Settings,
+    examples,
+    load_subject,
+    manifest_option,
+)
+from tailcut.errors import BuildError, TailcutError
+from tailcut.manifest import Manifest
+from tailcut.manifest.subject import CommandSubject, needs_of
+from tailcut.registry import Promotion, Version
+from tailcut.report.builds.document import build_document
+from tailcut.report.builds.figures import refusals, variants_table
+from tailcut.report.document import aligned
+from tailcut.report.html import html as page
+from tailcut.serving.deployment_loader import find_variant
+from tailcut.serving.variant_checks import answering_version
 
 
 def register(app: typer.Typer) -> None:
@@ -62,8 +81,8 @@ def build(
     list_recipes: Annotated[
         bool, typer.Option("--list", help="List recipes and whether each applies on this machine; build nothing.")
     ] = False,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write version and evidence as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write plot and tables as an HTML page.")] = None,
+    json_path: JsonFile = None,
+    html: HtmlFile = None,
 ) -> None:
     """Build variants of the model, judge their quality and speed, store them in the registry, promote the best.
 
@@ -73,19 +92,26 @@ def build(
     speed was not judged (build.rounds = 0); 1: no variant meets it (the fastest that passed is still promoted), or
     nothing was built (the registry is unchanged).
     """
-    from tailcut.builder import build as make
-
-    flags = (_recipes(recipes), _quantize(quantize), time_limit, _logged(replay))
+    flags = (
+        _recipes(recipes),
+        None if quantize is None else f"build.quantize={str(quantize).lower()}",
+        time_limit,
+        None if replay is None else f"holdout.request_log={Path(replay).absolute()}",
+    )
     subject = load_subject(manifest, model, settings, *flags, keep_unset=True)
     if list_recipes:
         _list(subject.manifest)
         return
     recorded = _feature_models(subject)
     with told() as progress:
-        version, promotion = make(
+        version, promotion = builder.build(
             subject.manifest, from_registry=from_registry or "", progress=progress, feature_models=recorded
         )
-    _write_reports(version, promotion, json, html)
+    if json_path is not None:
+        content = msgspec.json.encode({"version": version, "promotion": promotion})
+        _write(json_path, msgspec.json.format(content, indent=2) + b"\n")
+    if html is not None:
+        _write(html, page(build_document(version, promotion)).encode())
     _print(version, promotion)
     fails = subject.manifest.deployment.build.rounds and not version.evidence["choice"]["meets_slo"]
     raise typer.Exit(ExitCode.FAILED if fails else ExitCode.OK)
@@ -94,8 +120,6 @@ def build(
 @contextmanager
 def told() -> Iterator[Progress]:
     """Write a line on stderr for each finished step of the build inside, and each reason that no table tells."""
-    from tailcut.builder.progress import ProgressLog
-
     log = ProgressLog()
 
     def tell(lines: list[str]) -> None:
@@ -122,10 +146,6 @@ def _feature_models(subject: CommandSubject) -> dict[str, str]:
     Raises:
         TailcutError: one was given and cannot be served, so that it has no version.
     """
-    from tailcut.manifest.subject import needs_of
-    from tailcut.serving.deployment_loader import find_variant
-    from tailcut.serving.variant_checks import answering_version
-
     given = {hosted.name: hosted for hosted in subject.host.models}
     found: dict[str, str] = {}
     for need in needs_of(subject.manifest):
@@ -135,37 +155,17 @@ def _feature_models(subject: CommandSubject) -> dict[str, str]:
                 f'model {need.model!r} of features.groups "{need.group}" was not given: its version is not recorded, '
                 "and servers will call this build unjudged; add its manifest with -m"
             )
-        elif hosted.manifest is None:
-            raise hosted.error or ManifestError(f"{hosted.file}: cannot be read", hint="mend the manifest")
         else:
-            found[need.model] = answering_version(find_variant(hosted.manifest))
+            found[need.model] = answering_version(find_variant(hosted.loaded()))
     return found
 
 
 def _print(version: Version, promotion: Promotion) -> None:
-    from tailcut.cli._versions import live_code_lines, summary
-    from tailcut.report.builds.figures import refusals, variants_table
-    from tailcut.report.document import aligned
-
     write(aligned(variants_table(version, promotion)))
     chosen = f"chosen: {version.evidence['choice']['why']}"
     for line in (*refusals(version), *live_code_lines(version), *summary(version), chosen):
         write(line)
     note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")
-
-
-def _write_reports(version: Version, promotion: Promotion, json: Path | None, html: Path | None) -> None:
-    """Write the whole record as JSON, and as a page, where a file is named for it."""
-    import msgspec
-
-    from tailcut.report.builds.document import build_document
-    from tailcut.report.html import html as page
-
-    if json is not None:
-        content = msgspec.json.encode({"version": version, "promotion": promotion})
-        _write(json, msgspec.json.format(content, indent=2) + b"\n")
-    if html is not None:
-        _write(html, page(build_document(version, promotion)).encode())
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -185,10 +185,6 @@ def _write(path: Path, content: bytes) -> None:
 
 def _list(manifest: Manifest) -> None:
     """Print every recipe with whether it applies here; what a callable gives is only known once it is called."""
-    from tailcut.builder import host_capabilities, sources
-    from tailcut.builder.plan import applicable
-    from tailcut.builder.recipes.base import Subject
-
     machine, kind = host_capabilities.look(), sources.kind_of_path(manifest)
     found = applicable(Subject(kind=kind, deployment=manifest.deployment), machine)
     of_trees = applicable(Subject(kind=kind, trees=not kind, deployment=manifest.deployment), machine)
@@ -204,12 +200,3 @@ def _recipes(names: str | None) -> str | None:
         return None
     quoted = ", ".join(f'"{name.strip()}"' for name in names.split(",") if name.strip())
     return f"build.recipes=[{quoted}]"
-
-
-def _logged(path: str | None) -> str | None:
-    """Turn a path, which is relative to the current folder, into an override."""
-    return None if path is None else f"holdout.request_log={Path(path).absolute()}"
-
-
-def _quantize(wanted: bool | None) -> str | None:
-    return None if wanted is None else f"build.quantize={str(wanted).lower()}"

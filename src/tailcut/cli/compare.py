@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from tailcut.cli._load_flags import seconds
-from tailcut.cli.console import ExitCode, check_files, note, usage, write
-from tailcut.cli.options import ManifestPaths, Settings, examples, load_host, manifest_paths
-from tailcut.common.units import format_duration
+from tailcut.cli.console import ExitCode, check_files, save_json, usage, write
+from tailcut.cli.options import JsonFile, ManifestPaths, Seed, Settings, examples, load_host, manifest_paths, seconds
+from tailcut.common.units import UnitError, format_duration, parse_share
 from tailcut.errors import LoadTestError, StoreError
+from tailcut.observe.comparison.compare import compare as run
+from tailcut.observe.comparison.records import HistoryComparison
+from tailcut.observe.comparison.stages import ComparisonTerms
+from tailcut.observe.history import History
 from tailcut.observe.history.rows import MINUTE_S
-
-if TYPE_CHECKING:
-    from tailcut.observe.comparison.records import HistoryComparison
+from tailcut.report.comparison import comparison_document
+from tailcut.report.document import terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -49,8 +51,8 @@ def compare(
     ] = None,
     model: Annotated[str, typer.Option(metavar="NAME", help="Compare this model only.", show_default="all")] = "",
     min_change: Annotated[str, typer.Option(help="Smallest change of a stage that counts.")] = "5%",
-    json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the resampling.")] = 0,
+    json_path: JsonFile = None,
+    seed: Seed = 0,
 ) -> None:
     """Say which stage of which model grew, by how much, and what is within noise, from the history of `tailcut serve`.
 
@@ -58,20 +60,20 @@ def compare(
     a stage is named where the interval of its growth is above 0 and the growth at least --min-change.
     Exit code 0: no stage grew; 1: one did; 2: wrong flag; 3: no history, or too little in it.
     """
-    from tailcut.observe.comparison.compare import compare as run
-    from tailcut.observe.comparison.stages import ComparisonTerms
-    from tailcut.observe.history import History
-
     with usage():
         since_s, until_s = _span(since, from_, to)
         against_s = _against(against, since_s, until_s)
         terms = ComparisonTerms(min_change=_share(min_change), seed=seed)
         check_files(json_path)
-    path = history if history is not None else _history_file(manifest, settings)
-    found = run(History(path), since_s, until_s, against_s, model=model or None, terms=terms)
+    stored = History(history if history is not None else _history_file(manifest, settings))
+    found = run(stored, since_s, until_s, against_s, model=model or None, terms=terms)
     if not found.models:
-        raise StoreError(_nothing(found, History(path).extent(), model), hint=_HINT)
-    _show(found, json_path)
+        raise StoreError(
+            _nothing(found, stored.extent(), model),
+            hint="compare a span that the history has with --from, --to and --against, or wait until it has both",
+        )
+    save_json(found, json_path)
+    write(terminal(comparison_document(found)))
     if not found.said:
         raise typer.Exit(ExitCode.NOT_STARTED)
     if found.grew:
@@ -86,22 +88,6 @@ def _history_file(manifest: list[Path] | None, settings: list[str] | None) -> Pa
             hint="set it to a file and serve for a while, or name a file with --history",
         )
     return host.history_file
-
-
-_HINT = "compare a span that the history has with --from, --to and --against, or wait until it has both"
-
-
-def _show(found: HistoryComparison, json_path: Path | None) -> None:
-    import msgspec
-
-    from tailcut.report.comparison import comparison_document
-    from tailcut.report.document import terminal
-    from tailcut.system.whole_files import write_file
-
-    if json_path is not None:
-        write_file(json_path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-        note(f"wrote {json_path}")
-    write(terminal(comparison_document(found)))
 
 
 def _span(since: str, from_: str, to: str) -> tuple[float, float]:
@@ -148,8 +134,6 @@ def _time(flag: str, text: str) -> float:
 
 
 def _share(text: str) -> float:
-    from tailcut.common.units import UnitError, parse_share
-
     try:
         return float(parse_share(text))
     except UnitError as error:

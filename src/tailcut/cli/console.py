@@ -11,7 +11,10 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
 
 from tailcut.common.extras import EXTRA_OF_MODULE, install
 from tailcut.errors import (
@@ -23,11 +26,10 @@ from tailcut.errors import (
     StartError,
     TailcutError,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rich.console import Console
+from tailcut.report.document import Document
+from tailcut.report.files import write_json
+from tailcut.report.html import html
+from tailcut.system.whole_files import write_file
 
 
 class ExitCode(IntEnum):
@@ -76,17 +78,35 @@ def check_files(*paths: Path | None) -> None:
             prepare(path)
 
 
+def save_json(value: object, path: Path | None) -> None:
+    """Write a result as JSON where a file is named for it.
+
+    Raises:
+        LoadTestError: it cannot be written.
+    """
+    if path is not None:
+        write_json(path, value)
+        note(f"wrote {path}")
+
+
+def save_page(document: Document, path: Path | None) -> None:
+    """Write a result as an HTML page where a file is named for it.
+
+    Raises:
+        LoadTestError: it cannot be written.
+    """
+    if path is not None:
+        write_file(path, html(document).encode())
+        note(f"wrote {path}")
+
+
 def stdout() -> Console:
     """A console for data. Made anew, so that it writes to the ``sys.stdout`` of this moment."""
-    from rich.console import Console
-
     return Console(soft_wrap=True, highlight=False)
 
 
 def stderr() -> Console:
     """A console for progress, notes and errors."""
-    from rich.console import Console
-
     return Console(stderr=True, soft_wrap=True, highlight=False)
 
 
@@ -126,8 +146,6 @@ def note(text: str) -> None:
 
 def print_error(message: str, hint: str = "") -> None:
     """Print ``error: ...`` and, after a blank line, ``hint: ...`` on stderr."""
-    from rich.text import Text
-
     console = stderr()
     console.print(Text.assemble(("error", "bold red"), f": {message}"))
     if hint:

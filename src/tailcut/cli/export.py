@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tailcut.cli.console import check_files, note, usage, write
 from tailcut.cli.options import ManifestPaths, Settings, examples, load_host, manifest_paths
-
-if TYPE_CHECKING:
-    from tailcut.manifest.host import HostManifest
-    from tailcut.report.monitoring.prometheus_rules import RuleSubject
+from tailcut.manifest.host import HostManifest
+from tailcut.observe.latency_figures import LatencyFigures, Objective
+from tailcut.report.monitoring.grafana import dashboard
+from tailcut.report.monitoring.prometheus_rules import RuleSubject, rules_text
+from tailcut.system.whole_files import write_file
 
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", show_default="stdout", help="File to write.")
@@ -44,8 +45,6 @@ def grafana(
 
     It asks for a Prometheus data source when it is imported, and shows all models that the data source knows.
     """
-    from tailcut.report.monitoring.grafana import dashboard
-
     with usage("--output"):
         check_files(output)
     host = load_host(manifest_paths(manifest), settings)
@@ -56,8 +55,6 @@ def grafana(
 
 def prometheus_rules(manifest: ManifestPaths = None, settings: Settings = None, output: Output = None) -> None:
     """Write recording and alert rules for Prometheus, from the SLOs and thresholds of the manifest."""
-    from tailcut.report.monitoring.prometheus_rules import rules_text
-
     with usage("--output"):
         check_files(output)
     host = load_host(manifest_paths(manifest), settings)
@@ -69,8 +66,6 @@ def _deliver(text: str, output: Path | None) -> None:
     if output is None:
         write(text.rstrip("\n"))
         return
-    from tailcut.system.whole_files import write_file
-
     write_file(output, text.encode())
     note(f"wrote {output}")
 
@@ -81,16 +76,10 @@ def _subject(host: HostManifest) -> RuleSubject:
     Raises:
         TailcutError: a model's manifest cannot be read.
     """
-    from tailcut.observe.latency_figures import LatencyFigures, Objective
-    from tailcut.report.monitoring.prometheus_rules import RuleSubject
-
     objectives: list[Objective] = []
     has_features = False
     for hosted in host.models:
-        if hosted.manifest is None:
-            assert hosted.error is not None
-            raise hosted.error
-        deployment = hosted.manifest.deployment
+        deployment = hosted.loaded().deployment
         figures = LatencyFigures()
         figures.set_objectives(deployment.slo.latency, deployment.slo.errors)
         objectives += figures.objectives

@@ -1,21 +1,26 @@
-"""``tailcut init``: write a commented manifest."""
+"""``tailcut init``: write a commented manifest, with the limits that a model proves where one is named."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tailcut.cli.console import note, write
 from tailcut.cli.options import DEFAULT_MANIFEST, examples
 from tailcut.errors import ManifestError
+from tailcut.manifest import TensorSpec
+from tailcut.manifest.keys import to_toml
+from tailcut.manifest.schema.model import LIMITS
+from tailcut.manifest.template import Filled, ListElement, template
 
-if TYPE_CHECKING:
-    from tailcut.manifest.template import Filled
+if TYPE_CHECKING:  # it brings NumPy, which --help does not need
+    from tailcut.common.bounds import Bound
 
-FILE_NAME = "tailcut.toml"
+_MOST_PLACES = 8
 
 
 def register(app: typer.Typer) -> None:
@@ -59,11 +64,9 @@ def init(
     With --from-model the model is loaded and run on a few rows. Its tensors are filled in. A limit of an input is
     filled in only where the model raises beyond it.
     """
-    from tailcut.manifest.template import template
-
     if holdout is not None and from_model is None:
         raise typer.BadParameter("--holdout needs --from-model")
-    file = path / FILE_NAME if path.is_dir() or not path.suffix else path
+    file = path / DEFAULT_MANIFEST if path.is_dir() or not path.suffix else path
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists() and not force:
@@ -108,10 +111,13 @@ def _filled(model: str | None, holdout: str, folder: Path) -> Filled:
     if model is None:
         return {}
     from tailcut.builder.describing import describe
-    from tailcut.cli._limits import filled
 
     model, holdout = _from(model, folder), _from(holdout, folder)
-    return filled(describe(model, holdout, folder), model, holdout)
+    described = describe(model, holdout, folder)
+    inputs = [_block(tensor, described.bounds) for tensor in described.inputs]
+    outputs = [_block(tensor, ()) for tensor in described.outputs]
+    found: dict[str, Any] = {"model.source": model, "model.inputs": inputs, "model.outputs": outputs}
+    return found | ({"holdout.source": holdout} if holdout else {})
 
 
 def _from(reference: str, folder: Path) -> str:
@@ -131,3 +137,33 @@ def _write(file: Path, text: str, force: bool) -> None:
             os.link(scratch, file)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+# -- Limits that a model proves ----------------------------------------------------------------------------------------
+
+
+def _block(tensor: TensorSpec, bounds: Sequence[Bound]) -> ListElement:
+    own = [bound for bound in bounds if bound.input == tensor.name]
+    values: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+    values |= {"allow_nan": True} if tensor.allow_nan else {}
+    for bound in own:
+        values |= _limits(bound) if not bound.columns else {}
+    return ListElement(values, list(_comments(own)))
+
+
+def _limits(bound: Bound) -> dict[str, Any]:
+    found = {key: getattr(bound, key) for key in LIMITS}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _comments(bounds: Sequence[Bound]) -> Iterator[str]:
+    for bound in bounds:
+        if not bound.columns:
+            yield f"limits below: {bound.why}"
+            continue
+        # A key of a tensor is about all of its columns.
+        places = [str(place) for place in bound.columns]
+        more = ", ..." if len(places) > _MOST_PLACES else ""
+        named = f"column {places[0]}" if len(places) == 1 else f"columns {', '.join(places[:_MOST_PLACES])}{more}"
+        limits = ", ".join(f"{key} = {to_toml(value)}" for key, value in _limits(bound).items())
+        yield f"{named}: {limits} ({bound.why}); found by the build, enforced in serving"

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
 
 from tailcut.cli.console import ExitCode, note, usage, write
-from tailcut.cli.options import FieldPairs, ManifestPaths, ModelName, Settings, examples, load_subject
-from tailcut.common.redaction import command_without_secrets
-from tailcut.common.slo import parse_duration_s
-from tailcut.errors import LoadTestError
-
-if TYPE_CHECKING:
-    from tailcut.ladder import LadderOptions
-    from tailcut.report.ladder.file import LadderRecord
+from tailcut.cli.options import (
+    FieldPairs,
+    ManifestPaths,
+    ModelName,
+    Seed,
+    Settings,
+    command_line,
+    examples,
+    load_subject,
+    numbers,
+    seconds,
+)
+from tailcut.ladder import LadderOptions, climb
+from tailcut.ladder import short as shortened
+from tailcut.parity.analysis.mapping import parse_pair
+from tailcut.report.document import terminal
+from tailcut.report.ladder.document import ladder_document, write_reports
+from tailcut.report.ladder.file import LadderRecord, load_ladder
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +36,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             ("tailcut ladder", "measure every rung of ./tailcut.toml"),
             ("tailcut ladder --short --out /tmp/ladder", "a quick look"),
-            ("tailcut ladder --only-rungs pilot,onnx --rates 100,400", "some rungs, other rates"),
+            ("tailcut ladder --only-rungs pilot,onnx --rate 100,400", "some rungs, other rates"),
             ("tailcut ladder --from ladder/ladder.json", "write the reports again"),
         ),
     )(ladder)
@@ -39,7 +46,12 @@ def ladder(
     manifest: ManifestPaths = None,
     model: ModelName = "",
     settings: Settings = None,
-    rates: Annotated[str, typer.Option(help="Rates (req/s) to measure beside the comfortable rate.")] = "200",
+    rate: Annotated[
+        str,
+        typer.Option(
+            metavar="R,R,...", help="Requests per second, beside the comfortable rate; empty: that one alone."
+        ),
+    ] = "200",
     rounds: Annotated[int | None, typer.Option(help="Measurements per rung.", show_default="3")] = None,
     duration: Annotated[str, typer.Option(help="Duration per rung, rate and round.", show_default="15s")] = "",
     short: Annotated[bool, typer.Option("--short", help="Fewer and shorter measurements.")] = False,
@@ -52,7 +64,7 @@ def ladder(
         int, typer.Option(metavar="N", help="Answers per rung that are compared with the pilot's; 0: none.")
     ] = 50,
     mapping: FieldPairs = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the traffic.")] = 0,
+    seed: Seed = 0,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="For reports, logs and raw samples.")] = Path("ladder"),
     from_file: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Write the reports of this ladder.json again.")
@@ -62,63 +74,31 @@ def ladder(
 
     Writes ladder.json, ladder.md, ladder.html and ladder.png; prints the table to stdout. Exit code 1: a rung failed.
     """
-    from tailcut.report.ladder.file import load_ladder
-
     if from_file is not None:
         _report(load_ladder(from_file), from_file.parent)
         return
-    from tailcut.ladder import LadderOptions, climb
-    from tailcut.parity.analysis.mapping import parse_pair
-
-    command = shlex.join(command_without_secrets(["tailcut", *sys.argv[1:]]))
     with usage():
         options = LadderOptions(
-            out=out, rates=_rates(rates), only=_names(only_rungs), seed=seed, command=command,
-            comfortable_rate=comfortable, capacity=capacity, parity=parity,
+            out=out, rates=numbers("--rate", rate, least=0.01) if rate else (),
+            only=tuple(part.strip() for part in only_rungs.split(",") if part.strip()), seed=seed,
+            command=command_line(), comfortable_rate=comfortable, capacity=capacity, parity=parity,
             pairs=tuple(map(parse_pair, mapping or ())),
         )  # fmt: skip
-    options = _with_lengths(options, short, rounds, duration)
+    options = shortened(options) if short else options
+    if rounds is not None:
+        options = msgspec.structs.replace(options, rounds=rounds)
+    if duration:
+        options = msgspec.structs.replace(options, duration_s=seconds("--duration", duration))
     record = climb(load_subject(manifest, model, settings, keep_unset=True), options, tell=note)
     _report(record, out)
     if any(rung.failed or rung.capacity_failed for rung in record.rungs):
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _with_lengths(options: LadderOptions, short: bool, rounds: int | None, duration: str) -> LadderOptions:
-    from tailcut.ladder import short as shortened
-
-    options = shortened(options) if short else options
-    if rounds is not None:
-        options = msgspec.structs.replace(options, rounds=rounds)
-    if duration:
-        with usage("--duration"):
-            options = msgspec.structs.replace(options, duration_s=parse_duration_s(duration))
-    return options
-
-
 def _report(record: LadderRecord, folder: Path) -> None:
-    from tailcut.report.document import terminal
-    from tailcut.report.ladder.document import ladder_document, write_reports
-
     written, missing = write_reports(record, folder)
     write(terminal(ladder_document(record)))
     for path in written:
         note(f"wrote {path}")
     if missing:
         note(f"no picture: {missing}")
-
-
-def _rates(text: str) -> tuple[float, ...]:
-    try:
-        rates = tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise LoadTestError(
-            f"--rates is {text!r}", hint="write numbers separated by commas, for example --rates 100,400"
-        ) from None
-    if not all(0 < rate < inf for rate in rates):
-        raise LoadTestError(f"--rates is {text!r}", hint="give finite rates above 0")
-    return rates
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, cast
 
 import typer
 
-from tailcut.cli._load_flags import objectives, read_header, seconds
 from tailcut.cli.console import ExitCode, check_files, note, usage, write
-from tailcut.cli.options import examples
+from tailcut.cli.options import (
+    Headers,
+    JsonFile,
+    Method,
+    Seed,
+    Timeout,
+    Warmup,
+    examples,
+    objectives,
+    one_of,
+    payloads_option,
+    rate_option,
+    read_headers,
+    seconds,
+    slo_option,
+)
 from tailcut.cli.progress import ProgressLine
 from tailcut.errors import LoadTestError
-
-if TYPE_CHECKING:
-    from tailcut.load import LoadPlan
-    from tailcut.load.arrivals import Kind
+from tailcut.load import LoadPlan, SearchLimits, capacity, measure, save_result, save_samples, summarise_run
+from tailcut.load.arrivals import Kind
+from tailcut.load.files import prepare
+from tailcut.load.payloads import check_payloads
+from tailcut.load.plan import check_plan, intended_times, parse_url
+from tailcut.load.replay import check_replay, read_replay
+from tailcut.load.text import render_capacity, render_result, render_step
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +58,7 @@ def register(app: typer.Typer) -> None:
 
 def load(
     url: Annotated[str, typer.Argument(metavar="URL", help="URL that receives the requests.")],
-    rate: Annotated[float | None, typer.Option(help="Requests per second.", show_default="100")] = None,
+    rate: Annotated[float | None, rate_option("100")] = None,
     ramp: Annotated[
         str, typer.Option(metavar="A:B", help="Raise the rate from A to B requests per second over the duration.")
     ] = "",
@@ -59,30 +76,21 @@ def load(
     speed: Annotated[float, typer.Option(help="With --replay or --trace: how many times as fast as they came.")] = 1.0,
     arrivals: Annotated[str, typer.Option(help="Arrival process: poisson or constant.")] = "poisson",
     duration: Annotated[str, typer.Option(help="Duration of the measurement.")] = "30s",
-    warmup: Annotated[str, typer.Option(help="Load before the measurement; not counted.")] = "2s",
-    payloads: Annotated[
-        str,
-        typer.Option(
-            metavar="SOURCE",
-            help="Request bodies: a .jsonl file with one per line, a request log, or module:callable (seed) that "
-            "yields them.",
-        ),
-    ] = "",
-    method: Annotated[str, typer.Option(help="HTTP method.", show_default="POST with payloads, else GET")] = "",
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Request header; repeatable.")
-    ] = None,
-    timeout: Annotated[str, typer.Option(help="A request fails this long after its intended send time.")] = "1s",
+    warmup: Warmup = "2s",
+    payloads: Annotated[str, payloads_option("requests without a body")] = "",
+    method: Method = "",
+    header: Headers = None,
+    timeout: Timeout = "1s",
     connections: Annotated[int, typer.Option(help="Maximum number of connections.")] = 512,
-    slo: Annotated[str, typer.Option(metavar="OBJECTIVES", help="SLO, for example p95=200ms,p99=1s,errors=0.1%.")] = "",
+    slo: Annotated[str, slo_option("none")] = "",
     find_capacity: Annotated[
         bool, typer.Option("--find-capacity", help="Search for the highest rate that meets --slo.")
     ] = False,
     max_search: Annotated[str, typer.Option(help="With --find-capacity: start no new step after this time.")] = "5m",
     pid: Annotated[int, typer.Option(help="Measure the CPU time of this server process and its children.")] = 0,
-    json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
+    json_path: JsonFile = None,
     raw: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the raw samples, as .npz.")] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of arrivals and payloads.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Send open-loop load to a URL: every request at its planned time, independent of earlier answers.
 
@@ -90,11 +98,6 @@ def load(
     unless --slo sets errors=... Exit code 0: SLO met, or none given; 1: SLO missed; 2: wrong flag; 3: the test could
     not run.
     """
-    from tailcut.load import LoadPlan
-    from tailcut.load.files import prepare
-    from tailcut.load.payloads import check_payloads
-    from tailcut.load.plan import check_plan, intended_times, parse_url
-
     sys.path.insert(0, "")  # payload modules of the current folder
     with usage():
         trace, payloads = _replayed(replay, trace, payloads)
@@ -104,12 +107,12 @@ def load(
             ramp=_ramp(ramp),
             trace=trace,
             speed=speed,
-            arrivals=_kind(arrivals),
+            arrivals=cast(Kind, one_of("--arrivals", arrivals, "poisson", "constant")),
             duration_s=seconds("--duration", duration),
             warmup_s=seconds("--warmup", warmup),
             payloads=payloads,
             method=method,
-            headers=tuple(read_header(text) for text in header or ()),
+            headers=read_headers(header),
             timeout_s=seconds("--timeout", timeout),
             connections=connections,
             slo=objectives(slo),
@@ -133,9 +136,6 @@ def load(
 
 
 def _run(plan: LoadPlan, json_path: Path | None, raw: Path | None) -> bool:
-    from tailcut.load import measure, save_result, save_samples, summarise_run
-    from tailcut.load.text import render_result
-
     with ProgressLine() as line:
         samples, facts = measure(plan, on_progress=line.show)
     result = summarise_run(plan, samples, facts)
@@ -149,11 +149,8 @@ def _run(plan: LoadPlan, json_path: Path | None, raw: Path | None) -> bool:
 
 
 def _search(plan: LoadPlan, json_path: Path | None, max_total_s: float) -> bool:
-    from tailcut.load import SearchLimits, find_capacity, save_result
-    from tailcut.load.text import render_capacity, render_step
-
     with ProgressLine() as line:
-        found = find_capacity(
+        found = capacity.find_capacity(
             plan,
             plan.slo,
             start_rate=plan.rate or 50.0,
@@ -175,12 +172,7 @@ def _replayed(replay: str, trace: str, payloads: str) -> tuple[str, str]:
     for flag, given in (("--trace", trace), ("--payloads", payloads)):
         if given:
             raise LoadTestError(f"{flag} and --replay exclude each other", hint="leave one of them out")
-    from tailcut.load.replay import is_replay, read_replay
-
-    if not is_replay(replay):
-        raise LoadTestError(
-            f"--replay: {replay} is no request log", hint="name the folder of request_log.path, or a file in it"
-        )
+    check_replay(replay)
     found = read_replay(replay)
     for line in (*found.notes, *found.differences()):
         note(f"{replay}: {line}")
@@ -207,10 +199,3 @@ def _ramp(text: str) -> tuple[float, float] | None:
         return float(start), float(end)
     except ValueError:
         raise LoadTestError(f"--ramp is {text!r}", hint="write two rates, for example --ramp 10:500") from None
-
-
-def _kind(text: str) -> Kind:
-    kinds: dict[str, Kind] = {"poisson": "poisson", "constant": "constant"}
-    if text in kinds:
-        return kinds[text]
-    raise LoadTestError(f"--arrivals is {text!r}", hint="use poisson or constant")

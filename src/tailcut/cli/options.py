@@ -1,5 +1,7 @@
 """Options that commands share, and flags that are made from the manifest's definition.
 
+Whatever sends requests, plays them or compares them names the same thing by the same flag, with the same error.
+
 from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject, manifest_option
 
 def register(app: typer.Typer) -> None:
@@ -17,12 +19,21 @@ def serve(
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.markup import escape
+
+from tailcut.cli.console import note, usage
+from tailcut.common.redaction import command_without_secrets
+from tailcut.common.slo import Objectives, parse_duration_s, parse_objectives
+from tailcut.errors import LoadTestError
 
 if TYPE_CHECKING:
     from tailcut.manifest.host import HostManifest
@@ -74,6 +85,54 @@ Settings = Annotated[
         "NAME:PATH=VALUE sets one.",
     ),
 ]
+
+Warmup = Annotated[str, typer.Option(help="Load before the measurement; not counted.")]
+Method = Annotated[str, typer.Option(help="HTTP method.", show_default="POST with payloads, else GET")]
+Headers = Annotated[list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Request header; repeatable.")]
+Timeout = Annotated[str, typer.Option(help="A request fails this long after its intended send time.")]
+ServicePath = Annotated[
+    str,
+    typer.Option(
+        "--path",
+        help="Path that receives the requests, for example /predict.",
+        show_default="the URL's, or the only suitable route",
+    ),
+]
+ReadyTime = Annotated[str, typer.Option("--ready", help="Maximum time for a server to start.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed: the same one gives the same run.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the whole result as JSON.")]
+HtmlFile = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the result as an HTML page.")]
+ResultFile = Annotated[
+    Path | None, typer.Option("--from", metavar="FILE", help="Show a result written by --json; runs nothing.")
+]
+
+
+def payloads_option(default: str, *, takes_log: bool = True) -> Any:
+    """Make the flag of the request bodies.
+
+    Args:
+        default: says what is sent without it.
+        takes_log: whether they may be a request log.
+    """
+    files = f"a .jsonl file with one per line{', a request log' if takes_log else ''}"
+    return typer.Option(
+        "--payloads",
+        metavar="SOURCE",
+        help=f"Request bodies: {files}, or module:callable (seed) that yields them.",
+        show_default=default,
+    )
+
+
+def rate_option(default: str) -> Any:
+    """Make the flag of one rate."""
+    return typer.Option("--rate", help="Requests per second.", show_default=default)
+
+
+def slo_option(default: str) -> Any:
+    """Make the flag of the objectives."""
+    return typer.Option(
+        "--slo", metavar="OBJECTIVES", help="SLO, for example p95=200ms,p99=1s,errors=0.1%.", show_default=default
+    )
 
 
 def manifest_option(path: str, *flags: str) -> Any:
@@ -158,3 +217,75 @@ def _override_parser(path: str) -> Any:
         return text if text.startswith(f"{path}=") else f"{path}={text}"
 
     return override
+
+
+def command_line() -> str:
+    """Return the command line without its secrets, for the record of a result."""
+    return shlex.join(command_without_secrets(["tailcut", *sys.argv[1:]]))
+
+
+# -- Values of flags ---------------------------------------------------------------------------------------------------
+
+
+def seconds(flag: str, text: str) -> float:
+    """Read a duration; an error names the flag."""
+    with usage(flag):
+        return parse_duration_s(text)
+
+
+def objectives(text: str) -> Objectives:
+    """Read --slo. Failures are always judged: by what a manifest allows where the text does not say."""
+    if not text:
+        return Objectives()
+    from tailcut.manifest import Slo
+
+    with usage("--slo"):
+        found = parse_objectives(text)
+    if found.errors is None:
+        found = msgspec.structs.replace(found, errors=float(Slo().errors))
+        note(f"SLO: {found} (default for errors; set another share with errors=... in --slo)")
+    return found
+
+
+def read_headers(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+    """Read texts "Name: value".
+
+    Raises:
+        LoadTestError: one has no colon or no name.
+    """
+    found = []
+    for text in texts or ():
+        name, colon, value = text.partition(":")
+        if not colon or not name.strip():
+            raise LoadTestError(f"the header is {text!r}", hint="write it as --header 'Name: value'")
+        found.append((name.strip(), value.strip()))
+    return tuple(found)
+
+
+def numbers(flag: str, text: str, *, least: float = 0.0, whole: bool = False) -> tuple[float, ...]:
+    """Read numbers with commas between.
+
+    Raises:
+        LoadTestError: one is none, is infinite, is below ``least`` or, where they must be, is not whole.
+    """
+    try:
+        found = tuple(float(part) for part in text.split(","))
+        if not all(least <= one < inf and not (whole and one % 1) for one in found):
+            raise ValueError
+    except ValueError:
+        kind = "whole numbers" if whole else "finite numbers"
+        raise LoadTestError(
+            f"{flag} is {text!r}", hint=f"write {kind} of at least {least:g}, with commas between, such as {flag} 1,2,4"
+        ) from None
+    return found
+
+
+def one_of(flag: str, text: str, *known: str) -> str:
+    """Return a word that a flag may have.
+
+    Raises:
+        LoadTestError: it is another one.
+    """
+    if text not in known:
+        raise LoadTestError(f"{flag} is {text!r}", hint=f"use {', '.join(known[:-1])} or {known[-1]}")
+    return text

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from tailcut.cli._load_flags import read_header, seconds
-from tailcut.cli.console import ExitCode, check_files, note, usage, write
-from tailcut.cli.options import AppFolder, FieldPairs, ManifestPaths, ModelName, Settings, examples, load_subject
-
-if TYPE_CHECKING:
-    from tailcut.manifest.subject import CommandSubject
-    from tailcut.parity.plan import ParityPlan
-    from tailcut.report.parity.file import ParityRecord
+from tailcut.cli.console import ExitCode, check_files, note, save_json, save_page, usage, write
+from tailcut.cli.options import (
+    AppFolder,
+    FieldPairs,
+    HtmlFile,
+    JsonFile,
+    ManifestPaths,
+    ModelName,
+    ReadyTime,
+    ResultFile,
+    Seed,
+    ServicePath,
+    Settings,
+    command_line,
+    examples,
+    load_subject,
+    payloads_option,
+    read_headers,
+    seconds,
+)
+from tailcut.parity.analysis.mapping import parse_pair
+from tailcut.parity.analysis.request_form import parse_form
+from tailcut.parity.analysis.tolerance import parse_tolerance
+from tailcut.parity.plan import ParityPlan
+from tailcut.parity.run import run
+from tailcut.report.document import terminal
+from tailcut.report.parity.document import parity_document
+from tailcut.report.parity.file import load_parity
 
 
 def register(app: typer.Typer) -> None:
@@ -48,18 +67,8 @@ def parity(
             show_default="the manifest's ladder.pilot",
         ),
     ] = "",
-    payloads: Annotated[
-        str,
-        typer.Option(
-            metavar="SOURCE",
-            help="The pilot's request bodies: a .jsonl file with one per line, or module:callable "
-            "(seed) that yields them.",
-            show_default="the manifest's ladder.traffic",
-        ),
-    ] = "",
-    path: Annotated[
-        str, typer.Option(help="The pilot's route.", show_default="the URL's, or the only POST route")
-    ] = "",
+    payloads: Annotated[str, payloads_option("the manifest's ladder.traffic", takes_log=False)] = "",
+    path: ServicePath = "",
     header: Annotated[
         list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Header of requests to the pilot; repeatable.")
     ] = None,
@@ -102,16 +111,12 @@ def parity(
     ] = None,
     timeout: Annotated[str, typer.Option(help="Time limit of one request.")] = "30s",
     app_dir: AppFolder = Path("."),
-    ready: Annotated[str, typer.Option(help="Maximum start time of the pilot and of each variant.")] = "120s",
+    ready: ReadyTime = "120s",
     causes: Annotated[bool, typer.Option("--causes/--no-causes", help="Look for the causes of differences.")] = True,
-    json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the whole result as JSON.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result as an HTML page.")] = None,
-    from_: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Show a comparison written by --json; sends nothing.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of payloads from module:callable.")] = 0,
+    json_path: JsonFile = None,
+    html: HtmlFile = None,
+    from_: ResultFile = None,
+    seed: Seed = 0,
 ) -> None:
     """Send the same requests to the pilot and to the deployment, and compare their answers.
 
@@ -121,19 +126,11 @@ def parity(
     Exit code 0: equal; 1: answers differ; 2: wrong flag, or a wrong file named by a flag; 3: one side could not be
     reached, no answers could be compared, or fields of both sides have no pair.
     """
-    from tailcut.report.parity.file import load_parity
-
     with usage():
         check_files(json_path, html)
         if from_ is not None:
             record = load_parity(from_)
     if from_ is None:
-        from tailcut.common.redaction import command_without_secrets
-        from tailcut.parity.analysis.mapping import parse_pair
-        from tailcut.parity.analysis.request_form import parse_form
-        from tailcut.parity.analysis.tolerance import parse_tolerance
-        from tailcut.parity.plan import ParityPlan
-
         sys.path[:0] = [str(app_dir.resolve()), ""]  # payload modules of the application's and of the current folder
         with usage():
             plan = ParityPlan(
@@ -147,39 +144,20 @@ def parity(
                 pairs=tuple(parse_pair(text) for text in mapping or ()),
                 form=parse_form(request) if request else None,
                 tolerances=dict(parse_tolerance(text) for text in tolerance or ()),
-                headers=tuple(read_header(text) for text in header or ()),
-                deployment_headers=tuple(read_header(text) for text in deployment_header or ()),
+                headers=read_headers(header),
+                deployment_headers=read_headers(deployment_header),
                 timeout_s=seconds("--timeout", timeout),
                 directory=app_dir.resolve(),
                 ready_s=seconds("--ready", ready),
                 seed=seed,
                 explain=causes,
-                command=shlex.join(command_without_secrets(["tailcut", *sys.argv[1:]])),
+                command=command_line(),
             )
-        record = _run(load_subject(manifest, model, settings, keep_unset=True), plan)
-    _show(record, json_path, html)
+        record = run(load_subject(manifest, model, settings, keep_unset=True), plan, tell=note)
+    document = parity_document(record)
+    # Before the text, so that the files are complete even if the reader of the text closes the pipe.
+    save_json(record, json_path)
+    save_page(document, html)
+    write(terminal(document))
     if not record.equal:
         raise typer.Exit(ExitCode.FAILED)
-
-
-def _run(subject: CommandSubject, plan: ParityPlan) -> ParityRecord:
-    from tailcut.parity.run import run
-
-    return run(subject, plan, tell=note)
-
-
-def _show(record: ParityRecord, json_path: Path | None, html: Path | None) -> None:
-    from tailcut.report.document import terminal
-    from tailcut.report.html import html as page
-    from tailcut.report.parity.document import parity_document
-    from tailcut.report.parity.file import save_parity
-    from tailcut.system.whole_files import write_file
-
-    document = parity_document(record)
-    if json_path is not None:
-        save_parity(record, json_path)
-        note(f"wrote {json_path}")
-    if html is not None:
-        write_file(html, page(document).encode())
-        note(f"wrote {html}")
-    write(terminal(document))

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
-from tailcut.cli._registry import AsJson, Model, Place, Which, chosen, load_named, open_registry
 from tailcut.cli._versions import differences, list_rows, list_table, live_code_lines, summary
 from tailcut.cli.console import ExitCode, note, print_error, write
-from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples
+from tailcut.cli.options import ManifestPaths, ModelName, Settings, examples, load_subject, manifest_paths
+from tailcut.code.archive import extract
 from tailcut.code.digest import few
+from tailcut.code.files import lacks
 from tailcut.common.fingerprint import LIVE, Machine
-from tailcut.errors import ArtifactError, ManifestError, NotServable
+from tailcut.errors import ArtifactError, ManifestError, NotInRegistry, NotServable
 from tailcut.manifest import Manifest
 from tailcut.manifest.answer_settings import other_settings
+from tailcut.manifest.host import is_one_manifest
+from tailcut.models.smoke_test import SmokeTest
 from tailcut.registry import Promotion, Registry, Version, read_machine
 from tailcut.registry.checking import Trial
 from tailcut.registry.code import ARCHIVE, Check, code_of, nothing
@@ -24,6 +29,13 @@ from tailcut.registry.exporting import export as export_variant
 from tailcut.report.builds.figures import refusals, size, variants_table
 from tailcut.report.document import aligned
 
+Place = Annotated[
+    str | None,
+    typer.Option("--registry", metavar="PLACE", help="The registry's folder or URL; with it the manifest is not read."),
+]
+Model = Annotated[str, typer.Option(metavar="NAME", help="Model name; default: the manifest's.")]
+Which = Annotated[str, typer.Option("--version", metavar="ID", help="A version's id, 'latest' or 'promoted'.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OtherMachine = Annotated[
     Path | None,
     typer.Option(
@@ -53,7 +65,7 @@ def list_versions(
 
     Unreadable entries are listed too; the exit code is then 1.
     """
-    registry = open_registry(manifest, model, settings, place)[0]
+    registry = RegistryTarget(manifest, model, settings, place).registry
     rows, errors = list_rows(registry)
     if as_json:
         _print_json(rows)
@@ -77,7 +89,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a version's variants with their evidence, and the evidence that does not hold on this machine."""
-    with chosen(manifest, model, settings, place, _read_machine(machine)) as (registry, name):
+    with RegistryTarget(manifest, model, settings, place, _read_machine(machine)).chosen() as (registry, name):
         record = registry.version(name, version)
     if as_json:
         _print_json(record)
@@ -104,7 +116,7 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare two versions: variants, artifacts, settings, metrics, machines and the manifests they were built from."""
-    with chosen(manifest, model, settings, place) as (registry, name):
+    with RegistryTarget(manifest, model, settings, place).chosen() as (registry, name):
         found = registry.diff(name, old, new)
     if as_json:
         _print_json(found)
@@ -125,9 +137,9 @@ def verify(
     An intact variant that cannot be served here is listed with what it lacks; it is bad only if it is promoted.
     Versions built with other code than the manifest's folder holds are named; the registry itself is intact.
     """
-    registry = open_registry(manifest, model, settings, place)[0]
+    target = RegistryTarget(manifest, model, settings, place)
     bad = 0
-    for what, error in registry.verify(_smoke_test(manifest, model, settings, place, registry, quick=quick)):
+    for what, error in target.registry.verify(target.trial(quick=quick)):
         if error is None:
             write(f"ok {what}")
         elif isinstance(error, NotServable):
@@ -136,7 +148,7 @@ def verify(
         else:
             bad += 1
             print_error(error.message, error.hint)
-    for line in other_code(registry, manifest, model, settings, place):
+    for line in _other_code(target):
         note(line)
     if bad:
         raise typer.Exit(ExitCode.FAILED)
@@ -159,9 +171,9 @@ def promote(
     Each promotion can be rolled back.
     A variant built with other code than the manifest's folder holds is refused; the error names the files that differ.
     """
-    with chosen(manifest, model, settings, place) as (registry, name):
-        check = code_check(manifest, model, settings, place, force=force)
-        trial = _smoke_test(manifest, model, settings, place, registry, quick=quick)
+    target = RegistryTarget(manifest, model, settings, place)
+    with target.chosen() as (registry, name):
+        check, trial = target.check(force=force), target.trial(quick=quick)
         _print_promotion(name, registry.promote(name, version, variant, force=force, check=check, trial=trial))
 
 
@@ -179,9 +191,9 @@ def rollback(
 
     A variant built with other code than the manifest's folder holds is refused; the error names the files that differ.
     """
-    with chosen(manifest, model, settings, place) as (registry, name):
-        check = code_check(manifest, model, settings, place, force=force)
-        trial = _smoke_test(manifest, model, settings, place, registry, quick=quick)
+    target = RegistryTarget(manifest, model, settings, place)
+    with target.chosen() as (registry, name):
+        check, trial = target.check(force=force), target.trial(quick=quick)
         _print_promotion(name, registry.rollback(name, check=check, trial=trial, notice=note))
 
 
@@ -196,7 +208,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a variant's artifact to FILE, and what it takes, gives and needs to FILE.json."""
-    with chosen(manifest, model, settings, place) as (registry, name):
+    with RegistryTarget(manifest, model, settings, place).chosen() as (registry, name):
         for written in export_variant(registry, registry.version(name, version), variant, file, force=force):
             write(str(written))
 
@@ -209,7 +221,7 @@ def retire(
     place: Place = None,
 ) -> None:
     """Retire a version: it is no longer served, and gc may remove it. Building the same artifacts again restores it."""
-    with chosen(manifest, model, settings, place) as (registry, name):
+    with RegistryTarget(manifest, model, settings, place).chosen() as (registry, name):
         record = registry.retire(name, version)
     write(f"{record.model} {record.id} retired")
 
@@ -222,7 +234,7 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, but remove nothing.")] = False,
 ) -> None:
     """Remove retired versions and unreferenced artifacts; the promoted version and the rollback target stay."""
-    registry = open_registry(manifest, model, settings, place)[0]
+    registry = RegistryTarget(manifest, model, settings, place).registry
     found = registry.collect_garbage(dry_run=dry_run)
     for path in found.files:
         write(path)
@@ -235,27 +247,6 @@ def gc(
     note(f"{len(found.versions)} versions, {len(found.files)} files, {size(found.freed_bytes)} {removed}")
 
 
-def _smoke_test(
-    manifest: list[Path] | None,
-    model: str,
-    settings: list[str] | None,
-    place: str | None,
-    registry: Registry,
-    *,
-    quick: bool,
-) -> Trial | None:
-    """Return what opens a variant and runs rows on it; None for the quick check.
-
-    Args:
-        place: of the registry, where it was given in place of the manifest: then there is no code of the user's.
-    """
-    if quick:
-        return None
-    from tailcut.models.smoke_test import SmokeTest
-
-    return SmokeTest(registry, load_named(manifest, model, settings) if place is None else None)
-
-
 def code(
     version: Annotated[str, typer.Argument(metavar="ID", help="A version's id, 'latest' or 'promoted'.")],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write to; created if missing.")],
@@ -266,96 +257,143 @@ def code(
     force: Annotated[bool, typer.Option("--force", help="Replace existing files that differ.")] = False,
 ) -> None:
     """Write out the copy of your code that was kept with a version, and name its files."""
-    with chosen(manifest, model, settings, place) as (registry, name):
+    with RegistryTarget(manifest, model, settings, place).chosen() as (registry, name):
         record = registry.version(name, version)
-    for path in write_out(registry, record, folder, force=force):
-        write(str(path))
-
-
-def code_check(
-    manifest: list[Path] | None, model: str, settings: list[str] | None, place: str | None, *, force: bool
-) -> Check:
-    """Return the check that a variant which is to be served was built with the manifest and its folder's code.
-
-    Args:
-        place: a registry that was named without a manifest; nothing is checked then.
-        force: check nothing.
-    """
-    if place is not None or force:
-        return nothing
-    loaded = load_named(manifest, model, settings)
-
-    def check(version: Version, variant: str) -> None:
-        if version.model != loaded.deployment.name:
-            if code_of(version) is not None:
-                raise ArtifactError(
-                    f"variant {variant!r} of version {version.id} was built with the code of model {version.model!r}, "
-                    f"but the manifest in {loaded.directory} is of {loaded.deployment.name!r}",
-                    hint=f"run this with the manifest of {version.model!r}, or skip the comparison with --force",
-                )
-            return
-        live = version.variants[variant].runtime in LIVE
-        if differ := other_settings(loaded.deployment, version.manifest, live=live):
-            raise ArtifactError(
-                f"variant {variant!r} of version {version.id} was built with another manifest than the one in "
-                f"{loaded.directory}: {few(differ)}",
-                hint="restore that manifest (`tailcut registry show --json` prints it); or give --force and restart "
-                "the servers to serve the variant with the current manifest",
-            )
-        lacks = _lacks(loaded, version, [variant])
-        if lacks:
-            raise ArtifactError(
-                f"variant {variant!r} of version {version.id} was built with other code than {loaded.directory} has: "
-                f"{few(lacks)}",
-                hint=f"restore that code (`tailcut registry code {version.id} FOLDER` writes it); or give --force and "
-                "restart the servers to serve the variant with the current code",
-            )
-
-    return check
-
-
-def other_code(
-    registry: Registry, manifest: list[Path] | None, model: str, settings: list[str] | None, place: str | None
-) -> Iterator[str]:
-    """Say which versions of the manifest's model were built with other code than the manifest's folder has."""
-    if place is not None:
-        return
-    loaded = load_named(manifest, model, settings)
-    name = loaded.deployment.name
-    for found, record in registry.scan(name):
-        if isinstance(record, ArtifactError):
-            continue
-        try:
-            version = registry.version(name, found)
-        except ArtifactError:  # `registry verify` has named it
-            continue
-        built = [name for name, each in version.variants.items() if each.sha256]
-        if lacks := _lacks(loaded, version, built):
-            yield f"{name} {found} needs other code than {loaded.directory} has: {few(lacks)}"
-
-
-def write_out(registry: Registry, version: Version, folder: Path, *, force: bool) -> list[Path]:
-    """Write the copy of a version's code into a folder.
-
-    Raises:
-        ArtifactError: the registry keeps none, or it is damaged.
-        ManifestError: a file is there and differs, without ``force``.
-    """
-    from tailcut.code.archive import extract
-
-    kept = registry.file(version, ARCHIVE)
+    kept = registry.file(record, ARCHIVE)
     if kept is None:
         raise ArtifactError(
-            f"{registry.url} keeps no copy of the code of model {version.model!r} version {version.id}",
+            f"{registry.url} keeps no copy of the code of model {record.model!r} version {record.id}",
             hint="`tailcut registry show --json` prints its hashes; set registry.keep_code = true, and `tailcut build` "
             "keeps a copy from now on",
         )
-    return extract(kept, folder, force=force)
+    for path in extract(kept, folder, force=force):
+        write(str(path))
+
+
+# -- The registry that a command means, and the model of it ------------------------------------------------------------
+
+
+class RegistryTarget:
+    """The registry that a command means.
+
+    Args:
+        manifest: what ``--manifest`` names.
+        model: what ``--model`` names: of several manifests one; of a single one another model of its registry.
+        settings: what ``--set`` says.
+        place: of the registry; with it no manifest is read.
+        machine: the machine that evidence is judged for; None: this one.
+    """
+
+    def __init__(
+        self,
+        manifest: list[Path] | None,
+        model: str,
+        settings: list[str] | None,
+        place: str | None,
+        machine: Machine | None = None,
+    ) -> None:
+        self._model = model
+        self.loaded: Manifest | None = None
+        if place is None:
+            name = "" if is_one_manifest(manifest_paths(manifest)) else model
+            self.loaded = load_subject(manifest, name, settings, keep_unset=True).manifest
+            self.registry = Registry.of(self.loaded, machine=machine)
+        else:
+            self.registry = Registry(place, machine=machine)
+        folder = self.registry.folder
+        if folder is not None and folder.exists() and not folder.is_dir():
+            where = f"registry.path: {self.registry.url}" if place is None else f"--registry: {place}"
+            raise ManifestError(f"{where} is not a folder", hint="give a folder, or a URL")
+        if place is not None and folder is not None and not folder.exists():
+            raise ManifestError(
+                f"--registry: {place} is not found",
+                hint="give the folder or URL that the manifest has in registry.path",
+            )
+
+    @contextmanager
+    def chosen(self) -> Iterator[tuple[Registry, str]]:
+        """Yield the registry and the model that a command is about.
+
+        A name that was typed wrong ends as a wrong command line; a model that was not built yet is none.
+
+        Raises:
+            ManifestError: no model is named, and the registry has several or none.
+        """
+        name = self._model or (self.loaded.deployment.name if self.loaded is not None else "")
+        models = [name] if name else self.registry.models()
+        if len(models) != 1:
+            raise ManifestError(
+                f"{self.registry.url} holds {len(models)} models ({', '.join(models) or 'none'})",
+                hint="name one with --model NAME",
+            )
+        try:
+            yield self.registry, models[0]
+        except NotInRegistry as error:
+            if self._model or models[0] in self.registry.models():
+                raise ManifestError(error.message, hint=error.hint) from error
+            raise
+
+    def trial(self, *, quick: bool) -> Trial | None:
+        """Return what opens a variant and runs rows on it; None for the quick check."""
+        return None if quick else SmokeTest(self.registry, self.loaded)
+
+    def check(self, *, force: bool) -> Check:
+        """Return the check that a variant which is to be served was built with the manifest and its folder's code.
+
+        Args:
+            force: check nothing; nor is anything checked without a manifest.
+        """
+        loaded = self.loaded
+        if loaded is None or force:
+            return nothing
+
+        def check(version: Version, variant: str) -> None:
+            if version.model != loaded.deployment.name:
+                if code_of(version) is not None:
+                    raise ArtifactError(
+                        f"variant {variant!r} of version {version.id} was built with the code of model "
+                        f"{version.model!r}, but the manifest in {loaded.directory} is of {loaded.deployment.name!r}",
+                        hint=f"run this with the manifest of {version.model!r}, or skip the comparison with --force",
+                    )
+                return
+            live = version.variants[variant].runtime in LIVE
+            if differ := other_settings(loaded.deployment, version.manifest, live=live):
+                raise ArtifactError(
+                    f"variant {variant!r} of version {version.id} was built with another manifest than the one in "
+                    f"{loaded.directory}: {few(differ)}",
+                    hint="restore that manifest (`tailcut registry show --json` prints it); or give --force and "
+                    "restart the servers to serve the variant with the current manifest",
+                )
+            if lacking := _lacks(loaded, version, [variant]):
+                raise ArtifactError(
+                    f"variant {variant!r} of version {version.id} was built with other code than {loaded.directory} "
+                    f"has: {few(lacking)}",
+                    hint=f"restore that code (`tailcut registry code {version.id} FOLDER` writes it); or give --force "
+                    "and restart the servers to serve the variant with the current code",
+                )
+
+        return check
+
+
+def _other_code(target: RegistryTarget) -> Iterator[str]:
+    """Say which versions of the manifest's model were built with other code than the manifest's folder has."""
+    loaded = target.loaded
+    if loaded is None:
+        return
+    name = loaded.deployment.name
+    for found, record in target.registry.scan(name):
+        if isinstance(record, ArtifactError):
+            continue
+        try:
+            version = target.registry.version(name, found)
+        except ArtifactError:  # `registry verify` has named it
+            continue
+        built = [name for name, each in version.variants.items() if each.sha256]
+        if lacking := _lacks(loaded, version, built):
+            yield f"{name} {found} needs other code than {loaded.directory} has: {few(lacking)}"
 
 
 def _lacks(manifest: Manifest, version: Version, variants: list[str]) -> tuple[str, ...]:
-    from tailcut.code.files import lacks
-
     code = code_of(version)
     if code is None:
         return ()
@@ -402,8 +440,6 @@ _COMMANDS: dict[Callable[..., None], tuple[tuple[str, str], ...]] = {
 
 def _read_machine(file: Path | None) -> Machine | None:
     """Read what ``tailcut registry machine`` printed."""
-    import msgspec
-
     if file is None:
         return None
     try:
@@ -433,6 +469,4 @@ def _print_promotion(model: str, promotion: Promotion) -> None:
 
 
 def _print_json(value: object) -> None:
-    import msgspec
-
     write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

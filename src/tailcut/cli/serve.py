@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -12,17 +12,8 @@ from rich.markup import escape
 from tailcut.cli.console import exit_code
 from tailcut.cli.options import Settings, examples, load_host, manifest_option, manifest_paths
 from tailcut.errors import TailcutError
-
-if TYPE_CHECKING:
-    from tailcut.manifest.host import HostManifest
-
-
-Strict = Annotated[
-    bool,
-    typer.Option(
-        "--strict", help="Refuse a model that was judged with other features than it gets: serve.strict = true."
-    ),
-]
+from tailcut.manifest.host import HostManifest
+from tailcut.transport.lifecycle import serve as run
 
 
 def register(app: typer.Typer) -> None:
@@ -67,7 +58,12 @@ def serve(
         bool,
         typer.Option("--force", help="Serve the variant although the gate refused its answers: serve.force = true."),
     ] = False,
-    strict: Strict = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Refuse a model that was judged with other features than it gets: serve.strict = true."
+        ),
+    ] = False,
 ) -> None:
     """Serve one model or several until SIGTERM or Ctrl-C.
 
@@ -83,8 +79,6 @@ def serve(
 
 def _run(loaded: HostManifest) -> int:
     """Serve, and return the exit code. A failed start is logged in the format of ``server.log``."""
-    from tailcut.transport.lifecycle import serve as run
-
     try:
         code = run(loaded)
     except TailcutError as error:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,8 +15,8 @@ from tailcut.ladder.machine import PACKAGES, Cores, choose_cores, commit_of, mac
 from tailcut.ladder.measuring import Bench
 from tailcut.ladder.options import LadderOptions, describe, warmup_of
 from tailcut.ladder.places import machine_places, without_places
-from tailcut.ladder.plan import choose_rungs, harder_than_errors, plan_rungs, round_order
-from tailcut.ladder.rungs import RungRun
+from tailcut.ladder.plan import PILOT, choose_rungs, harder_than_errors, pilot_rung, plan_rungs, round_order
+from tailcut.ladder.surroundings import surroundings
 from tailcut.load import CapacityResult, LoadPlan, LoadResult, SearchLimits, find_capacity, run
 from tailcut.manifest import Deployment, Manifest, resolve
 from tailcut.manifest.subject import CommandSubject
@@ -31,7 +28,8 @@ from tailcut.parity.asking import Asker, exchange
 from tailcut.parity.matching import choose_pairs, unmatched
 from tailcut.parity.payloads import Payload, read_payloads
 from tailcut.registry import Registry, Version
-from tailcut.report.ladder.file import COMFORTABLE, LadderRecord, PilotFacts, RungParity, save_ladder
+from tailcut.report.files import write_json
+from tailcut.report.ladder.file import COMFORTABLE, LadderRecord, PilotFacts, RungParity, RungRecord
 from tailcut.system.machine import package_versions
 
 Tell = Callable[[str], None]
@@ -54,14 +52,9 @@ def climb(subject: CommandSubject, options: LadderOptions, *, tell: Tell) -> Lad
     _check(manifest.deployment, options)
     options.out.mkdir(parents=True, exist_ok=True)
     evidence = read_evidence(manifest)
-    with _environment(manifest, tell) as (environment, variables):
-        climber = _Climber(subject, options, evidence, environment, variables, tell)
-        return climber.climb()
-
-
-def objectives_of(deployment: Deployment) -> Objectives:
-    """Take the SLO of a deployment as objectives of a run."""
-    return Objectives(latency=deployment.slo.latency, errors=float(deployment.slo.errors))
+    resolve(manifest.deployment.ladder.traffic, manifest)
+    with surroundings(manifest, tell) as (environment, variables):
+        return _Climber(subject, options, evidence, environment, variables, tell).climb()
 
 
 class _Climber:
@@ -79,7 +72,7 @@ class _Climber:
         self._evidence = evidence
         self._tell = tell
         self._cores: Cores = choose_cores()
-        self._slo = objectives_of(manifest.deployment)
+        self._slo = manifest.deployment.slo.objectives
         self._bench = Bench(subject, options, environment, self._cores, self._slo)
         self._runs = self._make_runs()
         self._pilot: PilotFacts | None = None
@@ -94,20 +87,20 @@ class _Climber:
         for round_index in range(options.rounds):
             for place in round_order(len(self._runs), round_index, options.rounds):
                 self._measure(self._runs[place], rates, round_index)
-            save_ladder(self._record(), options.out / "ladder.json")
+            write_json(options.out / "ladder.json", self._record())
         if options.capacity:
             self._search(comfortable)
         record = self._record()
-        save_ladder(record, options.out / "ladder.json")
+        write_json(options.out / "ladder.json", record)
         return record
 
-    def _make_runs(self) -> list[RungRun]:
-        ladder, only = self._manifest.deployment.ladder, self._options.only
-        source = self._evidence.source
-        planned = plan_rungs(ladder.rungs, self._evidence.refusals, first_variant=source)
-        runs = [RungRun.of_plan(rung, self._evidence.quality) for rung in choose_rungs(planned, only)]
-        if _runs_pilot(self._manifest.deployment, self._options):
-            runs.insert(0, RungRun.of_pilot(source, self._evidence.quality))
+    def _make_runs(self) -> list[RungRecord]:
+        deployment, evidence = self._manifest.deployment, self._evidence
+        source = evidence.source
+        planned = plan_rungs(deployment.ladder.rungs, evidence.refusals, evidence.quality, first_variant=source)
+        runs = choose_rungs(planned, self._options.only)
+        if _runs_pilot(deployment, self._options):
+            runs.insert(0, pilot_rung(source, evidence.quality.get(source, {})))
         return runs
 
     def _compare_answers(self) -> None:
@@ -119,13 +112,13 @@ class _Climber:
 
     def _measure_pilot(self) -> float:
         self._tell("pilot: finding its own capacity")
-        with self._bench.server(RungRun.of_pilot("", {})) as server, pinned(self._cores.load):
+        with self._bench.server(pilot_rung()) as server, pinned(self._cores.load):
             plan = self._bench.search_plan(server, pilot=True)
             self._pilot = measure_pilot(plan, self._slo, self._bench.search_limits())
         self._tell(f"pilot: {self._pilot.note}")
         return self._pilot.comfortable_rate
 
-    def _measure(self, rung: RungRun, rates: list[tuple[str, float]], round_index: int) -> None:
+    def _measure(self, rung: RungRecord, rates: list[tuple[str, float]], round_index: int) -> None:
         if rung.refused or rung.failed:
             return
         try:
@@ -134,13 +127,14 @@ class _Climber:
                 for name, rate in rates:
                     seen = self._bench.measure(server, rung, name, rate, round_index, sent=sent)
                     sent += int(rate * (warmup_of(self._options, sent) + self._options.duration_s))
-                    rung.measurements.append(seen)
+                    rung.measurements += (seen,)
                     shape = seen.latency_ms
                     p95 = "no answers" if shape is None else f"p95 {shape.p95:.1f} ms"
                     state = f", saturated ({seen.failed_share:.0%} failed)" if seen.saturated else ""
                     self._tell(f"round {round_index + 1}: {rung.name} at {rate:.3g}/s: {p95}{state}")
         except TailcutError as error:
-            self._fail(rung, error)
+            rung.failed = error.message
+            self._tell(f"{rung.name}: failed: {error}")
 
     def _search(self, comfortable: float) -> None:
         start = comfortable
@@ -157,10 +151,6 @@ class _Climber:
             start = max(comfortable, 0.7 * rung.capacity.rate)
             self._tell(f"{rung.name}: capacity {rung.capacity.rate:.4g} req/s within {self._slo}")
 
-    def _fail(self, rung: RungRun, error: TailcutError) -> None:
-        rung.failed = error.message
-        self._tell(f"{rung.name}: failed: {error}")
-
     def _record(self) -> LadderRecord:
         deployment = self._manifest.deployment
         record = LadderRecord(
@@ -175,14 +165,14 @@ class _Climber:
             quality_budget=dict(deployment.quality.budget),
             pilot=self._pilot,
             rate_names=(COMFORTABLE, *(f"{rate:g}" for rate in self._options.rates)),
-            rungs=tuple(rung.record() for rung in self._runs),
+            rungs=tuple(self._runs),
             notes=(self._cores.note, *harder_than_errors(self._slo)),
         )
         return without_places(record, self._places)
 
 
 def _runs_pilot(deployment: Deployment, options: LadderOptions) -> bool:
-    return bool(deployment.ladder.pilot) and (not options.only or "pilot" in options.only)
+    return bool(deployment.ladder.pilot) and (not options.only or PILOT in options.only)
 
 
 def _check(deployment: Deployment, options: LadderOptions) -> None:
@@ -201,36 +191,9 @@ def _check(deployment: Deployment, options: LadderOptions) -> None:
     choose_rungs(plan_rungs(ladder.rungs, {}), options.only)  # before minutes of setting up
 
 
-@contextmanager
-def _environment(manifest: Manifest, tell: Tell) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
-    """Enter the ladder's setup. Its variables hold in this process too: the traffic may need them."""
-    ladder = manifest.deployment.ladder
-    context: AbstractContextManager[Mapping[str, str]] = nullcontext({})
-    if ladder.setup:
-        tell(f"setting up: {ladder.setup}")
-        context = resolve(ladder.setup, manifest)(manifest)
-    resolve(ladder.traffic, manifest)
-    began_s = time.monotonic()
-    with context as variables:
-        if ladder.setup:
-            tell(f"set up in {time.monotonic() - began_s:.1f} s")
-        before = dict(os.environ)
-        os.environ.update(variables)
-        try:
-            yield {**os.environ, "PYTHONPATH": _python_path(manifest), "PYTHONUNBUFFERED": "1"}, variables
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
-
-
 def _without_secrets(variables: Mapping[str, str]) -> str:
     shown = {name: re.sub(r"//[^/@]*@", "//", value) for name, value in variables.items()}
     return ", ".join(f"{name}={value}" for name, value in sorted(shown.items())) or "none"
-
-
-def _python_path(manifest: Manifest) -> str:
-    folders = [str((manifest.directory / one).resolve()) for one in manifest.deployment.python_path]
-    return os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH", "")])])
 
 
 # -- Evidence ----------------------------------------------------------------------------------------------------------
@@ -387,7 +350,7 @@ _TIMEOUT_S = 30.0
 
 def compare_rungs(
     bench: Bench,
-    rungs: Sequence[RungRun],
+    rungs: Sequence[RungRecord],
     payloads: Sequence[Payload],
     pairs: Sequence[FieldPair],
     tell: Callable[[str], None],
@@ -409,7 +372,7 @@ def compare_rungs(
     """
     asked = [rung for rung in rungs if not (rung.pilot or rung.refused)]
     try:
-        with bench.server(RungRun.of_pilot("", {})) as server:
+        with bench.server(pilot_rung()) as server:
             pilot = Asker(bench.url(server, pilot=True), timeout_s=_TIMEOUT_S)
             for rung in asked:
                 rung.parity = _of_rung(bench, rung, pilot, payloads, pairs)
@@ -438,7 +401,7 @@ def describe_answers(found: RungParity) -> str:
 
 
 def _of_rung(
-    bench: Bench, rung: RungRun, pilot: Asker, payloads: Sequence[Payload], given: Sequence[FieldPair]
+    bench: Bench, rung: RungRecord, pilot: Asker, payloads: Sequence[Payload], given: Sequence[FieldPair]
 ) -> RungParity:
     try:
         with bench.server(rung) as server:

@@ -10,18 +10,16 @@ from pathlib import Path
 import msgspec
 
 from tailcut.common.slo import Objectives
-from tailcut.errors import LoadTestError
 from tailcut.ladder.machine import Cores
 from tailcut.ladder.options import LadderOptions, warmup_of
 from tailcut.ladder.places import FileNames
 from tailcut.ladder.process import ServerProcess, free_port
-from tailcut.ladder.rungs import RungRun
 from tailcut.ladder.serve_command import serve_command
 from tailcut.load import LoadPlan, LoadResult, SearchLimits, find_capacity, measure, save_samples, summarise_run
+from tailcut.load.payloads import bodies
 from tailcut.load.text import render_step
-from tailcut.manifest import resolve
 from tailcut.manifest.subject import CommandSubject
-from tailcut.report.ladder.file import Capacity, CapacityPoint, Measurement
+from tailcut.report.ladder.file import Capacity, Measurement, RungRecord
 
 
 class Bench:
@@ -45,7 +43,7 @@ class Bench:
         self._file_names = FileNames()
 
     @contextmanager
-    def server(self, rung: RungRun) -> Iterator[ServerProcess]:
+    def server(self, rung: RungRecord) -> Iterator[ServerProcess]:
         """Start a rung's server and hand it out once it has answered one request of the traffic.
 
         Raises:
@@ -66,12 +64,12 @@ class Bench:
         with process:
             ready = ("/", ()) if rung.pilot else ("/v2/health/ready", (200,))
             process.wait_until_ready(ready[0], timeout_s=self._options.ready_s, ok=ready[1])
-            path, body = self._first_request()
-            process.try_one(path or self._request_path(rung.pilot), body, timeout_s=30.0)
+            first = next(bodies(self._plan(process, pilot=rung.pilot)))
+            process.try_one(first.path or self._request_path(rung.pilot), first.content, timeout_s=30.0)
             yield process
 
     def measure(
-        self, server: ServerProcess, rung: RungRun, name: str, rate: float, round_index: int, *, sent: int
+        self, server: ServerProcess, rung: RungRecord, name: str, rate: float, round_index: int, *, sent: int
     ) -> Measurement:
         """Measure one rung at one rate. The traffic depends on the round only: all rungs get the same.
 
@@ -97,7 +95,9 @@ class Bench:
         save_samples(samples, options.out / raw)
         return _measurement(summarise_run(plan, samples, facts), name, rate, round_index, str(raw))
 
-    def search(self, server: ServerProcess, rung: RungRun, start_rate: float, tell: Callable[[str], None]) -> Capacity:
+    def search(
+        self, server: ServerProcess, rung: RungRecord, start_rate: float, tell: Callable[[str], None]
+    ) -> Capacity:
         """Search the highest rate of a rung within the SLO."""
         found = find_capacity(
             self.search_plan(server, pilot=rung.pilot),
@@ -106,19 +106,7 @@ class Bench:
             on_step=lambda step: tell(f"{rung.name}: {render_step(step)}"),
             limits=self.search_limits(),
         )
-        steps = tuple(
-            CapacityPoint(rate=step.rate, passed=step.passed, p95_ms=step.p95_ms, cause=step.cause)
-            for step in found.steps
-        )
-        return Capacity(
-            objectives=found.objectives,
-            rate=found.rate,
-            confirmed=found.confirmed,
-            limit=found.limit,
-            complete=found.complete,
-            generator_limited=found.generator_limited,
-            steps=steps,
-        )
+        return msgspec.convert(found, Capacity, from_attributes=True)
 
     def search_plan(self, server: ServerProcess, *, pilot: bool) -> LoadPlan:
         """The plan of one step of a search."""
@@ -127,7 +115,6 @@ class Bench:
             self._plan(server, pilot=pilot),
             duration_s=options.step_s,
             warmup_s=options.step_warmup_s,
-            seed=options.seed,
         )
 
     def search_limits(self) -> SearchLimits:
@@ -147,26 +134,17 @@ class Bench:
             timeout_s=float(deployment.slo.timeout_s),
             slo=self._slo,
             pid=server.pid,
+            seed=self._options.seed,
         )
 
     def _request_path(self, pilot: bool) -> str:
         deployment = self._manifest.deployment
         return deployment.ladder.pilot_path if pilot else f"/predict/{deployment.name}"
 
-    def _first_request(self) -> tuple[str, bytes]:
-        traffic = self._manifest.deployment.ladder.traffic
-        first = next(iter(resolve(traffic, self._manifest)(self._options.seed)), None)
-        if first is None:
-            raise LoadTestError(f"the traffic {traffic!r} is empty", hint="yield at least one body")
-        path, body = first if isinstance(first, tuple) else ("", first)
-        if isinstance(body, str):
-            return path, body.encode()
-        return path, body if isinstance(body, bytes) else msgspec.json.encode(body)
-
-    def _command(self, rung: RungRun, port: int) -> tuple[str, ...]:
+    def _command(self, rung: RungRecord, port: int) -> tuple[str, ...]:
         if rung.pilot:
-            filled = {"{port}": str(port), "{python}": sys.executable}
-            return tuple(_fill(word, filled) for word in self._manifest.deployment.ladder.pilot)
+            words = self._manifest.deployment.ladder.pilot
+            return tuple(word.replace("{port}", str(port)).replace("{python}", sys.executable) for word in words)
         return tuple(serve_command(self._subject, port, settings=rung.settings))
 
 
@@ -191,9 +169,3 @@ def _measurement(result: LoadResult, name: str, rate: float, round_index: int, r
         warnings=result.warnings,
         raw=raw,
     )
-
-
-def _fill(word: str, values: Mapping[str, str]) -> str:
-    for name, value in values.items():
-        word = word.replace(name, value)
-    return word

@@ -4,40 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from tailcut.common.slo import Objectives
 from tailcut.errors import ManifestError
 from tailcut.manifest import Rung
+from tailcut.report.ladder.file import RungRecord
+
+PILOT = "pilot"
 
 
-class PlannedRung(msgspec.Struct, frozen=True, kw_only=True):
-    """A rung as it will run.
-
-    Args:
-        name: as in the manifest.
-        added: settings that this rung adds.
-        settings: settings that it runs with, those of the rungs below included.
-        variant: the variant whose quality it has; the rung below's where it names none.
-        refused: why it does not run; empty where it does.
-    """
-
-    name: str
-    added: tuple[str, ...]
-    settings: tuple[str, ...]
-    variant: str
-    refused: str = ""
-
-
-def plan_rungs(rungs: Sequence[Rung], refusals: Mapping[str, str], *, first_variant: str = "") -> list[PlannedRung]:
+def plan_rungs(
+    rungs: Sequence[Rung],
+    refusals: Mapping[str, str],
+    quality: Mapping[str, dict[str, float]] | None = None,
+    *,
+    first_variant: str = "",
+) -> list[RungRecord]:
     """Add the settings up, leaving out those of refused rungs: the rungs above keep what the rung below had.
 
     Args:
         rungs: as in the manifest.
         refusals: per variant, why it may not be served.
+        quality: per variant, its metrics.
         first_variant: the variant whose quality a rung has before any rung names one.
     """
-    planned: list[PlannedRung] = []
+    planned: list[RungRecord] = []
     settings: tuple[str, ...] = ()
     variant = first_variant
     for rung in rungs:
@@ -45,16 +35,23 @@ def plan_rungs(rungs: Sequence[Rung], refusals: Mapping[str, str], *, first_vari
         if not refused:
             settings = merge_settings(settings, rung.set)
             variant = rung.variant or variant
+        own = rung.variant if refused else variant
         planned.append(
-            PlannedRung(
+            RungRecord(
                 name=rung.name,
                 added=rung.set,
                 settings=() if refused else settings,
-                variant=rung.variant if refused else variant,
+                variant=own,
+                quality=(quality or {}).get(own, {}),
                 refused=refused,
             )
         )
     return planned
+
+
+def pilot_rung(variant: str = "", quality: dict[str, float] | None = None) -> RungRecord:
+    """Begin the pilot: it has the source variant's quality."""
+    return RungRecord(name=PILOT, pilot=True, variant=variant, quality=quality or {})
 
 
 def merge_settings(settings: tuple[str, ...], added: tuple[str, ...]) -> tuple[str, ...]:
@@ -63,7 +60,7 @@ def merge_settings(settings: tuple[str, ...], added: tuple[str, ...]) -> tuple[s
     return tuple(merged.values())
 
 
-def choose_rungs(planned: Sequence[PlannedRung], only: Sequence[str]) -> list[PlannedRung]:
+def choose_rungs(planned: Sequence[RungRecord], only: Sequence[str]) -> list[RungRecord]:
     """Keep the rungs named in ``only``, all where it is empty. Settings stay those of the whole ladder.
 
     Raises:
@@ -71,8 +68,8 @@ def choose_rungs(planned: Sequence[PlannedRung], only: Sequence[str]) -> list[Pl
     """
     names = [rung.name for rung in planned]
     for name in only:
-        if name not in names and name != "pilot":
-            raise ManifestError(f"--only-rungs: there is no rung {name!r}", hint=f"rungs: pilot, {', '.join(names)}")
+        if name not in names and name != PILOT:
+            raise ManifestError(f"--only-rungs: there is no rung {name!r}", hint=f"rungs: {PILOT}, {', '.join(names)}")
     return [rung for rung in planned if not only or rung.name in only]
 
 

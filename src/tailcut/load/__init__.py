@@ -2,7 +2,7 @@
 
 from tailcut.load.capacity import CapacityResult, SearchLimits, find_capacity
 from tailcut.load.plan import LoadPlan
-from tailcut.load.result import LoadResult, load_result, save_result
+from tailcut.load.result import LoadResult, save_result
 from tailcut.load.runner import Progress, measure, run
 from tailcut.load.samples import Samples, load_samples, save_samples
 from tailcut.load.summary import RunFacts, summarise_run
@@ -16,7 +16,6 @@ __all__ = [
     "Samples",
     "SearchLimits",
     "find_capacity",
-    "load_result",
     "load_samples",
     "measure",
     "run",

@@ -125,6 +125,18 @@ def is_replay(source: str) -> bool:
     return bool(source) and Path(source).exists() and is_request_log(Path(source))
 
 
+def check_replay(source: str) -> None:
+    """Refuse what is given to --replay and is no request log.
+
+    Raises:
+        LoadTestError: it is none.
+    """
+    if not is_replay(source):
+        raise LoadTestError(
+            f"--replay: {source} is no request log", hint="name the folder of request_log.path, or a file in it"
+        )
+
+
 def body_of(record: Record) -> ReplayBody:
     """Return what a request sends: on its own route, or on the one over HTTP that is like it."""
     model = quote(record.model, safe="")

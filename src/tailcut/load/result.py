@@ -9,9 +9,8 @@ import msgspec
 from tailcut.common.redaction import LEFT_OUT, without_secrets
 from tailcut.common.slo import SloFinding
 from tailcut.common.statistics import Percentiles
-from tailcut.errors import LoadTestError
-from tailcut.load.files import prepare
 from tailcut.load.plan import LoadPlan
+from tailcut.system.whole_files import write_file
 
 
 class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,26 +96,8 @@ def save_result(result: msgspec.Struct, path: Path) -> None:
     Raises:
         LoadTestError: the file cannot be written.
     """
-    prepare(path)
     if isinstance(result, LoadResult):  # such files are kept and passed on
         headers = tuple((name, LEFT_OUT) for name, _ in result.plan.headers)
         plan = msgspec.structs.replace(result.plan, headers=headers, url=without_secrets(result.plan.url))
         result = msgspec.structs.replace(result, plan=plan)
-    try:
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
-    except OSError as error:
-        raise LoadTestError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
-
-
-def load_result(path: Path) -> LoadResult:
-    """Read what ``save_result`` wrote.
-
-    Raises:
-        LoadTestError: the file is missing or holds something else.
-    """
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=LoadResult)
-    except (OSError, msgspec.DecodeError) as error:
-        raise LoadTestError(
-            f"cannot read a load result from {path}: {error}", hint="give a file written by --json"
-        ) from error
+    write_file(path, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")

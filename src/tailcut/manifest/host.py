@@ -54,6 +54,16 @@ class Hosted:
             return self.manifest.deployment.name
         return self.listed or self.file.parent.name
 
+    def loaded(self) -> Manifest:
+        """Return the manifest.
+
+        Raises:
+            TailcutError: it could not be read.
+        """
+        if self.manifest is None:
+            raise self.error or ManifestError(f"{self.file}: cannot be read", hint="mend the manifest")
+        return self.manifest
+
 
 @dataclass(frozen=True)
 class HostManifest:

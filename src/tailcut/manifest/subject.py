@@ -148,13 +148,12 @@ def find_subject(
         given = [*overrides, *_of_model(chosen.name, own)]
         host = load_host(paths, environment=environment, overrides=given, keep_unset=keep_unset)
         chosen = _chosen(host, chosen.name)
-    if chosen.manifest is None:
-        raise chosen.error or ManifestError(f"{chosen.file}: cannot be read", hint="mend the manifest")
+    manifest = chosen.loaded()
     needed, missing = _needed(chosen, {hosted.name: hosted for hosted in host.models})
     name = host.name if needed else chosen.name
     served = replace(host, name=name, models=(*needed, chosen), folder=None)
     return CommandSubject(
-        chosen.file, chosen.manifest, served, tuple(given), missing, tuple(paths), model, keep_unset, environment
+        chosen.file, manifest, served, tuple(given), missing, tuple(paths), model, keep_unset, environment
     )
 
 

@@ -24,6 +24,7 @@ from tailcut.common.tensors import Array
 from tailcut.common.texts import MISSING_TEXT, texts_of
 from tailcut.errors import ManifestError, MissingExtra, StartError, TailcutError
 from tailcut.ladder.process import ServerProcess, free_port
+from tailcut.ladder.surroundings import surroundings
 from tailcut.load.plan import parse_url
 from tailcut.manifest import Manifest
 from tailcut.manifest.subject import CommandSubject
@@ -64,7 +65,6 @@ from tailcut.parity.payloads import Payload, read_payloads
 from tailcut.parity.plan import ParityPlan, check_plan, is_url
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.profiler.child_channel import Options
-from tailcut.profiler.deployments.surroundings import surroundings
 from tailcut.profiler.diagnosis import check_target, choose_path
 from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.recording.model_inputs import ModelCall
@@ -99,7 +99,7 @@ def run(subject: CommandSubject, plan: ParityPlan, *, tell: Tell) -> ParityRecor
     check_plan(plan)
     if not plan.deployment:
         subject.refuse_missing()
-    with surroundings(subject.manifest, tell) as environment:
+    with surroundings(subject.manifest, tell) as (environment, _):
         uncached = load_uncached(subject)
         manifest = uncached.manifest
         payloads = read_payloads(manifest, plan.payloads, plan.requests, plan.seed)

@@ -10,7 +10,8 @@ from tests.unit.profiler import profile_sample
 
 from tailcut.cli.app import run
 from tailcut.common.slo import Objectives
-from tailcut.report.profile.json import make_report, save_report
+from tailcut.report.files import write_json
+from tailcut.report.profile.json import make_report
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     report = make_report(
         profile_sample.recording(20), kind="pilot", slo=Objectives(), created="", tailcut="0.1.0", command=""
     )
-    save_report(report, tmp_path / "old.json")
+    write_json(tmp_path / "old.json", report)
     (tmp_path / "broken.jsonl").write_text("{}\n{id: 2}\n")
     return tmp_path
 
@@ -29,11 +30,11 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("a:b", "--seed", "-1"), 2, "--seed is -1"),
+        (("a:b", "--seed", "-1"), 2, "'--seed': -1 is not in the range"),
         (("app:app", "--from", "old.json", "--json", "new.json"), 2, "target, --json with --from"),
         (("--from", "old.json", "--slo", "p95=1ms"), 2, "--slo with --from"),
         (("app:app", "--slo", "p95=0ms"), 2, "the limit of p95 is 0ms; it must be above 0"),
-        (("--from", "absent.json"), 2, "cannot read a profile from absent.json"),
+        (("--from", "absent.json"), 2, "cannot read a result of `tailcut profile --json` from absent.json"),
         (("--layers", "model.onnx", "--rate", "3"), 2, "--rate with --layers alone"),
         (("app.py",), 2, "give module:attribute, as to uvicorn, such as app:app"),
         (("app:app", "--app-dir", "absent"), 2, "there is no folder absent"),

@@ -119,7 +119,7 @@ def test_arrivals(arrivals: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["--rate", "50,nan"], "--rate is '50,nan'"),
         (["--rate", "inf"], "--rate is 'inf'"),
         (["--rate", "0"], "poisson arrivals need a rate"),
-        (["--executors", "1.5"], "whole numbers of at least 1 with commas"),
+        (["--executors", "1.5"], "whole numbers of at least 1, with commas"),
         (["--executors", "0"], "--executors is '0'"),
         (["--executors", "1.5"], "--executors is '1.5'"),
         (["--cost", "5ms"], "--cost has '5ms'"),
@@ -127,7 +127,7 @@ def test_arrivals(arrivals: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["--cost", "1=5ms,1=6ms"], "--cost has '1=6ms'"),
         (["--cost", "8=5ms,1=12ms"], "--cost has 8 rows in 5 ms, but 1 in 12 ms"),
         (["--rows", "5000"], "--rows 5000 exceeds batching.max_queue_rows = 1024"),
-        (["--arrivals", "foo"], "--arrivals is 'foo', expected poisson, constant, burst"),
+        (["--arrivals", "foo"], "--arrivals is 'foo'"),
     ],
 )
 def test_what_is_wrong_is_said(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

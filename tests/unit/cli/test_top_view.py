@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tailcut.cli._top_view import view
+from tailcut.cli.top import view
 from tailcut.observe.live.figures import (
     AlertFigures,
     BatchFigures,

@@ -14,13 +14,12 @@ from tests.unit.ladder.ladder_sample import sample
 
 from tailcut.errors import ManifestError
 from tailcut.ladder.climb import compare_rungs, describe_answers
-from tailcut.ladder.rungs import RungRun
 from tailcut.parity.analysis.comparing import ParityReply
 from tailcut.parity.analysis.mapping import FieldPair, parse_pair
 from tailcut.parity.payloads import Payload
 from tailcut.report.document import terminal
 from tailcut.report.ladder.document import ladder_document
-from tailcut.report.ladder.file import RungParity
+from tailcut.report.ladder.file import RungParity, RungRecord
 
 REPLIES = {"pilot": {"probability": 2.0, "z": 1.0}, "rung": {"predictions": [{"risk": 1.0, "z": 1.0}]}}
 
@@ -54,7 +53,7 @@ class Bench:
 
 def asked(monkeypatch: pytest.MonkeyPatch, *pairs: FieldPair) -> RungParity:
     monkeypatch.setattr(import_module("tailcut.ladder.climb"), "Asker", Asker)
-    rung = RungRun("first", pilot=False, added=(), settings=(), variant="", quality={})
+    rung = RungRecord(name="first")
     payloads = [Payload("", b"{}", {"rows": [{"x": 1}]})] * 4
     compare_rungs(Bench(), [rung], payloads, pairs, lambda _: None)  # type: ignore[arg-type]
     assert rung.parity is not None

@@ -17,7 +17,7 @@ from tailcut.errors import ManifestError, StartError
 from tailcut.ladder import LadderOptions, climb, measuring
 from tailcut.ladder.machine import Cores
 from tailcut.ladder.options import describe
-from tailcut.ladder.rungs import RungRun
+from tailcut.ladder.plan import pilot_rung
 from tailcut.load import LoadPlan
 from tailcut.manifest.subject import find_subject
 from tailcut.parity.analysis.mapping import parse_pair
@@ -120,6 +120,6 @@ def test_what_a_server_has_had_says_how_long_it_is_warmed_up(
     options = LadderOptions(out=folder, warmup_s=3.0, settle_s=8.0)
     bench = measuring.Bench(find_subject([folder]), options, {}, Cores(server=None, load=None), Objectives())
     with pytest.raises(Asked) as asked:
-        bench.measure(SimpleNamespace(port=1, pid=1), RungRun.of_pilot("", {}), "20", 20.0, 0, sent=sent)  # type: ignore[arg-type]
+        bench.measure(SimpleNamespace(port=1, pid=1), pilot_rung(), "20", 20.0, 0, sent=sent)  # type: ignore[arg-type]
     plan = asked.value.args[0]
     assert (plan.warmup_s, plan.payload_offset) == (warmup_s, sent)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 
-from tailcut.load import load_result, save_result, summarise_run
+from tailcut.load import save_result, summarise_run
 from tailcut.load.plan import LoadPlan
 from tailcut.load.samples import Samples
 from tailcut.load.summary import RunFacts
@@ -27,5 +28,6 @@ def test_the_file_of_a_run_holds_no_secrets(tmp_path: Path) -> None:
         measured_from_ns=0,
     )
     save_result(summarise_run(plan, samples, RunFacts(window_s=1.0)), tmp_path / "out.json")
-    assert "pw" not in (tmp_path / "out.json").read_text()
-    assert [name for name, _ in load_result(tmp_path / "out.json").plan.headers] == ["authorization"]
+    written = (tmp_path / "out.json").read_text()
+    assert "pw" not in written
+    assert [name for name, _ in json.loads(written)["plan"]["headers"]] == ["authorization"]

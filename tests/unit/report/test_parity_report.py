@@ -9,6 +9,7 @@ import pytest
 
 from tailcut.errors import LoadTestError
 from tailcut.report.document import terminal
+from tailcut.report.files import write_json
 from tailcut.report.html import html
 from tailcut.report.parity.document import parity_document
 from tailcut.report.parity.file import (
@@ -20,7 +21,6 @@ from tailcut.report.parity.file import (
     ValueDifference,
     VariantParity,
     load_parity,
-    save_parity,
 )
 
 FIELD = FieldParity(
@@ -115,11 +115,11 @@ def test_what_counts_against_a_variant(changes: dict[str, object], equal: bool) 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "below" / "parity.json"
-    save_parity(record(WRONG), path)
+    write_json(path, record(WRONG))
     assert render_parity(load_parity(path)) == render_parity(record(WRONG))
     path.write_text(path.read_text().replace('"schema": 1', '"schema": 99'))
     with pytest.raises(LoadTestError, match="schema 99"):
         load_parity(path)
     path.write_text("{}")
-    with pytest.raises(LoadTestError, match="cannot read a comparison"):
+    with pytest.raises(LoadTestError, match="cannot read a result of `tailcut parity --json`"):
         load_parity(path)

@@ -11,14 +11,15 @@ import pytest
 from tests.unit.profiler import profile_sample
 
 from tailcut.common.slo import Objectives, parse_objectives
-from tailcut.errors import LoadTestError, ProfileError
+from tailcut.errors import LoadTestError
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.payloads.diversity import read_diversity
 from tailcut.profiler.records import RecordedRequest, Recording, Stage
 from tailcut.report.document import Area, terminal
+from tailcut.report.files import write_json
 from tailcut.report.html import html
 from tailcut.report.profile.document import bottleneck, felt, flame_graph, ms, percent, profile_document, rate
-from tailcut.report.profile.json import ProfileReport, load_report, make_report, save_report
+from tailcut.report.profile.json import ProfileReport, load_report, make_report
 from tailcut.report.profile.shapes import Frame, LatencyColumn, columns_of, spans_tree, stacks_tree, tree_of
 from tailcut.report.style import STAGES
 
@@ -159,24 +160,24 @@ def test_what_failed_altogether_is_still_a_report() -> None:
 
 
 def test_the_file_gives_the_same_report(made: ProfileReport, tmp_path: Path) -> None:
-    save_report(made, tmp_path / "new" / "profile.json")
+    write_json(tmp_path / "new" / "profile.json", made)
     again = load_report(tmp_path / "new" / "profile.json")
     assert again == made
     assert render_profile_html(again) == render_profile_html(made)
 
 
-@pytest.mark.parametrize(("content", "text"), [(b"{}", "format 0"), (b"[1]", "cannot read"), (b"{", "cannot read")])
+@pytest.mark.parametrize(("content", "text"), [(b"{}", "cannot read"), (b"[1]", "cannot read"), (b"{", "cannot read")])
 def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
     (tmp_path / "other.json").write_bytes(content)
-    with pytest.raises(ProfileError, match=text):
+    with pytest.raises(LoadTestError, match=text):
         load_report(tmp_path / "other.json")
     with pytest.raises(LoadTestError, match="cannot write"):
-        save_report(report(profile_sample.recording(20)), tmp_path)
+        write_json(tmp_path, report(profile_sample.recording(20)))
 
 
 def test_a_profile_of_another_version_is_to_be_made_again(tmp_path: Path) -> None:
-    (tmp_path / "old.json").write_text('{"format": 1}')
-    with pytest.raises(ProfileError, match="has format 1, this tailcut reads 2") as caught:
+    (tmp_path / "old.json").write_text('{"schema": 2}')
+    with pytest.raises(LoadTestError, match="has schema 2, but this tailcut reads 3") as caught:
         load_report(tmp_path / "old.json")
     assert caught.value.hint == "run `tailcut profile --json` again"
 
@@ -280,6 +281,6 @@ def test_figures_are_written_as_people_read_them() -> None:
 def test_the_file_is_plain_json(made: ProfileReport) -> None:
     """For programs: the names of the fields are the contract."""
     plain = msgspec.json.decode(msgspec.json.encode(made))
-    assert plain["format"] == 2
+    assert plain["schema"] == 3
     assert {"stage", "p50_ms", "p95_ms", "p99_ms", "near_ms", "near_share"} <= set(plain["budget"]["lines"][0])
     assert plain["budget"]["findings"][0]["objective"] == "p95"

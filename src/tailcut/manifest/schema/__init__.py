@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from tailcut.common.slo import LatencyObjective
+from tailcut.common.slo import LatencyObjective, Objectives
 from tailcut.common.units import Duration, Share, Size
 from tailcut.manifest.schema.build import Build, CostSettings, HoldoutSettings, Quality
 from tailcut.manifest.schema.features import FeatureGroup, Features
@@ -282,6 +282,11 @@ class Slo(Section, frozen=True, kw_only=True):
         return tuple(
             LatencyObjective(share=share, limit_s=float(limit)) for share, limit in limits if limit is not None
         )
+
+    @property
+    def objectives(self) -> Objectives:
+        """What a run must meet."""
+        return Objectives(latency=self.latency, errors=float(self.errors))
 
 
 class PoolSettings(Section, frozen=True, kw_only=True):

@@ -7,8 +7,7 @@ from pathlib import Path
 import msgspec
 
 from tailcut.common.statistics import Percentiles
-from tailcut.errors import LoadTestError
-from tailcut.system.whole_files import write_file
+from tailcut.report.files import read_result
 
 SCHEMA = 1
 """Number of the file's form; a reader refuses another one."""
@@ -102,19 +101,20 @@ class RungParity(msgspec.Struct, frozen=True, kw_only=True):
     failed: str = ""
 
 
-class RungRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One rung: what it ran with and what was seen."""
+class RungRecord(msgspec.Struct, kw_only=True):
+    """One rung: what it runs with, and what was seen so far. Filled in while it is being climbed."""
 
     name: str
     pilot: bool = False
     added: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     variant: str = ""
+    """The variant whose quality it has."""
     refused: str = ""
+    """Why it does not run; empty where it does."""
     failed: str = ""
     command: tuple[str, ...] = ()
     quality: dict[str, float] = {}
-    quality_variant: str = ""
     measurements: tuple[Measurement, ...] = ()
     capacity: Capacity | None = None
     capacity_failed: str = ""
@@ -158,27 +158,10 @@ class LadderRecord(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def save_ladder(record: LadderRecord, path: Path) -> None:
-    """Write ``ladder.json`` whole or not at all.
-
-    Raises:
-        LoadTestError: the file cannot be written.
-    """
-    write_file(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-
-
 def load_ladder(path: Path) -> LadderRecord:
     """Read ``ladder.json``.
 
     Raises:
         LoadTestError: the file is missing, holds something else, or was written by another schema.
     """
-    try:
-        record = msgspec.json.decode(path.read_bytes(), type=LadderRecord)
-    except (OSError, msgspec.DecodeError) as error:
-        raise LoadTestError(f"cannot read a ladder from {path}: {error}", hint="give a ladder.json") from error
-    if record.schema != SCHEMA:
-        raise LoadTestError(
-            f"{path} has schema {record.schema}, but this tailcut reads {SCHEMA}", hint="run `tailcut ladder` again"
-        )
-    return record
+    return read_result(path, LadderRecord, SCHEMA, "tailcut ladder")

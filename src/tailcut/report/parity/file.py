@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.errors import LoadTestError
-from tailcut.system.whole_files import write_file
+from tailcut.report.files import read_result
 
 SCHEMA = 1
 """Number of the file's form; a reader refuses another one."""
@@ -184,29 +183,10 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True):
         return all(one.equal for one in self.variants)
 
 
-def save_parity(record: ParityRecord, path: Path) -> None:
-    """Write a comparison as JSON.
-
-    Raises:
-        LoadTestError: the file cannot be written.
-    """
-    write_file(path, msgspec.json.format(msgspec.json.encode(record, enc_hook=str), indent=1) + b"\n")
-
-
 def load_parity(path: Path) -> ParityRecord:
     """Read a comparison.
 
     Raises:
         LoadTestError: the file is missing, holds something else, or was written by another schema.
     """
-    try:
-        record = msgspec.json.decode(path.read_bytes(), type=ParityRecord)
-    except (OSError, msgspec.DecodeError) as error:
-        raise LoadTestError(
-            f"cannot read a comparison from {path}: {error}", hint="give a file written by `tailcut parity --json`"
-        ) from error
-    if record.schema != SCHEMA:
-        raise LoadTestError(
-            f"{path} has schema {record.schema}, but this tailcut reads {SCHEMA}", hint="run `tailcut parity` again"
-        )
-    return record
+    return read_result(path, ParityRecord, SCHEMA, "tailcut parity --json")

@@ -9,7 +9,6 @@ from typing import Literal
 import msgspec
 
 from tailcut.common.slo import Objectives
-from tailcut.errors import ProfileError
 from tailcut.profiler.attribution.budget import Budget, make_budget
 from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.attribution.stages import attribute
@@ -18,11 +17,11 @@ from tailcut.profiler.levers.known import know
 from tailcut.profiler.levers.work import outside_words
 from tailcut.profiler.payloads.diversity import Diversity
 from tailcut.profiler.records import ProfiledProcess, Recording, Stage
+from tailcut.report.files import read_result
 from tailcut.report.profile.shapes import Frame, LatencyColumn, columns_of, spans_tree, stacks_tree
-from tailcut.system.whole_files import write_file
 
-FORMAT = 2
-"""Of the file; another number is another layout. Fields may be added without a new one."""
+SCHEMA = 3
+"""Number of the file's form; a reader refuses another one. Fields may be added without a new one."""
 
 Kind = Literal["pilot", "deployment", "url"]
 
@@ -31,7 +30,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
     """One profile.
 
     Args:
-        format: of this file.
+        schema: of this file.
         created: when, UTC.
         tailcut: version that wrote it.
         command: the command line.
@@ -51,7 +50,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
         stacks: sampled stacks, in milliseconds of all samples; None without samples.
     """
 
-    format: int = FORMAT
+    schema: int = SCHEMA
     created: str
     tailcut: str
     command: str
@@ -149,33 +148,10 @@ def advice_of(
     return advise(recording, known=known, slo=slo if judged else None, diversity=diversity)
 
 
-def save_report(report: ProfileReport, path: Path) -> None:
-    """Write a report as JSON.
-
-    Raises:
-        LoadTestError: the file cannot be written.
-    """
-    write_file(path, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
-
-
 def load_report(path: Path) -> ProfileReport:
-    """Read what ``save_report`` wrote.
+    """Read a profile.
 
     Raises:
-        ProfileError: the file is missing, holds something else, or is another version's.
+        LoadTestError: the file is missing, holds something else, or was written by another schema.
     """
-    hint = "give a file written by `tailcut profile --json`"
-    try:
-        content = path.read_bytes()
-        version = msgspec.json.decode(content, type=_Version).format
-        if version != FORMAT:
-            raise ProfileError(
-                f"{path} has format {version}, this tailcut reads {FORMAT}", hint="run `tailcut profile --json` again"
-            )
-        return msgspec.json.decode(content, type=ProfileReport)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ProfileError(f"cannot read a profile from {path}: {error}", hint=hint) from error
-
-
-class _Version(msgspec.Struct):
-    format: int = 0
+    return read_result(path, ProfileReport, SCHEMA, "tailcut profile --json")

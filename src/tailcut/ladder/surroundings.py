@@ -13,10 +13,13 @@ Tell = Callable[[str], None]
 
 
 @contextmanager
-def surroundings(manifest: Manifest, tell: Tell) -> Iterator[Mapping[str, str]]:
-    """Enter the ladder's setup, where there is one, and hand out the environment for what is profiled.
+def surroundings(manifest: Manifest, tell: Tell) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
+    """Enter the ladder's setup, where there is one.
 
     Its variables hold in this process too: the traffic may need them.
+
+    Yields:
+        the whole environment of what is started, and the setup's own variables.
 
     Raises:
         ManifestError: the setup cannot be imported.
@@ -32,13 +35,10 @@ def surroundings(manifest: Manifest, tell: Tell) -> Iterator[Mapping[str, str]]:
             tell(f"set up in {time.monotonic() - began_s:.1f} s")
         before = dict(os.environ)
         os.environ.update(variables)
+        folders = [str((manifest.directory / one).resolve()) for one in manifest.deployment.python_path]
+        path = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH", "")])])
         try:
-            yield {**os.environ, "PYTHONPATH": _python_path(manifest), "PYTHONUNBUFFERED": "1"}
+            yield {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}, variables
         finally:
             os.environ.clear()
             os.environ.update(before)
-
-
-def _python_path(manifest: Manifest) -> str:
-    folders = [str((manifest.directory / one).resolve()) for one in manifest.deployment.python_path]
-    return os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH", "")])])
