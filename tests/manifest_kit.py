@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tailcut.errors import ManifestError
-from tailcut.manifest import load
+from tailcut.manifest import Deployment, load
+from tailcut.manifest.keys import Key, keys_at
+from tailcut.manifest.section import Section
 
 TOML = """
 name = "flight"
@@ -56,3 +59,15 @@ def refused(manifest: Path, *overrides: str, **environment: str) -> tuple[str, s
     with pytest.raises(ManifestError) as caught:
         load(manifest, environment=environment, overrides=overrides)
     return caught.value.message, caught.value.hint
+
+
+def leaves(section: type[Section] = Deployment, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Key]]:
+    """Every value key with its path; elements of named lists stand under ``NAME``."""
+    for key in keys_at(section, path):
+        below = (*path, key.name)
+        if key.section is not None:
+            yield from leaves(key.section, below)
+        elif key.element is not None:
+            yield from leaves(key.element, (*below, "NAME"))
+        else:
+            yield below, key

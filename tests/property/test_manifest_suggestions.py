@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.manifest_kit import written
+from tests.manifest_kit import leaves, written
 
 from tailcut.errors import ManifestError
 from tailcut.manifest import load
-from tailcut.manifest.keys import dotted, leaves, variable
+from tailcut.manifest.keys import dotted, variable
 
 PATHS = [path for path, _ in leaves() if "NAME" not in path and len(path) > 1]
 SEPARATORS = st.sampled_from(["_", "__", "___", ".", "-"])

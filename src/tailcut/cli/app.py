@@ -8,7 +8,7 @@ command that was asked for is imported; the others stand in the help with their 
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import signal
 import sys
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
         result = build(name)(args=rest, prog_name="tailcut", standalone_mode=False)
     except _CommandLineError as error:
         if type(error).__name__ != "NoArgsIsHelpError":
-            command = f"tailcut {name}" if _is_there(name) else "tailcut"
+            command = f"tailcut {name}" if name in COMMANDS else "tailcut"
             print_error(error.format_message(), f"`{command} --help` shows its options")
         return ExitCode.USAGE
     except (KeyboardInterrupt, typer.Abort):
@@ -111,8 +111,6 @@ def build(name: str) -> typer.Typer:
     )
     app.callback()(_tailcut)
     for other, (module, line) in COMMANDS.items():
-        if not _is_there(other):
-            continue
         if other == name:
             importlib.import_module(module).register(app)
         else:
@@ -138,10 +136,6 @@ def _version(wanted: bool) -> None:
 
 def _command(arguments: Sequence[str]) -> str:
     return next((argument for argument in arguments if not argument.startswith("-")), "")
-
-
-def _is_there(name: str) -> bool:
-    return name in COMMANDS and importlib.util.find_spec(COMMANDS[name][0]) is not None
 
 
 def _not_loaded() -> None:

@@ -107,7 +107,9 @@ def check(
         if report.failure is not None:
             print_error(f"{where}{report.failure.step}: {report.failure.message}", report.failure.hint)
         elif report.untried:
-            note(f"{where}{_not_tried(report)}")
+            stages = ", ".join(one.stage for one in report.untried)
+            flag = "--entity" if report.groups_opened else "--row"
+            note(f"{where}not tried: {stages}; {flag} JSON tries every stage")
         for warning in report.warnings:
             note(f"{where}warning: {warning}")
     for report, error in found:
@@ -124,17 +126,11 @@ def _models(
         subject.refuse_missing()
         return subject.host, subject.manifest
     models = load_host(manifest_paths(given), settings)
-    for need, folder in missing_of(models):
+    if missing := missing_of(models):
         for hosted in models.models:
-            if hosted.error is not None:
-                raise hosted.error  # it may be that one
-        refuse_missing([need], folder)
+            hosted.loaded()  # it may be that one
+        refuse_missing(missing)
     return models, None
-
-
-def _not_tried(report: Report) -> str:
-    stages = ", ".join(one.stage for one in report.untried)
-    return f"not tried: {stages}; {'--entity' if report.groups_opened else '--row'} JSON tries every stage"
 
 
 def _row(text: str | None) -> dict[str, Any] | None:

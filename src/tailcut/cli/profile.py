@@ -6,10 +6,9 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, cast
 
 import msgspec
@@ -348,7 +347,7 @@ def _plan(kind: str, target: str, plan: LoadPlan, manifest: Manifest | None) -> 
 # -- How it is profiled ------------------------------------------------------------------------------------------------
 
 
-def _profile(asked: Wanted, raw: Path | None, *, levers: bool) -> ProfileReport:
+def _profile(wanted: Wanted, raw: Path | None, *, levers: bool) -> ProfileReport:
     """Record the target and work everything out of the recording.
 
     Args:
@@ -358,7 +357,7 @@ def _profile(asked: Wanted, raw: Path | None, *, levers: bool) -> ProfileReport:
     Raises:
         TailcutError: it cannot be profiled.
     """
-    with _around(asked) as environment, _sendable(asked) as wanted:
+    with _around(wanted) as environment:
         with usage():
             log, said = _payloads(wanted)
         diversity = log.diversity() if log is not None else None
@@ -375,14 +374,14 @@ def _profile(asked: Wanted, raw: Path | None, *, levers: bool) -> ProfileReport:
         save_recording(recording, raw)
         note(f"wrote {raw}")
     advice = None
-    if levers and asked.kind == "pilot":
+    if levers and wanted.kind == "pilot":
         note("working out the gain of each lever")
         bodies, at_s = (log.bodies, log.at_s) if log is not None else ((), ())
-        advice = advice_of(recording, asked.plan.slo, diversity, bodies, at_s)
+        advice = advice_of(recording, wanted.plan.slo, diversity, bodies, at_s)
     return make_report(
         recording,
-        kind=asked.kind,
-        slo=asked.plan.slo,
+        kind=wanted.kind,
+        slo=wanted.plan.slo,
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         tailcut=tailcut.__version__,
         command=command_line(),
@@ -401,24 +400,6 @@ def _around(wanted: Wanted) -> Iterator[Mapping[str, str]]:
         return
     with surroundings(wanted.subject.manifest, note) as (environment, _):
         yield environment
-
-
-@contextmanager
-def _sendable(wanted: Wanted) -> Iterator[Wanted]:
-    """Where the payloads are a log with times, send what it holds, without the times."""
-    file = Path(wanted.plan.payloads)
-    if not wanted.plan.payloads or not file.is_file():
-        yield wanted
-        return
-    with usage("--payloads"):
-        log = read_payload_log(file, rate=wanted.plan.rate or DEFAULT_RATE)
-    if not log.timed:
-        yield wanted
-        return
-    with TemporaryDirectory(prefix="tailcut-profile-") as folder:
-        bare = Path(folder) / "payloads.jsonl"
-        bare.write_bytes(b"\n".join(log.bodies))
-        yield replace(wanted, plan=msgspec.structs.replace(wanted.plan, payloads=str(bare)), log=wanted.log or file)
 
 
 def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from tailcut.cli.console import stderr
-
-if TYPE_CHECKING:
-    from tailcut.load import Progress
+from tailcut.load import Progress
 
 _TERMINAL_EVERY_S = 0.25
 _FILE_EVERY_S = 5.0

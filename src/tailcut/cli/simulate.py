@@ -29,10 +29,10 @@ from tailcut.cli.options import (
     seconds,
 )
 from tailcut.common.slo import Objectives, judge, parse_duration_s
-from tailcut.common.statistics import percentile
 from tailcut.errors import LoadTestError
 from tailcut.load.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
 from tailcut.load.replay import Replay, check_replay, read_arrivals
+from tailcut.load.summary import percentiles_of_all
 from tailcut.manifest import Batching, Deployment, Manifest, Slo
 from tailcut.manifest.host import is_one_manifest
 from tailcut.models.dispatch.scheduler_factory import make_target, make_window
@@ -445,14 +445,8 @@ def _line(rate: float, executors: int, outcome: SimulatedOutcomes, assumed: Assu
     offered = len(outcome.shed)
     in_time = int(outcome.in_time.sum())
     span_s = max(outcome.end_ns, 1.0) / 1e9
-    waited_ms = np.where(outcome.in_time, outcome.latency_ns, np.inf) / 1e6
-    seen = {one.name: percentile(waited_ms, one.share) if offered else np.inf for one in assumed.slo.latency}
-    found = judge(
-        assumed.slo,
-        {name: value if np.isfinite(value) else None for name, value in seen.items()},
-        offered - in_time,
-        offered,
-    )
+    seen_ms = percentiles_of_all(assumed.slo, outcome.latency_ns / 1e6, outcome.in_time)
+    found = judge(assumed.slo, seen_ms, offered - in_time, offered)
     missed = tuple(finding.objective for finding in found if not finding.met)
     return RateLine(
         rate=rate or offered / span_s,  # of a request log as it is

@@ -109,13 +109,9 @@ class CapacitySearch:
         return step
 
 
-class CapacityStep(msgspec.Struct, frozen=True, kw_only=True):
+class CapacityStep(RateStep, frozen=True, kw_only=True):
     """One rate that was tried, with what was seen."""
 
-    rate: float
-    passed: bool
-    cause: str
-    confirming: bool
     stopped_early: bool
     p50_ms: float | None
     p95_ms: float | None
@@ -212,20 +208,14 @@ def find_capacity(
         cause = judge(result) if judge is not None else result.first_miss
         done = search.record(rate, passed=not cause, cause=cause)
         late_generator = late_generator or bool(cause and result.generator_cpu_share > 0.9)
-        steps.append(_describe(result, done.confirming, cause, time.monotonic() - step_began_s))
+        steps.append(_describe(result, done, time.monotonic() - step_began_s))
         if on_step is not None:
             on_step(steps[-1])
         if cause:
             _settle(base, slo)
-    return _result(search, str(slo), steps, complete=complete, late_generator=late_generator)
-
-
-def _result(
-    search: CapacitySearch, objectives: str, steps: list[CapacityStep], *, complete: bool, late_generator: bool
-) -> CapacityResult:
     miss = search.first_miss
     return CapacityResult(
-        objectives=objectives,
+        objectives=str(slo),
         rate=search.capacity,
         confirmed=search.confirmed,
         limit=f"{miss.cause} (at {miss.rate:.4g} req/s)" if miss else "",
@@ -247,13 +237,10 @@ def _step_plan(base: LoadPlan, rate: float, place: int, sent: int) -> LoadPlan:
     )
 
 
-def _describe(result: LoadResult, confirming: bool, cause: str, took_s: float) -> CapacityStep:
+def _describe(result: LoadResult, done: RateStep, took_s: float) -> CapacityStep:
     latency = result.latency_ms
     return CapacityStep(
-        rate=result.plan.rate or 0.0,
-        passed=not cause,
-        cause=cause,
-        confirming=confirming,
+        **msgspec.structs.asdict(done),
         stopped_early=bool(result.stopped),
         p50_ms=latency.p50 if latency else None,
         p95_ms=latency.p95 if latency else None,

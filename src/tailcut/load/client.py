@@ -64,10 +64,6 @@ class LoadClient:
         """Connections that are open or being opened."""
         return len(self._connections) + len(self._opening)
 
-    @property
-    def _opening_for_waiting(self) -> int:
-        return len(self._opening) - len(self._again)
-
     def send(self, index: int) -> None:
         """Send request ``index`` now, or as soon as a connection can take it."""
         recorder = self._recorder
@@ -80,8 +76,7 @@ class LoadClient:
                 self._open(LoadConnection(self))
             else:
                 recorder.delayed_by_cap += 1
-        outstanding = len(self._flying) + len(self._waiting)
-        recorder.max_outstanding = max(recorder.max_outstanding, outstanding)
+        recorder.max_outstanding = max(recorder.max_outstanding, self.outstanding)
 
     async def open_one(self) -> None:
         """Open a connection and wait for it.
@@ -107,7 +102,8 @@ class LoadClient:
             if recorder.intended[index] > latest_ns:
                 break
             connection = self._flying.pop(index)
-            self._drop(connection)
+            self._connections.discard(connection)
+            connection.abort()
             recorder.finish(index, LoadFailure.TIMEOUT, now_ns)
         while self._waiting and recorder.intended[self._waiting[0]] <= latest_ns:
             recorder.finish(self._waiting.popleft(), LoadFailure.TIMEOUT, now_ns)
@@ -204,12 +200,9 @@ class LoadClient:
 
     def _refill(self) -> None:
         # A closed connection may have been the one that a waiting request counted on.
-        while not self._closed and self._opening_for_waiting < len(self._waiting) and self.connections < self._cap:
+        opening = len(self._opening) - len(self._again)
+        for _ in range(0 if self._closed else min(len(self._waiting) - opening, self._cap - self.connections)):
             self._open(LoadConnection(self))
-
-    def _drop(self, connection: LoadConnection) -> None:
-        self._connections.discard(connection)
-        connection.abort()
 
     def _open(self, connection: LoadConnection) -> None:
         self._opening[connection] = asyncio.get_running_loop().create_task(self._open_for_waiting(connection))
@@ -304,10 +297,6 @@ class LoadConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._break(LoadFailure.PROTOCOL)
-
-    def eof_received(self) -> bool:
-        """Handle a peer that is done sending: the end of a reply without a length, or a lost one."""
-        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the end of the connection."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from itertools import chain, cycle, islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,6 +14,9 @@ from tailcut.common.json_values import UNREADABLE, decode, encode
 from tailcut.errors import LoadTestError
 from tailcut.load.plan import LoadPlan, TargetUrl
 from tailcut.load.replay import ReplayBody, goes_to, is_replay, read_replay
+
+_TIMED = {"time", "payload"}
+"""Keys of a line that also says when its payload came, for `tailcut profile`; the payload alone is sent."""
 
 
 def build_requests(plan: LoadPlan, target: TargetUrl, count: int) -> list[bytes]:
@@ -113,17 +117,18 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise LoadTestError(
             f"cannot read the payloads {path}: {error.strerror}", hint="give a .jsonl file or module:callable"
         ) from None
-    any_json: msgspec.json.Decoder[object] = msgspec.json.Decoder()
+    any_json: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            decode(any_json, line)
+            found = decode(any_json, line)
         except UNREADABLE as error:
             raise LoadTestError(
                 f"line {number} of {path} is not JSON: {error}", hint="write one body per line"
             ) from None
-        yield line.strip()
+        is_timed = isinstance(found, dict) and found.keys() == _TIMED
+        yield encode(found["payload"]) if is_timed else line.strip()
 
 
 def _call(reference: str, seed: int) -> Iterable[object]:

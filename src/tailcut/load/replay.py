@@ -62,19 +62,16 @@ class Replay(NamedTuple):
         """Yield what each request sends."""
         return (body_of(record) for record in self.records)
 
-    def times_s(self, speed: float = 1.0) -> npt.NDArray[np.float64]:
+    def times_s(self) -> npt.NDArray[np.float64]:
         """Return when to send each request, seconds from the first.
 
         The time between two requests is multiplied by the probability with which the second was sampled, so that the
         rate is that of all requests. Of independent arrivals this is a draw from the same process: a Poisson process
         that is thinned and sped up by the same factor is one again (Kingman, "Poisson Processes", 1993, 2.3 and 5.1).
-
-        Args:
-            speed: twice as fast with 2.
         """
         at_s = np.array([record.time_ns - self.records[0].time_ns for record in self.records], np.float64) / 1e9
         sampled = np.array([record.probability for record in self.records])
-        times: npt.NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(np.diff(at_s) * sampled[1:])]) / speed
+        times: npt.NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(np.diff(at_s) * sampled[1:])])
         return times
 
     def rows(self) -> list[int]:

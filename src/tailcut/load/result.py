@@ -13,12 +13,36 @@ from tailcut.load.plan import LoadPlan
 from tailcut.system.whole_files import write_file
 
 
-class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run knows beside its samples.
+
+    Args:
+        started_at: UTC, ISO 8601.
+        window_s: seconds measured.
+        cpu_s: CPU seconds of the server's processes in the window; None without a pid.
+        generator_cpu_share: CPU of this process over wall time; near 1 the generator is the limit.
+        sent_again: requests that went out twice, as the connection of the first time ended at once; warm-up included.
+        bodies: first body of each failing status.
+        stopped: why the run was ended early; empty when it was not.
+    """
+
+    started_at: str = ""
+    window_s: float = 0.0
+    cpu_s: float | None = None
+    generator_cpu_share: float = 0.0
+    connections_opened: int = 0
+    sent_again: int = 0
+    delayed_by_cap: int = 0
+    max_outstanding: int = 0
+    bodies: dict[str, str] = {}
+    stopped: str = ""
+
+
+class LoadResult(RunOutcome, frozen=True, kw_only=True):
     """The outcome of one run. All counts and times leave the warm-up out.
 
     Args:
         plan: what was asked for.
-        window_s: seconds measured.
         requests: requests intended in the window; each one is in exactly one of answered, sheds and errors.
         answered: replies with a 2xx status.
         sheds: replies 429 and 503: the server refused, for want of capacity or of something that it needs.
@@ -34,20 +58,13 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         stages_ms: per stage of Server-Timing.
         cache: answers by X-Tailcut-Cache.
         cache_total_ms: per cache outcome, the server's own total.
-        cpu_s: CPU seconds of the server's processes in the window; None without a pid.
-        cpu_s_per_1000: the same per 1,000 replies.
-        generator_cpu_share: CPU of this process over wall time; near 1 the generator is the limit.
-        sent_again: requests that went out twice, as the connection of the first time ended at once; warm-up included.
+        cpu_s_per_1000: CPU seconds of the server's processes per 1,000 replies.
         findings: each objective and what was seen, over all requests but those refused as wrong (400, 404, 413, 422):
             one that was not answered is within no limit.
         warnings: what makes the figures weaker than they look.
-        bodies: first body of each failing status.
-        stopped: why the run was ended early; empty when it was not.
     """
 
     plan: LoadPlan
-    started_at: str
-    window_s: float
     requests: int
     answered: int
     sheds: int
@@ -62,17 +79,9 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     stages_ms: dict[str, Percentiles] = {}
     cache: dict[str, int] = {}
     cache_total_ms: dict[str, Percentiles] = {}
-    cpu_s: float | None = None
     cpu_s_per_1000: float | None = None
-    generator_cpu_share: float = 0.0
-    connections_opened: int = 0
-    sent_again: int = 0
-    delayed_by_cap: int = 0
-    max_outstanding: int = 0
     findings: tuple[SloFinding, ...] = ()
     warnings: tuple[str, ...] = ()
-    bodies: dict[str, str] = {}
-    stopped: str = ""
 
     @property
     def met(self) -> bool:

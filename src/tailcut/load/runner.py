@@ -7,14 +7,14 @@ import ctypes
 import gc
 import os
 import ssl
-import sys
 import time
-from asyncio import AbstractEventLoop, TimerHandle
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 import msgspec
+import uvloop
 
 from tailcut.common.certificates import certificate_hint
 from tailcut.common.slo import hopeless
@@ -42,7 +42,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     total_s: float
     sent: int
     planned: int
-    finished: int
     outstanding: int
     failed: int
     late: int
@@ -94,7 +93,7 @@ def measure(
     requests = build_requests(plan, parse_url(plan.url), int(offsets.size))
     recorder = LoadRecorder(offsets, int(plan.warmup_s * 1e9), plan.slo)
     drive = _Drive(plan, recorder, requests, window_s, on_progress, stop_hopeless)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner, _without_gc():
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, _without_gc():
         runner.run(drive.run())
     return recorder.samples(), drive.facts()
 
@@ -134,7 +133,7 @@ class _Drive:
         """Send everything, and wait until each request has ended or been given up."""
         loop = asyncio.get_running_loop()
         await self._probe()
-        self._timer = make_timer(loop, self._send_due)
+        self._timer = FdTimer(loop, self._send_due)
         self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
         recorder = self._recorder
         recorder.start_ns = time.monotonic_ns() + _LEAD_NS
@@ -205,7 +204,6 @@ class _Drive:
                     total_s=self._plan.warmup_s + self._window_s,
                     sent=self._next,
                     planned=recorder.count,
-                    finished=recorder.finished,
                     outstanding=client.outstanding,
                     failed=recorder.tally.failed,
                     late=max(recorder.tally.late, default=0),
@@ -270,14 +268,6 @@ def _without_gc() -> Iterator[None]:
             gc.enable()
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
 # -- Timers: event loops round theirs to a millisecond, Linux's timerfd wakes within tens of microseconds --
 
 
@@ -330,28 +320,3 @@ class FdTimer:
             # The expiry stays readable until it is read or the timer is set: a loop would spin on it.
             self._spec.it_value.tv_sec = self._spec.it_value.tv_nsec = 0
             self._libc.timerfd_settime(self._fd, 0, self._spec_ref, None)
-
-
-class LoopTimer:
-    """The event loop's own timer, about a millisecond exact."""
-
-    def __init__(self, loop: AbstractEventLoop, callback: Callable[[], None]) -> None:
-        self._loop = loop
-        self._callback = callback
-        self._handle: TimerHandle | None = None
-
-    def arm(self, at_ns: int) -> None:
-        """Set the time of the next call."""
-        if self._handle is not None:
-            self._handle.cancel()
-        self._handle = self._loop.call_later(max(0, at_ns - time.monotonic_ns()) / 1e9, self._callback)
-
-    def close(self) -> None:
-        """Stop the timer."""
-        if self._handle is not None:
-            self._handle.cancel()
-
-
-def make_timer(loop: AbstractEventLoop, callback: Callable[[], None]) -> FdTimer | LoopTimer:
-    """Make the most exact timer that this system has."""
-    return FdTimer(loop, callback) if sys.platform == "linux" else LoopTimer(loop, callback)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -12,26 +11,16 @@ from tailcut.common.slo import CLIENT_STATUSES, Objectives, SloFinding, judge, s
 from tailcut.common.statistics import Percentiles, percentile, summarise
 from tailcut.load.plan import LoadPlan
 from tailcut.load.recorder import LoadFailure
-from tailcut.load.result import LoadResult
+from tailcut.load.result import LoadResult, RunOutcome
 from tailcut.load.samples import Samples
 
 SHED_STATUSES = (429, 503)
 
 
-class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run knows beside its samples. ``start_ns``: of the monotonic clock, what the samples' times count from."""
+class RunFacts(RunOutcome, frozen=True, kw_only=True):
+    """What a run knows. ``start_ns``: of the monotonic clock, what the samples' times count from."""
 
-    started_at: str = ""
     start_ns: int = 0
-    window_s: float = 0.0
-    cpu_s: float | None = None
-    generator_cpu_share: float = 0.0
-    connections_opened: int = 0
-    sent_again: int = 0
-    delayed_by_cap: int = 0
-    max_outstanding: int = 0
-    bodies: dict[str, str] = {}
-    stopped: str = ""
 
 
 def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResult:
@@ -52,9 +41,8 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
     requests, replies = int(status.size), int((status > 0).sum())
     stages_ms, cache, cache_total_ms = _server_side(samples, measured, answered)
     return LoadResult(
+        **{name: getattr(facts, name) for name in RunOutcome.__struct_fields__},
         plan=plan,
-        started_at=facts.started_at,
-        window_s=facts.window_s,
         requests=requests,
         answered=int(answered.sum()),
         sheds=int(np.isin(status, SHED_STATUSES).sum()),
@@ -69,17 +57,9 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
         stages_ms=stages_ms,
         cache=cache,
         cache_total_ms=cache_total_ms,
-        cpu_s=facts.cpu_s,
         cpu_s_per_1000=facts.cpu_s / replies * 1000 if facts.cpu_s is not None and replies else None,
-        generator_cpu_share=facts.generator_cpu_share,
-        connections_opened=facts.connections_opened,
-        sent_again=facts.sent_again,
-        delayed_by_cap=facts.delayed_by_cap,
-        max_outstanding=facts.max_outstanding,
         findings=_findings(plan.slo, status, took_ms, answered),
         warnings=(*_about_failures(plan, status, answered), *_warnings(plan, facts, latency_ms, lag_ms)),
-        bodies=facts.bodies,
-        stopped=facts.stopped,
     )
 
 
@@ -113,14 +93,14 @@ def _findings(
 ) -> tuple[SloFinding, ...]:
     """Judge all requests but those that were themselves wrong."""
     judged = ~np.isin(status, list(CLIENT_STATUSES))
-    seen_ms = _seen(slo, took_ms[judged], answered[judged])
+    seen_ms = percentiles_of_all(slo, took_ms[judged], answered[judged])
     return judge(slo, seen_ms, int((judged & ~answered).sum()), int(judged.sum()))
 
 
-def _seen(
+def percentiles_of_all(
     slo: Objectives, took_ms: npt.NDArray[np.float64], answered: npt.NDArray[np.bool_]
 ) -> dict[str, float | None]:
-    """Percentiles of all requests; None where one falls on a request that was not answered."""
+    """Find the percentiles that objectives are about; None where one falls on a request that was not answered."""
     if not took_ms.size:
         return {one.name: None for one in slo.latency}
     waited_ms = np.where(answered, took_ms, np.inf)

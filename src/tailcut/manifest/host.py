@@ -13,7 +13,7 @@ from typing import Any
 
 from tailcut.errors import ManifestError, TailcutError
 from tailcut.manifest import overrides as over
-from tailcut.manifest.keys import ENVIRONMENT_PREFIX, dotted, nearest
+from tailcut.manifest.keys import ENVIRONMENT_PREFIX, dotted, meant
 from tailcut.manifest.loading import FILE_NAME, HOST_SECTIONS, Manifest, Shared, absolute, load, manifest_file, parse
 from tailcut.manifest.reading import read_as
 from tailcut.manifest.schema.host import HostFile
@@ -178,12 +178,18 @@ def _loaded(paths: Sequence[Path], values: _Values) -> HostManifest:
         return _of_host_file(host_file, values) if host_file else _of_folder(absolute(paths[0]), {}, "", values)
     shared = _shared({}, values)
     files = [_named_beside_others(path) for path in paths]
-    _refuse_twice(files)
     read = _Reader(values, Shared({}), tuple(files))
-    models = tuple(Hosted(file, read(file)) for file in files)
-    _refuse_same_names(models)
-    refuse_cycles(hosted.manifest for hosted in models if hosted.manifest is not None)
-    return HostManifest(_MODELS, shared.server, Path.cwd(), models, read=read, observe=shared.observe)
+    return _of_files([(file, True) for file in files], shared, Path.cwd(), read)
+
+
+def _of_files(
+    files: Sequence[tuple[Path, bool]], shared: HostFile, directory: Path, read: Callable[[Path], Manifest]
+) -> HostManifest:
+    """Return the host of models that are named one by one, each with whether it is required."""
+    _refuse_twice([file for file, _ in files])
+    models = tuple(Hosted(file, read(file), required=required) for file, required in files)
+    _refuse_clashes(models)
+    return HostManifest(_MODELS, shared.server, directory, models, read=read, observe=shared.observe)
 
 
 def _refuse_unknown(host: HostManifest, overrides: Sequence[str]) -> None:
@@ -234,7 +240,12 @@ class _Reader:
     def _of_flags(self, file: Path, server: Shared) -> str:
         """Return what to do where a manifest is right without the flags and variables; else empty."""
         try:
-            load(file, environment=_without_keys(self.values.environment), overrides=(), server=server)
+            bare = {
+                name: value
+                for name, value in self.values.environment.items()
+                if not name.startswith(ENVIRONMENT_PREFIX)
+            }
+            load(file, environment=bare, overrides=(), server=server)
         except TailcutError:
             return ""
         return (
@@ -307,15 +318,8 @@ def _of_host_file(file: Path, values: _Values) -> HostManifest:
             )
         return _of_folder(file.parent, sections, str(file), values)
     shared = _shared(sections, values)
-    files = [_listed(file, number, one.path) for number, one in enumerate(found.models)]
-    _refuse_twice(files)
-    read = _Reader(values, Shared(sections, str(file)))
-    models = tuple(
-        Hosted(path, read(path), required=one.required) for path, one in zip(files, found.models, strict=True)
-    )
-    _refuse_same_names(models)
-    refuse_cycles(hosted.manifest for hosted in models if hosted.manifest is not None)
-    return HostManifest(_MODELS, shared.server, file.parent, models, read=read, observe=shared.observe)
+    files = [(_listed(file, number, one.path), one.required) for number, one in enumerate(found.models)]
+    return _of_files(files, shared, file.parent, _Reader(values, Shared(sections, str(file))))
 
 
 def _listed(file: Path, number: int, path: str) -> Path:
@@ -352,8 +356,7 @@ def _of_folder(
         replace(hosted, listed=str(hosted.file.parent)) if hosted.manifest is None and hosted.name in names else hosted
         for hosted in models
     ]
-    _refuse_same_names(models)
-    refuse_cycles(hosted.manifest for hosted in models if hosted.manifest is not None)
+    _refuse_clashes(models)
     return replace(empty, models=tuple(models))
 
 
@@ -366,11 +369,10 @@ def _read(file: Path, tree: Mapping[str, Any]) -> HostFile:
     keys = (*HOST_SECTIONS, "models")
     for name in tree:
         if name not in keys:
-            close = nearest(name, keys)
-            meant = f"did you mean {close}?" if close else "its keys are [server], [observe] and [[models]]"
+            meaning = meant(name, keys, "its keys are [server], [observe] and [[models]]")
             raise ManifestError(
                 f"{file}: {dotted([name])}: no such key in {HOST_FILE}",
-                hint=f"{meant}; settings of a model belong in its {FILE_NAME}",
+                hint=f"{meaning}; settings of a model belong in its {FILE_NAME}",
             )
     try:
         return read_as(HostFile, tree, {})
@@ -394,11 +396,6 @@ def _shared(sections: Mapping[str, Any], values: _Values) -> HostFile:
     return read_as(HostFile, whole, origins)
 
 
-def _without_keys(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the variables that set keys."""
-    return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
-
-
 def _refuse_twice(files: Sequence[Path]) -> None:
     seen: dict[Path, Path] = {}
     for file in files:
@@ -414,7 +411,8 @@ def _real(file: Path) -> Path:
     return file.parent.resolve() / file.name
 
 
-def _refuse_same_names(models: Sequence[Hosted]) -> None:
+def _refuse_clashes(models: Sequence[Hosted]) -> None:
+    """Refuse models that have one name, and those whose features come from one another in a circle."""
     seen: dict[str, Hosted] = {}
     for hosted in models:
         first = seen.setdefault(hosted.name, hosted)
@@ -423,6 +421,7 @@ def _refuse_same_names(models: Sequence[Hosted]) -> None:
                 f"two models have the name {hosted.name!r}: {first.file} and {hosted.file}",
                 hint="give one of them another name; clients address a model by its name",
             )
+    refuse_cycles(hosted.manifest for hosted in models if hosted.manifest is not None)
 
 
 def refuse_cycles(manifests: Iterable[Manifest]) -> None:

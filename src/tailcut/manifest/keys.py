@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -68,25 +69,15 @@ class Key:
 def keys_of(section: type[Section]) -> dict[str, Key]:
     """The keys of a section by name, in the schema's order."""
     annotations = typing.get_type_hints(section, include_extras=True)
-    return {field.encode_name: _key(field, annotations[field.name]) for field in _struct(section).fields}
+    found = inspect.type_info(section)
+    assert isinstance(found, inspect.StructType)
+    return {field.encode_name: _key(field, annotations[field.name]) for field in found.fields}
 
 
 def keys_at(section: type[Section], path: tuple[str, ...]) -> list[Key]:
     """The keys of a section that may be set where it stands: an output has neither columns nor limits."""
     keys = keys_of(section).values()
     return [key for key in keys if not (path[:2] == ("model", "outputs") and key.name in OF_INPUTS)]
-
-
-def leaves(section: type[Section] = Deployment, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Key]]:
-    """Every value key with its path; elements of named lists stand under ``NAME``."""
-    for key in keys_at(section, path):
-        below = (*path, key.name)
-        if key.section is not None:
-            yield from leaves(key.section, below)
-        elif key.element is not None:
-            yield from leaves(key.element, (*below, "NAME"))
-        else:
-            yield below, key
 
 
 def find(path: str) -> Key:
@@ -202,6 +193,17 @@ def nearest(word: str, names: Iterable[str], least: float = 0.6) -> str:
     return found[0] if found else ""
 
 
+def repeated(names: Iterable[str]) -> list[str]:
+    """The names that occur more than once."""
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def meant(word: str, names: Iterable[str], otherwise: str) -> str:
+    """Ask whether the name that looks most like ``word`` was meant; ``otherwise`` where none does."""
+    close = nearest(word, names)
+    return f"did you mean {close}?" if close else otherwise
+
+
 def _key(field: inspect.Field, annotation: Any) -> Key:
     kind = field.type
     extra: dict[str, Any] = {}
@@ -225,12 +227,6 @@ def _section(kind: inspect.Type) -> type[Section] | None:
     if isinstance(kind, inspect.StructType) and issubclass(kind.cls, Section):
         return kind.cls
     return None
-
-
-def _struct(section: type[Section]) -> inspect.StructType:
-    found = inspect.type_info(section)
-    assert isinstance(found, inspect.StructType)
-    return found
 
 
 def _limits(kind: inspect.IntType | inspect.FloatType) -> str:

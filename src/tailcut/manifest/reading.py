@@ -19,8 +19,6 @@ Path = tuple[str, ...]
 S = TypeVar("S", bound=Section)
 _PARSERS: dict[type, Any] = {Duration: parse_duration, Size: parse_size, Share: parse_share}
 _SHOWN_CHARACTERS = 120
-_REMOVED = {"server.http2": "leave it out: HTTP/2 needs a proxy in front of the server"}
-"""Keys of earlier versions, and what to do without them."""
 
 
 def read(tree: Mapping[str, Any], origins: Mapping[str, str]) -> Deployment:
@@ -56,7 +54,7 @@ def unknown_key(
         origin: "flag", "environment" or "file".
         tree: the manifest so far.
     """
-    hint = _REMOVED.get(dotted(written)) or did_you_mean(written, known, names, origin, tree)
+    hint = did_you_mean(written, known, names, origin, tree)
     if origin == "environment":
         message = f"{variable(written)}: tailcut has no such setting"
         return ManifestError(message, hint=hint or "see docs/reference/manifest.md for all settings")

@@ -11,7 +11,7 @@ from typing import Any
 
 from tailcut.common.user_frames import place
 from tailcut.errors import ManifestError
-from tailcut.manifest.keys import nearest
+from tailcut.manifest.keys import meant
 from tailcut.manifest.loading import Manifest, absolute
 from tailcut.manifest.modules import check_loaded, claim
 
@@ -40,8 +40,8 @@ def resolve(reference: str, manifest: Manifest) -> Callable[..., Any]:
     seen = module_name
     for part in attribute.split("."):
         if not hasattr(found, part):
-            close = nearest(part, [name for name in dir(found) if not name.startswith("_")])
-            hint = f"did you mean {close}?" if close else f"define {part} there, or correct the reference"
+            public = [name for name in dir(found) if not name.startswith("_")]
+            hint = meant(part, public, f"define {part} there, or correct the reference")
             raise ManifestError(f"{reference}: {seen} has no {part}", hint=hint)
         found, seen = getattr(found, part), f"{seen}.{part}"
     if not callable(found):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -26,11 +26,13 @@ class Need(NamedTuple):
         of: the model whose group it is.
         group: its name.
         model: that computes its columns.
+        directory: of the manifest that has the group.
     """
 
     of: str
     group: str
     model: str
+    directory: Path
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class CommandSubject:
         Raises:
             ManifestError: one was not given, or its manifest cannot be read.
         """
-        refuse_missing(self.missing, self.manifest.directory, way)
+        refuse_missing(self.missing, way)
         for hosted in self.host.models:
             if hosted.error is not None:
                 raise hosted.error
@@ -149,9 +151,9 @@ def find_subject(
         host = load_host(paths, environment=environment, overrides=given, keep_unset=keep_unset)
         chosen = _chosen(host, chosen.name)
     manifest = chosen.loaded()
-    needed, missing = _needed(chosen, {hosted.name: hosted for hosted in host.models})
-    name = host.name if needed else chosen.name
-    served = replace(host, name=name, models=(*needed, chosen), folder=None)
+    models, missing = _ordered([chosen], host)
+    name = host.name if len(models) > 1 else chosen.name
+    served = replace(host, name=name, models=models, folder=None)
     return CommandSubject(
         chosen.file, manifest, served, tuple(given), missing, tuple(paths), model, keep_unset, environment
     )
@@ -160,40 +162,44 @@ def find_subject(
 def needs_of(manifest: Manifest) -> list[Need]:
     """List the feature groups of a model that other models compute."""
     deployment = manifest.deployment
-    return [Need(deployment.name, group.name, group.model) for group in deployment.features.groups if group.model]
+    groups = [group for group in deployment.features.groups if group.model]
+    return [Need(deployment.name, group.name, group.model, manifest.directory) for group in groups]
 
 
-def missing_of(host: HostManifest) -> Iterator[tuple[Need, Path]]:
-    """Yield feature groups whose model is none of the host's, with the folder of the manifest that has them."""
-    names = {hosted.name for hosted in host.models}
-    for hosted in host.models:
-        if hosted.manifest is not None:
-            yield from ((need, hosted.file.parent) for need in needs_of(hosted.manifest) if need.model not in names)
+def missing_of(host: HostManifest) -> tuple[Need, ...]:
+    """List the feature groups whose model is none of the host's."""
+    return _ordered(host.models, host)[1]
 
 
-def refuse_missing(missing: Sequence[Need], directory: Path, way: str = "") -> None:
+def refuse_missing(missing: Sequence[Need], way: str = "") -> None:
     """Refuse feature groups whose model was not given.
 
     Args:
-        directory: of the manifest that has them.
         way: how another model is given; by default the command's flag.
 
     Raises:
         ManifestError: it names the first group, its model and the way out.
     """
     for need in missing:
-        way = way or "add -m {}"
+        beside = need.directory.parent / need.model / FILE_NAME
+        guessed = str(beside) if beside.is_file() else f"path/to/{need.model}/{FILE_NAME}"
         raise ManifestError(
             f'model {need.of!r}: features.groups "{need.group}": its columns come from model {need.model!r}, which was '
             "not given",
-            hint=way.format(_guessed(need.model, directory)),
+            hint=(way or "add -m {}").format(guessed),
         )
 
 
-def in_order(host: HostManifest) -> list[Hosted]:
+def in_order(host: HostManifest) -> tuple[Hosted, ...]:
     """List the models so that each comes after those that compute its features; there is no circle."""
+    return _ordered(host.models, host)[0]
+
+
+def _ordered(models: Iterable[Hosted], host: HostManifest) -> tuple[tuple[Hosted, ...], tuple[Need, ...]]:
+    """Return models, each after those of the host that compute its features, and the groups whose model is missing."""
     by_name = {hosted.name: hosted for hosted in host.models}
     found: dict[str, Hosted] = {}
+    missing: list[Need] = []
 
     def visit(hosted: Hosted) -> None:
         if hosted.name in found:
@@ -201,11 +207,13 @@ def in_order(host: HostManifest) -> list[Hosted]:
         for need in needs_of(hosted.manifest) if hosted.manifest is not None else ():
             if need.model in by_name:
                 visit(by_name[need.model])
+            else:
+                missing.append(need)
         found[hosted.name] = hosted
 
-    for hosted in host.models:
+    for hosted in models:
         visit(hosted)
-    return list(found.values())
+    return tuple(found.values()), tuple(missing)
 
 
 def _of_model(name: str, settings: Sequence[str]) -> list[str]:
@@ -214,11 +222,6 @@ def _of_model(name: str, settings: Sequence[str]) -> list[str]:
         text if each.model or each.parts[0] in HOST_SECTIONS else f"{name}:{text}"
         for text, each in zip(settings, from_flags(settings), strict=True)
     ]
-
-
-def _guessed(model: str, directory: Path) -> str:
-    beside = directory.parent / model / FILE_NAME
-    return str(beside) if beside.is_file() else f"path/to/{model}/{FILE_NAME}"
 
 
 def _chosen(host: HostManifest, model: str) -> Hosted:
@@ -240,21 +243,3 @@ def _chosen(host: HostManifest, model: str) -> Hosted:
         f"{len(found)} models compute features for no other, and the command is about one: {several}",
         hint="name it with --model NAME",
     )
-
-
-def _needed(chosen: Hosted, by_name: Mapping[str, Hosted]) -> tuple[tuple[Hosted, ...], tuple[Need, ...]]:
-    """Return the models that compute features for one, in the order in which they can load, and what is missing."""
-    found: dict[str, Hosted] = {}
-    missing: list[Need] = []
-
-    def visit(hosted: Hosted) -> None:
-        for need in needs_of(hosted.manifest) if hosted.manifest is not None else ():
-            other = by_name.get(need.model)
-            if other is None:
-                missing.append(need)
-            elif other.name not in found:
-                visit(other)
-                found[other.name] = other
-
-    visit(chosen)
-    return tuple(found.values()), tuple(missing)

@@ -19,7 +19,6 @@ def manifest(tmp_path: Path) -> Path:
     ("override", "message", "hint"),
     [
         ("server.prot=1", "server.prot: no such key in [server]", "did you mean server.port?"),
-        ("server.http2=true", "server.http2: no such key in [server]", "HTTP/2 needs a proxy in front of the server"),
         ("port=1", "port: no such key in the manifest", "did you mean server.port?"),
         ('SLO.p95="5ms"', "SLO: no such key in the manifest", "did you mean slo.p95?"),
         ("server.max_body_bytes=1", "server.max_body_bytes: no such key in [server]", "did you mean server.max_body?"),

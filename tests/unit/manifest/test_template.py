@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.manifest_kit import leaves
+
 from tailcut.manifest import load
-from tailcut.manifest.keys import leaves
 from tailcut.manifest.template import ListElement, template
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import pairwise
 from unicodedata import category
@@ -14,7 +13,7 @@ from tailcut.errors import ManifestError
 from tailcut.manifest.checks.bounds import bounds_problems
 from tailcut.manifest.checks.features import feature_problems
 from tailcut.manifest.checks.server import server_problems
-from tailcut.manifest.keys import dotted, nearest
+from tailcut.manifest.keys import dotted, meant, repeated
 from tailcut.manifest.schema import Batching, Deployment, PredictionCache, TensorSpec
 
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -45,7 +44,6 @@ def problems(deployment: Deployment) -> Iterator[ManifestError]:
         _drift,
         bounds_problems,
         request_log_problems,
-        _rung_names,
     )
     for check in checks:
         yield from check(deployment)
@@ -76,7 +74,7 @@ def _references(deployment: Deployment) -> Iterator[ManifestError]:
 def _tensors(deployment: Deployment) -> Iterator[ManifestError]:
     vectors = {column for group in deployment.features.groups if group.model for column in group.columns}
     for path, tensors in (("model.inputs", deployment.model.inputs), ("model.outputs", deployment.model.outputs)):
-        for name in _repeated(tensor.name for tensor in tensors):
+        for name in repeated(tensor.name for tensor in tensors):
             yield ManifestError(f"{path}: two tensors are named {name}", hint="give each its own name")
         for tensor in tensors:
             if tensor.columns and path == "model.outputs":
@@ -85,12 +83,13 @@ def _tensors(deployment: Deployment) -> Iterator[ManifestError]:
                     hint="remove it; columns fill inputs only. To name the columns of an output use holdout.classes",
                 )
             yield from _shape(f"{path}.{tensor.name}", tensor, vectors)
+    for name in repeated(rung.name for rung in deployment.ladder.rungs):
+        yield ManifestError(f"ladder.rungs: two rungs are named {name}", hint="give each its own name")
     names = [tensor.name for tensor in deployment.model.outputs]
     if deployment.judged not in names:
-        close = nearest(deployment.judged, names)
         yield ManifestError(
             f"holdout.output: the model has no output {deployment.judged}",
-            hint=f"did you mean {close}?" if close else f"its outputs are: {', '.join(names)}",
+            hint=meant(deployment.judged, names, f"its outputs are: {', '.join(names)}"),
         )
 
 
@@ -115,10 +114,9 @@ def _quality(deployment: Deployment) -> Iterator[ManifestError]:
     known = (*METRIC_NAMES, AGREEMENT, *deployment.quality.metrics)
     for metric, budget in deployment.quality.budget.items():
         if metric not in known:
-            close = nearest(metric, known)
-            hint = f"did you mean {close}? " if close else ""
             yield ManifestError(
-                f"quality.budget.{metric}: unknown metric", hint=f"{hint}the metrics are {', '.join(known)}"
+                f"quality.budget.{metric}: unknown metric",
+                hint=f"{meant(metric, known, '')} the metrics are {', '.join(known)}".strip(),
             )
         if not budget > 0:
             yield ManifestError(
@@ -207,23 +205,13 @@ def _columns(deployment: Deployment) -> Iterator[ManifestError]:
             )
         for column in tensor.columns:
             if column not in known:
-                close = nearest(column, known)
                 yield ManifestError(
                     f"{path}: no feature group yields {column}",
-                    hint=f"did you mean {close}?" if close else f"known columns are: {', '.join(known)}",
+                    hint=meant(column, known, f"known columns are: {', '.join(known)}"),
                 )
 
 
-def _rung_names(deployment: Deployment) -> Iterator[ManifestError]:
-    for name in _repeated(rung.name for rung in deployment.ladder.rungs):
-        yield ManifestError(f"ladder.rungs: two rungs are named {name}", hint="give each its own name")
-
-
-def _repeated(names: Iterable[str]) -> list[str]:
-    return [name for name, count in Counter(names).items() if count > 1]
-
-
-# --  ------------------------------------------------------------------------------------------------------------------
+# -- Batching ----------------------------------------------------------------------------------------------------------
 
 
 def batching_problems(deployment: Deployment) -> Iterator[ManifestError]:
@@ -267,7 +255,7 @@ def _fixed(deployment: Deployment, batching: Batching) -> Iterator[ManifestError
         )
 
 
-# --  ------------------------------------------------------------------------------------------------------------------
+# -- Prediction caches -------------------------------------------------------------------------------------------------
 
 
 _MOST_DIGITS = 15
@@ -296,9 +284,8 @@ def cache_problems(deployment: Deployment) -> Iterator[ManifestError]:
             'serve.fallback: "stale" needs a prediction cache that keeps expired answers',
             hint='set enabled = true and stale_for = "1m" in [cache.entity] or [cache.tensor]',
         )
-    for name in serve.fallback:
-        if serve.fallback.count(name) > 1:
-            yield ManifestError(f"serve.fallback: {name} is listed twice", hint="name each fallback once")
+    for name in repeated(serve.fallback):
+        yield ManifestError(f"serve.fallback: {name} is listed twice", hint="name each fallback once")
 
 
 def _digits(deployment: Deployment) -> Iterator[ManifestError]:
@@ -306,8 +293,7 @@ def _digits(deployment: Deployment) -> Iterator[ManifestError]:
     for name, digits in deployment.cache.tensor.round_digits.items():
         path = f"cache.tensor.round_digits.{name}"
         if name not in inputs:
-            close = nearest(name, inputs)
-            hint = f"did you mean {close}?" if close else f"its inputs are: {', '.join(inputs)}"
+            hint = meant(name, inputs, f"its inputs are: {', '.join(inputs)}")
             yield ManifestError(f"{path}: the model has no such input", hint=hint)
         elif not inputs[name].datatype.startswith("FP"):
             yield ManifestError(
@@ -320,7 +306,7 @@ def _digits(deployment: Deployment) -> Iterator[ManifestError]:
             )
 
 
-# --  ------------------------------------------------------------------------------------------------------------------
+# -- Names -------------------------------------------------------------------------------------------------------------
 
 
 LONGEST_NAME = 200
@@ -375,7 +361,7 @@ def _names(deployment: Deployment) -> Iterator[tuple[str, str]]:
             yield from ((f"features.groups.{group.name}.{key}", column) for column in columns)
 
 
-# --  ------------------------------------------------------------------------------------------------------------------
+# -- The request log ---------------------------------------------------------------------------------------------------
 
 
 _LEAST_BYTES = 64 * 1024

@@ -8,7 +8,7 @@ from reprlib import repr as shown
 from typing import Any
 
 from tailcut.errors import ManifestError
-from tailcut.manifest.keys import nearest, to_toml
+from tailcut.manifest.keys import meant, repeated, to_toml
 from tailcut.manifest.schema import Deployment, Field, TensorSpec
 from tailcut.manifest.schema.model import LIMITS
 
@@ -112,7 +112,7 @@ def _representable(path: str, tensor: TensorSpec) -> Iterator[ManifestError]:
 def _field_names(deployment: Deployment) -> Iterator[ManifestError]:
     model, features = deployment.model, deployment.features
     names = [field.name for field in model.fields]
-    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+    for name in repeated(names):
         yield ManifestError(f"model.fields: {name} is listed twice", hint="write its limits in one block")
     if model.reads_any_field:
         return
@@ -121,8 +121,7 @@ def _field_names(deployment: Deployment) -> Iterator[ManifestError]:
         known.update(tensor.columns or (tensor.name,))
     for name in names:
         if name not in known:
-            close = nearest(name, sorted(known))
             yield ManifestError(
                 f"model.fields.{name}: no entity, row or feature group has this field",
-                hint=f"did you mean {close}?" if close else f"the fields are: {', '.join(sorted(known))}",
+                hint=meant(name, sorted(known), f"the fields are: {', '.join(sorted(known))}"),
             )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from tailcut.common.units import UnitError, parse_duration
 from tailcut.errors import ManifestError
-from tailcut.manifest.keys import nearest
+from tailcut.manifest.keys import meant, repeated
 from tailcut.manifest.levels import groups_in_levels
 from tailcut.manifest.schema import Deployment, FeatureGroup, Features
 
@@ -32,7 +31,7 @@ def feature_problems(deployment: Deployment) -> Iterator[ManifestError]:
         )
     for group in features.groups:
         yield from _group(group, features)
-    names = list(_repeated(group.name for group in features.groups))
+    names = repeated(group.name for group in features.groups)
     for name in names:
         yield ManifestError(f"features.groups: two groups are named {name}", hint="give each its own name")
     columns = list(_column_owners(features))
@@ -98,7 +97,7 @@ def _group(group: FeatureGroup, features: Features) -> Iterator[ManifestError]:
     yield from _ttl(path, group)
     yield from _defaults(path, group)
     for name, columns in (("key", group.key), ("columns", group.columns)):
-        for column in _repeated(columns):
+        for column in repeated(columns):
             yield ManifestError(f"{path}.{name}: {column} is listed twice", hint="name each column once")
     for column in group.columns:
         if column in features.entity:
@@ -130,8 +129,7 @@ def _ttl(path: str, group: FeatureGroup) -> Iterator[ManifestError]:
 def _defaults(path: str, group: FeatureGroup) -> Iterator[ManifestError]:
     for name in group.defaults:
         if name not in group.columns:
-            close = nearest(name, group.columns)
-            hint = f"did you mean {close}?" if close else f"its columns are: {', '.join(group.columns)}"
+            hint = meant(name, group.columns, f"its columns are: {', '.join(group.columns)}")
             yield ManifestError(f"{path}.defaults: {name} is not a column of this group", hint=hint)
     missing = [column for column in group.columns if column not in group.defaults]
     if group.defaults and missing:
@@ -152,7 +150,3 @@ def _column_owners(features: Features) -> Iterator[ManifestError]:
                     hint=f"rename one of them in its source (AS {group.name}_{column})",
                 )
             owner.setdefault(column, group.name)
-
-
-def _repeated(names: Iterable[str]) -> Iterator[str]:
-    return (name for name, count in Counter(names).items() if count > 1)
