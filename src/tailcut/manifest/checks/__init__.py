@@ -12,6 +12,7 @@ from tailcut.common.units import Duration, format_duration, format_share, format
 from tailcut.errors import ManifestError
 from tailcut.manifest.checks.bounds import bounds_problems
 from tailcut.manifest.checks.features import feature_problems
+from tailcut.manifest.checks.rules import broken
 from tailcut.manifest.checks.server import server_problems
 from tailcut.manifest.keys import dotted, meant, repeated
 from tailcut.manifest.schema import Batching, Deployment, PredictionCache, TensorSpec
@@ -143,15 +144,18 @@ def _slo(deployment: Deployment) -> Iterator[ManifestError]:
 
 def _drift(deployment: Deployment) -> Iterator[ManifestError]:
     drift = deployment.drift
-    if drift.window_s < _SHORTEST_DRIFT_S:
-        yield ManifestError(
+    return broken(
+        (
+            drift.window_s < _SHORTEST_DRIFT_S,
             f"drift.window: {format_duration(drift.window_s)} is below 1s: too few rows for a distribution",
-            hint='write the period of your traffic\'s rhythm, such as "1d" or "7d"',
-        )
-    if drift.min_effect >= 1:
-        yield ManifestError(
-            "drift.min_effect: 1 calls no change drift", hint='write a share below 1, or drift.mode = "off"'
-        )
+            'write the period of your traffic\'s rhythm, such as "1d" or "7d"',
+        ),
+        (
+            drift.min_effect >= 1,
+            "drift.min_effect: 1 calls no change drift",
+            'write a share below 1, or drift.mode = "off"',
+        ),
+    )
 
 
 def _server(deployment: Deployment) -> Iterator[ManifestError]:
@@ -159,35 +163,42 @@ def _server(deployment: Deployment) -> Iterator[ManifestError]:
     timeout = format_duration(timeout_s)
     # The last request may come when the drain ends, and has its whole deadline then.
     least_s = Duration(round(server.drain_s + timeout_s, 9))
-    if server.kill_s < least_s:
-        drain, kill, least = format_duration(server.drain_s), format_duration(server.kill_s), format_duration(least_s)
-        yield ManifestError(
-            f"server.kill: {kill} is less than server.drain = {drain} plus slo.timeout = {timeout}; requests would be "
-            "killed before their deadline",
-            hint=f"set server.kill to at least {least}",
-        )
-    if server.max_timeout_s < timeout_s:
-        yield ManifestError(
+    return broken(
+        (
+            server.kill_s < least_s,
+            f"server.kill: {format_duration(server.kill_s)} is less than server.drain = "
+            f"{format_duration(server.drain_s)} plus slo.timeout = {timeout}; requests would be killed before their "
+            "deadline",
+            f"set server.kill to at least {format_duration(least_s)}",
+        ),
+        (
+            server.max_timeout_s < timeout_s,
             f"server.max_timeout: {format_duration(server.max_timeout_s)} is below slo.timeout = {timeout}",
-            hint=f"raise server.max_timeout to at least {timeout}, or lower slo.timeout",
-        )
+            f"raise server.max_timeout to at least {timeout}, or lower slo.timeout",
+        ),
+    )
 
 
 def _pool(deployment: Deployment) -> Iterator[ManifestError]:
     pool = deployment.pool
-    for name, count in (("executors", pool.executors), ("max_executors", pool.max_executors)):
-        if count > _MOST_EXECUTORS:
-            yield ManifestError(
+    counts = (("executors", pool.executors), ("max_executors", pool.max_executors))
+    return broken(
+        *(
+            (
+                count > _MOST_EXECUTORS,
                 f"pool.{name}: {count} is more than {_MOST_EXECUTORS}; each executor holds a copy of the model and "
                 "runs one batch at a time",
-                hint=f"set pool.{name} to about the number of cores, or to 0 for the default",
+                f"set pool.{name} to about the number of cores, or to 0 for the default",
             )
-    if pool.executor == "inline" and pool.executors > 1:
-        yield ManifestError(
+            for name, count in counts
+        ),
+        (
+            pool.executor == "inline" and pool.executors > 1,
             f"pool.executors: {pool.executors} inline executors cannot run in parallel; they share the event loop's "
             "thread",
-            hint='set pool.executor = "thread", or pool.executors = 1',
-        )
+            'set pool.executor = "thread", or pool.executors = 1',
+        ),
+    )
 
 
 def _columns(deployment: Deployment) -> Iterator[ManifestError]:
@@ -217,17 +228,19 @@ def _columns(deployment: Deployment) -> Iterator[ManifestError]:
 def batching_problems(deployment: Deployment) -> Iterator[ManifestError]:
     """Yield every impossible combination."""
     batching = deployment.batching
-    if batching.max_rows > batching.max_queue_rows:
-        yield ManifestError(
+    yield from broken(
+        (
+            batching.max_rows > batching.max_queue_rows,
             f"batching.max_rows: {batching.max_rows} is more than batching.max_queue_rows = {batching.max_queue_rows}; "
             "a full batch could never be queued",
-            hint=f"set batching.max_queue_rows to at least {batching.max_rows}",
-        )
-    if not 0 < batching.tenant_share <= 1:
-        yield ManifestError(
+            f"set batching.max_queue_rows to at least {batching.max_rows}",
+        ),
+        (
+            not 0 < batching.tenant_share <= 1,
             f"batching.tenant_share: {format_share(batching.tenant_share)} is not above 0% and at most 100%",
-            hint='write a share of the queue, such as "50%"',
-        )
+            'write a share of the queue, such as "50%"',
+        ),
+    )
     yield from _fixed(deployment, batching)
 
 
@@ -267,16 +280,18 @@ def cache_problems(deployment: Deployment) -> Iterator[ManifestError]:
     """Yield every impossible combination."""
     caches: dict[str, PredictionCache] = {"entity": deployment.cache.entity, "tensor": deployment.cache.tensor}
     for name, cache in caches.items():
-        if cache.enabled and cache.shared and not deployment.features.redis:
-            yield ManifestError(
+        yield from broken(
+            (
+                cache.enabled and cache.shared and not deployment.features.redis,
                 f"cache.{name}.shared: true, but features.redis is empty, so there is nothing to share through",
-                hint='set redis = "redis://localhost:6379/0" in [features]',
-            )
-        if not 0 <= cache.ttl_jitter < 1:
-            yield ManifestError(
+                'set redis = "redis://localhost:6379/0" in [features]',
+            ),
+            (
+                not 0 <= cache.ttl_jitter < 1,
                 f"cache.{name}.ttl_jitter: {format_share(cache.ttl_jitter)} is not from 0% to below 100%",
-                hint='write a share of the TTL, such as "10%"',
-            )
+                'write a share of the TTL, such as "10%"',
+            ),
+        )
     yield from _digits(deployment)
     serve = deployment.serve
     if STALE in serve.fallback and not any(cache.enabled and cache.stale_for_s for cache in caches.values()):
@@ -319,15 +334,18 @@ _TAKEN = frozenset({"stats"})
 def name_problems(deployment: Deployment) -> Iterator[ManifestError]:
     """Yield names that cannot be used."""
     name = deployment.name
-    if name in _TAKEN:
-        yield ManifestError(
-            f'name: "{name}" is reserved: /v2/models/{name} is a path of the protocol', hint=f'name it "{name}-model"'
-        )
-    if len(name) > LONGEST_NAME:
-        yield ManifestError(
+    yield from broken(
+        (
+            name in _TAKEN,
+            f'name: "{name}" is reserved: /v2/models/{name} is a path of the protocol',
+            f'name it "{name}-model"',
+        ),
+        (
+            len(name) > LONGEST_NAME,
             f"name: {len(name)} characters, the limit is {LONGEST_NAME}",
-            hint="choose a shorter name; folders and paths contain it",
-        )
+            "choose a shorter name; folders and paths contain it",
+        ),
+    )
     for path, one in _names(deployment):
         if not one:
             yield ManifestError(f"{path}: a name is empty", hint="give it a name")
@@ -371,39 +389,44 @@ _LEAST_AGE_S = 1.0
 def request_log_problems(deployment: Deployment) -> Iterator[ManifestError]:
     """Yield what cannot work of the request log."""
     log = deployment.request_log
-    for key, value, example in (
-        ("share", log.share, '"1%"'),
-        ("rotate_size", log.rotate_size_bytes, '"64MiB"'),
-        ("rotate_age", log.rotate_age_s, '"1h"'),
-    ):
-        if not value:
-            yield ManifestError(
-                f"request_log.{key} is 0", hint=f"write for example {example}; an empty request_log.path is off"
+    size, least_size = format_size(log.rotate_size_bytes), format_size(_LEAST_BYTES)
+    examples = (("share", log.share, "1%"), ("rotate_size", log.rotate_size_bytes, "64MiB"))
+    return broken(
+        *(
+            (
+                not value,
+                f"request_log.{key} is 0",
+                f'write for example "{example}"; an empty request_log.path is off',
             )
-    if 0 < log.rotate_size_bytes < _LEAST_BYTES:
-        yield ManifestError(
-            f"request_log.rotate_size is {format_size(log.rotate_size_bytes)}, below {format_size(_LEAST_BYTES)}: "
-            "few requests would fit into a file",
-            hint='write for example "64MiB"',
-        )
-    if 0 < log.rotate_age_s < _LEAST_AGE_S:
-        yield ManifestError(
+            for key, value, example in (*examples, ("rotate_age", log.rotate_age_s, "1h"))
+        ),
+        (
+            0 < log.rotate_size_bytes < _LEAST_BYTES,
+            f"request_log.rotate_size is {size}, below {least_size}: few requests would fit into a file",
+            'write for example "64MiB"',
+        ),
+        (
+            0 < log.rotate_age_s < _LEAST_AGE_S,
             f"request_log.rotate_age is {format_duration(log.rotate_age_s)}, below {format_duration(_LEAST_AGE_S)}",
-            hint='write for example "1h"',
-        )
-    if log.hash and not log.hash_key:
-        yield ManifestError(
+            'write for example "1h"',
+        ),
+        (
+            bool(log.hash) and not log.hash_key,
             "request_log.hash names fields, but request_log.hash_key is empty",
-            hint="name a file with at least 16 random bytes, or an environment variable as 'env:NAME'",
-        )
-    if log.keep_bytes < 2 * log.rotate_size_bytes:
-        yield ManifestError(
+            "name a file with at least 16 random bytes, or an environment variable as 'env:NAME'",
+        ),
+        (
+            log.keep_bytes < 2 * log.rotate_size_bytes,
             f"request_log.keep is {format_size(log.keep_bytes)}, less than two files of request_log.rotate_size "
-            f"({format_size(log.rotate_size_bytes)}): the log would be deleted while it is written",
-            hint="raise keep, or lower rotate_size",
-        )
-    for name in log.hash:
-        if name in log.drop:
-            yield ManifestError(
-                f"request_log: {name} is in hash and in drop", hint="name it in one: what is dropped has no hash"
+            f"({size}): the log would be deleted while it is written",
+            "raise keep, or lower rotate_size",
+        ),
+        *(
+            (
+                name in log.drop,
+                f"request_log: {name} is in hash and in drop",
+                "name it in one: what is dropped has no hash",
             )
+            for name in log.hash
+        ),
+    )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tailcut.common.units import UnitError, parse_duration
 from tailcut.errors import ManifestError
+from tailcut.manifest.checks.rules import broken
 from tailcut.manifest.keys import meant, repeated
 from tailcut.manifest.levels import groups_in_levels
 from tailcut.manifest.schema import Deployment, FeatureGroup, Features
@@ -19,16 +20,19 @@ def feature_problems(deployment: Deployment) -> Iterator[ManifestError]:
     features = deployment.features
     yield from _stores(features)
     yield from _durations(deployment)
-    if features.groups and not features.entity:
-        yield ManifestError(
-            "features.entity: empty, but there are feature groups", hint='name the entity\'s fields: entity = ["id"]'
-        )
-    if deployment.cache.entity.enabled and not features.groups:
-        yield ManifestError(
+    yield from broken(
+        (
+            bool(features.groups) and not features.entity,
+            "features.entity: empty, but there are feature groups",
+            'name the entity\'s fields: entity = ["id"]',
+        ),
+        (
+            deployment.cache.entity.enabled and not features.groups,
             "cache.entity.enabled: true, but without feature groups no request names an entity",
-            hint="set cache.entity.enabled = false (cache.tensor.enabled = true caches by the model's inputs), or "
+            "set cache.entity.enabled = false (cache.tensor.enabled = true caches by the model's inputs), or "
             "define feature groups under [features]",
-        )
+        ),
+    )
     for group in features.groups:
         yield from _group(group, features)
     names = repeated(group.name for group in features.groups)
@@ -44,17 +48,19 @@ def feature_problems(deployment: Deployment) -> Iterator[ManifestError]:
 
 
 def _stores(features: Features) -> Iterator[ManifestError]:
-    if features.cache == "redis" and not features.redis:
-        yield ManifestError(
-            'features.cache: "redis" needs features.redis, which is empty',
-            hint='set redis = "redis://localhost:6379/0" in [features], or cache = "memory"',
-        )
     sql = [group.name for group in features.groups if group.sql or group.preload_sql]
-    if sql and not features.database:
-        yield ManifestError(
+    yield from broken(
+        (
+            features.cache == "redis" and not features.redis,
+            'features.cache: "redis" needs features.redis, which is empty',
+            'set redis = "redis://localhost:6379/0" in [features], or cache = "memory"',
+        ),
+        (
+            bool(sql) and not features.database,
             f"features.database: empty, but {', '.join(sql)} read with SQL",
-            hint='set database = "sqlite:///features.db" or "postgresql://user@host/name" in [features]',
-        )
+            'set database = "sqlite:///features.db" or "postgresql://user@host/name" in [features]',
+        ),
+    )
     for name, url, schemes in (("database", features.database, _DATABASES), ("redis", features.redis, _REDISES)):
         # What is still to come from the environment (see loading) cannot be judged yet.
         if url and not url.startswith((*schemes, "${")):
