@@ -50,9 +50,6 @@ class TextPreprocess:
         self.inputs = tuple(inputs)
         self.max_tokens = self.texts.max_tokens
         self.fields = (FIELD, PAIR) if self.texts.pairs else (FIELD,)
-        self._pairs = self.texts.pairs
-        self._pads = self.texts.pad_id
-        self._prompt = self.texts.prompt
 
     def __repr__(self) -> str:
         return f"TextPreprocess{(self.sha256, self.inputs, self.texts, MULTIPLE)}"
@@ -64,7 +61,7 @@ class TextPreprocess:
             BadRequest: a row has no text, or not the second text that the model needs.
         """
         firsts = self._texts(rows, FIELD)
-        if not self._pairs:
+        if not self.texts.pairs:
             return self.encode(firsts)
         if self.texts.needs_pair:
             return self.encode(list(zip(firsts, self._texts(rows, PAIR), strict=True)))
@@ -74,10 +71,10 @@ class TextPreprocess:
 
     def encode(self, texts: Sequence[str | tuple[str, str]]) -> Arrays:
         """Turn texts or pairs into arrays, padded to the longest of them rounded up to MULTIPLE."""
-        encoded = self._tokenizer.encode_batch_fast(self._prompted(texts) if self._prompt else list(texts))
+        encoded = self._tokenizer.encode_batch_fast(self._prompted(texts) if self.texts.prompt else list(texts))
         longest = max((len(each.ids) for each in encoded), default=1)
         width = min(-(-max(longest, 1) // MULTIPLE) * MULTIPLE, self.max_tokens)
-        ids = np.full((len(encoded), width), self._pads, dtype=np.int64)
+        ids = np.full((len(encoded), width), self.texts.pad_id, dtype=np.int64)
         mask = np.zeros((len(encoded), width), dtype=np.int64)
         kinds = np.zeros((len(encoded), width), dtype=np.int64)
         for place, each in enumerate(encoded):
@@ -89,7 +86,7 @@ class TextPreprocess:
         return {name: arrays[name] for name in self.inputs}
 
     def _prompted(self, texts: Sequence[str | tuple[str, str]]) -> list[str | tuple[str, str]]:
-        prompt = self._prompt
+        prompt = self.texts.prompt
         return [prompt + each if isinstance(each, str) else (prompt + each[0], each[1]) for each in texts]
 
     def _texts(self, rows: Sequence[Mapping[str, Any]], field: str) -> list[str]:

@@ -10,10 +10,9 @@ import typer
 
 from tailcut.cli.console import check_files, note, usage, write
 from tailcut.cli.options import ManifestPaths, Settings, examples, load_host, manifest_paths
-from tailcut.manifest.host import HostManifest
 from tailcut.observe.latency_figures import LatencyFigures, Objective
 from tailcut.report.monitoring.grafana import dashboard
-from tailcut.report.monitoring.prometheus_rules import RuleSubject, rules_text
+from tailcut.report.monitoring.prometheus_rules import rules_text
 from tailcut.system.whole_files import write_file
 
 Output = Annotated[
@@ -58,7 +57,14 @@ def prometheus_rules(manifest: ManifestPaths = None, settings: Settings = None, 
     with usage("--output"):
         check_files(output)
     host = load_host(manifest_paths(manifest), settings)
-    _deliver(rules_text(host.observe.alerts, _subject(host)), output)
+    deployments = [hosted.loaded().deployment for hosted in host.models]
+    objectives: list[Objective] = []
+    for deployment in deployments:
+        figures = LatencyFigures()  # the servers' own, so that the rules name what they count
+        figures.set_objectives(deployment.slo.latency, deployment.slo.errors)
+        objectives += figures.objectives
+    has_features = any(deployment.features.groups for deployment in deployments)
+    _deliver(rules_text(host.observe.alerts, objectives, has_features=has_features), output)
 
 
 def _deliver(text: str, output: Path | None) -> None:
@@ -68,20 +74,3 @@ def _deliver(text: str, output: Path | None) -> None:
         return
     write_file(output, text.encode())
     note(f"wrote {output}")
-
-
-def _subject(host: HostManifest) -> RuleSubject:
-    """Return the objectives as the servers count them.
-
-    Raises:
-        TailcutError: a model's manifest cannot be read.
-    """
-    objectives: list[Objective] = []
-    has_features = False
-    for hosted in host.models:
-        deployment = hosted.loaded().deployment
-        figures = LatencyFigures()
-        figures.set_objectives(deployment.slo.latency, deployment.slo.errors)
-        objectives += figures.objectives
-        has_features |= bool(deployment.features.groups)
-    return RuleSubject(objectives, has_features)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from tailcut.manifest import Manifest, resolve
+from tailcut.manifest.references import folders_of
 
 Tell = Callable[[str], None]
 
@@ -35,8 +36,7 @@ def surroundings(manifest: Manifest, tell: Tell) -> Iterator[tuple[Mapping[str, 
             tell(f"set up in {time.monotonic() - began_s:.1f} s")
         before = dict(os.environ)
         os.environ.update(variables)
-        folders = [str((manifest.directory / one).resolve()) for one in manifest.deployment.python_path]
-        path = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH", "")])])
+        path = os.pathsep.join([*folders_of(manifest), *filter(None, [os.environ.get("PYTHONPATH", "")])])
         try:
             yield {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}, variables
         finally:

@@ -43,6 +43,10 @@ class CapacitySearch:
         factor: how fast the rate rises until the first miss, and falls before the first pass.
         max_rate: never tried above it.
         min_rate: given up below it.
+
+    Attributes:
+        capacity: the highest rate that passed and was not refuted; 0 where none did.
+        confirmed: whether it passed twice.
     """
 
     def __init__(
@@ -59,20 +63,10 @@ class CapacitySearch:
         self._factor = factor
         self._max = max_rate
         self._min = min_rate
-        self._passed = 0.0
         self._missed = float("inf")
-        self._confirmed = False
+        self.capacity = 0.0
+        self.confirmed = False
         self.steps: list[RateStep] = []
-
-    @property
-    def capacity(self) -> float:
-        """The highest rate that passed and was not refuted; 0 where none did."""
-        return self._passed
-
-    @property
-    def confirmed(self) -> bool:
-        """Whether the capacity passed twice."""
-        return self._confirmed
 
     @property
     def first_miss(self) -> RateStep | None:
@@ -84,28 +78,28 @@ class CapacitySearch:
         """The rate to try next; None when the search is over."""
         if not self.steps:
             return self._start
-        if self._passed == 0.0:
+        if self.capacity == 0.0:
             below = self._missed / self._factor
             return below if below >= self._min else None
-        if self._missed == float("inf") and self._passed < self._max:
-            return min(self._passed * self._factor, self._max)
-        if self._missed > self._passed * (1 + self._tolerance) and self._passed < self._max:
-            return sqrt(self._passed * self._missed)
-        return None if self._confirmed else self._passed
+        if self._missed == float("inf") and self.capacity < self._max:
+            return min(self.capacity * self._factor, self._max)
+        if self._missed > self.capacity * (1 + self._tolerance) and self.capacity < self._max:
+            return sqrt(self.capacity * self._missed)
+        return None if self.confirmed else self.capacity
 
     def record(self, rate: float, *, passed: bool, cause: str = "") -> RateStep:
         """Take in the outcome of a step at ``rate``."""
-        confirming = rate == self._passed and bool(self.steps)
+        confirming = rate == self.capacity and bool(self.steps)
         step = RateStep(rate=rate, passed=passed, cause=cause, confirming=confirming)
         self.steps.append(step)
         if passed and confirming:
-            self._confirmed = True
+            self.confirmed = True
         elif passed:
-            self._passed = max(self._passed, rate)
+            self.capacity = max(self.capacity, rate)
         else:
             self._missed = min(self._missed, rate)
             lower = [one.rate for one in self.steps if one.passed and one.rate < self._missed]
-            self._passed = max(lower, default=0.0)
+            self.capacity = max(lower, default=0.0)
         return step
 
 

@@ -15,18 +15,18 @@ from tailcut.manifest.schema import Slo
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.rules import RULES
 from tailcut.observe.latency_figures import LatencyFigures
-from tailcut.report.monitoring.prometheus_rules import RuleSubject, rules_text
+from tailcut.report.monitoring.prometheus_rules import rules_text
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
 WEEK_M = 7 * 24 * 60
 
 
-def subject() -> RuleSubject:
-    """One model with p95 of 50 ms and 0.1 % errors."""
+def rules_of(settings: Settings, *, has_features: bool = True) -> str:
+    """The rules of one model with p95 of 50 ms and 0.1 % errors."""
     figures, slo = LatencyFigures(), Slo(p95_s=0.05)
     figures.set_objectives(slo.latency, slo.errors)
-    return RuleSubject(figures.objectives, has_features=True)
+    return rules_text(settings, figures.objectives, has_features=has_features)
 
 
 class Case(NamedTuple):
@@ -174,7 +174,7 @@ CASES = [
 def written(folder: Path, case: Case) -> Path:
     """The rules with that of the case alone, beside what is recorded, and the test of it."""
     name, _, window = case.alert.partition(" ")
-    made = yaml.safe_load(rules_text(Settings(), subject()))
+    made = yaml.safe_load(rules_of(Settings()))
     recorded, alerts = (group["rules"] for group in made["groups"])
     kept = [rule for rule in alerts if rule["alert"] == name]
     kept = [rule for rule in kept if not window or rule["labels"]["window"] == window]
@@ -221,14 +221,14 @@ def test_each_rule_fires_and_stays_quiet(case: Case, tmp_path: Path) -> None:
 @needs_promtool
 def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yml"
-    rules.write_text(rules_text(Settings(), subject()))
+    rules.write_text(rules_of(Settings()))
     found = subprocess.run(["promtool", "check", "rules", str(rules)], check=False, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "SUCCESS" in found.stdout
 
 
 def test_every_rule_has_a_case_that_fires_and_one_that_stays_quiet() -> None:
-    made = yaml.safe_load(rules_text(Settings(), subject()))
+    made = yaml.safe_load(rules_of(Settings()))
     names = {rule["alert"] for group in made["groups"] for rule in group["rules"] if "alert" in rule}
     for fires in (True, False):
         assert {case.alert.partition(" ")[0] for case in CASES if (case.fires is not None) == fires} == names
@@ -236,7 +236,7 @@ def test_every_rule_has_a_case_that_fires_and_one_that_stays_quiet() -> None:
 
 def test_rules_follow_the_manifest() -> None:
     def names(settings: Settings, has_features: bool = True) -> set[str]:
-        made = yaml.safe_load(rules_text(settings, subject()._replace(has_features=has_features)))
+        made = yaml.safe_load(rules_of(settings, has_features=has_features))
         return {rule["alert"] for rule in made["groups"][1]["rules"]}
 
     everything = names(Settings())
@@ -252,4 +252,4 @@ def test_rules_follow_the_manifest() -> None:
     }
     everything_off = names(Settings(off=tuple(rule.alert for rule in RULES)))
     assert everything_off == {"TailcutNotReady", "TailcutAlertsNotEvaluated"}
-    assert "0.85" in rules_text(Settings(hit_rate=0.85), subject())
+    assert "0.85" in rules_of(Settings(hit_rate=0.85))

@@ -97,34 +97,43 @@ def _tensors(deployment: Deployment) -> Iterator[ManifestError]:
 def _shape(path: str, tensor: TensorSpec, vectors: Collection[str]) -> Iterator[ManifestError]:
     """Yield what is wrong with a tensor's shape; columns of ``vectors`` may have several values each."""
     shape, columns = list(tensor.shape), len(tensor.columns)
-    if shape[0] != -1:
-        hint = f"the first dimension is the batch; write shape = {[-1, *shape[1:]]} or {[-1, *shape]}"
-        yield ManifestError(f"{path}.shape: the first dimension of {shape} is {shape[0]}, not -1", hint=hint)
-    if any(size != -1 and size < 1 for size in shape[1:]):
-        yield ManifestError(f"{path}.shape: {shape} has a dimension below 1", hint="write -1 for a free dimension")
     width = 1 if len(shape) == 1 else shape[1]
     wider = width > columns and any(column in vectors for column in tensor.columns)
-    if columns and (len(shape) > 2 or width not in (-1, columns)) and not wider:
-        yield ManifestError(
+    return broken(
+        (
+            shape[0] != -1,
+            f"{path}.shape: the first dimension of {shape} is {shape[0]}, not -1",
+            f"the first dimension is the batch; write shape = {[-1, *shape[1:]]} or {[-1, *shape]}",
+        ),
+        (
+            any(size != -1 and size < 1 for size in shape[1:]),
+            f"{path}.shape: {shape} has a dimension below 1",
+            "write -1 for a free dimension",
+        ),
+        (
+            columns > 0 and (len(shape) > 2 or width not in (-1, columns)) and not wider,
             f"{path}.columns: {columns} columns do not fill the shape {shape}",
-            hint=f"write shape = [-1, {columns}], or fill the tensor in model.preprocess",
-        )
+            f"write shape = [-1, {columns}], or fill the tensor in model.preprocess",
+        ),
+    )
 
 
 def _quality(deployment: Deployment) -> Iterator[ManifestError]:
     known = (*METRIC_NAMES, AGREEMENT, *deployment.quality.metrics)
     for metric, budget in deployment.quality.budget.items():
-        if metric not in known:
-            yield ManifestError(
+        yield from broken(
+            (
+                metric not in known,
                 f"quality.budget.{metric}: unknown metric",
-                hint=f"{meant(metric, known, '')} the metrics are {', '.join(known)}".strip(),
-            )
-        if not budget > 0:
-            yield ManifestError(
+                f"{meant(metric, known, '')} the metrics are {', '.join(known)}".strip(),
+            ),
+            (
+                not budget > 0,
                 f"quality.budget.{metric}: {budget} is not above 0; a budget is the maximum loss, and no number of "
                 "rows can prove a loss of zero",
-                hint="write a positive number, such as 0.001, also for metrics where less is better",
-            )
+                "write a positive number, such as 0.001, also for metrics where less is better",
+            ),
+        )
 
 
 def _slo(deployment: Deployment) -> Iterator[ManifestError]:

@@ -22,6 +22,19 @@ from tailcut.pipeline.stages import features
 from tailcut.report.monitoring.promql import WINDOW, highest, mean, quantile, rate, select, total
 
 _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_PROMETHEUS = {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+_MODELS = {
+    "name": "model",
+    "label": "Model",
+    "type": "query",
+    "datasource": _DATASOURCE,
+    "query": {"query": f"label_values({path_metrics.READY.name}, model)", "refId": "model"},
+    "refresh": 2,
+    "includeAll": True,
+    "multi": True,
+    "current": {"text": "All", "value": "$__all"},
+}
+"""Variables of the dashboard: the data source, and the models that are shown."""
 _HIT = 'result="hit"'
 _WIDTH, _HEIGHT = 8, 8
 _COLUMNS = 24 // _WIDTH
@@ -71,7 +84,7 @@ def dashboard(deployments: Sequence[Deployment], title: str) -> dict[str, Any]:
         "editable": True,
         "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": [_datasource(), _models()]},
+        "templating": {"list": [_PROMETHEUS, _MODELS]},
         "panels": panels,
     }
 
@@ -244,21 +257,3 @@ def _panel(number: int, plot: Plot, place: dict[str, int]) -> dict[str, Any]:
 
 def _place(left: int, top: int, width: int, height: int) -> dict[str, int]:
     return {"x": left, "y": top, "w": width, "h": height}
-
-
-def _datasource() -> dict[str, Any]:
-    return {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
-
-
-def _models() -> dict[str, Any]:
-    return {
-        "name": "model",
-        "label": "Model",
-        "type": "query",
-        "datasource": _DATASOURCE,
-        "query": {"query": f"label_values({path_metrics.READY.name}, model)", "refId": "model"},
-        "refresh": 2,
-        "includeAll": True,
-        "multi": True,
-        "current": {"text": "All", "value": "$__all"},
-    }

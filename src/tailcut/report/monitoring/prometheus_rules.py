@@ -76,25 +76,18 @@ class PrometheusRule(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
 
 
-class RuleSubject(NamedTuple):
-    """What rules are written for.
+def rules_text(settings: Settings, objectives: Sequence[Objective], *, has_features: bool) -> str:
+    """Return a rules file of Prometheus, as YAML.
 
-    Attributes:
+    Args:
         objectives: of all models' SLOs.
         has_features: whether any model has feature groups.
     """
-
-    objectives: Sequence[Objective]
-    has_features: bool
-
-
-def rules_text(settings: Settings, subject: RuleSubject) -> str:
-    """Return a rules file of Prometheus, as YAML."""
-    objectives = list({(each.name, each.share): each for each in subject.objectives}.values())
+    objectives = list({(each.name, each.share): each for each in objectives}.values())
     alerts = [
         *_burn_rates(settings, objectives),
         *_growth(settings),
-        *_shares(settings, subject.has_features),
+        *_shares(settings, has_features),
         *_of_server(settings),
     ]
     recorded = [*_recorded(bool(objectives))]

@@ -11,7 +11,7 @@ from tailcut.profiler.attribution.budget import Budget, Culprit, StageLine
 from tailcut.profiler.attribution.gaps import READ_LATE, SENT_LATE
 from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.levers.advice import Advice, LeverAdvice, span
-from tailcut.profiler.payloads.diversity import Diversity, Point, Stream
+from tailcut.profiler.payloads.diversity import Diversity, Point
 from tailcut.profiler.records import Stage
 from tailcut.report.document import Area, Document, DocumentSection, Table, shortened
 from tailcut.report.ladder.perception import perceived
@@ -352,7 +352,7 @@ def diversity_table(diversity: Diversity) -> Table:
             str(one.distinct),
             *(_share_at(one.by_life, life) for life in lives),
             percent(one.repeats),
-            _size(one),
+            f"{entries:,}" if (entries := one.size_for()) else "-",
         )
         for one in shown
     )
@@ -466,11 +466,6 @@ def rate(value: float | None) -> str:
 
 def _share_at(points: Sequence[Point], at: float) -> str:
     return next((percent(point.share) for point in points if point.at == at), "-")
-
-
-def _size(stream: Stream) -> str:
-    entries = stream.size_for()
-    return f"{entries:,}" if entries else "-"
 
 
 def _ending(text: str, longest: int) -> str:
@@ -614,9 +609,10 @@ def tracing_words(kind: str) -> str:
 
 def layers_words(model: ModelLayers) -> list[str]:
     """Say of a model's layers what is to be known before the table is read."""
+    by = "an exported graph, torch.compile" if model.runtime.startswith("torch") else "a runtime that fuses more"
     lines = [
         f"{model.model}: {ms(model.run_ms)} ms a run, {model.runtime}, on {model.inputs or 'no tensors'}",
-        f"INT8 addresses {percent(model.addressed('quantisation'))} of its time, fusion ({_fused_by(model)})"
+        f"INT8 addresses {percent(model.addressed('quantisation'))} of its time, fusion ({by})"
         f" {percent(model.addressed('fusion'))}",
     ]
     if model.dispatch:
@@ -630,10 +626,6 @@ def layers_words(model: ModelLayers) -> list[str]:
     else:
         lines.append(f"kernel time, launch gaps and memory of a GPU: {model.device_note}")
     return [*lines, *filter(None, [model.doubt]), *model.notes]
-
-
-def _fused_by(model: ModelLayers) -> str:
-    return "an exported graph, torch.compile" if model.runtime.startswith("torch") else "a runtime that fuses more"
 
 
 def ms(value: float) -> str:
