@@ -33,7 +33,7 @@ from rich.markup import escape
 from tailcut.cli.console import note, usage
 from tailcut.common.redaction import command_without_secrets
 from tailcut.common.slo import Objectives, parse_duration_s, parse_objectives
-from tailcut.errors import LoadTestError
+from tailcut.errors import LoadTestError, ManifestError
 
 if TYPE_CHECKING:
     from tailcut.manifest.host import HostManifest
@@ -86,6 +86,13 @@ Settings = Annotated[
     ),
 ]
 
+
+def _refuse_negative(value: int) -> int:
+    if value < 0:
+        raise ManifestError(f"--seed is {value}", hint="give a whole number of at least 0")
+    return value
+
+
 Warmup = Annotated[str, typer.Option(help="Load before the measurement; not counted.")]
 Method = Annotated[str, typer.Option(help="HTTP method.", show_default="POST with payloads, else GET")]
 Headers = Annotated[list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Request header; repeatable.")]
@@ -99,7 +106,7 @@ ServicePath = Annotated[
     ),
 ]
 ReadyTime = Annotated[str, typer.Option("--ready", help="Maximum time for a server to start.")]
-Seed = Annotated[int, typer.Option(min=0, help="Random seed: the same one gives the same run.")]
+Seed = Annotated[int, typer.Option(callback=_refuse_negative, help="Random seed: the same one gives the same run.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the whole result as JSON.")]
 HtmlFile = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the result as an HTML page.")]
 ResultFile = Annotated[
