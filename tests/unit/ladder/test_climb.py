@@ -15,9 +15,9 @@ from tests.unit.ladder.ladder_sample import seen
 from tailcut.common.slo import Objectives
 from tailcut.errors import ManifestError, StartError
 from tailcut.ladder import LadderOptions, climb, measuring
+from tailcut.ladder.climb import pilot_rung
 from tailcut.ladder.machine import Cores
 from tailcut.ladder.options import describe
-from tailcut.ladder.plan import pilot_rung
 from tailcut.load import LoadPlan
 from tailcut.manifest.subject import find_subject
 from tailcut.parity.analysis.mapping import parse_pair

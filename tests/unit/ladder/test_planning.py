@@ -5,9 +5,17 @@ import pytest
 
 from tailcut.common.slo import LatencyObjective, Objectives
 from tailcut.errors import ManifestError
-from tailcut.ladder.climb import describe_pilot, evidence_of, queue_grows
+from tailcut.ladder.climb import (
+    choose_rungs,
+    describe_pilot,
+    evidence_of,
+    harder_than_errors,
+    merge_settings,
+    plan_rungs,
+    queue_grows,
+    round_order,
+)
 from tailcut.ladder.places import FileNames
-from tailcut.ladder.plan import choose_rungs, harder_than_errors, merge_settings, plan_rungs, round_order
 from tailcut.load import CapacityResult, LoadPlan, LoadResult
 from tailcut.manifest import Rung
 from tailcut.registry import VariantRecord, Version

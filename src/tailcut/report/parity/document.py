@@ -110,78 +110,89 @@ def _headline(variant: VariantParity) -> str:
 
 def _fields(variant: VariantParity) -> Table:
     """One row per output."""
-    head = ("output", "rows", "differ", "requests", "max", "mean", "tolerance", "pilot's value (x: deployment's)")
-    rows = (
-        (
-            one.output,
-            str(one.rows),
-            str(one.differing_rows),
-            f"{one.differing_requests} ({one.differing_requests / (variant.both_answered or 1):.1%})",
-            _number(one.max_difference),
-            _number(one.mean_difference),
-            one.tolerance,
-            one.relation,
-        )
-        for one in variant.fields
+    return Table(
+        head=("output", "rows", "differ", "requests", "max", "mean", "tolerance", "pilot's value (x: deployment's)"),
+        rows=tuple(
+            (
+                one.output,
+                str(one.rows),
+                str(one.differing_rows),
+                f"{one.differing_requests} ({one.differing_requests / (variant.both_answered or 1):.1%})",
+                _number(one.max_difference),
+                _number(one.mean_difference),
+                one.tolerance,
+                one.relation,
+            )
+            for one in variant.fields
+        ),
+        left=(0, 7),
     )
-    return Table(head=head, rows=tuple(rows), left=(0, 7))
 
 
 def _columns(variant: VariantParity) -> Table:
     """One row per column of the model's inputs that differs."""
-    head = (
-        "input",
-        "filled by",
-        "rows",
-        "differ",
-        "max",
-        "pilot's value (x: deployment's)",
-        "first: pilot, deployment",
+    return Table(
+        title="Inputs of the model that differ",
+        head=(
+            "input",
+            "filled by",
+            "rows",
+            "differ",
+            "max",
+            "pilot's value (x: deployment's)",
+            "first: pilot, deployment",
+        ),
+        rows=tuple(
+            (
+                one.column,
+                ", ".join(one.features) or "-",
+                str(one.rows),
+                str(one.differing_rows),
+                _number(one.max_difference),
+                one.change or "-",
+                "; ".join(f"{_shown(theirs)}, {_shown(ours)}" for _, theirs, ours in one.first),
+            )
+            for one in (variant.inputs.differing if variant.inputs is not None else ())
+        ),
+        left=(0, 1, 5, 6),
     )
-    rows = (
-        (
-            one.column,
-            ", ".join(one.features) or "-",
-            str(one.rows),
-            str(one.differing_rows),
-            _number(one.max_difference),
-            one.change or "-",
-            "; ".join(f"{_shown(theirs)}, {_shown(ours)}" for _, theirs, ours in one.first),
-        )
-        for one in (variant.inputs.differing if variant.inputs is not None else ())
-    )
-    return Table(head=head, rows=tuple(rows), left=(0, 1, 5, 6), title="Inputs of the model that differ")
 
 
 def _differences(variant: VariantParity) -> Table:
-    head = ("request", "row", "output", "pilot", "deployment", "difference", "body")
-    rows = (
-        (
-            str(one.request),
-            str(one.row),
-            one.output,
-            _shown(one.pilot),
-            _shown(one.deployment),
-            _number(one.difference),
-            _shown(one.body),
-        )
-        for one in variant.differences
+    return Table(
+        title="First values that differ",
+        head=("request", "row", "output", "pilot", "deployment", "difference", "body"),
+        rows=tuple(
+            (
+                str(one.request),
+                str(one.row),
+                one.output,
+                _shown(one.pilot),
+                _shown(one.deployment),
+                _number(one.difference),
+                _shown(one.body),
+            )
+            for one in variant.differences
+        ),
+        left=(2, 3, 4, 6),
     )
-    return Table(head=head, rows=tuple(rows), left=(2, 3, 4, 6), title="First values that differ")
 
 
 def _statuses(variant: VariantParity) -> Table:
-    head = ("request", "pilot", "deployment", "body")
-    rows = (
-        (
-            str(one.request),
-            f"{one.pilot_status or 'no reply'} {shortened(one.pilot_text, _LONGEST)}",
-            f"{one.deployment_status or 'no reply'} {shortened(one.deployment_text, _LONGEST)}",
-            _shown(one.body),
-        )
-        for one in variant.statuses
+    return Table(
+        title="First requests that one side only answered",
+        head=("request", "pilot", "deployment", "body"),
+        rows=tuple(
+            (
+                str(one.request),
+                f"{one.pilot_status or 'no reply'} {shortened(one.pilot_text, _LONGEST)}",
+                f"{one.deployment_status or 'no reply'} {shortened(one.deployment_text, _LONGEST)}",
+                _shown(one.body),
+            )
+            for one in variant.statuses
+        ),
+        left=(1, 2, 3),
     )
-    return Table(head=head, rows=tuple(rows), left=(1, 2, 3), title="First requests that one side only answered")
 
 
 def _number(value: float | None) -> str:

@@ -92,6 +92,8 @@ def profile_document(report: ProfileReport, longest: int = 400) -> Document:
     """
     budget = report.budget
     findings = (f"SLO {finding}" for finding in budget.findings)
+    near = f"{budget.near} requests near the p95 ({ms(budget.near_from_ms)} to {ms(budget.near_to_ms)} ms)"
+    basis = f"share: of the {near}, where stages add up; the percentiles are each stage's own"
     steps = (stages_table(budget), culprits_table(budget, longest=longest), steps_table(budget, longest=longest))
     return Document(
         title=f"Profile of {report.target}",
@@ -105,7 +107,7 @@ def profile_document(report: ProfileReport, longest: int = 400) -> Document:
             _requests(report),
             DocumentSection(
                 title="Where the time goes",
-                text=near_words(budget) if budget.lines else "",
+                text=basis if budget.lines else "",
                 tables=steps if budget.lines else (),
             ),
             *_flames(report),
@@ -393,14 +395,13 @@ def sizes_table(diversity: Diversity) -> Table:
 
 def layers_table(model: ModelLayers, most: int = _MOST_LAYERS) -> Table:
     """The slowest layers of a model."""
-    rows = tuple(
-        (_ending(one.name, _LONG), one.kind, ms(one.ms), percent(one.share), one.lever or "-")
-        for one in model.layers[:most]
-    )
     return Table(
         title="Layers",
         head=("layer", "kind", "own ms", "share", "addressed by"),
-        rows=rows,
+        rows=tuple(
+            (_ending(one.name, _LONG), one.kind, ms(one.ms), percent(one.share), one.lever or "-")
+            for one in model.layers[:most]
+        ),
         left=(0, 1, 4),
         note=_more(len(model.layers) - most, sum(one.share for one in model.layers[most:])),
     )
@@ -408,14 +409,13 @@ def layers_table(model: ModelLayers, most: int = _MOST_LAYERS) -> Table:
 
 def operators_table(model: ModelLayers, most: int = _MOST_LAYERS) -> Table:
     """The slowest kinds of operators of a model."""
-    rows = tuple(
-        (one.name, f"{one.calls:.3g}", ms(one.ms), percent(one.share), one.lever or "-")
-        for one in model.operators[:most]
-    )
     return Table(
         title="Operators",
         head=("operator", "calls a run", "own ms", "share", "addressed by"),
-        rows=rows,
+        rows=tuple(
+            (one.name, f"{one.calls:.3g}", ms(one.ms), percent(one.share), one.lever or "-")
+            for one in model.operators[:most]
+        ),
         left=(0, 4),
         note=_more(len(model.operators) - most, sum(one.share for one in model.operators[most:])),
     )
@@ -585,14 +585,6 @@ def felt(budget: Budget) -> str:
     shares = [f"{percent(share)} {name}" for name, share in budget.perception.items() if share > 0]
     each = f"; of all requests {', '.join(shares)}" if len(shares) > 1 else ""
     return f"p95 {ms(budget.wall.p95)} ms: {perceived(budget.wall.p95)} ({_WORD_THRESHOLDS}){each}"
-
-
-def near_words(budget: Budget) -> str:
-    """Say what the shares rest on."""
-    return (
-        f"share: of the {budget.near} requests near the p95 ({ms(budget.near_from_ms)} to {ms(budget.near_to_ms)} ms),"
-        " where stages add up; the percentiles are each stage's own"
-    )
 
 
 def tracing_words(kind: str) -> str:
