@@ -352,8 +352,8 @@ class Inspection:
         counts = dict(Counter(manifest.origins.values()))
         self.report = Report(manifest.deployment.name, str(manifest.directory), counts, origin)
         self.report.untried = list(_untried(manifest.deployment, origin))
-        self.step = ""
-        self.manifest = manifest
+        self._at = ""
+        self._manifest = manifest
         self._engine = engine
         self._entity = entity
         self._row = row
@@ -361,18 +361,21 @@ class Inspection:
     async def run(self) -> TailcutError | None:
         """Load, and send the row through; returns the error that ended it, if one did."""
         try:
-            opened = await self._load(self._engine)
-            await self._row_through(self._engine, opened)
+            opened = await self._load()
+            await self._row_through(opened)
             self.report.ok = True
         except TailcutError as error:
-            self.report.fail(self.step, error)
+            self.report.fail(self._at, error)
             return error
+        except Exception:
+            note(f"{self._manifest.deployment.name} failed at: {self._at}")
+            raise
         return None
 
-    async def _load(self, engine: Engine) -> Opened:
-        report = self.report
+    async def _load(self) -> Opened:
+        report, engine = self.report, self._engine
         with self._step("artifact"):
-            seen = find_variant(self.manifest)
+            seen = find_variant(self._manifest)
             report.variant = VariantReport(
                 seen.name, seen.runtime, seen.version, seen.artifact.stat().st_size, seen.sha256, seen.refused
             )
@@ -384,10 +387,10 @@ class Inspection:
         report.executor_reason = opened.executor_reason
         report.unjudged = engine.unjudged
         report.warm_up_ms = {rows: _ms(ns) for rows, ns in opened.warm_up_ns.items()}
-        report.groups_opened = [group.name for group in self.manifest.deployment.features.groups]
+        report.groups_opened = [group.name for group in self._manifest.deployment.features.groups]
         return opened
 
-    async def _row_through(self, engine: Engine, opened: Opened) -> None:
+    async def _row_through(self, opened: Opened) -> None:
         """Send a row: the caller's, one that the version keeps, or an invented one, which the model may refuse."""
         report = self.report
         if report.origin == "example tensors" and opened.examples.are_real:
@@ -399,16 +402,16 @@ class Inspection:
             )
             return
         try:
-            await self._stages(engine, opened)
+            await self._stages(opened)
         except InferenceError as error:
             if not is_invented:
                 raise
             report.untried.append(Untried("infer", f"the model fails on the invented row: {error.message}"))
             return
         with self._step("request"):
-            report.request = await self._request(engine, opened)
+            report.request = await self._request(opened)
 
-    async def _stages(self, engine: Engine, opened: Opened) -> None:
+    async def _stages(self, opened: Opened) -> None:
         """One step after the other, so that an error is the step's own."""
         pipeline, report = opened.pipeline, self.report
         rows = [self._row] if self._row is not None else []
@@ -421,7 +424,7 @@ class Inspection:
                 limits = pipeline.serving.limits
                 inputs = limited_inputs(pipeline.transform, limits, rows, from_client=report.origin == "row")
         report.inputs = _tensors(inputs)
-        with self._step("infer"), _call(engine, _PATIENCE_S) as context:
+        with self._step("infer"), _call(self._engine, _PATIENCE_S) as context:
             outputs = await pipeline.infer(context, inputs, 1, pipeline.outputs)
         report.outputs = _tensors(outputs)
         with self._step("postprocess"):
@@ -433,7 +436,7 @@ class Inspection:
         row = found.rows[0]
         spent_s = {group.name: group.source_s for group in features.statistics().groups}
         self.report.groups = [
-            self._group(group, row, spent_s[group.name]) for group in self.manifest.deployment.features.groups
+            self._group(group, row, spent_s[group.name]) for group in self._manifest.deployment.features.groups
         ]
         self.report.fresh_for_s = round(found.fresh_for_s[0], 3)
         return row
@@ -441,12 +444,15 @@ class Inspection:
     def _group(self, group: FeatureGroup, row: dict[str, Any], source_s: float) -> GroupReport:
         key = {column: row[column] for column in group.key}
         values = {column: row[column] for column in group.columns}
-        ttl_s = _ttl_s(group, tuple(key.values()), values, self.manifest)
-        return GroupReport(group.name, key, ttl_s, group.ttl, round(source_s * 1e3, 3), values)
+        is_called = ":" in group.ttl
+        ttl_s = (
+            resolve(group.ttl, self._manifest)(tuple(key.values()), values) if is_called else parse_duration(group.ttl)
+        )
+        return GroupReport(group.name, key, float(ttl_s), group.ttl, round(source_s * 1e3, 3), values)
 
-    async def _request(self, engine: Engine, opened: Opened) -> Request:
+    async def _request(self, opened: Opened) -> Request:
         pipeline = opened.pipeline
-        with _call(engine) as context:
+        with _call(self._engine) as context:
             if self._entity is not msgspec.UNSET:
                 await pipeline.predict_entities(context, [self._entity])
             elif self._row is not None:
@@ -459,7 +465,7 @@ class Inspection:
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
-        self.step = name
+        self._at = name
         started_s = perf_counter()
         yield
         self.report.steps.append(Step(name, round((perf_counter() - started_s) * 1e3, 3)))
@@ -491,7 +497,8 @@ async def inspect(
                 found.append((report, error))
                 continue
             mine = (entity, row) if hosted.name == name else ()
-            found.append(await _inspected(Inspection(host.engine(hosted.name), *mine)))
+            inspection = Inspection(host.engine(hosted.name), *mine)
+            found.append((inspection.report, await inspection.run()))
     finally:
         await host.stop(_STOP_S)
     _try_server(models, found)
@@ -514,15 +521,6 @@ def _try_server(models: HostManifest, found: list[Inspected]) -> None:
                 report.fail("server", error)
                 found[place] = report, error
                 return
-
-
-async def _inspected(inspection: Inspection) -> Inspected:
-    try:
-        error = await inspection.run()
-    except Exception:
-        note(f"{inspection.manifest.deployment.name} failed at: {inspection.step}")
-        raise
-    return inspection.report, error
 
 
 def _untried(deployment: Deployment, origin: Origin) -> Iterator[Untried]:
@@ -550,12 +548,6 @@ def _call(engine: Engine, timeout_s: float = 0.0) -> Iterator[RequestContext]:
         raise
     finally:
         engine.end(context, outcome)
-
-
-def _ttl_s(group: FeatureGroup, key: tuple[Any, ...], values: dict[str, Any], manifest: Manifest) -> float:
-    if ":" in group.ttl:
-        return float(resolve(group.ttl, manifest)(key, values))
-    return float(parse_duration(group.ttl))
 
 
 def _tensors(arrays: Arrays) -> list[Tensor]:
