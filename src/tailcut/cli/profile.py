@@ -364,8 +364,12 @@ def _profile(wanted: Wanted, raw: Path | None, *, levers: bool) -> ProfileReport
         given = _given_layers(wanted, environment)
         if wanted.kind == "pilot":
             recording = _pilot(wanted, environment)
-        elif wanted.kind == "deployment":
-            recording = _deployment(wanted, environment)
+        elif wanted.kind == "deployment" and wanted.subject is not None:
+            note(f"starting {wanted.subject.name}")
+            with ProgressLine() as line:
+                recording, _ = record_deployment(
+                    wanted.subject, wanted.plan, environment=environment, on_progress=line.show
+                )
         else:
             with ProgressLine() as line:
                 recording, _ = record_url(wanted.plan, on_progress=line.show)
@@ -414,14 +418,6 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
         ),
         on_step=note,
     )  # fmt: skip
-
-
-def _deployment(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
-    assert wanted.subject is not None
-    note(f"starting {wanted.subject.name}")
-    with ProgressLine() as line:
-        recording, _ = record_deployment(wanted.subject, wanted.plan, environment=environment, on_progress=line.show)
-    return recording
 
 
 def _given_layers(wanted: Wanted, environment: Mapping[str, str]) -> tuple[ModelLayers, ...]:

@@ -458,10 +458,8 @@ def _on_this_machine(registry: Registry, record: Version) -> Iterator[str]:
     for name, each in record.variants.items():
         found = registry.trust(record, name)
         if each.sha256 and found.level != "trusted":
-            yield f"{name} is {_LEVELS.get(found.level, found.level)} here: {found.reason}"
-
-
-_LEVELS = {"remeasure": "to be measured again"}
+            level = "to be measured again" if found.level == "remeasure" else found.level
+            yield f"{name} is {level} here: {found.reason}"
 
 
 def _print_promotion(model: str, promotion: Promotion) -> None:

@@ -77,15 +77,11 @@ def _print(address: str, headers: dict[str, str], model: str, every_s: float | N
         if as_json:
             write(raw.decode())
         else:
-            _show(_decoded(raw), model)
+            stdout().print(view(_decoded(raw), model))
         if every_s is None:
             return
         sys.stdout.flush()
         time.sleep(every_s)
-
-
-def _show(snapshot: Snapshot, model: str) -> None:
-    stdout().print(view(snapshot, model))
 
 
 def _follow(address: str, headers: dict[str, str], model: str, every_s: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -327,13 +326,15 @@ def evidence_of(version: Version, wanted: list[str]) -> VersionEvidence:
     for name in wanted:
         if name not in version.variants:
             refusals[name] = f"not in the registry (version {version.id} has {', '.join(version.variants)})"
-    quality = {name: _metrics(record.evidence) for name, record in version.variants.items()}
+    quality = {
+        name: {
+            metric: float(value)
+            for metric, value in record.evidence.get("metrics", {}).items()
+            if isinstance(value, int | float)
+        }
+        for name, record in version.variants.items()
+    }
     return VersionEvidence(source=version.source, quality=quality, refusals=refusals)
-
-
-def _metrics(evidence: Mapping[str, Any]) -> dict[str, float]:
-    found = evidence.get("metrics", {})
-    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
 
 
 # -- The pilot ---------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,9 +140,11 @@ def body_of(record: Record) -> ReplayBody:
     timeout = f"{_TIMEOUT}: {max(record.asked_ms, 0.001):.3f}\r\n" if record.asked_ms else ""
     if record.inputs is None:
         what, values = record.values()
-        return ReplayBody(f"/predict/{model}", _json({what: values}), timeout)
+        content = json.dumps({what: values}, separators=(",", ":"), default=bytes.decode).encode()
+        return ReplayBody(f"/predict/{model}", content, timeout)
     if record.route in _GENERATES:
-        return ReplayBody(f"/v2/models/{model}/{record.route}", _generate(record.inputs), timeout)
+        named = {each.name: data if len(data := _data(each)) != 1 else data[0] for each in record.inputs}
+        return ReplayBody(f"/v2/models/{model}/{record.route}", msgspec.json.encode(named), timeout)
     path = f"/v2/models/{model}/infer"
     if record.encoding == "json":
         return ReplayBody(path, _infer(record), timeout)
@@ -185,10 +187,6 @@ def _data(tensor: LoggedTensor) -> list[Any]:
     return tensor.data or []
 
 
-def _generate(inputs: Sequence[LoggedTensor]) -> bytes:
-    return msgspec.json.encode({each.name: data if len(data := _data(each)) != 1 else data[0] for each in inputs})
-
-
 def _with_priority(headers: dict[str, str], content: bytes, priority: int) -> tuple[dict[str, str], bytes]:
     name = next(name for name in headers if name.startswith("inference-header"))
     at = int(headers[name])
@@ -196,7 +194,3 @@ def _with_priority(headers: dict[str, str], content: bytes, priority: int) -> tu
     request["parameters"]["priority"] = priority
     header = msgspec.json.encode(request)
     return {**headers, name: str(len(header))}, header + content[at:]
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), default=bytes.decode).encode()
