@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,12 @@ __all__ = ["AsyncClient", "Client", "InProcessModel", "__version__", "asgi", "op
 
 __version__: str
 
-_CLIENTS = ("AsyncClient", "Client")
+_LAZY = {
+    "AsyncClient": "tailcut.client",
+    "Client": "tailcut.client",
+    "InProcessModel": "tailcut.transport.in_process",
+}
+"""Names that are imported when they are asked for, and from where."""
 
 
 def asgi(*manifests: Manifest | Path | str, overrides: Sequence[str] = ()) -> ASGIApplication:
@@ -66,12 +72,6 @@ def __getattr__(name: str) -> Any:
         from tailcut.version import version
 
         return version()
-    if name == "InProcessModel":
-        from tailcut.transport.in_process import InProcessModel
-
-        return InProcessModel
-    if name in _CLIENTS:
-        from tailcut import client
-
-        return getattr(client, name)
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'tailcut' has no attribute {name!r}")

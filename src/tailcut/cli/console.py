@@ -176,10 +176,5 @@ def report(error: BaseException, *, debug: bool) -> ExitCode:
 
 def exit_code(error: TailcutError) -> ExitCode:
     """The exit code of an error: who runs tailcut in a script must be able to tell a "no" from "could not"."""
-    if isinstance(error, ManifestError):
-        return ExitCode.USAGE
-    if isinstance(error, MissingExtra):
-        return ExitCode.MISSING
-    if isinstance(error, BuildError):
-        return ExitCode.FAILED
-    return ExitCode.NOT_STARTED
+    codes = {ManifestError: ExitCode.USAGE, MissingExtra: ExitCode.MISSING, BuildError: ExitCode.FAILED}
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), ExitCode.NOT_STARTED)

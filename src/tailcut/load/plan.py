@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tailcut.common.redaction import without_secrets
 from tailcut.common.slo import Objectives
 from tailcut.errors import LoadTestError
-from tailcut.load.arrivals import MAX_SPAN_S, Kind, Offsets, Pace, offsets_ns, steady, trace_ns
+from tailcut.load.arrivals import MAX_SPAN_S, Kind, Offsets, Pace, offsets_ns, trace_ns
 from tailcut.load.replay import is_replay, read_arrivals, read_replay
 
 DEFAULT_RATE = 100.0
@@ -167,17 +167,15 @@ def intended_times(plan: LoadPlan) -> Offsets:
         return _sped(plan, read(plan.trace).times_s())
     if plan.trace:
         return _sped(plan, read_trace(Path(plan.trace)))
-    if plan.ramp:
-        pace = Pace(
-            start_rate=plan.ramp[0],
-            end_rate=plan.ramp[1],
-            duration_s=plan.duration_s,
-            warmup_s=plan.warmup_s,
-            kind=plan.arrivals,
-        )
-    else:
-        rate = plan.rate or DEFAULT_RATE
-        pace = steady(rate, plan.duration_s, warmup_s=plan.warmup_s, kind=plan.arrivals)
+    rate = plan.rate or DEFAULT_RATE
+    start_rate, end_rate = plan.ramp or (rate, rate)
+    pace = Pace(
+        start_rate=start_rate,
+        end_rate=end_rate,
+        duration_s=plan.duration_s,
+        warmup_s=plan.warmup_s,
+        kind=plan.arrivals,
+    )
     times = offsets_ns(pace, plan.seed)
     if times.size == 0:
         raise LoadTestError("the run would send no request", hint="raise the rate or the duration")

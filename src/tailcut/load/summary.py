@@ -118,15 +118,14 @@ def _server_side(
         timed |= ~np.isnan(column)
     stages = {name: summarise(np.nan_to_num(column[timed])) for name, column in columns.items()}
     codes = samples.cache[measured][answered]
-    cache = {name: int((codes == code).sum()) for code, name in enumerate(samples.cache_names) if name}
-    total = columns.get("total")
-    per_outcome = {}
-    if total is not None:
-        for code, name in enumerate(samples.cache_names):
-            shape = summarise(total[(codes == code) & ~np.isnan(total)]) if name else None
-            if shape is not None:
-                per_outcome[name] = shape
-    return {name: shape for name, shape in stages.items() if shape}, {k: n for k, n in cache.items() if n}, per_outcome
+    outcomes = {name: codes == code for code, name in enumerate(samples.cache_names) if name}
+    total = columns.get("total", np.full(codes.size, np.nan))
+    totals = {name: summarise(total[chosen & ~np.isnan(total)]) for name, chosen in outcomes.items()}
+    return (
+        {name: shape for name, shape in stages.items() if shape},
+        {name: int(chosen.sum()) for name, chosen in outcomes.items() if chosen.any()},
+        {name: shape for name, shape in totals.items() if shape},
+    )
 
 
 def _about_failures(plan: LoadPlan, status: npt.NDArray[np.int16], answered: npt.NDArray[np.bool_]) -> tuple[str, ...]:
