@@ -7,11 +7,12 @@ import shlex
 import pytest
 from rich.text import Text
 from scripts.generate_docs import PAGES, REFERENCE
+from tests.manifest_kit import leaves
 from typer.main import get_command
 
 from tailcut.cli.app import COMMANDS, build
 from tailcut.cli.console import EXIT_REASONS, ExitCode
-from tailcut.manifest.keys import leaves, variable
+from tailcut.manifest.keys import variable
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
