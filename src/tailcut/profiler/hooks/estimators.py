@@ -40,7 +40,8 @@ def timed(function: Callable[..., Any], method: str) -> Any:
     def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
         parent = current_span()
         if parent is None or parent.trace.over:
-            return background_calls.call(stage, f"{type(self).__name__}.{method}", function, (self, *args), kwargs)
+            with background_calls.counted(stage, f"{type(self).__name__}.{method}"):
+                return function(self, *args, **kwargs)
         inside = parent.stage is MODEL or parent.stage is PREPROCESS
         if inside and not parent.parts:
             return function(self, *args, **kwargs)

@@ -17,6 +17,7 @@ from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, Mo
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
+from tailcut.profiler.hooks.wrapping import replaces
 from tailcut.profiler.recording.clocks import SHORT_NS, now
 from tailcut.profiler.recording.executors import label_of, name_executor
 from tailcut.profiler.recording.tracing import (
@@ -28,6 +29,7 @@ from tailcut.profiler.recording.tracing import (
     current,
     open_handed,
     tracer,
+    working_for,
 )
 from tailcut.profiler.records import EXECUTOR, Stage
 
@@ -36,7 +38,6 @@ _INHERITED = (Stage.ENCODE, Stage.DECODE, Stage.FRAMEWORK)
 _CALLS = tuple(LEAVES)
 _LOOP = Stage.LOOP
 _PLAIN = (FunctionType, MethodType)
-_set_current = current.set
 
 
 class _Handed:
@@ -64,44 +65,33 @@ class _Handed:
         return getattr(self.function, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        parent, before = self._parent, current.get()
+        parent = self._parent
         label, place, users = tracer.places.describe(_meant(self.function, self.arguments))
         if not users and parent.stage in _INHERITED:
             return self._framework(label, place, args, kwargs)
-        if not users and parent.stage in _CALLS:
-            return self._call(args, kwargs)
-        span = open_handed(parent, self._pool, self._asked_ns, label, place)
-        try:
-            return self.function(*args, **kwargs)
-        finally:
-            close_timed(span)
-            # The thread is somebody else's next.
-            if before is not parent:
-                _set_current(before)
-            self.ended_ns = span.end_ns
+        with working_for(parent):
+            # What a driver hands over to a thread, a name's resolution for one, is part of its call.
+            if not users and parent.stage in _CALLS:
+                return self.function(*args, **kwargs)
+            span = open_handed(parent, self._pool, self._asked_ns, label, place)
+            try:
+                return self.function(*args, **kwargs)
+            finally:
+                close_timed(span)
+                self.ended_ns = span.end_ns
 
     def _framework(self, label: str, place: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run what the framework hands over to a thread for itself, validation for one: more of what it was doing."""
-        parent, before, began_ns = self._parent, current.get(), now()
+        parent, began_ns = self._parent, now()
         add_span(parent, WAIT, self._pool, self._asked_ns, began_ns)
-        _set_current(parent)
         try:
-            return self.function(*args, **kwargs)
+            with working_for(parent):
+                return self.function(*args, **kwargs)
         finally:
-            _set_current(before)
             self.ended_ns = end_ns = now()
             took_ns = end_ns - began_ns
             cpu_ns = took_ns if took_ns < SHORT_NS else -1
             add_span(parent, parent.stage, label, began_ns, end_ns, place, 0, cpu_ns)
-
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run what a driver hands over to a thread, a name's resolution for one: all of it is part of its call."""
-        before = current.get()
-        _set_current(self._parent)
-        try:
-            return self.function(*args, **kwargs)
-        finally:
-            _set_current(before)
 
     def waits_for(self, pool: str) -> None:
         """Know better what is waited for."""
@@ -209,7 +199,7 @@ def _hook_anyio(module: ModuleType) -> None:
     limiters = _Limiters(module)
 
     # A coroutine even where there is no span: whose work it is, is known where it runs, which may be a task of its own.
-    @functools.wraps(original)
+    @replaces(module, "run_sync")
     async def run_sync(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
@@ -224,8 +214,6 @@ def _hook_anyio(module: ModuleType) -> None:
             if limiter is not None:
                 limiters.leave(limiter)
 
-    module.run_sync = run_sync  # type: ignore[attr-defined]
-
 
 def _hook_asyncio(module: ModuleType) -> None:
     _hook_loop(module.BaseEventLoop)
@@ -238,7 +226,7 @@ def _hook_uvloop(module: ModuleType) -> None:
 def _hook_loop(loop: Any) -> None:
     original = loop.run_in_executor
 
-    @functools.wraps(original)
+    @replaces(loop, "run_in_executor")
     def run_in_executor(self: Any, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over or not (executor is None or isinstance(executor, ThreadPoolExecutor)):
@@ -255,13 +243,12 @@ def _hook_loop(loop: Any) -> None:
         future.add_done_callback(handed.returned)
         return future
 
-    loop.run_in_executor = run_in_executor
-
 
 def _hook_executor(module: ModuleType) -> None:
-    original = module.ThreadPoolExecutor.submit
+    pool = module.ThreadPoolExecutor
+    original, make = pool.submit, pool.__init__
 
-    @functools.wraps(original)
+    @replaces(pool, "submit")
     def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
@@ -276,15 +263,10 @@ def _hook_executor(module: ModuleType) -> None:
         call, args = _inside(_Handed(parent, label, fn, args), fn, args)
         return original(self, call, *args, **kwargs)
 
-    module.ThreadPoolExecutor.submit = submit
-    make = module.ThreadPoolExecutor.__init__
-
-    @functools.wraps(make)
+    @replaces(pool, "__init__")
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         name_executor(self, sys._getframe(1))
-
-    module.ThreadPoolExecutor.__init__ = init
 
 
 HOOKS: dict[str, Hook] = {

@@ -56,8 +56,11 @@ class Places:
             known = self._names[filename] = self._shorten(filename)
         return known
 
-    def spot(self, frame: FrameType | None) -> tuple[str | CodeType, int]:
+    def spot(self, frame: FrameType | None, *, through: bool = False) -> tuple[str | CodeType, int]:
         """Find the user's innermost code at or below ``frame`` and the instruction that it is at, which ``at`` names.
+
+        Args:
+            through: look below hooks that take requests in, too.
 
         Returns:
             them; "" and 0 where none is on the stack.
@@ -70,8 +73,10 @@ class Places:
             kind = kinds.get(code.co_filename)
             if kind is None:
                 kind = self._kind(code.co_filename)
-            if kind != _LIBRARY:
-                return (code, frame.f_lasti) if kind == _USER else ("", 0)
+            if kind == _USER:
+                return code, frame.f_lasti
+            if kind == _BELOW and not through:
+                break
             frame = frame.f_back
         return "", 0
 
