@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tailcut.manifest.subject import CommandSubject
     from tailcut.profiler.attribution.layers import ModelLayers
     from tailcut.profiler.child_channel import Loop
-    from tailcut.profiler.diversity import PayloadLog
+    from tailcut.profiler.payload_log import PayloadLog
     from tailcut.profiler.layers.search import InputShape
     from tailcut.profiler.payloads.diversity import Diversity
     from tailcut.profiler.records import Recording
@@ -321,7 +321,7 @@ def _sendable(wanted: Wanted) -> Iterator[Wanted]:
     if not wanted.plan.payloads or not file.is_file():
         yield wanted
         return
-    from tailcut.profiler.diversity import read_payload_log
+    from tailcut.profiler.payload_log import read_payload_log
 
     with usage("--payloads"):
         log = read_payload_log(file, rate=wanted.plan.rate or DEFAULT_RATE)
@@ -398,7 +398,7 @@ def _own_layers(
 def _payloads(wanted: Wanted) -> tuple[PayloadLog | None, tuple[str, ...]]:
     """What is asked for, each payload once: the log, the file of payloads, or what their function yields."""
     from tailcut.load.plan import intended_times
-    from tailcut.profiler.diversity import read_payload_log, sent_payloads
+    from tailcut.profiler.payload_log import read_payload_log, sent_payloads
 
     plan = wanted.plan
     rate = plan.rate or DEFAULT_RATE

@@ -14,7 +14,7 @@ from tailcut.errors import LoadTestError, ManifestError, ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import bodies
 from tailcut.manifest import Manifest, resolve
-from tailcut.profiler.diversity import read_payload_log
+from tailcut.profiler.payload_log import read_payload_log
 
 _JSON: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 

@@ -690,7 +690,7 @@ def _application(plan: ParityPlan, manifest: Manifest, environment: Mapping[str,
     if find_spec("uvicorn") is None:
         raise MissingExtra("uvicorn is not installed", hint="pip install 'tailcut[profile]'")
     tell(f"starting the pilot {plan.pilot}")
-    options = Options(target=plan.pilot, report=0, profiled=False, inputs=True)
+    options = Options(target=plan.pilot, profiled=False)
     with PilotProcess(options, directory=plan.directory, environment=environment) as process:
         ready = process.wait_ready(plan.ready_s, tell)
         known = manifest.deployment.ladder.pilot_path

@@ -21,7 +21,7 @@ from tailcut.load.plan import parse_url
 from tailcut.load.recorder import LoadFailure
 from tailcut.load.summary import RunFacts
 from tailcut.profiler.attribution.background_calls import background_notes
-from tailcut.profiler.child_channel import Heard, Options, Said
+from tailcut.profiler.child_channel import ChildEvent, Options, RecordedRun
 from tailcut.profiler.diagnosis import choose_path, explain_answers
 from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.outside import too_fast
@@ -29,7 +29,7 @@ from tailcut.profiler.plan import PilotPlan, check_pilot
 from tailcut.profiler.recording.captured import FoundLayers
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.records import ProfiledProcess, RecordedRequest, Recording, StackSample
-from tailcut.profiler.spying import Spy
+from tailcut.profiler.stack_sampler import StackSampler
 from tailcut.system.cpu_time import machine_seconds, threads_ns
 
 HEADER = "x-tailcut-profile"
@@ -64,7 +64,8 @@ def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
 
 def _record(plan: PilotPlan, say: OnStep) -> Recording:
     say(f"starting {plan.target}")
-    with _start(plan) as pilot:
+    options = Options(target=plan.target, profiled=True, loop=plan.loop)
+    with PilotProcess(options, directory=Path(plan.directory), environment=plan.environment) as pilot:
         ready = pilot.wait_ready(plan.ready_s, say)
         load = _load_plan(plan, pilot, ready)
         _probe(load, pilot, ready)
@@ -73,7 +74,7 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
         return _profiled(plan, load, pilot, ready, say)
 
 
-def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording:
+def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: ChildEvent, say: OnStep) -> Recording:
     """Record, and all that needs the process that was recorded."""
     load = msgspec.structs.replace(load, duration_s=plan.recorded_s)
     stops = plan.recorded_s < plan.duration_s
@@ -84,7 +85,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     samples, facts = measure(load)
     database_s = computed_between_s(before, computed_ns())
     machine_s, own_s = machine_seconds() - machine_s, process_time() - own_s
-    heard = pilot.heard()
+    heard = pilot.recorded()
     _check_answers(load, pilot, ready, samples, facts, heard)
     check_answered(load, samples)
     check_rate(load, samples, facts, plan.target)
@@ -92,7 +93,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     looks, problem = _looks(plan, load, pilot, heard, rate, seconds)
     run = ProfileRun(
         load=load, ready=ready, samples=samples, facts=facts, heard=heard,
-        looks=looks, looks_interval_ns=int(1e9 / rate), looks_s=seconds, spy_problem=problem,
+        looks=looks, looks_interval_ns=int(1e9 / rate), looks_s=seconds, sampling_problem=problem,
         asked_loop=plan.loop, planned_s=plan.duration_s, database_s=database_s,
         others_s=max(machine_s - own_s - database_s, 0.0),
     )  # fmt: skip
@@ -125,26 +126,21 @@ def _importable(directory: str) -> Iterator[None]:
 
 
 def _looks(
-    plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: Heard, rate: float, seconds: float
+    plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: RecordedRun, rate: float, seconds: float
 ) -> tuple[tuple[StackSample, ...], str]:
     """Send the load once more and look at the stacks meanwhile; where that fails, say why: the recording is whole."""
     # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
     sampled = msgspec.structs.replace(load, duration_s=seconds, warmup_s=0.0, seed=load.seed + 2)
     try:
-        with Spy(pilot.pid, rate) as spy:
+        with StackSampler(pilot.pid, rate) as sampler:
             measure(sampled)
-            spy.stop()
-            return spy.samples(heard.requests, Places(plan.directory)), spy.problem
+            sampler.stop()
+            return sampler.samples(heard.requests, Places(plan.directory)), sampler.problem
     except (LoadTestError, ProfileError, OSError) as error:
         return (), f"the run in which stacks are sampled failed ({getattr(error, 'message', error)})"
 
 
-def _start(plan: PilotPlan) -> PilotProcess:
-    options = Options(target=plan.target, report=-1, profiled=True, loop=plan.loop)
-    return PilotProcess(options, directory=Path(plan.directory), environment=plan.environment)
-
-
-def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: Said) -> LoadPlan:
+def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: ChildEvent) -> LoadPlan:
     load = LoadPlan(
         url=pilot.url,
         rate=plan.rate,
@@ -164,18 +160,18 @@ def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: Said) -> LoadPlan:
     return msgspec.structs.replace(load, url=f"{pilot.url}/{path.lstrip('/')}")
 
 
-def _probe(load: LoadPlan, pilot: PilotProcess, ready: Said) -> None:
+def _probe(load: LoadPlan, pilot: PilotProcess, ready: ChildEvent) -> None:
     """A few requests first, so that a wrong path or payload shows before anything is measured."""
     few = msgspec.structs.replace(
         load, rate=_PROBE_RATE, arrivals="constant", duration_s=_PROBE_S, warmup_s=0.0,
         timeout_s=_PROBE_TIMEOUT_S,
     )  # fmt: skip
     samples, facts = measure(few)
-    _check_answers(load, pilot, ready, samples, facts, pilot.heard())
+    _check_answers(load, pilot, ready, samples, facts, pilot.recorded())
 
 
 def _check_answers(
-    load: LoadPlan, pilot: PilotProcess, ready: Said, samples: Samples, facts: RunFacts, heard: Heard
+    load: LoadPlan, pilot: PilotProcess, ready: ChildEvent, samples: Samples, facts: RunFacts, heard: RecordedRun
 ) -> None:
     asked = f"{load.http_method} {parse_url(load.url).path}"
     statuses = Counter(samples.status[samples.status != 0].tolist())
@@ -297,7 +293,7 @@ class ProfileRun(msgspec.Struct, frozen=True, kw_only=True):
         samples, facts: the client's side.
         heard: the server's side.
         looks: what was sampled from outside; ``looks_interval_ns`` is the time between two, ``looks_s`` that of all.
-        spy_problem: why nothing was; empty where it was.
+        sampling_problem: why nothing was; empty where it was.
         asked_loop: which event loop the application was to have.
         planned_s: seconds that were to be recorded, where so many requests stopped the load sooner.
         database_s: CPU seconds of the databases on this machine, in the whole run.
@@ -305,14 +301,14 @@ class ProfileRun(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     load: LoadPlan
-    ready: Said
+    ready: ChildEvent
     samples: Samples
     facts: RunFacts
-    heard: Heard
+    heard: RecordedRun
     looks: tuple[StackSample, ...]
     looks_interval_ns: int
     looks_s: float = 0.0
-    spy_problem: str
+    sampling_problem: str
     asked_loop: str = "auto"
     planned_s: float = 0.0
     database_s: float = 0.0
@@ -331,8 +327,8 @@ def assemble(target: str, run: ProfileRun) -> Recording:
         requests=requests,
         moments=tuple(sorted(heard.moments, key=lambda one: one.start_ns)),
         samples=run.looks,
-        sample_interval_ns=0 if run.spy_problem else run.looks_interval_ns,
-        sampled_s=0.0 if run.spy_problem else run.looks_s,
+        sample_interval_ns=0 if run.sampling_problem else run.looks_interval_ns,
+        sampled_s=0.0 if run.sampling_problem else run.looks_s,
         machine=machine_facts(),
         pilot=ProfiledProcess(
             loop=run.ready.loop,
@@ -374,10 +370,10 @@ def _notes(run: ProfileRun) -> Iterator[str]:
         )
     elif run.asked_loop == "auto" and ready.loop == "uvloop":
         yield "ran on uvloop, which tailcut brings with it and uvicorn then takes: without it, --loop asyncio is nearer"
-    if run.spy_problem:
+    if run.sampling_problem:
         yield (
-            f"{run.spy_problem}: no stacks were sampled, and the time of a handler is not divided among the functions"
-            " that it calls"
+            f"{run.sampling_problem}: no stacks were sampled, and the time of a handler is not divided among the"
+            " functions that it calls"
         )
     yield from run.heard.notes
     yield from background_notes(run.heard.background_calls, run.load.duration_s + run.load.warmup_s)

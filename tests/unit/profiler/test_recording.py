@@ -12,6 +12,7 @@ import threading
 import traceback
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -20,8 +21,8 @@ from tailcut.load import Samples
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import LoadPlan, parse_url
 from tailcut.load.summary import RunFacts
-from tailcut.profiler import child_channel, spying
-from tailcut.profiler.child_channel import Heard, Route, Said
+from tailcut.profiler import child_channel, stack_sampler
+from tailcut.profiler.child_channel import ChildEvent, RecordedRun, Route
 from tailcut.profiler.diagnosis import check_target, choose_path, explain_answers, explain_failure, explain_silence
 from tailcut.profiler.pilot import ProfileRun, assemble, match_requests
 from tailcut.profiler.recording.places import Places
@@ -34,7 +35,7 @@ from tailcut.profiler.records import (
     encode_recording,
     load_recording,
 )
-from tailcut.profiler.spying import Frame, make_sample, parse_frame
+from tailcut.profiler.stack_sampler import Frame, make_sample, parse_frame
 
 OWN = "/x/src/tailcut/profiler"
 ENTRY = ("_Handed.__call__", f"{OWN}/hooks/threads.py", 47)
@@ -124,11 +125,11 @@ def test_a_function_that_no_span_knows_is_in_the_frameworks_time(tmp_path: Path)
 def test_stacks_in_a_framework_are_its_times_whether_it_has_a_hook_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: Stage, code: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(spying, "find_spy", lambda: "")
+    monkeypatch.setattr(stack_sampler, "find_py_spy", lambda: "")
     root = RecordedSpan(stage=stage, label="litestar", start_ns=0, end_ns=9)
     request = RecordedRequest(number=0, intended_ns=0, sent_ns=0, done_ns=9, spans=(root,))
     app, entry = tmp_path / "app.py", f"Profiled._traced ({OWN}/recording/middleware.py:60)"
-    with spying.Spy(os.getpid(), 100.0) as spy:
+    with stack_sampler.StackSampler(os.getpid(), 100.0) as spy:
         (spy._folder / "stacks").write_text(
             f"run (/y/server.py:1);{entry};predict ({app}:4) 7\nrun (/y/server.py:1) 5\n"
         )
@@ -199,9 +200,10 @@ def test_a_note_names_an_exception_and_not_what_it_says() -> None:
     trace = "".join(traceback.format_exception(caught.value)).rstrip()
     assert "alice@example.com" in trace
     run = ProfileRun(
-        load=LoadPlan(url="http://127.0.0.1:1/", rate=10.0, duration_s=1.0), ready=Said(kind="ready"),
-        samples=sent((100, 101, 102, 500)), facts=RunFacts(window_s=1.0), looks=(), looks_interval_ns=1, spy_problem="",
-        heard=Heard(requests=(), moments=(), hooks=(), failures=(trace,), notes=(), cpu_ns=0),
+        load=LoadPlan(url="http://127.0.0.1:1/", rate=10.0, duration_s=1.0), ready=ChildEvent(kind="ready"),
+        samples=sent((100, 101, 102, 500)), facts=RunFacts(window_s=1.0), looks=(), looks_interval_ns=1,
+        sampling_problem="",
+        heard=RecordedRun(requests=(), moments=(), hooks=(), failures=(trace,), notes=()),
     )  # fmt: skip
     notes = assemble("app:app", run).notes
     assert any(
@@ -226,7 +228,7 @@ def test_a_process_that_was_killed_is_said_so() -> None:
     error = explain_failure("app:app", None, -9, "")
     assert error.message == "app:app was killed by SIGKILL before it was ready"
     assert "memory" in error.hint
-    said = Said(kind="failed", phase="start", error="x")
+    said = ChildEvent(kind="failed", phase="start", error="x")
     assert "printed last" in explain_failure("app:app", said, None, "log").hint
 
 
@@ -251,25 +253,25 @@ def test_the_child_imports_no_libraries_that_its_hooks_watch() -> None:
     assert done.stdout.split() == []
 
 
-def test_a_command_that_fails_is_answered_and_the_next_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_fails_is_answered_and_the_next_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a pipe; where that ends, so does the process."""
-    said: queue.Queue[Said] = queue.Queue()
+    said: queue.Queue[ChildEvent] = queue.Queue()
     ended: queue.Queue[int] = queue.Queue()
     monkeypatch.setattr(child_channel.os, "kill", lambda pid, signal: ended.put(signal))
     monkeypatch.setattr(child_channel.os, "_exit", lambda code: None)
     monkeypatch.setattr(child_channel, "_LAST_WORDS_S", 0.0)
     reading, writing = os.pipe()
 
-    def failing(_: str) -> Said:
+    def failing() -> None:
         raise ValueError("no room")
 
-    commands = {"fail": failing, "begin": lambda argument: Said(kind="begun", text=argument)}
-    child_channel.Commands(commands, said.put, reading)
-    os.write(writing, b"fail\nnonsense\nbegin it\n")
+    answer = tmp_path / "answer"
+    child_channel.execute_commands({"fail": failing, "count": lambda: 7}, said.put, reading)
+    os.write(writing, f"fail {answer}\nnonsense\ncount {answer}\n".encode())
     first, second = said.get(timeout=5.0), said.get(timeout=5.0)
     assert (first.kind, first.phase, first.error) == ("failed", "command", "ValueError: no room")
     assert "in failing" in first.text
-    assert (second.kind, second.text) == ("begun", "it")
+    assert (second.kind, msgspec.msgpack.decode(answer.read_bytes())) == ("done", 7)
     os.close(writing)
     assert ended.get(timeout=5.0) == signal.SIGTERM
     for thread in threading.enumerate():
@@ -319,7 +321,9 @@ def test_who_needs_more_time_is_told_the_flag() -> None:
 
 
 def test_a_module_that_does_not_import_is_told_with_its_folder_its_environment_and_the_traceback() -> None:
-    said = Said(kind="failed", phase="import", error="ModuleNotFoundError: No module named 'app'", text="Traceback")
+    said = ChildEvent(
+        kind="failed", phase="import", error="ModuleNotFoundError: No module named 'app'", text="Traceback"
+    )
     error = explain_failure("app:app", said, 3, "")
     assert error.message == "the module app does not import: ModuleNotFoundError: No module named 'app'"
     assert "--app-dir FOLDER" in error.hint

@@ -22,7 +22,10 @@ class ImportHooks(importlib.abc.MetaPathFinder):
     """
 
     def __init__(
-        self, hooks: Mapping[str, Hook], prefixes: Mapping[str, Hook], on_done: Callable[[str, Exception | None], None]
+        self,
+        hooks: Mapping[str, Hook],
+        prefixes: Mapping[str, Hook],
+        on_done: Callable[[str, Exception | None], None] = lambda name, error: None,
     ) -> None:
         self._hooks = dict(hooks)
         self._prefixes = dict(prefixes)

@@ -10,25 +10,22 @@ import inspect
 import os
 import socket
 import sys
-import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
-from tailcut.profiler.child_channel import Commands, Heard, Options, Route, Said, facts
+from tailcut.profiler.child_channel import ChildEvent, Options, RecordedRun, Route, execute_commands, one_line
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.captured import captured
 from tailcut.profiler.recording.middleware import Profiled
+from tailcut.profiler.recording.model_inputs import install_input_hooks, model_inputs
 from tailcut.profiler.recording.model_libraries import libraries
 from tailcut.profiler.recording.spans import requests_of
 from tailcut.profiler.recording.tracing import tracer
-from tailcut.profiler.spying import allow_spying
+from tailcut.profiler.stack_sampler import allow_sampling
 
-Say = Callable[[Said], None]
+Say = Callable[[ChildEvent], None]
 
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _PACKAGES = (
@@ -49,15 +46,15 @@ def run_application(options: Options, say: Say, commands: int) -> int:
     Returns:
         the exit code: 0, or 3 where the application could not be served.
     """
-    allow_spying()
-    _Window(say, commands)
+    allow_sampling()
+    answers = {"begin": _begin, "recorded": _recorded, "layers": captured.find, "inputs": model_inputs.take}
+    execute_commands(answers, say, commands)
+    # Only what is needed: a process that is not profiled loads no hooks.
     if options.profiled:
         from tailcut.profiler.hooks import install_hooks
 
         install_hooks()
-    if options.inputs:
-        from tailcut.profiler.recording.model_inputs import install_input_hooks
-
+    else:
         install_input_hooks()
     try:
         application = load_application(options.target)
@@ -68,49 +65,23 @@ def run_application(options: Options, say: Say, commands: int) -> int:
     return 0
 
 
-class _Window:
-    """What was heard since the window began."""
+def _begin() -> None:
+    """Forget what was recorded so far."""
+    tracer.clear()
+    background_calls.clear()
+    captured.clear()
 
-    def __init__(self, say: Say, commands: int) -> None:
-        self._cpu_ns = time.process_time_ns()
-        commands_of = {
-            "begin": self._begin,
-            "write": self._write,
-            "layers": self._layers,
-            "inputs": self._inputs,
-        }
-        Commands(commands_of, say, commands)
 
-    def _begin(self, _: str) -> Said:
-        tracer.clear()
-        background_calls.clear()
-        captured.clear()
-        self._cpu_ns = time.process_time_ns()
-        return Said(kind="begun")
-
-    def _layers(self, path: str) -> Said:
-        Path(path).write_bytes(msgspec.msgpack.encode(captured.find()))
-        return Said(kind="written")
-
-    def _inputs(self, path: str) -> Said:
-        from tailcut.profiler.recording.model_inputs import model_inputs
-
-        Path(path).write_bytes(msgspec.msgpack.encode(model_inputs.take()))
-        return Said(kind="written", text="; ".join(model_inputs.problems[:3]))
-
-    def _write(self, path: str) -> Said:
-        heard = Heard(
-            requests=requests_of(tracer),
-            moments=tuple(tracer.moments),
-            hooks=tuple(tracer.hooked),
-            notes=(*tracer.notes, *tracer.lost(), *unhooked(sys.modules)),
-            failures=tuple(tracer.failures),
-            cpu_ns=time.process_time_ns() - self._cpu_ns,
-            background_calls=background_calls.found(),
-            libraries=libraries.found(),
-        )
-        Path(path).write_bytes(msgspec.msgpack.encode(heard))
-        return Said(kind="written")
+def _recorded() -> RecordedRun:
+    return RecordedRun(
+        requests=requests_of(tracer),
+        moments=tuple(tracer.moments),
+        hooks=tuple(tracer.hooked),
+        notes=(*tracer.notes, *tracer.lost(), *unhooked(sys.modules)),
+        failures=tuple(tracer.failures),
+        background_calls=background_calls.found(),
+        libraries=libraries.found(),
+    )
 
 
 def _serve(application: Any, options: Options, say: Say) -> None:
@@ -167,7 +138,7 @@ def _server(config: Any, application: Any, port: int, say: Say) -> Any:
     return Server(config)
 
 
-def _ready(application: Any, port: int) -> Said:
+def _ready(application: Any, port: int) -> ChildEvent:
     threads = 0
     try:
         import anyio.to_thread
@@ -176,7 +147,7 @@ def _ready(application: Any, port: int) -> Said:
     except Exception:
         tracer.note("the size of the thread pool is not known")
     loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
-    return Said(
+    return ChildEvent(
         kind="ready",
         port=port,
         loop=loop,
@@ -262,6 +233,7 @@ def unhooked(modules: Collection[str]) -> tuple[str, ...]:
 
 
 _LINES = 15
+_NOT_THE_USERS = ("/tailcut/profiler/", "<frozen ", "/importlib/")
 
 
 class Unusable(Exception):
@@ -269,7 +241,7 @@ class Unusable(Exception):
 
     def __init__(self, phase: str, error: str, text: str = "") -> None:
         super().__init__(error)
-        self.said = Said(kind="failed", phase=phase, error=error, text=text)
+        self.said = ChildEvent(kind="failed", phase=phase, error=error, text=text)
 
 
 def load_application(target: str) -> Any:
@@ -294,7 +266,7 @@ def load_application(target: str) -> Any:
     except Unusable:
         raise
     except (Exception, SystemExit) as error:
-        raise Unusable("import", facts(error), _traceback(error)) from error
+        raise Unusable("import", one_line(error), _traceback(error)) from error
     finally:
         uvicorn.run, uvicorn.Server.run = kept  # type: ignore[method-assign]
     for name in path.removesuffix("()").split("."):
@@ -306,7 +278,7 @@ def load_application(target: str) -> Any:
         try:
             found = found()
         except Exception as error:
-            raise Unusable("call", facts(error), _traceback(error)) from error
+            raise Unusable("call", one_line(error), _traceback(error)) from error
     _check_interface(found)
     return found
 
@@ -339,13 +311,10 @@ def needed_parameters(application: Any) -> tuple[str, ...] | None:
 
 
 def _traceback(error: BaseException) -> str:
-    kept = [one for one in traceback.extract_tb(error.__traceback__) if "/tailcut/profiler/" not in one.filename]
-    kept = [
-        one for one in kept if not one.filename.startswith("<frozen importlib") and "/importlib/" not in one.filename
-    ]
-    return _last_lines([*traceback.format_list(kept), *traceback.format_exception_only(error)])
+    return _last_lines([*traceback.format_tb(error.__traceback__), *traceback.format_exception_only(error)])
 
 
-def _last_lines(parts: list[str]) -> str:
-    kept = [part for part in parts if "/tailcut/profiler/" not in part and "<frozen " not in part]
+def _last_lines(parts: Sequence[str]) -> str:
+    """The end of a traceback or a stack, without frames of the profile and of the import system."""
+    kept = [part for part in parts if not any(one in part for one in _NOT_THE_USERS)]
     return "\n".join("".join(kept).rstrip().splitlines()[-_LINES:])

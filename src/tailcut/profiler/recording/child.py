@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.profiler.child_channel import Options, Said
+from tailcut.profiler.child_channel import ChildEvent, Options
 
 _MOST_FRAMES = 20
 
@@ -64,7 +64,7 @@ def _take_stdin() -> int:
     return commands
 
 
-def _say(report: int, said: Said) -> None:
+def _say(report: int, said: ChildEvent) -> None:
     os.write(report, msgspec.json.encode(said) + b"\n")
 
 

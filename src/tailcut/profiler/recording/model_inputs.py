@@ -11,6 +11,7 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -42,7 +43,6 @@ class ModelInputs:
     def __init__(self) -> None:
         self._calls: deque[ModelCall] = deque(maxlen=_MOST_CALLS)
         self._inside = threading.local()
-        self.problems: list[str] = []
 
     def recorded(self, function: Any, name: Callable[[Any], str]) -> Any:
         """Return the same function; its outermost calls are kept."""
@@ -67,14 +67,9 @@ class ModelInputs:
         self._calls.clear()
         return found
 
-    def failed(self, name: str, error: Exception | None) -> None:
-        """Note a library that could not be hooked."""
-        if error is not None:
-            self.problems.append(f"{name} could not be hooked: {error}")
-
     def _keep(self, model: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Copy the inputs; whatever is wrong with them is the application's call to find."""
-        try:
+        """Copy the inputs; those that cannot be read are left out."""
+        with suppress(Exception):  # whatever is wrong with them is the application's call to find
             named: dict[str, list[Any]] = {}
             placed: list[list[Any]] = []
             for name, value in (*(("", one) for one in args), *kwargs.items()):
@@ -88,8 +83,6 @@ class ModelInputs:
                         placed.append(rows)
             if named or placed:
                 self._calls.append(ModelCall(model=model, named=named, placed=tuple(placed)))
-        except Exception as error:
-            self.problems.append(f"inputs of {model} could not be read: {error}")
 
 
 model_inputs = ModelInputs()
@@ -99,7 +92,7 @@ def install_input_hooks() -> None:
     """Hook the model libraries that the application imports, from now on."""
     from tailcut.profiler.hooks.imports import ImportHooks
 
-    ImportHooks(_HOOKS, {"sklearn.": _hook_estimators}, model_inputs.failed).install()
+    ImportHooks(_HOOKS, {"sklearn.": _hook_estimators}).install()
 
 
 def _columns(value: Any) -> dict[str, list[Any]] | None:

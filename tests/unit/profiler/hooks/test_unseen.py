@@ -155,9 +155,9 @@ def test_a_child_whose_parent_is_gone_ends(tmp_path: Path) -> None:
     program = tmp_path / "orphan.py"
     program.write_text(
         "import os, time\n"
-        "from tailcut.profiler.child_channel import Commands, Said\n"
+        "from tailcut.profiler.child_channel import execute_commands\n"
         "def broken(said): raise BrokenPipeError\n"
-        "Commands({'begin': lambda _: Said(kind='began')}, broken, 0)\n"
+        "execute_commands({'begin': lambda: None}, broken, 0)\n"
         "time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, str(program)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:

@@ -42,7 +42,7 @@ Frame = tuple[str, str, int]
 """Function, file, line."""
 
 
-class Spy:
+class StackSampler:
     """py-spy on one process while the context lasts. Where it cannot run, ``problem`` says why and nothing is seen.
 
     Args:
@@ -56,7 +56,7 @@ class Spy:
         self._folder = Path(tempfile.mkdtemp(prefix="tailcut-spy-"))
         self._began_ns = time.perf_counter_ns()
         self._process: subprocess.Popen[bytes] | None = None
-        program = find_spy()
+        program = find_py_spy()
         if not program:
             self.problem = "py-spy is not installed (pip install 'tailcut[profile]')"
             return
@@ -74,7 +74,7 @@ class Spy:
         except OSError as error:
             self.problem = f"py-spy could not be started ({error.strerror})"
 
-    def __enter__(self) -> Spy:
+    def __enter__(self) -> StackSampler:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -128,7 +128,7 @@ class Spy:
         return self._folder / "stacks"
 
 
-def find_spy() -> str:
+def find_py_spy() -> str:
     """Where py-spy's program is; empty where it is not installed."""
     beside = Path(sys.executable).with_name("py-spy")
     if beside.exists():
@@ -136,7 +136,7 @@ def find_spy() -> str:
     return shutil.which("py-spy") or ""
 
 
-def allow_spying() -> None:
+def allow_sampling() -> None:
     """Let a process that is no ancestor read this one, where Linux asks for that (Yama's ptrace_scope 1)."""
     with suppress(OSError, AttributeError, ValueError):
         if Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip() == "1":
