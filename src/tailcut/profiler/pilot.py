@@ -16,7 +16,7 @@ import msgspec
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.ladder.machine import machine_facts
 from tailcut.load import LoadPlan, Samples, measure, summarise_run
-from tailcut.load.payloads import build_requests
+from tailcut.load.payloads import bodies
 from tailcut.load.plan import parse_url
 from tailcut.load.recorder import LoadFailure
 from tailcut.load.summary import RunFacts
@@ -154,9 +154,8 @@ def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: ChildEvent) -> LoadP
         seed=plan.seed,
         numbered=HEADER,
     )
-    requests = build_requests(load, parse_url(load.url), 1)
-    own_path = requests[0].split(b" ", 2)[1] != b"/"
-    path = plan.path or ("" if own_path else choose_path(ready.routes, load.http_method))
+    has_paths = next(bodies(load)).path not in {"", "/"}
+    path = plan.path or ("" if has_paths else choose_path(ready.routes, load.http_method))
     return msgspec.structs.replace(load, url=f"{pilot.url}/{path.lstrip('/')}")
 
 

@@ -234,31 +234,15 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-def encode_recording(recording: Recording) -> bytes:
-    """Write a recording as bytes (MessagePack)."""
-    return msgspec.msgpack.encode(recording)
-
-
-def decode_recording(data: bytes) -> Recording:
-    """Read what ``encode_recording`` wrote; ValueError where it is something else, or another version's."""
-    try:
-        found = msgspec.msgpack.decode(data, type=Recording)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"not a recording: {error}") from None
-    if found.format != FORMAT:
-        raise ValueError(f"a recording of format {found.format}; this version reads format {FORMAT}")
-    return found
-
-
 def save_recording(recording: Recording, path: Path) -> None:
-    """Write a recording as one file.
+    """Write a recording as one file (MessagePack).
 
     Raises:
         ProfileError: the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode_recording(recording))
+        path.write_bytes(msgspec.msgpack.encode(recording))
     except OSError as error:
         raise ProfileError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
 
@@ -269,9 +253,13 @@ def load_recording(path: Path) -> Recording:
     Raises:
         ProfileError: the file is missing, holds something else, or is another version's.
     """
+    hint = "give a file written by tailcut profile"
     try:
-        return decode_recording(path.read_bytes())
-    except (OSError, ValueError) as error:
+        found = msgspec.msgpack.decode(path.read_bytes(), type=Recording)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ProfileError(f"cannot read a recording from {path}: {error}", hint=hint) from error
+    if found.format != FORMAT:
         raise ProfileError(
-            f"cannot read a recording from {path}: {error}", hint="give a file written by tailcut profile"
-        ) from error
+            f"{path} is a recording of format {found.format}; this version reads format {FORMAT}", hint=hint
+        )
+    return found

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.common.statistics import percentile
 from tailcut.profiler.attribution.span_table import Flat, Ints, Name
@@ -228,7 +227,7 @@ def heads_of(flat: Flat) -> Ints:
     Which one, its name says: the last of the same request before it that asks for the same.
     """
     itself = np.arange(len(flat.name), dtype=np.int64)
-    more = _more(flat)
+    more = np.fromiter((span.more for one in flat.requests for span in one.spans), bool, len(flat.name))
     if not more.any():
         return itself
     asked: dict[tuple[Stage, str], int] = {}
@@ -241,8 +240,3 @@ def heads_of(flat: Flat) -> Ints:
     heads = itself.copy()
     heads[order] = order[np.maximum.accumulate(np.where(begins, itself, 0))]
     return heads
-
-
-def _more(flat: Flat) -> npt.NDArray[np.bool_]:
-    spans = (span.more for one in flat.requests for span in one.spans)
-    return np.fromiter(spans, bool, len(flat.name))

@@ -18,14 +18,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.profiler.attribution.gaps import Gaps, attribute_gaps
-from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES, Flat, Ints, flatten
+from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES, Bools, Flat, Ints, flatten
 from tailcut.profiler.attribution.stalls import Stalls
 from tailcut.profiler.records import Recording, Stage
-
-Bools = npt.NDArray[np.bool_]
 
 _ON_LOOP = frozenset({Stage.FRAMEWORK, Stage.CODE})
 """Stages that make no headway while others hold the event loop. What awaits an answer does: it may come meanwhile."""

@@ -22,15 +22,11 @@ from tailcut.profiler.records import PROCESS_POOL
 Ended = Callable[[Any], None]
 
 
-def _nobody_waits(_: Any) -> None:
-    """The end of what no request handed over."""
-
-
 def _waiting(pool: Any, frame: FrameType) -> Ended:
     """Begin the wait for a call that is about to be handed over; what is returned ends it, in whichever thread."""
     parent = current.get()
     if parent is None or parent.trace.over:
-        return _nobody_waits
+        return lambda _: None
     # Between the user's line and this one there may be hooks of the event loop's.
     label, spot, asked_ns = label_of(pool, PROCESS_POOL), tracer.places.spot(frame, through=True), now()
 

@@ -22,7 +22,9 @@ from tailcut.manifest import Manifest, TensorSpec, load
 from tailcut.models.runtimes.base import Openable
 from tailcut.models.runtimes.telemetry import keep_off
 from tailcut.profiler.attribution.layers import ModelLayers
-from tailcut.profiler.layers.search import InputShape, LayersOutcome, LayersSpec, of_onnx, of_torch
+from tailcut.profiler.layers.onnx import of_onnx
+from tailcut.profiler.layers.search import InputShape, LayersOutcome, LayersSpec
+from tailcut.profiler.layers.torch import of_torch
 
 _PR_SET_PDEATHSIG = 1
 FREE_DIMENSION = 128

@@ -14,11 +14,7 @@ import msgspec
 from tailcut.common.tensors import NUMPY_OF
 from tailcut.errors import ManifestError, MissingExtra, ProfileError, TailcutError
 from tailcut.profiler.attribution.layers import ModelLayers
-from tailcut.profiler.layers.onnx import of_onnx
-from tailcut.profiler.layers.torch import of_torch
 from tailcut.system import child_processes
-
-__all__ = ["InputShape", "LayersOutcome", "LayersSpec", "find_layers", "of_onnx", "of_torch", "parse_shape"]
 
 _TIMEOUT_S = 120.0
 _TAIL_LINES = 5

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.common.slo import LatencyObjective, Objectives, SloFinding
 from tailcut.common.statistics import percentile
@@ -265,7 +264,7 @@ def repeated_fetches(found: Attribution) -> tuple[str, ...]:
     return tuple(line for _, line in sorted(lines, reverse=True)[:_MOST])
 
 
-def _from_first_to_last_ns(flat: Flat, spans: npt.NDArray[np.int64]) -> float:
+def _from_first_to_last_ns(flat: Flat, spans: Ints) -> float:
     """How long it takes from the start of a request's first one to the end of its last, all requests together."""
     count = len(flat.requests)
     first_ns, last_ns = np.full(count, np.iinfo(np.int64).max), np.zeros(count, dtype=np.int64)

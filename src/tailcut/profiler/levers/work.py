@@ -15,21 +15,19 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.common.statistics import percentile
 from tailcut.profiler.attribution.awaiting import awaited_ns, ran_ns
 from tailcut.profiler.attribution.calls import heads_of, is_around, is_fetch, is_write
 from tailcut.profiler.attribution.functions import holders_of
 from tailcut.profiler.attribution.model_steps import outermost_steps
-from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES, Flat, Ints
+from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES, Flat, Floats, Ints
 from tailcut.profiler.attribution.stages import Attribution, less_children, self_of
 from tailcut.profiler.levers import priors
 from tailcut.profiler.levers.known import LeverAssumptions
 from tailcut.profiler.levers.priors import Prior, measured
 from tailcut.profiler.records import FETCHING, TORCH_ON_GPU, Recording, Stage
 
-Floats = npt.NDArray[np.float64]
 LeverName = Literal[
     "serving path", "feature cache", "concurrent I/O", "preprocessing", "runtime", "INT8", "batching",
     "prediction cache", "more executors",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -114,17 +115,10 @@ def _rows(value: Any) -> list[Any] | None:
         value = value.numpy()
     shape = getattr(value, "shape", None)
     if shape is not None and hasattr(value, "tolist"):
-        if not shape or getattr(value, "size", 0) == 0 or _count(shape) > _MOST_VALUES:
+        if not shape or getattr(value, "size", 0) == 0 or math.prod(map(int, shape)) > _MOST_VALUES:
             return None
         return _plain(value.tolist())
     return _plain(value) if isinstance(value, (list, tuple)) and value else None
-
-
-def _count(shape: Any) -> int:
-    total = 1
-    for size in shape:
-        total *= int(size)
-    return total
 
 
 def _plain(values: Any) -> list[Any]:
