@@ -15,7 +15,7 @@ import msgspec
 
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.ladder.machine import machine_facts
-from tailcut.load import LoadPlan, Samples, measure, summarise_run
+from tailcut.load import LoadPlan, LoadResult, Samples, measure, summarise_run
 from tailcut.load.payloads import bodies
 from tailcut.load.plan import parse_url
 from tailcut.load.recorder import LoadFailure
@@ -84,23 +84,47 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Child
     before, machine_s, own_s = computed_ns(), machine_seconds(), process_time()
     samples, facts = measure(load)
     database_s = computed_between_s(before, computed_ns())
-    machine_s, own_s = machine_seconds() - machine_s, process_time() - own_s
-    heard = pilot.recorded()
-    _check_answers(load, pilot, ready, samples, facts, heard)
+    others_s = max(machine_seconds() - machine_s - (process_time() - own_s) - database_s, 0.0)
+    recorded = pilot.recorded()
+    _check_answers(load, pilot, ready, samples, facts, recorded)
     check_answered(load, samples)
     check_rate(load, samples, facts, plan.target)
     rate, seconds = min(_LOOKS, _STACKS / len(threads_ns(pilot.pid))), min(plan.sample_s, plan.duration_s)
-    looks, problem = _looks(plan, load, pilot, heard, rate, seconds)
-    run = ProfileRun(
-        load=load, ready=ready, samples=samples, facts=facts, heard=heard,
-        looks=looks, looks_interval_ns=int(1e9 / rate), looks_s=seconds, sampling_problem=problem,
-        asked_loop=plan.loop, planned_s=plan.duration_s, database_s=database_s,
-        others_s=max(machine_s - own_s - database_s, 0.0),
-    )  # fmt: skip
+    looks, problem = _looks(plan, load, pilot, recorded, rate, seconds)
     found = _layers(pilot, say) if plan.layers else FoundLayers()
-    recording = assemble(plan.target, run)
-    return msgspec.structs.replace(
-        recording, layers=found.layers, conversions=found.conversions, notes=(*recording.notes, *found.notes)
+    whole_s, cpu_s = load.duration_s + load.warmup_s, facts.cpu_s or 0.0
+    return Recording(
+        target=plan.target,
+        rate=plan.rate,
+        duration_s=load.duration_s,
+        requests=match_requests(samples, facts.start_ns, recorded.requests),
+        moments=tuple(sorted(recorded.moments, key=lambda one: one.start_ns)),
+        samples=looks,
+        sample_interval_ns=0 if problem else int(1e9 / rate),
+        sampled_s=0.0 if problem else seconds,
+        machine=machine_facts(),
+        pilot=ProfiledProcess(
+            loop=ready.loop,
+            watched=True,
+            threads=ready.threads,
+            hooks=recorded.hooks,
+            versions=ready.versions,
+            libraries=recorded.libraries,
+            cpu_s=cpu_s,
+            # The whole run is counted, warm-up included.
+            database_s=database_s * load.duration_s / whole_s,
+            others_s=max(others_s * load.duration_s / whole_s - cpu_s, 0.0),
+            other_cores=max((os.cpu_count() or 1) - len(os.sched_getaffinity(0)), 0),
+            window_s=facts.window_s,
+        ),
+        layers=found.layers,
+        conversions=found.conversions,
+        background_calls=recorded.background_calls,
+        notes=(
+            *_setting_notes(plan, load, ready, problem),
+            *_run_notes(load, recorded, summarise_run(load, samples, facts)),
+            *found.notes,
+        ),
     )
 
 
@@ -126,7 +150,7 @@ def _importable(directory: str) -> Iterator[None]:
 
 
 def _looks(
-    plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: RecordedRun, rate: float, seconds: float
+    plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, recorded: RecordedRun, rate: float, seconds: float
 ) -> tuple[tuple[StackSample, ...], str]:
     """Send the load once more and look at the stacks meanwhile; where that fails, say why: the recording is whole."""
     # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
@@ -135,7 +159,7 @@ def _looks(
         with StackSampler(pilot.pid, rate) as sampler:
             measure(sampled)
             sampler.stop()
-            return sampler.samples(heard.requests, Places(plan.directory)), sampler.problem
+            return sampler.samples(recorded.requests, Places(plan.directory)), sampler.problem
     except (LoadTestError, ProfileError, OSError) as error:
         return (), f"the run in which stacks are sampled failed ({getattr(error, 'message', error)})"
 
@@ -170,11 +194,11 @@ def _probe(load: LoadPlan, pilot: PilotProcess, ready: ChildEvent) -> None:
 
 
 def _check_answers(
-    load: LoadPlan, pilot: PilotProcess, ready: ChildEvent, samples: Samples, facts: RunFacts, heard: RecordedRun
+    load: LoadPlan, pilot: PilotProcess, ready: ChildEvent, samples: Samples, facts: RunFacts, recorded: RecordedRun
 ) -> None:
     asked = f"{load.http_method} {parse_url(load.url).path}"
     statuses = Counter(samples.status[samples.status != 0].tolist())
-    error = explain_answers(statuses, facts.bodies, heard.failures, ready.routes, asked=asked, log=pilot.log())
+    error = explain_answers(statuses, facts.bodies, recorded.failures, ready.routes, asked=asked, log=pilot.log())
     if error is not None:
         raise error
 
@@ -283,80 +307,15 @@ LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
 """Files in a traceback that are not the application's."""
 
 
-class ProfileRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the load on a profiled application.
-
-    Args:
-        load: what was sent.
-        ready: what the application said when it was ready.
-        samples, facts: the client's side.
-        heard: the server's side.
-        looks: what was sampled from outside; ``looks_interval_ns`` is the time between two, ``looks_s`` that of all.
-        sampling_problem: why nothing was; empty where it was.
-        asked_loop: which event loop the application was to have.
-        planned_s: seconds that were to be recorded, where so many requests stopped the load sooner.
-        database_s: CPU seconds of the databases on this machine, in the whole run.
-        others_s: the same of the application and of everything else but databases and the load generator.
-    """
-
-    load: LoadPlan
-    ready: ChildEvent
-    samples: Samples
-    facts: RunFacts
-    heard: RecordedRun
-    looks: tuple[StackSample, ...]
-    looks_interval_ns: int
-    looks_s: float = 0.0
-    sampling_problem: str
-    asked_loop: str = "auto"
-    planned_s: float = 0.0
-    database_s: float = 0.0
-    others_s: float = 0.0
-
-
-def assemble(target: str, run: ProfileRun) -> Recording:
-    """Make the recording of a run."""
-    heard, load = run.heard, run.load
-    requests = match_requests(run.samples, run.facts.start_ns, heard.requests)
-    whole_s = load.duration_s + load.warmup_s
-    return Recording(
-        target=target,
-        rate=load.rate or 0.0,
-        duration_s=load.duration_s,
-        requests=requests,
-        moments=tuple(sorted(heard.moments, key=lambda one: one.start_ns)),
-        samples=run.looks,
-        sample_interval_ns=0 if run.sampling_problem else run.looks_interval_ns,
-        sampled_s=0.0 if run.sampling_problem else run.looks_s,
-        machine=machine_facts(),
-        pilot=ProfiledProcess(
-            loop=run.ready.loop,
-            watched=True,
-            threads=run.ready.threads,
-            hooks=heard.hooks,
-            versions=run.ready.versions,
-            libraries=heard.libraries,
-            cpu_s=run.facts.cpu_s or 0.0,
-            # The whole run is counted, warm-up included.
-            database_s=run.database_s * load.duration_s / whole_s,
-            others_s=max(run.others_s * load.duration_s / whole_s - (run.facts.cpu_s or 0.0), 0.0),
-            other_cores=max((os.cpu_count() or 1) - len(os.sched_getaffinity(0)), 0),
-            window_s=run.facts.window_s,
-        ),
-        background_calls=heard.background_calls,
-        notes=tuple(_notes(run)),
-    )
-
-
-def _notes(run: ProfileRun) -> Iterator[str]:
-    ready = run.ready
-    if run.planned_s > run.load.duration_s:
-        count = round((run.load.rate or 0.0) * run.load.duration_s)
+def _setting_notes(plan: PilotPlan, load: LoadPlan, ready: ChildEvent, sampling_problem: str) -> Iterator[str]:
+    """Say how what was recorded differs from the plan, and from the application as it is deployed."""
+    if plan.duration_s > load.duration_s:
+        count = round(plan.rate * load.duration_s)
         yield (
-            f"recorded {run.load.duration_s:.3g} s of {run.planned_s:g} s (the first {count:,} requests): a higher"
+            f"recorded {load.duration_s:.3g} s of {plan.duration_s:g} s (the first {count:,} requests): a higher"
             " percentile in --slo, such as p99, records more"
         )
-    same = [name.lower() for name, _ in run.load.headers if name.lower() not in _SAYS_NOTHING]
+    same = [name.lower() for name, _ in load.headers if name.lower() not in _SAYS_NOTHING]
     if same:
         yield (
             f"all requests had the same {' and '.join(same)}: where queries or answers go by that, fewer repeat than is"
@@ -367,21 +326,24 @@ def _notes(run: ProfileRun) -> Iterator[str]:
             f"ran on {ready.loop}'s event loop, as it was told to; uvicorn would have taken {ready.usual_loop}, on"
             " which requests take less of a core"
         )
-    elif run.asked_loop == "auto" and ready.loop == "uvloop":
+    elif plan.loop == "auto" and ready.loop == "uvloop":
         yield "ran on uvloop, which tailcut brings with it and uvicorn then takes: without it, --loop asyncio is nearer"
-    if run.sampling_problem:
+    if sampling_problem:
         yield (
-            f"{run.sampling_problem}: no stacks were sampled, and the time of a handler is not divided among the"
-            " functions that it calls"
+            f"{sampling_problem}: no stacks were sampled, and the time of a handler is not divided among the functions"
+            " that it calls"
         )
-    yield from run.heard.notes
-    yield from background_notes(run.heard.background_calls, run.load.duration_s + run.load.warmup_s)
-    result = summarise_run(run.load, run.samples, run.facts)
+
+
+def _run_notes(load: LoadPlan, recorded: RecordedRun, result: LoadResult) -> Iterator[str]:
+    """Say what the run itself showed."""
+    yield from recorded.notes
+    yield from background_notes(recorded.background_calls, load.duration_s + load.warmup_s)
     if result.answered < result.requests:
         counts = {**result.statuses, **result.errors}
         yield "not every request was answered 2xx: " + ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    if run.heard.failures:
-        yield f"the application raised: {raised(run.heard.failures[0])}"
+    if recorded.failures:
+        yield f"the application raised: {raised(recorded.failures[0])}"
     yield from result.warnings
 
 
@@ -397,15 +359,15 @@ def raised(trace: str) -> str:
     return f"{name.rpartition('.')[2] or 'an exception'}{place}"
 
 
-def match_requests(samples: Samples, start_ns: int, heard: Iterable[RecordedRequest]) -> tuple[RecordedRequest, ...]:
+def match_requests(samples: Samples, start_ns: int, recorded: Iterable[RecordedRequest]) -> tuple[RecordedRequest, ...]:
     """Give each measured request of the load what the server knows of it.
 
     Args:
         samples: the client's; times count from ``start_ns``.
         start_ns: of the monotonic clock.
-        heard: the server's, in any order; a number that comes twice (a client that sent again) counts once.
+        recorded: the server's, in any order; a number that comes twice (a client that sent again) counts once.
     """
-    server = {one.number: one for one in heard}
+    server = {one.number: one for one in recorded}
     found = []
     columns = zip(
         samples.intended_ns.tolist(),

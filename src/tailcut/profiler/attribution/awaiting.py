@@ -26,8 +26,7 @@ def awaited_ns(found: Attribution, recording: Recording) -> Floats:
 
     That is what is left of user code on the event loop, where no span in it awaits, less the callbacks in which the
     request held the loop (whether they computed or blocked), and at least the code's part of the CPU time that the
-    process used, but for what models' threads may have had: many short callbacks are known by that only. Where
-    callbacks were not watched, samples of stacks say for how long the code was on the loop's thread.
+    process used, but for what models' threads may have had: many short callbacks are known by that only.
 
     Returns:
         shape [spans]; zeros where neither is known, or CPU time is not.
@@ -56,13 +55,17 @@ def poorly_seen(found: Attribution, recording: Recording, waited_ns: Floats) -> 
 
 
 def ran_ns(found: Attribution, recording: Recording) -> Floats:
-    """Say for how long each span's own part was seen on the event loop's thread, shape [spans].
+    """Say for how long each span's own part held the event loop in its request's callbacks, shape [spans].
 
-    By its request's callbacks, of which short ones are not noted; where callbacks were not watched, by samples of code.
+    Short callbacks are not noted.
     """
-    if not len(found.flat.name):
+    flat = found.flat
+    if not len(flat.name):
         return np.zeros(0)
-    return _held_ns(found, recording) if recording.pilot.watched else _seen_ns(found, recording)
+    place_of = {one.number: place for place, one in enumerate(flat.requests)}
+    stalls = Stalls.of(recording.moments, place_of, (int(flat.intended_ns.min()), int(flat.done_ns.max())))
+    held = stalls.own_ns(flat.request, flat.start_ns, flat.end_ns)
+    return np.maximum(less_children(flat, held), 0).astype(np.float64)
 
 
 def _computing_share(recording: Recording, found: Attribution, code: Bools, held_ns: Floats) -> float:
@@ -97,20 +100,3 @@ def _by_code(found: Attribution, spent_ns: Floats | Ints) -> dict[SpanName, floa
         if name.stage == Stage.CODE:
             took_ns[name.label, name.place] += took
     return took_ns
-
-
-def _held_ns(found: Attribution, recording: Recording) -> Floats:
-    """How long each span's own part of its request's callbacks held the event loop."""
-    flat = found.flat
-    place_of = {one.number: place for place, one in enumerate(flat.requests)}
-    stalls = Stalls.of(recording.moments, place_of, (int(flat.intended_ns.min()), int(flat.done_ns.max())))
-    held = stalls.own_ns(flat.request, flat.start_ns, flat.end_ns)
-    return np.maximum(less_children(flat, held), 0).astype(np.float64)
-
-
-def _seen_ns(found: Attribution, recording: Recording) -> Floats:
-    """How long each span's code was on a thread: of all calls of a function the same share; all where nobody knows."""
-    flat = found.flat
-    shares = seen_shares(recording, _by_code(found, found.self_ns))
-    of_name = np.array([shares.get((name.label, name.place), 1.0) for name in flat.names])
-    return np.asarray(found.self_ns * of_name[flat.name], dtype=np.float64)

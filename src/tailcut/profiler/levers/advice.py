@@ -14,11 +14,10 @@ import numpy as np
 
 from tailcut.cache.cache_advisor import AGAINST
 from tailcut.common.slo import Objectives
-from tailcut.profiler.attribution.own_code import LARGE_CODE
 from tailcut.profiler.attribution.span_table import STAGE_AT
 from tailcut.profiler.attribution.stages import Attribution, attribute
 from tailcut.profiler.levers import priors
-from tailcut.profiler.levers.facts import AdviceInputs, facts_of, near_share
+from tailcut.profiler.levers.facts import LARGE_CODE, AdviceInputs, facts_of, near_share
 from tailcut.profiler.levers.known import FEATURE_LIFE_S, PREDICTION_LIFE_S, LeverAssumptions
 from tailcut.profiler.levers.priors import Prior
 from tailcut.profiler.levers.work import (
