@@ -127,12 +127,11 @@ def deployment_asker(
     url: str, deployment: Deployment, timeout_s: float, headers: Sequence[tuple[str, str]] = ()
 ) -> Asker:
     """Return what posts to a deployment's ``/predict``; ``url`` may name that path already."""
-    target = parse_url(url)
-    scheme = "https" if target.tls else "http"
-    path = target.path if "/predict/" in target.path else f"/predict/{deployment.name}"
+    path = "" if "/predict/" in parse_url(url).path else f"/predict/{deployment.name}"
     deadline_ms = int(1e3 * min(timeout_s, float(deployment.server.max_timeout_s)))
     return Asker(
-        f"{scheme}://{target.authority}{path}",
+        url,
+        path,
         headers=[(TIMEOUT_HEADER, str(deadline_ms)), *headers],
         timeout_s=timeout_s,
     )

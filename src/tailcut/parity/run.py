@@ -24,7 +24,6 @@ from tailcut.common.tensors import Array
 from tailcut.common.texts import MISSING_TEXT, texts_of
 from tailcut.errors import ManifestError, MissingExtra, StartError, TailcutError
 from tailcut.ladder.process import ServerProcess, free_port
-from tailcut.load.plan import parse_url
 from tailcut.manifest import Manifest
 from tailcut.manifest.subject import CommandSubject
 from tailcut.parity.analysis.changes import EXACT, explain
@@ -445,7 +444,7 @@ def _unmatched(calls: Sequence[ModelCall], ours: dict[str, Columns]) -> str:
     )
 
 
-# -- The deployment in this process --
+# -- The deployment in this process ------------------------------------------------------------------------------------
 
 
 Row = Mapping[str, Any]
@@ -588,9 +587,30 @@ def variant_record(chosen: Chosen, found: Sorted, comparison: FieldComparison) -
         uncompared=found.uncompared,
         differing_requests=len(found.differing),
         status_differences=len(found.statuses),
-        statuses=tuple(_status(one) for one in found.statuses[:FIRST]),
+        statuses=tuple(
+            StatusDifference(
+                request=one.number,
+                pilot_status=one.theirs.status,
+                pilot_text=one.theirs.text,
+                deployment_status=one.ours.status,
+                deployment_text=one.ours.text,
+                body=one.request,
+            )
+            for one in found.statuses[:FIRST]
+        ),
         fields=tuple(_field(found.answered, pair, comparison) for pair in comparison.pairs),
-        differences=tuple(_difference(one, bodies[one.number]) for one in found.differences[:FIRST]),
+        differences=tuple(
+            ValueDifference(
+                request=one.number,
+                row=one.row,
+                output=one.name,
+                pilot=shortened(one.theirs),
+                deployment=shortened(one.ours),
+                difference=one.size,
+                body=bodies[one.number],
+            )
+            for one in found.differences[:FIRST]
+        ),
     )
 
 
@@ -608,29 +628,6 @@ def _field(answered: Sequence[ParityExchange], pair: FieldPair, comparison: Fiel
         max_difference=figures.largest,
         mean_difference=figures.mean,
         relation=explain(figures.theirs, figures.ours, tolerance) if figures.differing else "",
-    )
-
-
-def _status(one: ParityExchange) -> StatusDifference:
-    return StatusDifference(
-        request=one.number,
-        pilot_status=one.theirs.status,
-        pilot_text=one.theirs.text,
-        deployment_status=one.ours.status,
-        deployment_text=one.ours.text,
-        body=one.request,
-    )
-
-
-def _difference(one: Difference, body: Any) -> ValueDifference:
-    return ValueDifference(
-        request=one.number,
-        row=one.row,
-        output=one.name,
-        pilot=shortened(one.theirs),
-        deployment=shortened(one.ours),
-        difference=one.size,
-        body=body,
     )
 
 
@@ -672,8 +669,8 @@ def open_pilot(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, s
         MissingExtra: uvicorn, which runs applications, is not installed.
     """
     if is_url(plan.pilot):
-        url = _with_path(plan.pilot, plan.path)
-        yield Pilot(without_secrets(url), _asker(url, plan))
+        asker = _asker(plan.pilot, plan.path, plan)
+        yield Pilot(without_secrets(asker.url), asker)
     elif plan.pilot:
         with _application(plan, manifest, environment, tell) as pilot:
             yield pilot
@@ -696,14 +693,13 @@ def _application(plan: ParityPlan, manifest: Manifest, environment: Mapping[str,
         known = manifest.deployment.ladder.pilot_path
         is_there = any(route.path == known and "POST" in route.methods for route in ready.routes)
         path = plan.path or (known if is_there else choose_path(ready.routes, "POST"))
-        yield Pilot(plan.pilot, _asker(f"{process.url}{path}", plan), process.inputs)
+        yield Pilot(plan.pilot, _asker(process.url, path, plan), process.inputs)
 
 
 @contextmanager
 def _command(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, str], tell: Tell) -> Iterator[Pilot]:
     ladder, port = manifest.deployment.ladder, free_port()
-    filled = {"{port}": str(port), "{python}": sys.executable}
-    command = [_filled(word, filled) for word in ladder.pilot]
+    command = [word.replace("{port}", str(port)).replace("{python}", sys.executable) for word in ladder.pilot]
     tell(f"starting the pilot: {' '.join(command)}")
     with tempfile.TemporaryDirectory(prefix="tailcut-parity-") as folder:
         process = ServerProcess(
@@ -711,20 +707,9 @@ def _command(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, str
         )
         with process:
             process.wait_until_ready("/", timeout_s=plan.ready_s)
-            url = f"http://127.0.0.1:{port}{plan.path or ladder.pilot_path}"
-            yield Pilot("ladder.pilot", _asker(url, plan))
+            path = plan.path or ladder.pilot_path
+            yield Pilot("ladder.pilot", _asker(f"http://127.0.0.1:{port}", path, plan))
 
 
-def _asker(url: str, plan: ParityPlan) -> Asker:
-    return Asker(url, headers=plan.headers, timeout_s=plan.timeout_s)
-
-
-def _with_path(url: str, path: str) -> str:
-    target = parse_url(url)
-    return f"{'https' if target.tls else 'http'}://{target.authority}{path}" if path else url
-
-
-def _filled(word: str, values: Mapping[str, str]) -> str:
-    for name, value in values.items():
-        word = word.replace(name, value)
-    return word
+def _asker(url: str, path: str, plan: ParityPlan) -> Asker:
+    return Asker(url, path, headers=plan.headers, timeout_s=plan.timeout_s)
