@@ -24,7 +24,7 @@ from tailcut.profiler.attribution.background_calls import background_notes
 from tailcut.profiler.child_channel import ChildEvent, Options, RecordedRun
 from tailcut.profiler.diagnosis import choose_path, explain_answers
 from tailcut.profiler.launching import PilotProcess
-from tailcut.profiler.outside import too_fast
+from tailcut.profiler.outside import check_rate
 from tailcut.profiler.plan import PilotPlan, check_pilot
 from tailcut.profiler.recording.captured import FoundLayers
 from tailcut.profiler.recording.places import Places
@@ -88,7 +88,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Child
     recorded = pilot.recorded()
     _check_answers(load, pilot, ready, samples, facts, recorded)
     check_answered(load, samples)
-    check_rate(load, samples, facts, plan.target)
+    check_rate(summarise_run(load, samples, facts), plan.target)
     rate, seconds = min(_LOOKS, _STACKS / len(threads_ns(pilot.pid))), min(plan.sample_s, plan.duration_s)
     looks, problem = _looks(plan, load, pilot, recorded, rate, seconds)
     found = _layers(pilot, say) if plan.layers else FoundLayers()
@@ -253,17 +253,7 @@ def try_rate(load: LoadPlan, target: str) -> None:
         ProfileError: answers do not keep up with its rate; with one that the application sustains.
     """
     trial = _trial(load)
-    check_rate(trial, *measure(trial), target)
-
-
-def check_rate(load: LoadPlan, samples: Samples, facts: RunFacts, target: str) -> None:
-    """Refuse a run in which answers did not keep up.
-
-    Raises:
-        ProfileError: they did not; with a rate that the application sustains.
-    """
-    if error := too_fast(summarise_run(load, samples, facts), target):
-        raise error
+    check_rate(summarise_run(trial, *measure(trial)), target)
 
 
 def check_answered(load: LoadPlan, samples: Samples) -> None:

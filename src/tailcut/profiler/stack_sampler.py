@@ -10,6 +10,7 @@ the process does not wait. It counts stacks, of threads that wait too, and does 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -24,9 +25,11 @@ from types import TracebackType
 
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.records import RecordedRequest, StackSample, Stage
+from tailcut.system.child_processes import last_lines
 
 _LONGEST_S = 3600
 _STOP_S = 10.0
+_LOG_LINES = 100
 _ENTRIES = ("__call__", "_traced", "run")
 _CALLED_AS = ("", "dependency ", "preprocess ", "postprocess ")
 """What stands before a function's name in the labels of its spans: what a dependency does in a thread has its own."""
@@ -96,7 +99,7 @@ class StackSampler:
             process.wait()
         if not self._output.exists():
             # Without the interpreter's lock ever held, it writes nothing, and says so.
-            lines = (self._folder / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            lines = last_lines(self._folder / "log", _LOG_LINES)
             if not any("No stack counts" in line for line in lines):
                 self.problem = f"py-spy could not read the process ({lines[-1] if lines else 'no output'})"
 
@@ -130,10 +133,8 @@ class StackSampler:
 
 def find_py_spy() -> str:
     """Where py-spy's program is; empty where it is not installed."""
-    beside = Path(sys.executable).with_name("py-spy")
-    if beside.exists():
-        return str(beside)
-    return shutil.which("py-spy") or ""
+    folders = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
+    return shutil.which("py-spy", path=os.pathsep.join(folders)) or ""
 
 
 def allow_sampling() -> None:

@@ -33,12 +33,9 @@ def surroundings(manifest: Manifest, tell: Tell) -> Iterator[Mapping[str, str]]:
         before = dict(os.environ)
         os.environ.update(variables)
         try:
-            yield {**os.environ, "PYTHONPATH": _python_path(manifest), "PYTHONUNBUFFERED": "1"}
+            folders = [str((manifest.directory / one).resolve()) for one in manifest.deployment.python_path]
+            path = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH", "")])])
+            yield {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
         finally:
             os.environ.clear()
             os.environ.update(before)
-
-
-def _python_path(manifest: Manifest) -> str:
-    folders = [str((manifest.directory / one).resolve()) for one in manifest.deployment.python_path]
-    return os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH", "")])])

@@ -13,7 +13,7 @@ from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.layering import coded, entrances, reentered
 from tailcut.profiler.hooks.starlette import streamed
 from tailcut.profiler.hooks.wrapping import replaces, wrap
-from tailcut.profiler.recording.tracing import CODE, OpenSpan, close_span, current, open_span, open_under, tracer
+from tailcut.profiler.recording.tracing import CODE, OpenSpan, close_span, current, open_under, tracer
 from tailcut.profiler.records import Stage
 
 
@@ -106,10 +106,12 @@ def _hook_dependencies(module: ModuleType) -> None:
             solved = await original(*args, **kwargs)
         finally:
             _end_call(current.get())
-        if kwargs.get("dependency_cache") is not None and getattr(dependant, "call", None) is not None:
+        parent = current.get()
+        called = kwargs.get("dependency_cache") is not None and getattr(dependant, "call", None) is not None
+        if called and parent is not None:
             label, place, own = tracer.places.describe(dependant.call)
             if own:
-                open_span(CODE, f"{_CALL}{label}", place)
+                open_under(parent, CODE, f"{_CALL}{label}", place)
         return solved
 
     @replaces(module, "solve_dependencies")

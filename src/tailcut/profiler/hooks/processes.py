@@ -31,7 +31,7 @@ def _waiting(pool: Any, frame: FrameType) -> Ended:
     label, spot, asked_ns = label_of(pool, PROCESS_POOL), tracer.places.spot(frame, through=True), now()
 
     def ended(_: Any) -> None:
-        if not parent.trace.finished:  # else the reply went out without waiting for it
+        if not parent.trace.over and parent.trace.left_ns < 0:  # else the reply went out without waiting for it
             add_span(parent, WAIT, label, asked_ns, now(), *spot)
 
     return ended

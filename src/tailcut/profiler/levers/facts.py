@@ -13,9 +13,9 @@ from tailcut.common.statistics import percentile
 from tailcut.profiler.attribution.awaiting import awaited_ns
 from tailcut.profiler.attribution.background_calls import background_words
 from tailcut.profiler.attribution.budget import by_name, judge_wall, near_percentile
-from tailcut.profiler.attribution.calls import heads_of, is_fetch, is_write, most_fetches, shown_label
+from tailcut.profiler.attribution.calls import grouped_calls, is_fetch, is_write, most_fetches, shown_label
 from tailcut.profiler.attribution.functions import functions_of
-from tailcut.profiler.attribution.span_table import STAGE_AT, Flat, Ints, Name, answered_ms
+from tailcut.profiler.attribution.span_table import STAGE_AT, Flat, Ints, answered_ms
 from tailcut.profiler.attribution.stages import Attribution
 from tailcut.profiler.levers.work import RequestWork
 from tailcut.profiler.payloads.diversity import Diversity, Stream
@@ -234,18 +234,11 @@ def repeated_fetches(found: Attribution) -> tuple[str, ...]:
         Sentences, those first that take most time.
     """
     flat = found.flat
-    heads = heads_of(flat)
-    took_ns = np.bincount(heads, weights=flat.end_ns - flat.start_ns, minlength=len(heads))
-    fetches = np.flatnonzero(heads == np.arange(len(heads)))
-    groups: dict[Name, list[int]] = {}
-    for number, name in enumerate(flat.names):
-        if is_fetch(name):
-            groups.setdefault(Name(name.stage, shown_label(name.stage, name.label), name.place), []).append(number)
+    took_ns, groups = grouped_calls(flat, is_fetch)
     wall_ns = float(flat.wall_ns.sum())
     lines = []
-    for name, numbers in groups.items():
-        spans = fetches[np.isin(flat.name[fetches], numbers)]
-        spans = spans[np.lexsort((flat.start_ns[spans], flat.request[spans]))]
+    for name, calls in groups.items():
+        spans = calls[np.lexsort((flat.start_ns[calls], flat.request[calls]))]
         times = len(spans) / max(len(np.unique(flat.request[spans])), 1)
         share = float(took_ns[spans].sum()) / wall_ns if wall_ns else 0.0
         same = flat.request[spans][1:] == flat.request[spans][:-1]

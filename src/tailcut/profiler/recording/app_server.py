@@ -108,7 +108,14 @@ def _serve(application: Any, options: Options, say: Say) -> None:
         timeout_graceful_shutdown=3,
         timeout_keep_alive=600,
     )
-    server = _server(config, application, listening.getsockname()[1], say)
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            if self.started:
+                say(_ready(application, listening.getsockname()[1]))
+
+    server = Server(config)
     # uvicorn exits where the application's start-up fails.
     with suppress(SystemExit):
         server.run(sockets=[listening])
@@ -123,19 +130,6 @@ def _three(application: Any) -> Any:
 
         return ASGI2Middleware(application)
     return application
-
-
-def _server(config: Any, application: Any, port: int, say: Say) -> Any:
-    """Return a server of uvicorn's that says when it is ready."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets=sockets)
-            if self.started:
-                say(_ready(application, port))
-
-    return Server(config)
 
 
 def _ready(application: Any, port: int) -> ChildEvent:

@@ -32,11 +32,6 @@ _pread = ctypes.PyDLL(None).pread
 _numbers = count(1)
 
 
-def new_number() -> int:
-    """Number one more thread."""
-    return next(_numbers)
-
-
 class ThreadClock:
     """CPU time and waits for a core of the thread that makes it; only that thread may ask.
 
@@ -60,7 +55,7 @@ class ThreadClock:
     """Until then each span asks for its own waits: some thread of the process had some that were worth it."""
 
     def __init__(self) -> None:
-        self.number = 0 if threading.current_thread() is threading.main_thread() else new_number()
+        self.number = 0 if threading.current_thread() is threading.main_thread() else next(_numbers)
         self.schedule = b""
         self._at_ns = self._cpu_ns = self.sure_ns = 0
         self._behind = False

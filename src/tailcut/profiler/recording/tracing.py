@@ -53,11 +53,6 @@ class Trace(msgspec.Struct, gc=False, eq=False):
     over: bool = False
     """Nobody works for it any more; what a task that it began does later is no part of it."""
 
-    @property
-    def finished(self) -> bool:
-        """Whether its reply was handed to the server: what is done for it from then on is background work."""
-        return self.over or self.left_ns >= 0
-
 
 class OpenSpan(msgspec.Struct, gc=False, eq=False):
     """A span that may still be open.
@@ -188,17 +183,10 @@ def open_under(parent: OpenSpan, stage: Stage, label: str | bytes, place: str | 
     return span
 
 
-def open_span(stage: Stage, label: str | bytes, place: str = "") -> OpenSpan | None:
-    """Begin a span of the request that this code works for; None where there is none."""
-    parent = current.get()
-    return open_under(parent, stage, label, place) if parent is not None else None
-
-
-def close_span(span: OpenSpan | None) -> None:
+def close_span(span: OpenSpan) -> None:
     """End a span; what encloses it goes on."""
-    if span is not None:
-        span.end_ns = now()
-        _set_current(span.parent)
+    span.end_ns = now()
+    _set_current(span.parent)
 
 
 @contextmanager
