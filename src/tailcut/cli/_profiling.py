@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tailcut.manifest.subject import CommandSubject
     from tailcut.profiler.attribution.layers import ModelLayers
     from tailcut.profiler.child_channel import Loop
-    from tailcut.profiler.payload_log import PayloadLog
     from tailcut.profiler.layers.search import InputShape
+    from tailcut.profiler.payload_log import PayloadLog
     from tailcut.profiler.payloads.diversity import Diversity
     from tailcut.profiler.records import Recording
     from tailcut.report.profile.json import Kind, ProfileReport

@@ -29,7 +29,7 @@ from tailcut.profiler.plan import PilotPlan, check_pilot
 from tailcut.profiler.recording.captured import FoundLayers
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.records import ProfiledProcess, RecordedRequest, Recording, StackSample
-from tailcut.profiler.stack_sampler import StackSampler
+from tailcut.profiler.stack_sampler import sample_stacks, samples_of
 from tailcut.system.cpu_time import machine_seconds, threads_ns
 
 HEADER = "x-tailcut-profile"
@@ -156,12 +156,10 @@ def _looks(
     # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
     sampled = msgspec.structs.replace(load, duration_s=seconds, warmup_s=0.0, seed=load.seed + 2)
     try:
-        with StackSampler(pilot.pid, rate) as sampler:
-            measure(sampled)
-            sampler.stop()
-            return sampler.samples(recorded.requests, Places(plan.directory)), sampler.problem
+        stacks, problem = sample_stacks(pilot.pid, rate, lambda: measure(sampled))
     except (LoadTestError, ProfileError, OSError) as error:
         return (), f"the run in which stacks are sampled failed ({getattr(error, 'message', error)})"
+    return samples_of(stacks, int(1e9 / rate), recorded.requests, Places(plan.directory)), problem
 
 
 def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: ChildEvent) -> LoadPlan:

@@ -157,7 +157,6 @@ class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     Args:
         stack: "function (file.py:line)", outermost first; frames of the server below the application are left out.
-        at_ns: when looking began.
         weight_ns: the time that it stands for: of each look that since the look before.
         place: "function (file.py:line)" of the innermost frame of the user's own code; empty where there is none.
         code: label and place of the span of code that the stack lies in, the label alone of the framework's own time;
@@ -165,7 +164,6 @@ class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """
 
     stack: tuple[str, ...]
-    at_ns: int
     weight_ns: int
     place: str = ""
     code: tuple[str, str] = ("", "")

@@ -20,7 +20,7 @@ from tailcut.errors import ProfileError
 from tailcut.load import Samples
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import LoadPlan, parse_url
-from tailcut.profiler import child_channel, stack_sampler
+from tailcut.profiler import child_channel
 from tailcut.profiler.child_channel import ChildEvent, Route
 from tailcut.profiler.diagnosis import check_target, choose_path, explain_answers, explain_failure, explain_silence
 from tailcut.profiler.pilot import match_requests, raised
@@ -33,7 +33,7 @@ from tailcut.profiler.records import (
     load_recording,
     save_recording,
 )
-from tailcut.profiler.stack_sampler import Frame, make_sample, parse_frame
+from tailcut.profiler.stack_sampler import Frame, make_sample, parse_frame, samples_of
 
 OWN = "/x/src/tailcut/profiler"
 ENTRY = ("_Handed.__call__", f"{OWN}/hooks/threads.py", 47)
@@ -79,11 +79,11 @@ def test_a_stack_is_known_by_the_function_of_a_code_span(tmp_path: Path) -> None
     known = {("predict", "app.py:10"), ("predict", "app.py:90")}
     server = ("run", "/y/site-packages/uvicorn/main.py", 5)
     frames = [server, ENTRY, ("predict", app, 14), ("burn", app, 3)]
-    sample = make_sample(frames, 20, 5, known, places)
+    sample = make_sample(frames, 20, known, places)
     assert sample.stack == ("predict (app.py:14)", "burn (app.py:3)")
     assert (sample.place, sample.code, sample.weight_ns) == ("burn (app.py:3)", ("predict", "app.py:10"), 20)
     library = [*frames, ("dumps", "/usr/lib/python3.11/site-packages/orjson/x.py", 1)]
-    assert make_sample(library, 20, 5, known, places).place == "burn (app.py:3)"
+    assert make_sample(library, 20, known, places).place == "burn (app.py:3)"
 
 
 def test_a_stack_in_a_dependency_is_known_by_its_call(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_a_stack_in_a_dependency_is_known_by_its_call(tmp_path: Path) -> None:
     places = Places(str(tmp_path))
     frames = [ENTRY, ("authorise", str(tmp_path / "app.py"), 14)]
     call, inside = ("dependency authorise", "app.py:10"), ("authorise", "app.py:10")
-    assert make_sample(frames, 1, 0, {call}, places).code == call
-    assert make_sample(frames, 1, 0, {call, inside}, places).code == inside
+    assert make_sample(frames, 1, {call}, places).code == call
+    assert make_sample(frames, 1, {call, inside}, places).code == inside
 
 
 def test_a_function_that_no_span_knows_is_in_the_frameworks_time(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_function_that_no_span_knows_is_in_the_frameworks_time(tmp_path: Path)
     entry = ("Profiled._traced", f"{OWN}/recording/middleware.py", 45)
 
     def told(*frames: Frame) -> tuple[tuple[str, str], str]:
-        sample = make_sample([entry, *frames], 1, 0, {("dispatch", "app.py:10")}, places, "fastapi")
+        sample = make_sample([entry, *frames], 1, {("dispatch", "app.py:10")}, places, "fastapi")
         return sample.code, sample.place
 
     framework = ("fastapi", "")
@@ -113,7 +113,7 @@ def test_a_function_that_no_span_knows_is_in_the_frameworks_time(tmp_path: Path)
     assert told(layer, ("dispatch", str(tmp_path / "app.py"), 14), layer, library) == (framework, "")
     assert told(layer, ("dispatch", str(tmp_path / "app.py"), 14))[0] == ("dispatch", "app.py:10")
     assert told(library, hook, mine)[0] == ("", "")
-    assert make_sample([entry, library, mine], 1, 0, set(), places).code == ("", "")
+    assert make_sample([entry, library, mine], 1, set(), places).code == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -121,17 +121,13 @@ def test_a_function_that_no_span_knows_is_in_the_frameworks_time(tmp_path: Path)
     [(Stage.UNATTRIBUTED, ("litestar", "")), (Stage.FRAMEWORK, ("litestar", "")), (Stage.CODE, ("", ""))],
 )
 def test_stacks_in_a_framework_are_its_times_whether_it_has_a_hook_or_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: Stage, code: tuple[str, str]
+    tmp_path: Path, stage: Stage, code: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(stack_sampler, "find_py_spy", lambda: "")
     root = RecordedSpan(stage=stage, label="litestar", start_ns=0, end_ns=9)
     request = RecordedRequest(number=0, intended_ns=0, sent_ns=0, done_ns=9, spans=(root,))
     app, entry = tmp_path / "app.py", f"Profiled._traced ({OWN}/recording/middleware.py:60)"
-    with stack_sampler.StackSampler(os.getpid(), 100.0) as spy:
-        (spy._folder / "stacks").write_text(
-            f"run (/y/server.py:1);{entry};predict ({app}:4) 7\nrun (/y/server.py:1) 5\n"
-        )
-        (seen,) = spy.samples([request], Places(str(tmp_path)))
+    stacks = f"run (/y/server.py:1);{entry};predict ({app}:4) 7\nrun (/y/server.py:1) 5\n"
+    (seen,) = samples_of(stacks, 10_000_000, [request], Places(str(tmp_path)))
     assert (seen.code, seen.place, seen.weight_ns) == (code, "predict (app.py:4)", 70_000_000)
 
 
@@ -140,7 +136,7 @@ def test_time_below_a_hook_is_the_hooks(tmp_path: Path) -> None:
     app = str(tmp_path / "app.py")
     hook = ("traced", f"{OWN}/hooks/wrapping.py", 60)
     frames = [ENTRY, ("predict", app, 14), hook, ("execute", "/y/site-packages/psycopg/cursor.py", 99)]
-    assert make_sample(frames, 1, 0, {("predict", "app.py:10")}, places).code == ("", "")
+    assert make_sample(frames, 1, {("predict", "app.py:10")}, places).code == ("", "")
 
 
 def test_frames_are_read_as_py_spy_writes_them() -> None:

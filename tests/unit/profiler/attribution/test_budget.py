@@ -68,7 +68,7 @@ def test_shares_are_of_the_requests_near_the_p95() -> None:
 def test_code_that_stacks_say_nothing_of_is_named() -> None:
     """Where it takes a tenth of the time, and only where anybody looked."""
     much, little = ([request(number, sql_ms, 1.0) for number in range(30)] for sql_ms in (1.0, 99.0))
-    elsewhere = StackSample(stack=("other (app.py:40)",), at_ns=0, weight_ns=_MS, place="", code=("other", "app.py:40"))
+    elsewhere = StackSample(stack=("other (app.py:40)",), weight_ns=_MS, place="", code=("other", "app.py:40"))
 
     def said(requests: list[RecordedRequest], *samples: StackSample) -> list[str]:
         return [note for note in make_budget(recording(*requests, samples=samples)).notes if "stack samples" in note]
@@ -83,7 +83,7 @@ def test_functions_of_code_are_told_by_samples() -> None:
     requests = [request(number, 10.0, 10.0) for number in range(30)]
     samples = [
         StackSample(
-            stack=("predict (app.py:9)", *inner), at_ns=0, weight_ns=looks * 20 * _MS,
+            stack=("predict (app.py:9)", *inner), weight_ns=looks * 20 * _MS,
             place=f"{name} (app.py:{line})", code=code,
         )
         for name, line, looks, code, inner in (
@@ -119,7 +119,7 @@ def awaiting(pilot: ProfiledProcess, held_ms: float, **more: object) -> Recordin
         held = start + int(held_ms * _MS)
         moments.append(Moment(stage=Stage.LOOP, start_ns=start, end_ns=held, label="predict", request=number))
     samples = (
-        StackSample(stack=("burn (app.py:1)",), at_ns=0, weight_ns=80 * _MS, place="burn (app.py:1)", code=SPAN),
+        StackSample(stack=("burn (app.py:1)",), weight_ns=80 * _MS, place="burn (app.py:1)", code=SPAN),
     )  # fmt: skip
     return recording(*requests, moments=tuple(moments), samples=samples, pilot=pilot, **more)
 
@@ -194,7 +194,7 @@ def in_framework(framework_ms: float, stage: Stage = Stage.FRAMEWORK) -> Recordi
             )
         )  # fmt: skip
     samples = tuple(
-        StackSample(stack=(), at_ns=0, weight_ns=looks * 20 * _MS, place=place, code=("fastapi", ""))
+        StackSample(stack=(), weight_ns=looks * 20 * _MS, place=place, code=("fastapi", ""))
         for looks, place in ((12, "Mine.simple_response (app.py:7)"), (11, ""), (1, "seldom (app.py:20)"))
     )
     return recording(*requests, samples=samples, sample_interval_ns=20 * _MS)
