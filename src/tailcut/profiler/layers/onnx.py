@@ -52,9 +52,9 @@ def of_onnx(
 
     with tempfile.TemporaryDirectory(prefix="tailcut-layers-") as folder:
         try:
-            plain = onnxruntime.InferenceSession(model, _options(threads, settings), providers=list(providers))
+            plain = onnxruntime.InferenceSession(model, options_of(threads, settings), providers=list(providers))
             times = run_times_ms(lambda: plain.run(None, feeds))
-            options = _options(threads, settings)
+            options = options_of(threads, settings)
             options.enable_profiling = True
             options.profile_file_prefix = str(Path(folder) / "profile")
             session = onnxruntime.InferenceSession(model, options, providers=list(providers))
@@ -93,7 +93,8 @@ def run_times_ms(run: Callable[[], object]) -> list[float]:
     return times
 
 
-def _options(threads: int, settings: Mapping[str, Any] | None) -> Any:
+def options_of(threads: int, settings: Mapping[str, Any] | None = None) -> Any:
+    """Return a session's options: those of a variant, or the runtime's own."""
     from tailcut.models.runtimes.onnxruntime import session_options
 
     if settings is not None:

@@ -140,6 +140,7 @@ def advise(
     together = _pull_together(work, ordered, known, facts.share, recording.rate)
     levers = [_advise_one(work, lever, known, facts, refused[lever], pulled, recording.rate) for lever in LEVERS]
     levers.sort(key=lambda one: (one.order == 0, one.order))
+    notes, doubts = _caveats(recording, diversity)
     return Advice(
         rate=recording.rate,
         percentile=facts.percentile,
@@ -149,8 +150,8 @@ def advise(
         limited_by=work.limit,
         levers=tuple(levers),
         summary=_summary(levers, facts, work, together),
-        notes=_notes(recording, diversity),
-        doubts=_doubts(recording),
+        notes=notes,
+        doubts=doubts,
     )
 
 
@@ -161,12 +162,10 @@ def _refusal(lever: LeverName, work: RequestWork, known: LeverAssumptions, facts
     """Say why a lever is not to be pulled; empty where its bound decides."""
     if lever == "prediction cache" and facts.writes:
         return f"not safe: requests write ({facts.writes}), but a request answered by a cache would not"
-    found = _no_target(lever, work, known, facts)
-    unknown = _unknown(lever, work, known, facts)
-    if unknown:
+    if unknown := _unknown(lever, work, known, facts):
         return f"{_NOT_KNOWN}{unknown}"
-    if found:
-        return f"not worth it: {found}"
+    if nothing := _no_target(lever, work, known, facts):
+        return f"not worth it: {nothing}"
     if facts.met:
         return f"not needed: the SLO is met ({figure(facts.seen_ms)} of {figure(facts.limit_ms or 0.0)} ms)"
     return ""
@@ -269,13 +268,13 @@ class _Pulled(NamedTuple):
 
 def _order(
     work: RequestWork, allowed: Sequence[LeverName], known: LeverAssumptions, facts: AdviceInputs, rate: float
-) -> list[tuple[LeverName, bool]]:
+) -> dict[LeverName, bool]:
     """Order levers by how much they can win at most, given those before them; then those that add capacity: True.
 
     Of levers that are aimed at the same time, that with the better figures comes first. The second is pulled where the
     first one's figures at best leave something to win.
     """
-    left, ordered = list(allowed), list[tuple[LeverName, bool]]()
+    left, ordered = list(allowed), dict[LeverName, bool]()
 
     def gains(lever: LeverName) -> tuple[float, float]:
         best = shorten_queues(work, pull(work, lever, known, "best"), rate, "best")
@@ -293,19 +292,19 @@ def _order(
             first = max(left, key=lambda lever: more[lever])
             if work.capacity >= _ENOUGH * rate or more[first] <= (1 + _MORE_CAPACITY) * work.capacity:
                 break
-        ordered.append((first, not worth))
+        ordered[first] = not worth
         left.remove(first)
         work = shorten_queues(work, pull(work, first, known, "best"), rate, "best")
     return ordered
 
 
 def _pull_in_order(
-    work: RequestWork, ordered: Sequence[tuple[LeverName, bool]], known: LeverAssumptions, share: float, rate: float
+    work: RequestWork, ordered: Mapping[LeverName, bool], known: LeverAssumptions, share: float, rate: float
 ) -> dict[LeverName, _Pulled]:
     ends: tuple[End, End, End] = ("best", "worst", "bound")
     left = dict.fromkeys(ends, work)
     found = {}
-    for order, (lever, for_capacity) in enumerate(ordered, 1):
+    for order, (lever, for_capacity) in enumerate(ordered.items(), 1):
         left = {end: pull(left[end], lever, known, end) for end in ends}
         best, worst, bound = (shorten_queues(work, left[end], rate, end).percentile_ms(share) for end in ends)
         found[lever] = _Pulled(order, for_capacity, best, max(best, worst), min(best, bound))
@@ -313,15 +312,14 @@ def _pull_in_order(
 
 
 def _pull_together(
-    work: RequestWork, ordered: Sequence[tuple[LeverName, bool]], known: LeverAssumptions, share: float, rate: float
+    work: RequestWork, ordered: Mapping[LeverName, bool], known: LeverAssumptions, share: float, rate: float
 ) -> _Pulled:
     """Pull all of them and the serving path, which every deployment has.
 
     The bound leaves out the pilot's own code as well: a deployment may need none of it.
     """
-    served = list(ordered)
-    if all(lever != "serving path" for lever, _ in ordered):
-        served.append(("serving path", False))
+    served: dict[LeverName, bool] = {**ordered}
+    served.setdefault("serving path", False)
     bare_ns = work.stage_ns.copy()
     bare_ns[:, STAGE_AT[Stage.CODE]] = 0.0
     whole, bare = (
@@ -423,8 +421,13 @@ def _basis(lever: LeverName, work: RequestWork, known: LeverAssumptions) -> tupl
         life_s = FEATURE_LIFE_S if lever == "feature cache" else PREDICTION_LIFE_S
         found = (f"{_hits(lever, known):.0%} hits, as the payloads repeat within {life_s:g} s",)
     elif lever == "preprocessing":
-        told = [f"{one.label}: {one.mean_ms:.3g} ms measured, {_left_words(one)}" for one in _slow_steps(work)]
-        found = (*told, *(f"no exact form in a graph: {why}" for why in known.refused))
+        left = "{:.3g} once what was converted is in the graph"
+        steps = [
+            f"{one.label}: {one.mean_ms:.3g} ms measured,"
+            f" {left.format(one.left_ms) if one.known else 'what is left is not known'}"
+            for one in _slow_steps(work)
+        ]
+        found = (*steps, *(f"no exact form in a graph: {why}" for why in known.refused))
     elif lever in ("runtime", "INT8"):
         factor = runtime_factor(work, known) if lever == "runtime" else int8_factor(work, known)
         found = (_said(factor, "{:.3g} times quicker ({:.3g} to {:.3g})"),) if factor is not None else ()
@@ -436,10 +439,6 @@ def _basis(lever: LeverName, work: RequestWork, known: LeverAssumptions) -> tupl
     elif lever == "more executors":
         found = (f"{min(PROCESSES, known.cores)} processes on {known.cores} cores",)
     return found
-
-
-def _left_words(step: Steps) -> str:
-    return f"{step.left_ms:.3g} once what was converted is in the graph" if step.known else "what is left is not known"
 
 
 def _said(prior: Prior, text: str) -> str:
@@ -486,35 +485,21 @@ def _summary(
     return tuple(lines)
 
 
-def _notes(recording: Recording, diversity: Diversity | None) -> tuple[str, ...]:
+def _caveats(recording: Recording, diversity: Diversity | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Say what makes the figures weaker than they look, and why they are not to be believed as they stand."""
     notes = []
     if diversity is not None and diversity.span_s < FEATURE_LIFE_S:
         notes.append(
             f"the payloads span {diversity.span_s:.0f} s, a cached value {FEATURE_LIFE_S:g} s: of a longer log more"
             " repeats"
         )
-    if others := _others(recording):
-        notes.append(_others_words(others))
-    return tuple(notes)
-
-
-def _doubts(recording: Recording) -> tuple[str, ...]:
-    others = _others(recording)
-    if others <= _OTHERS:
-        return ()
-    return (
-        f"{_others_words(others)}, more than {_OTHERS:.0%}: part of the waits is theirs; repeat it on a quiet machine",
-    )
-
-
-def _others(recording: Recording) -> float:
-    """Share of the machine's cores that other processes used."""
-    cores, window_s = max(int(recording.machine.get("cores", "1")), 1), recording.pilot.window_s
-    return recording.pilot.others_s / (cores * window_s) if window_s else 0.0
-
-
-def _others_words(share: float) -> str:
-    return f"other processes used {share:.0%} of this machine's cores meanwhile"
+    core_s = max(int(recording.machine.get("cores", "1")), 1) * recording.pilot.window_s
+    others = recording.pilot.others_s / core_s if core_s else 0.0
+    used = f"other processes used {others:.0%} of this machine's cores meanwhile"
+    if others:
+        notes.append(used)
+    doubt = f"{used}, more than {_OTHERS:.0%}: part of the waits is theirs; repeat it on a quiet machine"
+    return tuple(notes), (doubt,) if others > _OTHERS else ()
 
 
 def _finite(value: float) -> float | None:

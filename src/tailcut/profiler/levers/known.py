@@ -97,11 +97,10 @@ def know(
     keys = keys_of(bodies, entity_field(diversity))
     came_s = np.arange(len(bodies)) / rate if at_s is None else np.asarray(at_s, dtype=np.float64)
     shares = answered_shares(keys, came_s, life_s=PREDICTION_LIFE_S, size=CACHE_ENTRIES)
-    whole = {one.number: bool(shares[one.number % len(bodies)] >= 1.0) for one in recording.requests}
-    known = replace(known, prediction_hits=whole)
     features = answered_shares(keys, came_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
     return replace(
         known,
+        prediction_hits={one.number: bool(shares[one.number % len(bodies)] >= 1.0) for one in recording.requests},
         feature_hits={one.number: float(features[one.number % len(bodies)]) for one in recording.requests},
         feature_doubt=_doubt(diversity, float(np.mean(features))) if entity_field(diversity) == WHOLE else "",
     )

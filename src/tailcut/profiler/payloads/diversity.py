@@ -195,7 +195,8 @@ def read_diversity(payloads: Iterable[tuple[float, bytes]], *, timed: bool, samp
             stream.see(key_of(msgspec.json.encode(value)), at_s)
     span_s = last_s - first_s
     streams = [_stream(WHOLE, whole, span_s)]
-    streams += sorted((_stream(name, seen, span_s) for name, seen in fields.items()), key=_most_telling)
+    found = (_stream(name, seen, span_s) for name, seen in fields.items())
+    streams += sorted(found, key=lambda one: (one.constant, -one.repeats, one.name))
     notes = []
     if left_out:
         notes.append(f"{left_out} values of fields beyond the first {MOST_FIELDS} were not examined")
@@ -243,7 +244,3 @@ def _stream(name: str, seen: Reuse, span_s: float) -> Stream:
         by_size=tuple(sizes),
         exact=seen.sample == 1,
     )
-
-
-def _most_telling(stream: Stream) -> tuple[bool, float, str]:
-    return stream.constant, -stream.repeats, stream.name

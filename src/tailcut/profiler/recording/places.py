@@ -27,7 +27,10 @@ class Places:
     """Tells the user's files from those of libraries.
 
     Args:
-        root: the user's folder; files below it are named relative to it.
+        root: the user's folder.
+
+    Attributes:
+        name: of a file: relative to the user's folder, or from the library's package on.
     """
 
     def __init__(self, root: str) -> None:
@@ -39,7 +42,7 @@ class Places:
             os.path.join(folder, "") for one in found for folder in {os.path.abspath(one), os.path.realpath(one)}
         )
         self._kinds: dict[str, int] = {}
-        self._names: dict[str, str] = {}
+        self.name = functools.cache(self._shorten)
         # By their code, which functions that a request makes anew share; by its identity, as its hash reads all of it.
         self._functions: dict[int, tuple[str, str, bool]] = {}
         self._kept: list[CodeType] = []
@@ -48,13 +51,6 @@ class Places:
         """Say whether a code object's file is the user's own."""
         kind = self._kinds.get(filename)
         return (self._kind(filename) if kind is None else kind) == _USER
-
-    def name(self, filename: str) -> str:
-        """Name a file: relative to the user's folder, or from the library's package on."""
-        known = self._names.get(filename)
-        if known is None:
-            known = self._names[filename] = self._shorten(filename)
-        return known
 
     def spot(self, frame: FrameType | None, *, through: bool = False) -> tuple[str | CodeType, int]:
         """Find the user's innermost code at or below ``frame`` and the instruction that it is at, which ``at`` names.
