@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,9 +22,11 @@ from tailcut.common.json_values import encode
 from tailcut.common.redaction import without_secrets
 from tailcut.common.tensors import Array
 from tailcut.common.texts import MISSING_TEXT, texts_of
-from tailcut.errors import ManifestError, MissingExtra, StartError, TailcutError
+from tailcut.errors import ManifestError, MissingExtra, NotInRegistry, StartError, TailcutError
 from tailcut.ladder.process import ServerProcess, free_port
-from tailcut.manifest import Manifest
+from tailcut.ladder.serve_command import serve_command
+from tailcut.load.plan import parse_url
+from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.subject import CommandSubject
 from tailcut.parity.analysis.changes import EXACT, explain
 from tailcut.parity.analysis.columns import Columns, compare_columns, joined, matched, split
@@ -41,14 +43,6 @@ from tailcut.parity.analysis.mapping import FieldPair
 from tailcut.parity.analysis.request_form import RequestForm
 from tailcut.parity.analysis.tolerance import compare, is_missing, tolerance_of
 from tailcut.parity.asking import Asker, exchange_all
-from tailcut.parity.deployments import (
-    Chosen,
-    caches_of,
-    choose_variants,
-    deployment_asker,
-    load_uncached,
-    serve_variant,
-)
 from tailcut.parity.matching import (
     NothingCompared,
     check_pilot,
@@ -68,6 +62,7 @@ from tailcut.profiler.diagnosis import check_target, choose_path
 from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.recording.model_inputs import ModelCall
 from tailcut.protocol.data_plane import DataPlane
+from tailcut.registry import Registry, Version
 from tailcut.report.parity.file import (
     FieldParity,
     InputsParity,
@@ -108,9 +103,6 @@ def run(subject: CommandSubject, plan: ParityPlan, *, tell: Tell) -> ParityRecor
             check_pilot(payloads, pilot.asker)
             runner = _Runner(uncached, plan, manifest, environment, payloads, pilot, tell, form)
             return runner.run(chosen)
-
-
-_RUNNING = Chosen("as served", "", exact=True, judged=True)
 
 
 @dataclass
@@ -713,3 +705,132 @@ def _command(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, str
 
 def _asker(url: str, path: str, plan: ParityPlan) -> Asker:
     return Asker(url, path, headers=plan.headers, timeout_s=plan.timeout_s)
+
+
+# -- Variants ----------------------------------------------------------------------------------------------------------
+
+
+# The deployment's variants, each served in a process of its own, with caches off.
+
+TIMEOUT_HEADER = "x-tailcut-timeout-ms"
+CACHES_OFF = ("cache.entity.enabled=false", "cache.tensor.enabled=false", "features.cache=off", "serve.fallback=[]")
+"""An answer or a feature that was kept would hide a difference, or make one; a fallback would answer for another."""
+
+
+class Chosen(NamedTuple):
+    """A variant to ask.
+
+    Attributes:
+        name: of the variant.
+        version: of the registry; empty where there is none.
+        exact: whether it computes as the source does, but for rounding.
+        judged: whether differences of values count against it.
+    """
+
+    name: str
+    version: str
+    exact: bool
+    judged: bool
+
+
+_RUNNING = Chosen("as served", "", exact=True, judged=True)
+"""The server of ``ParityPlan.deployment``."""
+
+
+def load_uncached(subject: CommandSubject) -> CommandSubject:
+    """Load a model anew with caches off, those of the models that compute its features too.
+
+    An override of the given one turns a cache on again.
+
+    Raises:
+        ManifestError: see ``tailcut.manifest.load``.
+    """
+    return subject.again(CACHES_OFF)
+
+
+def caches_of(deployment: Deployment) -> str:
+    """Say which caches are on."""
+    caches = {
+        "answers by entity": deployment.cache.entity.enabled,
+        "outputs by tensor": deployment.cache.tensor.enabled,
+        "features": deployment.features.cache != "off" and bool(deployment.features.groups),
+    }
+    on = [name for name, enabled in caches.items() if enabled]
+    return f"on: {', '.join(on)}" if on else "all off"
+
+
+def choose_variants(manifest: Manifest, names: Sequence[str]) -> list[Chosen]:
+    """List the variants to ask: those of the promoted version that may be served, or those that are named.
+
+    A variant that is made smaller on purpose (INT8) gives other values. The build has judged that by the quality
+    budget; here only its refusals count, unless it is named.
+
+    Raises:
+        ArtifactError: nothing is promoted, or there is no such variant.
+    """
+    deployment = manifest.deployment
+    if deployment.serve.variant == "source" and set(names) <= {"source"}:
+        return [Chosen("source", "", exact=True, judged=True)]
+    version = Registry.of(manifest).version(deployment.name)
+    for name in names:
+        if name not in version.variants:
+            raise NotInRegistry(
+                f"version {version.id} of model {deployment.name!r} has no variant {name!r}",
+                hint=f"its variants: {', '.join(version.variants)}",
+            )
+    served = [name for name, record in version.variants.items() if record.sha256 and not record.refused]
+    served.sort(key=lambda name: name != version.source)
+    return [
+        Chosen(name, version.id, exact := is_exact(version, name), exact or name in names) for name in names or served
+    ]
+
+
+def is_exact(version: Version, name: str) -> bool:
+    """Whether a variant was made to give the source's values: by itself, or by the build's comparison of outputs."""
+    recipe = version.variants[name].evidence.get("recipe", {})
+    return version.is_base(name) or "found" in recipe.get("parity", {})
+
+
+@contextmanager
+def serve_variant(
+    subject: CommandSubject,
+    variant: str,
+    *,
+    environment: Mapping[str, str],
+    ready_s: float,
+    timeout_s: float,
+) -> Iterator[Asker]:
+    """Serve a variant on a free loopback port and stop it in the end.
+
+    Args:
+        subject: as ``load_uncached`` gives it.
+        variant: its name.
+        environment: whole, of the server.
+        ready_s: longest wait for its start.
+        timeout_s: of one request.
+
+    Raises:
+        StartError: it does not come up.
+    """
+    manifest, port = subject.manifest, free_port()
+    command = serve_command(subject, port, settings=[f"serve.variant={variant}", "serve.force=true"])
+    with tempfile.TemporaryDirectory(prefix="tailcut-parity-") as folder:
+        log = Path(folder) / "serve.log"
+        process = ServerProcess(command, port, log, environment=environment, directory=manifest.directory, core=None)
+        with process:
+            process.wait_until_ready("/v2/health/ready", timeout_s=ready_s, ok=(200,))
+            yield deployment_asker(f"http://127.0.0.1:{port}", manifest.deployment, timeout_s)
+
+
+def deployment_asker(
+    url: str, deployment: Deployment, timeout_s: float, headers: Sequence[tuple[str, str]] = ()
+) -> Asker:
+    """Return what posts to a deployment's ``/predict``; ``url`` may name that path already."""
+    path = "" if "/predict/" in parse_url(url).path else f"/predict/{deployment.name}"
+    deadline_ms = int(1e3 * min(timeout_s, float(deployment.server.max_timeout_s)))
+    return Asker(
+        url,
+        path,
+        headers=[(TIMEOUT_HEADER, str(deadline_ms)), *headers],
+        timeout_s=timeout_s,
+    )

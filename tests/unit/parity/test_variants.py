@@ -10,7 +10,7 @@ from tests.models.graphs import linear
 from tailcut.errors import NotInRegistry
 from tailcut.manifest import Manifest, TensorSpec, load
 from tailcut.manifest.subject import find_subject
-from tailcut.parity.deployments import caches_of, choose_variants, deployment_asker, load_uncached
+from tailcut.parity.run import caches_of, choose_variants, deployment_asker, load_uncached
 from tailcut.registry import NewVariant, Registry
 
 MANIFEST = """
