@@ -94,14 +94,14 @@ def run(subject: CommandSubject, plan: ParityPlan, *, tell: Tell) -> ParityRecor
     if not plan.deployment:
         subject.refuse_missing()
     with surroundings(subject.manifest, tell) as environment:
-        uncached = load_uncached(subject)
+        uncached = subject.again(CACHES_OFF)
         manifest = uncached.manifest
         payloads = read_payloads(manifest, plan.payloads, plan.requests, plan.seed)
         form = plan.form or choose_form(payloads, takes_of(manifest.deployment))
         chosen = [_RUNNING] if plan.deployment else choose_variants(manifest, plan.variants)
         with open_pilot(plan, manifest, environment, tell) as pilot:
             check_pilot(payloads, pilot.asker)
-            runner = _Runner(uncached, plan, manifest, environment, payloads, pilot, tell, form)
+            runner = _Runner(uncached, plan, environment, payloads, pilot, tell, form)
             return runner.run(chosen)
 
 
@@ -109,7 +109,6 @@ def run(subject: CommandSubject, plan: ParityPlan, *, tell: Tell) -> ParityRecor
 class _Runner:
     subject: CommandSubject
     plan: ParityPlan
-    manifest: Manifest
     environment: Mapping[str, str]
     payloads: Sequence[Payload]
     pilot: Pilot
@@ -120,19 +119,18 @@ class _Runner:
 
     def run(self, chosen: Sequence[Chosen]) -> ParityRecord:
         variants = [self._variant(one) for one in chosen]
-        if all(one.failed for one in variants):
-            raise StartError(f"no variant could be compared: {variants[0].failed}", hint="run `tailcut check`")
-        if self.comparison is None:
-            raise NothingCompared("no variant answered", hint="run `tailcut check`")
-        rest = unmatched(self.comparison.pairs, self.first)
+        if self.comparison is None or all(one.failed for one in variants):
+            why = variants[0].failed if variants else "none may be served"
+            raise StartError(f"no variant could be compared: {why}", hint="run `tailcut check`")
+        deployment, rest = self.subject.manifest.deployment, unmatched(self.comparison.pairs, self.first)
         return ParityRecord(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            deployment=self.manifest.deployment.name,
+            deployment=deployment.name,
             pilot=self.pilot.name,
-            payloads=self.plan.payloads or self.manifest.deployment.ladder.traffic,
+            payloads=self.plan.payloads or deployment.ladder.traffic,
             command=self.plan.command,
             form=str(self.form),
-            caches="as the server has them" if self.plan.deployment else caches_of(self.manifest.deployment),
+            caches="as the server has them" if self.plan.deployment else caches_of(deployment),
             variants=tuple(variants),
             unmatched_pilot=tuple(rest[0]),
             unmatched_outputs=tuple(rest[1]),
@@ -143,7 +141,7 @@ class _Runner:
             if self.plan.deployment:
                 plan = self.plan
                 running = deployment_asker(
-                    plan.deployment, self.manifest.deployment, plan.timeout_s, plan.deployment_headers
+                    plan.deployment, self.subject.manifest.deployment, plan.timeout_s, plan.deployment_headers
                 )
                 return self._asked(chosen, running)
             self.tell(f"starting {chosen.name}")
@@ -714,7 +712,8 @@ def _asker(url: str, path: str, plan: ParityPlan) -> Asker:
 
 TIMEOUT_HEADER = "x-tailcut-timeout-ms"
 CACHES_OFF = ("cache.entity.enabled=false", "cache.tensor.enabled=false", "features.cache=off", "serve.fallback=[]")
-"""An answer or a feature that was kept would hide a difference, or make one; a fallback would answer for another."""
+"""Settings of the compared deployment, and of the models that compute its features, unless they are overridden. An
+answer or a feature that was kept would hide a difference, or make one; a fallback would answer for another."""
 
 
 class Chosen(NamedTuple):
@@ -735,17 +734,6 @@ class Chosen(NamedTuple):
 
 _RUNNING = Chosen("as served", "", exact=True, judged=True)
 """The server of ``ParityPlan.deployment``."""
-
-
-def load_uncached(subject: CommandSubject) -> CommandSubject:
-    """Load a model anew with caches off, those of the models that compute its features too.
-
-    An override of the given one turns a cache on again.
-
-    Raises:
-        ManifestError: see ``tailcut.manifest.load``.
-    """
-    return subject.again(CACHES_OFF)
 
 
 def caches_of(deployment: Deployment) -> str:
@@ -803,7 +791,7 @@ def serve_variant(
     """Serve a variant on a free loopback port and stop it in the end.
 
     Args:
-        subject: as ``load_uncached`` gives it.
+        subject: with caches off.
         variant: its name.
         environment: whole, of the server.
         ready_s: longest wait for its start.
