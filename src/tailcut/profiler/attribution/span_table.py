@@ -76,12 +76,6 @@ class Flat:
         """Index of each span's stage in ``STAGES``, shape [spans]."""
         return np.array([STAGE_AT[name.stage] for name in self.names], dtype=np.int64)[self.name]
 
-    @cached_property
-    def endpoint(self) -> Ints:
-        """Number of each request's endpoint, or of its path where that is not known, shape [n]."""
-        numbers: dict[str, int] = {}
-        return _column([numbers.setdefault(one.endpoint or one.path, len(numbers)) for one in self.requests])
-
     @property
     def wall_ns(self) -> Ints:
         """From the intended send time to the whole reply, shape [n]."""

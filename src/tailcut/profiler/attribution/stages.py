@@ -42,6 +42,7 @@ class Attribution:
         self_ns: what belongs to each span itself, shape [spans].
         delay_ns: in which it belonged to it, too, but its thread had no core, shape [spans].
         gaps: what no span covers.
+        stalls: what held up the process.
     """
 
     flat: Flat
@@ -49,6 +50,7 @@ class Attribution:
     self_ns: Ints
     delay_ns: Ints
     gaps: Gaps
+    stalls: Stalls
 
 
 class _Own(NamedTuple):
@@ -71,7 +73,7 @@ def attribute(recording: Recording) -> Attribution:
     own, gaps = _own(flat, stalls)
     self_ns, delay_ns = _attribute_spans(flat, own, stage_ns)
     attribute_gaps(flat, gaps, stalls, stage_ns, beside=bool(recording.pilot.loop))
-    return Attribution(flat, stage_ns, self_ns, delay_ns, gaps)
+    return Attribution(flat, stage_ns, self_ns, delay_ns, gaps, stalls)
 
 
 def self_of(flat: Flat, values: Ints) -> Ints:

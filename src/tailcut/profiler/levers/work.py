@@ -240,7 +240,7 @@ def _read_demands(recording: Recording, found: Attribution) -> tuple[Floats, Flo
     awaited = awaited_ns(found, recording)
     busy_ns = np.where(flat.is_of(_COMPUTES), found.self_ns - awaited, 0.0)
     # Drivers that block hold the loop, those that await do not.
-    held_ns = np.where(flat.is_of(FETCHING), np.minimum(ran_ns(found, recording), found.self_ns), busy_ns)
+    held_ns = np.where(flat.is_of(FETCHING), np.minimum(ran_ns(found), found.self_ns), busy_ns)
     cpu_ns = np.where(told_ns >= 0, np.minimum(told_ns, found.self_ns), busy_ns)
     cpu, loop = np.zeros(len(STAGES)), np.zeros(len(STAGES))
     np.add.at(cpu, flat.stage, cpu_ns / count)
