@@ -42,7 +42,7 @@ class Asker:
         self._timeout_s = timeout_s
 
     def ask(self, body: bytes, path: str = "") -> ParityReply:
-        """Post a body; a reply that says "not now" is asked for once more.
+        """Post a body; where the reply says "not now", post it once more.
 
         Args:
             body: JSON.

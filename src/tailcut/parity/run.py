@@ -83,7 +83,7 @@ def run(subject: CommandSubject, plan: ParityPlan, *, tell: Tell) -> ParityRecor
     Args:
         subject: the model, loaded with ``keep_unset``.
         plan: what is asked.
-        tell: hears what is being done.
+        tell: called with what is being done.
 
     Raises:
         ManifestError: the manifest or the plan is wrong, or the payloads cannot be read.
@@ -230,7 +230,7 @@ def diagnose(
         asker: of the variant.
         subject: the deployment, with caches off.
         variant: its name; empty: the manifest's own.
-        tell: hears what is being done.
+        tell: called with what is being done.
     """
     if not record.judged or not (found.differing or pilot.inputs):
         return record

@@ -1,4 +1,4 @@
-"""The application in a child process: started, waited for, asked for what it heard, and stopped whatever happens."""
+"""The application in a child process: started, commanded, and stopped whatever happens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tailcut.system import child_processes
 
 _CHILD = "tailcut.profiler.recording.child"
 _QUIET_S = 5.0
-"""So long an application starts without a word to whoever waits."""
+"""After so long the user reads that the application is not ready yet."""
 _STOP_S = 5.0
 _ANSWER_S = 60.0
 _DUMP_S = 0.5
@@ -104,14 +104,14 @@ class PilotProcess:
 
         Args:
             timeout_s: for so long.
-            say: hears that it takes long.
+            say: called with a message when it takes long.
 
         Raises:
             ProfileError: it cannot be served, died, or took too long; with what it said.
         """
         first_s, began_s = min(timeout_s, _QUIET_S), time.monotonic()
         said = self._hear(first_s)
-        # Sooner it was heard that nothing will come.
+        # A pipe that closed sooner will bring nothing more.
         if said is None and timeout_s > first_s and time.monotonic() - began_s >= first_s:
             say(f"{self.target} is not ready after {first_s:g} s; waiting for it, {timeout_s:g} s at most")
             said = self._hear(timeout_s - first_s)

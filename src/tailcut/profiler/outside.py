@@ -1,4 +1,4 @@
-"""What can be seen of a server from outside: the load's samples and Server-Timing, as a recording."""
+"""A recording of a server from outside: the load's samples and Server-Timing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record_load(
     round_trip_ns: int = 0,
     on_progress: OnProgress | None = None,
 ) -> tuple[Recording, LoadResult]:
-    """Send a load and make a recording of what the client saw and the server told.
+    """Send a load and make a recording from the client's samples and the server's Server-Timing.
 
     Args:
         plan: what is sent.
@@ -92,7 +92,7 @@ def check_rate(result: LoadResult, target: str) -> None:
         ProfileError: its answers did not keep up; with a rate that it sustains.
     """
     # Requests in flight at the window's edges are no backlog: at low rates they alone are more than 2 %. Nor are
-    # errors; but who refuses says that it was too much.
+    # errors; but a refusal (429) says that it was too much.
     borne_rps = result.replied_rps - result.sheds / result.window_s
     if borne_rps >= _KEEPS_UP * result.offered_rps - 3.0 / result.window_s:
         return

@@ -49,7 +49,7 @@ def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
 
     Args:
         plan: what to do.
-        on_step: hears what is being done.
+        on_step: called with what is being done.
 
     Raises:
         ProfileError: the application does not import, start or answer, or cannot bear the rate (with the rate that it
@@ -211,7 +211,7 @@ def computed_ns(proc: Path = Path("/proc")) -> dict[int, int]:
     """Return nanoseconds that each database process of this machine has had of a core, by process.
 
     Args:
-        proc: where the kernel tells of processes: proc(5), ``comm`` and ``schedstat``, which everybody may read.
+        proc: the kernel's files of processes: proc(5), ``comm`` and ``schedstat``, which need no rights.
 
     Processes in another container are not seen, nor databases on another machine.
     """
@@ -241,7 +241,7 @@ _TRIAL_REQUESTS = 60
 _MOST_LOST = 0.02
 
 OnStep = Callable[[str], None]
-"""Hears, in words, what is being done."""
+"""Called with what is being done, in words."""
 
 
 def try_rate(load: LoadPlan, target: str) -> None:
@@ -348,7 +348,7 @@ def raised(trace: str) -> str:
 
 
 def match_requests(samples: Samples, start_ns: int, recorded: Iterable[RecordedRequest]) -> tuple[RecordedRequest, ...]:
-    """Give each measured request of the load what the server knows of it.
+    """Join each measured request of the load with the server's record of it.
 
     Args:
         samples: the client's; times count from ``start_ns``.

@@ -58,7 +58,7 @@ class Stage(StrEnum):
 
 
 FETCHING = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP})
-"""Stages that ask somebody else."""
+"""Stages that ask another service."""
 
 
 class RecordedSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -99,7 +99,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
             never saw it, or never answered.
         status: of HTTP; negative where there was no answer (``tailcut.load``'s failures).
         cpu_ns: CPU time of the request's own code on all threads as far as it is known; -1: not known.
-        method, path: what was asked for.
+        method, path: of HTTP.
         endpoint: "function (file.py:line)" that answered, where the framework says it.
         spans: in the order of their start; parents before children.
     """

@@ -1,4 +1,4 @@
-"""Stacks by py-spy, from outside of the process: it needs no lock of the interpreter's and stops nobody.
+"""Stacks by py-spy, from outside of the process: it needs no lock of the interpreter and stops no thread.
 
 Looking from inside sees too little and does harm. A sampler's thread needs the interpreter's lock, so it sees a thread
 that computes in Python only when that gives the lock up; in runs of a few milliseconds that is never (5 of 500 looks,

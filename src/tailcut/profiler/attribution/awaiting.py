@@ -1,4 +1,4 @@
-"""What of the user's code on the event loop was awaiting: its time seems to be the code's, but nothing of it runs."""
+"""Awaits of what is not hooked, in the user's code on the event loop: the time counts as code, but nothing runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHORT_NS = 1e6
 
 
 def awaited_ns(found: Attribution, recording: Recording) -> Floats:
-    """Say of each span's own time how much was an await of something that is not hooked, at least.
+    """Return, per span, the least part of its own time that was an await of something that is not hooked.
 
     That is what is left of user code on the event loop, where no span in it awaits, less the callbacks in which the
     request held the loop (whether they computed or blocked), and at least the code's part of the CPU time that the
@@ -45,7 +45,7 @@ def awaited_ns(found: Attribution, recording: Recording) -> Floats:
 
 
 def poorly_seen(found: Attribution, recording: Recording, waited_ns: Floats) -> frozenset[SpanName]:
-    """Name the code of whose time, less what it awaited, samples saw too little.
+    """Name the code that samples saw for too little of the time in which it ran.
 
     Args:
         waited_ns: of ``awaited_ns``.
@@ -71,9 +71,9 @@ def poorly_seen(found: Attribution, recording: Recording, waited_ns: Floats) -> 
 
 
 def ran_ns(found: Attribution) -> Floats:
-    """Say for how long each span's own part held the event loop in its request's callbacks, shape [spans].
+    """Return how long each span's own part held the event loop in callbacks of its request, shape [spans].
 
-    Short callbacks are not noted.
+    Short callbacks are not recorded.
     """
     flat = found.flat
     held = found.stalls.own_ns(flat.request, flat.start_ns, flat.end_ns)
@@ -83,8 +83,7 @@ def ran_ns(found: Attribution) -> Floats:
 def _computing_share(recording: Recording, found: Attribution, code: Bools, held_ns: Floats) -> float:
     """Return how much of the code computed, at most: what the process used beside spans that tell their CPU time.
 
-    Where models ran, their threads may have used it: then the code computed what the rest allows, and what it was seen
-    to.
+    Where models ran, their threads may have used it: then the code computed at least what was recorded of it.
 
     Args:
         code: which spans it is, shape [spans].

@@ -35,7 +35,7 @@ class Flat:
     Attributes:
         requests: those that were answered, as recorded; n of them.
         intended_ns, sent_ns, entered_ns, left_ns, done_ns: never falling from one to the next, shape [n].
-        seen: whether the server told when it began, shape [n].
+        seen: whether the server recorded when it began, shape [n].
         first: index of each request's first span, and the number of all at the end, shape [n + 1].
         request: of each span, its request's index, shape [spans].
         start_ns, end_ns: within the request's wall time, shape [spans].

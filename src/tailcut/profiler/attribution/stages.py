@@ -29,7 +29,7 @@ _ON_LOOP = frozenset({Stage.FRAMEWORK, Stage.CODE})
 _WAITING = frozenset({Stage.WAIT, Stage.LOCK, Stage.LOOP})
 """Stages in which a request does nothing. Where it does something elsewhere meanwhile, that is what takes its time."""
 _APART = _WAITING | {Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.PREPROCESS, Stage.MODEL}
-"""Stages that may wait for another thread without a span that says so: in a driver's call nobody looks for waits."""
+"""Stages that may wait for another thread without a span for it: waits inside a driver's call are not recorded."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _attribute_spans(flat: Flat, own: _Own, stage_ns: Ints) -> tuple[Ints, Ints]
     loop_ns = np.where(on_loop, own.loop_ns, 0)
     self_ns: Ints = own.self_ns - own.gc_ns - loop_ns
     delay_ns = np.maximum(own.delay_ns, 0)
-    # Who shares its time with others has as small a part of it in what its own thread waited for.
+    # A span that shares its time with others has the same share of its thread's delay.
     beside = own.shared_ns > own.self_ns
     part = own.self_ns[beside] / own.shared_ns[beside]
     delay_ns[beside] = (delay_ns[beside] * part).astype(np.int64)
@@ -176,7 +176,7 @@ def _sweep_one(
         flat.start_ns[low:high].tolist(),
         flat.end_ns[low:high].tolist(),
         np.where(parent >= 0, parent - low, -1).tolist(),
-        # All that decides what becomes of a span's own time: whoever is alike in it may get the odd nanosecond.
+        # All that decides about a span's own time: spans that are equal in it may get the odd nanosecond in any order.
         list(
             zip(
                 rank[flat.name[low:high]].tolist(),

@@ -14,7 +14,7 @@ from tailcut.profiler.recording.tracing import SQL, OpenSpan, close_span, curren
 from tailcut.profiler.records import Stage
 
 _DECLARED = re.compile(rb"DECLARE .*? CURSOR .*?FOR ", re.DOTALL)
-"""How a server cursor begins what it was given."""
+"""What a server cursor puts before a query."""
 
 
 def _query(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | bytes:
@@ -40,7 +40,7 @@ def ended(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _hook_server_cursors(module: ModuleType) -> None:
-    """Rows come in pages, each asked for by the same generator, whoever drives it."""
+    """Rows come in pages, each fetched by the same generator."""
     for name in ("ServerCursor", "AsyncServerCursor"):
         if hasattr(module, name):
             wrap(getattr(module, name), "execute", Stage.SQL, _query)
@@ -86,7 +86,7 @@ def _hook_sqlalchemy(module: ModuleType) -> None:
 
 
 def _spot(frame: FrameType) -> tuple[str | CodeType, int]:
-    """Find the user's line; SQLAlchemy's asyncio runs in a greenlet, and who awaits it is in the one above."""
+    """Find the user's line; SQLAlchemy's asyncio runs in a greenlet, and the awaiting code in its parent."""
     place, at = tracer.places.spot(frame)
     greenlet = sys.modules.get("greenlet")
     above = greenlet.getcurrent().parent if greenlet is not None and not place else None

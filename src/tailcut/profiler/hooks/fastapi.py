@@ -71,7 +71,7 @@ def _streaming(function: Callable[..., Any]) -> Any:
             async for piece in streamed(generator):
                 yield piece
         finally:
-            # As soon as nobody asks for more, as it would be without us.
+            # As soon as no more pieces are read, as without this hook.
             await generator.aclose()
 
     return pieces

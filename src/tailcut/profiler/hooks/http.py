@@ -28,7 +28,7 @@ def _remembered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _hook_http_client(module: ModuleType) -> None:
-    """A request is sent, answered and read in three calls; the connection remembers what was asked for."""
+    """A request is sent, answered and read in three calls; the connection keeps its method and address."""
     connection = module.HTTPConnection
     wrap(connection, "endheaders", Stage.HTTP, _remembered)
     wrap(connection, "getresponse", Stage.HTTP, _remembered, more=True)

@@ -18,7 +18,7 @@ from tailcut.profiler.hooks.wrapping import replaces
 from tailcut.profiler.recording.tracing import LEAVES, current, open_timed, open_under, tracer
 from tailcut.profiler.records import Stage
 
-# A tuple: the members' hash is Python's, and is asked for in every request.
+# A tuple: members of an enumeration hash in Python, and this is tested in every request.
 _WAITS = (*LEAVES, Stage.WAIT, Stage.LOCK)
 
 
@@ -143,7 +143,7 @@ def _await_in(
     original = getattr(owner, name)
 
     async def in_span(self: Any, args: Any, kwargs: Any, place: str | CodeType, at: int) -> Any:
-        # Asked for here: what was called there may be awaited in a task of its own.
+        # Read here: the coroutine may be awaited in a task of its own.
         parent = current.get()
         if parent is None or parent.trace.over:
             return await original(self, *args, **kwargs)

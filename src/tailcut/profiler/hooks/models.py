@@ -32,7 +32,7 @@ def _method(name: str) -> _Name:
 
 
 def _of(library: str, name: _Name) -> _Name:
-    """The same name, and who goes by it runs on that library."""
+    """The same label; models with it are recorded as run by the library."""
 
     def label(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         found = name(args, kwargs)

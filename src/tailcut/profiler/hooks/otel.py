@@ -34,7 +34,7 @@ def _first(found: Mapping[str, Any], *names: str) -> str:
 
 
 def stage_of(name: str, attributes: Mapping[str, Any]) -> tuple[Stage, str] | None:
-    """Say what a client span is, and what it is called; None where it calls nothing that a stage is for."""
+    """Return the stage and the label of a client span; None where no stage fits."""
     system = _first(attributes, "db.system.name", "db.system")
     if system in _CACHES:
         return Stage.CACHE, _first(attributes, "db.operation.name", "db.operation") or name

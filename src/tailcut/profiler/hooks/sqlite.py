@@ -24,7 +24,7 @@ _row = sqlite3.Cursor.__next__
 
 
 class _TracedCursor(sqlite3.Cursor):
-    """A cursor with spans around what SQLite does: it computes rows when they are asked for, not before.
+    """A cursor with spans around what SQLite does: it computes rows when they are fetched, not before.
 
     Names of its own are mangled: a class of the user's stands before it, and may have any.
     """
@@ -105,7 +105,7 @@ class _TracedCursor(sqlite3.Cursor):
         elif self.__fetches < _MAX_FETCHES:
             self.__fetches += 1
             place, at = (last.place, last.at) if last is not None else ("", 0)
-            # Nobody waits for a core in so short a time.
+            # Too short to have waited for a core.
             same = of_thread.clock.schedule
             self.__last = add_span(parent, SQL, self.__sql, start_ns, end_ns, place, at, cpu_ns, same, same)
             self.__last.more = True
@@ -137,7 +137,7 @@ class _TracedConnection(sqlite3.Connection):
 
 
 def _traced(factory: Any, traced: type) -> Any:
-    """A class of the user's with the traced one below it: what it does itself comes first, as it always did."""
+    """A class of the user's with the traced one as its last base: its own methods come first."""
     base = traced.__bases__[0]
     if factory is base:
         return traced

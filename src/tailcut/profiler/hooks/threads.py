@@ -33,7 +33,7 @@ from tailcut.profiler.recording.tracing import (
 )
 from tailcut.profiler.records import EXECUTOR, Stage
 
-# Tuples: the members' hash is Python's, and is asked for in every request.
+# Tuples: members of an enumeration hash in Python, and these are tested in every request.
 _INHERITED = (Stage.ENCODE, Stage.DECODE, Stage.FRAMEWORK)
 _CALLS = tuple(LEAVES)
 _LOOP = Stage.LOOP
@@ -47,7 +47,7 @@ class _Handed:
         parent: the span that hands it over.
         pool: what is waited for.
         function: it, as given.
-        arguments: those that say what it really is, where it only calls something.
+        arguments: by which it is named where it only calls another function.
     """
 
     __slots__ = ("_asked_ns", "_parent", "_pool", "arguments", "ended_ns", "function")
@@ -81,7 +81,7 @@ class _Handed:
                 self.ended_ns = span.end_ns
 
     def _framework(self, label: str, place: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run what the framework hands over to a thread for itself, validation for one: more of what it was doing."""
+        """Run the framework's own work in a thread, such as validation: it counts in the stage that hands it over."""
         parent, began_ns = self._parent, now()
         add_span(parent, WAIT, self._pool, self._asked_ns, began_ns)
         try:
@@ -94,7 +94,7 @@ class _Handed:
             add_span(parent, parent.stage, label, began_ns, end_ns, place, 0, cpu_ns)
 
     def waits_for(self, pool: str) -> None:
-        """Know better what is waited for."""
+        """Set what is waited for, once the executor is known."""
         self._pool = pool
 
     def returned(self, _: Any = None) -> None:
@@ -141,7 +141,7 @@ def _find_handed(function: Any, args: tuple[Any, ...]) -> _Handed | None:
 
 
 def _unpack(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None:
-    """Take a context's ``run`` and what it is to call apart; None where it is something else."""
+    """Split a context's ``run`` from the function that it calls; None where it is something else."""
     kind = type(function)
     run = function.func if kind is functools.partial else function
     if type(run) is not BuiltinMethodType or type(run.__self__) is not Context or run.__name__ != "run":
@@ -162,16 +162,16 @@ def _meant(function: Any, arguments: tuple[Any, ...]) -> Any:
         if type(function.func) in _PLAIN:
             return function.func
         return _meant(function.func, (*function.args, *arguments))
-    # By type: an object of the user's may have any attribute that it is asked for.
+    # By type: an object of the user's may answer to any attribute.
     if arguments and type(arguments[0]) is GeneratorType:
         return arguments[0]
     return function
 
 
 class _Limiters:
-    """Those that are not the thread pool's own: of their calls, who found one full waits for those inside.
+    """Limiters other than the thread pool's own: a call that finds one full waits for those inside.
 
-    FastAPI makes one for each generator's end, which nobody waits at.
+    FastAPI makes one for each generator's end, which is never full.
     """
 
     def __init__(self, module: ModuleType) -> None:
@@ -179,7 +179,7 @@ class _Limiters:
         self._asked: dict[int, int] = {}
 
     def enter(self, limiter: Any) -> str:
-        """Begin a call; say what it waits for."""
+        """Begin a call; return what it waits for."""
         asked = self._asked.get(id(limiter), 0)
         self._asked[id(limiter)] = asked + 1
         # A limiter does not yet count those that asked in the same moment.
@@ -239,7 +239,7 @@ def _hook_loop(loop: Any) -> None:
             future = original(self, executor, call, *args)
         finally:
             _under_way.handed = None
-        # Before whoever awaits it: callbacks are called in the order in which they were added.
+        # Added first: callbacks run in the order in which they were added, and the awaiting task's comes later.
         future.add_done_callback(handed.returned)
         return future
 

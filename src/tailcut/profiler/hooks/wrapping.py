@@ -1,4 +1,4 @@
-"""Puts a span around a function of somebody else's."""
+"""Puts spans around functions of libraries."""
 
 from __future__ import annotations
 

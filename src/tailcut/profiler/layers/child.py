@@ -28,7 +28,7 @@ from tailcut.profiler.layers.torch import of_torch
 
 _PR_SET_PDEATHSIG = 1
 FREE_DIMENSION = 128
-"""Size of a free dimension that is not the batch's, where nobody says one: a sentence's length, say."""
+"""Default size of a free dimension that is not the batch's, such as a sentence's length."""
 
 
 def main(arguments: list[str]) -> int:
@@ -158,7 +158,7 @@ def _made(reference: str) -> tuple[Any, tuple[Any, ...] | None]:
 
 
 def _fed(path: Path, shapes: Sequence[InputShape]) -> Arrays:
-    """Make inputs for an ONNX file from what it says of them."""
+    """Make inputs for an ONNX file from the types and shapes that it declares."""
     import onnxruntime
 
     from tailcut.models.runtimes.onnxruntime import described

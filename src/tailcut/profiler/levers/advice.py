@@ -52,7 +52,7 @@ WORTH = 0.05
 MANY_ROWS = 32.0
 _MORE_CAPACITY = 0.10
 _ENOUGH = 5.0
-"""Times the rate: who sustains so much needs no lever for the capacity alone."""
+"""Times the rate: a service with that capacity needs no lever for the capacity alone."""
 _SLOW_STEP = 0.05
 """Of a request's time: a step of preprocessing that takes less is no lever."""
 _NOT_KNOWN = "not known: "
@@ -94,7 +94,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rate: requests per second that were recorded.
-        percentile: the one that is told as p95: that of the SLO where it has one.
+        percentile: the one that ``p95_ms`` is about: that of the SLO where it has one.
         limit_ms: the SLO's; None: there is none.
         p95_ms: the percentile as it was measured.
         capacity, limited_by: requests per second that no resource allows more than, and which that is.

@@ -257,7 +257,7 @@ def _read_demands(recording: Recording, found: Attribution) -> tuple[Floats, Flo
 
 
 def outside_words(recording: Recording, found: Attribution) -> tuple[str, ...]:
-    """Say what of its CPU time the application spends outside of requests; nothing where it was not told."""
+    """Say how much CPU time the application spends outside of requests; nothing where that is not known."""
     if not recording.pilot.cpu_s or not recording.requests:
         return ()
     rest_ms = float(_read_demands(recording, found)[0][_REST]) / 1e6

@@ -1,4 +1,4 @@
-"""What a payload asks about: its fields and, where an object's keys are data, ids for one, those keys."""
+"""Fields of a payload and, where an object's keys are data (such as ids), those keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 LEARNED = 500
-"""Payloads that tell what the others look like."""
+"""Payloads from which the structure of the others is inferred."""
 _DEEPEST = 6
 _MOST_ELEMENTS = 1000
 _MANY_NAMES = 16
@@ -18,7 +18,7 @@ _ID = re.compile(
     r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|(?=\D*\d)[0-9a-fA-F]{12,}|[^@\s]+@[^@\s]+\.[^@\s]+|.{41,}",
     re.ASCII | re.DOTALL,
 )
-"""UUIDs, hashes, addresses, and whatever nobody would call a field."""
+"""UUIDs, hashes, addresses, and texts too long for a field's name."""
 _NUMBER = re.compile(r"-?\d+|\d{4}-\d\d-\d\d.*", re.ASCII | re.DOTALL)
 """Numbers and days: ids where they differ from object to object, else columns."""
 _COLUMNS = 0.75

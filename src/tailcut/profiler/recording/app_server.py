@@ -1,4 +1,4 @@
-"""Imports the application with hooks around it, and serves it with uvicorn until told to stop."""
+"""Imports the application with hooks around it, and serves it with uvicorn until SIGTERM."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _ready(application: Any, port: int) -> ChildEvent:
 
 
 def _usual_loop() -> Literal["asyncio", "uvloop"]:
-    """The one that uvicorn takes where nobody says which."""
+    """The event loop that uvicorn takes by default."""
     return "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
 
 

@@ -16,7 +16,7 @@ from tailcut.profiler.recording.tracing import OpenSpan, Trace, current
 from tailcut.profiler.records import BackgroundCall, Stage
 
 _MOST = 500
-"""Different ones that are told apart: a statement may hold values."""
+"""Most different calls that are counted apart: a statement may hold values."""
 _OTHERS = "others"
 
 
@@ -44,7 +44,7 @@ class BackgroundCalls:
     def counted(self, stage: Stage, label: str | bytes, *, more: bool = False) -> Iterator[None]:
         """Count a call that is made inside. ``more``: it is part of one that is counted already."""
         before, start_ns = current.get(), now()
-        # What it calls itself sees a span of the same stage, as in a request, and is not counted beside it.
+        # Calls inside see a span of the same stage, as in a request, and are not counted again.
         trace = Trace(-1, "", "", 0, _NOTHING)
         current.set(OpenSpan(trace, None, stage, label, "", 0, -1, start_ns))
         try:

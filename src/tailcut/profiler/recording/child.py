@@ -20,7 +20,7 @@ _MOST_FRAMES = 20
 
 
 def main() -> None:
-    """Run the application until told to stop."""
+    """Run the application until SIGTERM."""
     options = msgspec.json.decode(sys.argv[1], type=Options)
     signal.signal(signal.SIGUSR1, _print_tasks)
     # It works whatever the thread does; what a loop that is idle waits for stands in no frame of the thread.

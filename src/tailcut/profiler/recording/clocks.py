@@ -19,7 +19,7 @@ from typing import ClassVar
 now = time.perf_counter_ns
 thread_time_ns = time.thread_time_ns
 SHORT_NS = 50_000
-"""What takes less is taken as CPU time: at worst, what it waited in so short a time."""
+"""Shorter spans count as CPU time; the error is at most the wait in so short a time."""
 _ADDED_NS = 500_000
 """Times that are not read but added up are believed for so long; then their errors would show."""
 _FRESH_NS = 1_000_000

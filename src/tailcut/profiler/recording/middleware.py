@@ -95,7 +95,7 @@ def _leave_out_hooks(found: traceback.TracebackException | None) -> None:
 
 
 def describe_application(application: Any) -> tuple[Stage, str, str]:
-    """Say what the time of the application's own call is: the framework's, the user's, or nobody's that is known."""
+    """Return the stage, label and place of the application's own call: the framework's, the user's, or unattributed."""
     package = type(application).__module__.partition(".")[0]
     mro = {one.__module__.partition(".")[0] for one in type(application).__mro__}
     for name in _FRAMEWORKS:

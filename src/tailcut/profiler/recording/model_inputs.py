@@ -1,4 +1,4 @@
-"""What an application hands to its models, kept for ``tailcut parity``: the outermost call of each library.
+"""Inputs of an application's models, kept for ``tailcut parity``: those of the outermost call of each library.
 
 Runs in the application's process, in place of the profiler's hooks. It imports no library that the application does
 not import.

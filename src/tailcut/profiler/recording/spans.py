@@ -17,7 +17,7 @@ NameOf = Callable[[str | CodeType, int], str]
 
 
 def requests_of(tracer: SpanRecorder) -> tuple[RecordedRequest, ...]:
-    """Hand out what the server's side knows of each request; the client's times are added by who has them."""
+    """Return the server's record of each request; the client's times are added later."""
     end_ns = now()
     # By identity: code that does the same in another file is equal. The spans keep it alive.
     known: dict[tuple[int, int], str] = {}

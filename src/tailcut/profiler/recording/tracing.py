@@ -51,7 +51,7 @@ class Trace(msgspec.Struct, gc=False, eq=False):
     steps: list[tuple[Any, int, Moment]] = []
     """Long steps of other tasks that it began: the task, the moment's place and the moment."""
     over: bool = False
-    """Nobody works for it any more; what a task that it began does later is no part of it."""
+    """It is finished; what a task that it began does later is no part of it."""
 
 
 class OpenSpan(msgspec.Struct, gc=False, eq=False):
@@ -118,7 +118,7 @@ class SpanRecorder:
         """Forget what was recorded."""
         traces, self.traces = self.traces, []
         for one in traces:
-            # A trace and its spans hold each other, and no garbage collection knows of them.
+            # A trace and its spans hold each other, and the garbage collector does not track them.
             one.spans.clear()
         self.moments = []
         self.failures = []
@@ -268,5 +268,5 @@ def close_timed(span: OpenSpan) -> None:
         span.after = clock.schedule if start_ns >= clock.sure_ns else span.before
     else:
         span.after = clock.look_since(span.before, start_ns, cpu_ns, end_ns)
-    # Last: whoever finds it set may read the others.
+    # Last: a reader that finds it set may read the others.
     span.end_ns = end_ns
