@@ -140,23 +140,23 @@ def advise(
     if not len(found.flat.requests):
         return None
     work = read_work(recording, found, known)
-    facts = facts_of(work, found, recording, diversity, slo)
-    refused = {lever: _refusal(lever, work, known, facts) for lever in LEVERS}
-    ordered = _order(work, [lever for lever in LEVERS if not refused[lever]], known, facts, recording.rate)
-    pulled = _pull_in_order(work, ordered, known, facts.share, recording.rate)
-    together = _pull_together(work, ordered, known, facts.share, recording.rate)
-    levers = [_advise_one(work, lever, known, facts, refused[lever], pulled, recording.rate) for lever in LEVERS]
+    inputs = read_inputs(work, found, recording, diversity, slo)
+    refused = {lever: _refusal(lever, work, known, inputs) for lever in LEVERS}
+    ordered = _order(work, [lever for lever in LEVERS if not refused[lever]], known, inputs, recording.rate)
+    pulled = _pull_in_order(work, ordered, known, inputs.share, recording.rate)
+    together = _pull_together(work, ordered, known, inputs.share, recording.rate)
+    levers = [_advise_one(work, lever, known, inputs, refused[lever], pulled, recording.rate) for lever in LEVERS]
     levers.sort(key=lambda one: (one.order == 0, one.order))
     notes, doubts = _caveats(recording, diversity)
     return Advice(
         rate=recording.rate,
-        percentile=facts.percentile,
-        limit_ms=facts.limit_ms,
-        p95_ms=work.percentile_ms(facts.share),
+        percentile=inputs.percentile,
+        limit_ms=inputs.limit_ms,
+        p95_ms=work.percentile_ms(inputs.share),
         capacity=_finite(work.capacity),
         limited_by=work.limit,
         levers=tuple(levers),
-        summary=_summary(levers, facts, work, together),
+        summary=_summary(levers, inputs, work, together),
         notes=notes,
         doubts=doubts,
     )
@@ -165,31 +165,31 @@ def advise(
 # -- Which levers ------------------------------------------------------------------------------------------------------
 
 
-def _refusal(lever: LeverName, work: RequestWork, known: LeverAssumptions, facts: AdviceInputs) -> str:
+def _refusal(lever: LeverName, work: RequestWork, known: LeverAssumptions, inputs: AdviceInputs) -> str:
     """Say why a lever is not to be pulled; empty where its bound decides."""
-    if lever == "prediction cache" and facts.writes:
-        return f"not safe: requests write ({facts.writes}), but a request answered by a cache would not"
-    if unknown := _unknown(lever, work, known, facts):
+    if lever == "prediction cache" and inputs.writes:
+        return f"not safe: requests write ({inputs.writes}), but a request answered by a cache would not"
+    if unknown := _unknown(lever, work, known, inputs):
         return f"{_NOT_KNOWN}{unknown}"
-    if nothing := _no_target(lever, work, known, facts):
+    if nothing := _no_target(lever, work, known, inputs):
         return f"not worth it: {nothing}"
-    if facts.met:
-        return f"not needed: the SLO is met ({figure(facts.seen_ms)} of {figure(facts.limit_ms or 0.0)} ms)"
+    if inputs.met:
+        return f"not needed: the SLO is met ({figure(inputs.seen_ms)} of {figure(inputs.limit_ms or 0.0)} ms)"
     return ""
 
 
-def _unknown(lever: LeverName, work: RequestWork, known: LeverAssumptions, facts: AdviceInputs) -> str:
+def _unknown(lever: LeverName, work: RequestWork, known: LeverAssumptions, inputs: AdviceInputs) -> str:
     """Say why the effect of a lever is not known: it then has a bound, and no place in the order."""
     stages: Mapping[str, tuple[Stage, ...]] = {
         "preprocessing": () if work.steps else (Stage.PREPROCESS,),
         **dict.fromkeys(("runtime", "INT8", "batching"), () if work.models_ns else (Stage.MODEL,)),
-        **dict.fromkeys(("feature cache", "concurrent I/O"), () if facts.fetches else tuple(FETCHING)),
+        **dict.fromkeys(("feature cache", "concurrent I/O"), () if inputs.fetches else tuple(FETCHING)),
     }
-    if unseen := next((facts.unseen[stage] for stage in stages.get(lever, ()) if stage in facts.unseen), ""):
+    if unseen := next((inputs.unseen[stage] for stage in stages.get(lever, ()) if stage in inputs.unseen), ""):
         return unseen
     if lever == "prediction cache" and not known.prediction_hits:
         return "what repeats: give payloads"
-    if lever == "feature cache" and facts.fetches:
+    if lever == "feature cache" and inputs.fetches:
         return known.feature_doubt if known.feature_hits else "what repeats: give payloads"
     factors = {"runtime": runtime_factor, "INT8": int8_factor}
     if lever in factors and work.models_ns and factors[lever](work, known) is None:
@@ -201,16 +201,16 @@ def _unknown(lever: LeverName, work: RequestWork, known: LeverAssumptions, facts
     return ""
 
 
-def _no_target(lever: LeverName, work: RequestWork, known: LeverAssumptions, facts: AdviceInputs) -> str:
+def _no_target(lever: LeverName, work: RequestWork, known: LeverAssumptions, inputs: AdviceInputs) -> str:
     """Say that there is nothing for the lever to win."""
-    if lever in ("feature cache", "concurrent I/O") and not facts.fetches:
+    if lever in ("feature cache", "concurrent I/O") and not inputs.fetches:
         nothing = "no request fetches from a database, a cache or an address"
-        code = near_share(work, facts, Stage.CODE)
+        code = near_share(work, inputs, Stage.CODE)
         return f"{nothing}; {_own_code(code)}" if lever == "feature cache" and code >= LARGE_CODE else nothing
     if lever in ("runtime", "INT8", "batching"):
-        return _no_model(lever, work, known, facts) if work.models_ns else "no model was seen"
+        return _no_model(lever, work, known, inputs) if work.models_ns else "no model was seen"
     said = ""
-    if lever == "concurrent I/O" and facts.fetches < 2:
+    if lever == "concurrent I/O" and inputs.fetches < 2:
         said = "no request fetches more than once"
     elif lever == "concurrent I/O" and not work.at_once_share.any():
         said = "each request's fetches already run concurrently, or write"
@@ -225,11 +225,11 @@ def _no_target(lever: LeverName, work: RequestWork, known: LeverAssumptions, fac
     return said
 
 
-def _no_model(lever: LeverName, work: RequestWork, known: LeverAssumptions, facts: AdviceInputs) -> str:
+def _no_model(lever: LeverName, work: RequestWork, known: LeverAssumptions, inputs: AdviceInputs) -> str:
     on_gpu, few = known.family == TORCH_ON_GPU, [known.products[one] for one in work.models_ns if one in known.products]
     said = ""
     if lever == "batching":
-        said = f"requests are already batches: {facts.rows:.0f} rows each" if facts.rows >= MANY_ROWS else ""
+        said = f"requests are already batches: {inputs.rows:.0f} rows each" if inputs.rows >= MANY_ROWS else ""
     elif lever == "runtime":
         factor = runtime_factor(work, known)
         if factor is not None and factor.mid <= 1.0:
@@ -274,7 +274,7 @@ class _Pulled(NamedTuple):
 
 
 def _order(
-    work: RequestWork, allowed: Sequence[LeverName], known: LeverAssumptions, facts: AdviceInputs, rate: float
+    work: RequestWork, allowed: Sequence[LeverName], known: LeverAssumptions, inputs: AdviceInputs, rate: float
 ) -> dict[LeverName, bool]:
     """Order levers by how much they can win at most, given those before them; then those that add capacity: True.
 
@@ -285,11 +285,11 @@ def _order(
 
     def gains(lever: LeverName) -> tuple[float, float]:
         best = shorten_queues(work, pull(work, lever, known, "best"), rate, "best")
-        bound_ms, best_ms = (one.percentile_ms(facts.share) for one in (pull(work, lever, known, "bound"), best))
+        bound_ms, best_ms = (one.percentile_ms(inputs.share) for one in (pull(work, lever, known, "bound"), best))
         return round(now_ms - bound_ms, 6), now_ms - best_ms
 
     while left:
-        now_ms = work.percentile_ms(facts.share)
+        now_ms = work.percentile_ms(inputs.share)
         tried = {lever: gains(lever) for lever in left}
         worth = [lever for lever in left if tried[lever][1] > WORTH * now_ms]
         if worth:
@@ -340,27 +340,27 @@ def _advise_one(
     work: RequestWork,
     lever: LeverName,
     known: LeverAssumptions,
-    facts: AdviceInputs,
+    inputs: AdviceInputs,
     refused: str,
     pulled: Mapping[LeverName, _Pulled],
     rate: float,
 ) -> LeverAdvice:
-    now_ms = work.percentile_ms(facts.share)
+    now_ms = work.percentile_ms(inputs.share)
     ends: tuple[End, End, End] = ("bound", "best", "worst")
     left = {end: pull(work, lever, known, end) for end in ends}
-    bound, best, worst = (shorten_queues(work, left[end], rate, end).percentile_ms(facts.share) for end in ends)
+    bound, best, worst = (shorten_queues(work, left[end], rate, end).percentile_ms(inputs.share) for end in ends)
     capacity = max(left["bound"].capacity, work.capacity)
     mine = pulled.get(lever)
     reason = refused
     if not reason:
         slow = f"{_slow_words(work, known)}; " if lever == "preprocessing" else ""
-        reason = f"{slow}{facts.percentile} {figure(now_ms)} -> {span(best, worst)} ms"
+        reason = f"{slow}{inputs.percentile} {figure(now_ms)} -> {span(best, worst)} ms"
         if lever == "concurrent I/O":
             reason += ", where no fetch needs another's answer"
         if mine is not None and mine.for_capacity:
             reason = f"for the capacity, at most {figure(work.capacity)} -> {figure(capacity)}/s; {reason}"
         if mine is None:
-            little = _weakness(lever, work, facts)
+            little = _weakness(lever, work, inputs)
             alone = now_ms - best <= WORTH * now_ms
             reason = f"not worth it: {little}{reason}" if alone else f"those above win the same time; alone {reason}"
     return LeverAdvice(
@@ -375,12 +375,12 @@ def _advise_one(
     )
 
 
-def _weakness(lever: LeverName, work: RequestWork, facts: AdviceInputs) -> str:
+def _weakness(lever: LeverName, work: RequestWork, inputs: AdviceInputs) -> str:
     """Say why a lever gains little; empty where nothing in particular is known."""
-    model, code = near_share(work, facts, Stage.MODEL), near_share(work, facts, Stage.CODE)
+    model, code = near_share(work, inputs, Stage.MODEL), near_share(work, inputs, Stage.CODE)
     if lever in ("runtime", "INT8", "batching") and model < WORTH:
         return f"the model is {model:.1%} of the time; "
-    if lever == "feature cache" and code >= LARGE_CODE and code > near_share(work, facts, *FETCHING):
+    if lever == "feature cache" and code >= LARGE_CODE and code > near_share(work, inputs, *FETCHING):
         return f"fetches are a small part; {_own_code(code)}; "
     return ""
 
@@ -455,7 +455,7 @@ def _said(prior: Prior, text: str) -> str:
 
 
 def _summary(
-    levers: Sequence[LeverAdvice], facts: AdviceInputs, work: RequestWork, together: _Pulled
+    levers: Sequence[LeverAdvice], inputs: AdviceInputs, work: RequestWork, together: _Pulled
 ) -> tuple[str, ...]:
     """Say what to do and what not.
 
@@ -463,26 +463,28 @@ def _summary(
         together: see ``_pull_together``.
     """
     lines = []
-    if facts.failed:
-        lines.append(f"{facts.failed} requests failed; that alone misses the SLO, and no lever changes it: begin there")
-    if facts.met and facts.limit_ms is not None:
-        lines.append(f"the SLO is met: {figure(facts.seen_ms)} of {figure(facts.limit_ms)} ms: nothing needs doing")
+    if inputs.failed:
+        lines.append(
+            f"{inputs.failed} requests failed; that alone misses the SLO, and no lever changes it: begin there"
+        )
+    if inputs.met and inputs.limit_ms is not None:
+        lines.append(f"the SLO is met: {figure(inputs.seen_ms)} of {figure(inputs.limit_ms)} ms: nothing needs doing")
         return tuple(lines)
-    if facts.limit_ms is not None and not facts.missed and not facts.failed:
-        said = f"the SLO is met as it was measured, {figure(facts.seen_ms)} of {figure(facts.limit_ms)} ms"
+    if inputs.limit_ms is not None and not inputs.missed and not inputs.failed:
+        said = f"the SLO is met as it was measured, {figure(inputs.seen_ms)} of {figure(inputs.limit_ms)} ms"
         lines.append(f"{said}; at most {figure(work.capacity)} requests/s are possible, limited by {work.limit}")
-    lines += facts.hints
+    lines += inputs.hints
     ordered = [one for one in levers if one.order]
     if ordered:
         lines.append("in this order: " + ", ".join(one.lever for one in ordered))
         lines += [f"preprocessing: {one.reason}" for one in ordered if one.lever == "preprocessing"]
     else:
         lines.append("none of these levers wins much: look at what takes the time")
-    if facts.missed and ordered and facts.limit_ms is not None:
+    if inputs.missed and ordered and inputs.limit_ms is not None:
         path = "" if any(one.lever == "serving path" for one in ordered) else " and tailcut's serving path"
-        if together.bound_ms > facts.limit_ms:
+        if together.bound_ms > inputs.limit_ms:
             lines.append(
-                f"{facts.aim} is not met by all of them{path} together: no less than {figure(together.bound_ms)} ms"
+                f"{inputs.aim} is not met by all of them{path} together: no less than {figure(together.bound_ms)} ms"
             )
         else:
             reached = span(together.best_ms, together.worst_ms)
@@ -562,13 +564,13 @@ class AdviceInputs:
     hints: tuple[str, ...]
 
 
-def near_share(work: RequestWork, facts: AdviceInputs, *stages: Stage) -> float:
+def near_share(work: RequestWork, inputs: AdviceInputs, *stages: Stage) -> float:
     """Share of the time of the requests near the percentile."""
-    near_ns = work.stage_ns[facts.near]
+    near_ns = work.stage_ns[inputs.near]
     return float(near_ns[:, [STAGE_AT[stage] for stage in stages]].sum() / (near_ns.sum() or 1.0))
 
 
-def facts_of(
+def read_inputs(
     work: RequestWork,
     found: Attribution,
     recording: Recording,
