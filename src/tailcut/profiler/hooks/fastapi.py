@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.hooks.layering import coded, entrances, reentered
+from tailcut.profiler.hooks.layering import coded, reenter, reentered
 from tailcut.profiler.hooks.starlette import streamed
 from tailcut.profiler.hooks.wrapping import replaces, wrap
 from tailcut.profiler.recording.tracing import CODE, OpenSpan, close_span, current, open_under, tracer
@@ -143,5 +143,5 @@ def _end_call(span: OpenSpan | None) -> None:
 HOOKS: dict[str, Hook] = {
     "fastapi.routing": _hook_routing,
     "fastapi.dependencies.utils": _hook_dependencies,
-    "fastapi.applications": lambda module: entrances.add(module.FastAPI),
+    "fastapi.applications": lambda module: reenter(module.FastAPI),
 }

@@ -1,7 +1,7 @@
 """Spans where a framework calls the user's functions, and where these call the framework again.
 
 All of it is decided when the application is put together: a function of a library stays as it is, and a request that
-meets no middleware, handler or stream of the user's pays for none.
+meets no middleware, handler or stream of the user's pays for a comparison only.
 """
 
 from __future__ import annotations
@@ -191,10 +191,7 @@ def _sending(send: Any) -> Any:
 def layered(app: Any) -> Any:
     """An application of the user's, a function or an object that is called, with its span; a library's as it is."""
     name = users(app) if callable(app) and not isinstance(app, type) else None
-    if name is None:
-        return app
-    entrances.open()
-    return _Around(app, name)
+    return app if name is None else _Around(app, name)
 
 
 def layering(make: Any) -> Any:
@@ -221,29 +218,6 @@ def layering(make: Any) -> Any:
     return made
 
 
-class _Entrances:
-    """Application classes of frameworks. As soon as code of the user's may call one, its calls are watched for that."""
-
-    def __init__(self) -> None:
-        self._owners: list[type] = []
-        self._open = False
-
-    def add(self, owner: type) -> None:
-        """Know of one."""
-        if self._open:
-            _reenter(owner)
-        else:
-            self._owners.append(owner)
-
-    def open(self) -> None:
-        """From now on what they do inside of code of the user's is the framework's."""
-        self._open = True
-        while self._owners:
-            _reenter(self._owners.pop())
-
-
-def _reenter(owner: Any) -> None:
+def reenter(owner: Any) -> None:
+    """Watch the calls of a framework's class of applications: code of the user's may call one."""
     owner.__call__ = reentered(owner.__call__)
-
-
-entrances = _Entrances()

@@ -13,9 +13,9 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
+from tailcut.profiler.hooks.threads import label_of, name_executor
 from tailcut.profiler.hooks.wrapping import replaces
 from tailcut.profiler.recording.clocks import ThreadClock, now, of_thread
-from tailcut.profiler.recording.executors import label_of, name_executor
 from tailcut.profiler.recording.tracing import WAIT, add_span, current, tracer
 from tailcut.profiler.records import PROCESS_POOL
 

@@ -15,9 +15,9 @@ from typing import Any
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.layering import (
     coded,
-    entrances,
     layered,
     layering,
+    reenter,
     rendering,
     until_reply,
     users,
@@ -192,5 +192,5 @@ HOOKS: dict[str, Hook] = {
     "starlette.middleware.base": _hook_http_middleware,
     "starlette.middleware.exceptions": _hook_exceptions,
     "starlette.middleware.errors": _hook_errors,
-    "starlette.applications": lambda module: entrances.add(module.Starlette),
+    "starlette.applications": lambda module: reenter(module.Starlette),
 }

@@ -13,13 +13,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
-from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import BuiltinMethodType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import replaces
 from tailcut.profiler.recording.clocks import SHORT_NS, now
-from tailcut.profiler.recording.executors import label_of, name_executor
 from tailcut.profiler.recording.tracing import (
     LEAVES,
     WAIT,
@@ -242,6 +241,38 @@ def _hook_loop(loop: Any) -> None:
         # Added first: callbacks run in the order in which they were added, and the awaiting task's comes later.
         future.add_done_callback(handed.returned)
         return future
+
+
+_LABEL = "_tailcut_label"
+_ASYNCIO = "asyncio"
+"""What the threads' names begin with of the executor that asyncio's loop makes for itself."""
+
+
+def name_executor(executor: Any, maker: FrameType, kind: str = EXECUTOR) -> None:
+    """Name one that was made. What a library makes stays without a name: it may make as many as it likes.
+
+    Args:
+        executor: of threads or processes.
+        maker: what made it.
+        kind: what waits for it are called, but for the place.
+    """
+    if tracer.places.is_user(maker.f_code.co_filename):
+        label = f"{kind} of {tracer.places.name(maker.f_code.co_filename)}:{maker.f_lineno}"
+    # uvloop is C's and has no frame: its executor seems to be made by the hook of ``run_in_executor``.
+    elif getattr(executor, "_thread_name_prefix", "") == _ASYNCIO or maker.f_code.co_filename == __file__:
+        label = f"{kind} of asyncio"
+    else:
+        return
+    # A class of the user's may have an own way of setting attributes, and of asking for them.
+    object.__setattr__(executor, _LABEL, label)
+
+
+def label_of(executor: Any, kind: str = EXECUTOR) -> str:
+    """What a wait for one of its threads or processes is called; of one without a name, ``kind``."""
+    try:
+        return str(object.__getattribute__(executor, _LABEL))
+    except AttributeError:
+        return kind
 
 
 def _hook_executor(module: ModuleType) -> None:

@@ -41,11 +41,6 @@ class Profiled:
                 f"{self._label} has no hook: its own work, and your code that it runs on the event loop, are shown"
                 " together as unattributed. Threads, hooked calls and OpenTelemetry spans in it are seen"
             )
-        if self._stage is not Stage.FRAMEWORK:
-            # Only now: a process that is not profiled loads no hooks.
-            from tailcut.profiler.hooks.layering import entrances
-
-            entrances.open()
 
     def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one request."""
