@@ -194,7 +194,7 @@ def grouped_calls(flat: Flat, chosen: Callable[[Name], bool]) -> tuple[Floats, d
         if chosen(name) and edges[number] < edges[number + 1]:
             shown = Name(name.stage, shown_label(name.stage, name.label), name.place)
             groups[shown].append(first[edges[number] : edges[number + 1]])
-    return took_ns, {name: np.concatenate(spans) for name, spans in groups.items()}
+    return took_ns.astype(np.float64), {name: np.concatenate(spans) for name, spans in groups.items()}
 
 
 def most_fetches(found: Attribution) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import replaces
 from tailcut.profiler.recording.clocks import now
-from tailcut.profiler.recording.tracing import close_span, current, open_under, tracer
+from tailcut.profiler.recording.tracing import OpenSpan, close_span, current, open_under, tracer
 from tailcut.profiler.records import Stage
 
 _SCOPE = "opentelemetry.instrumentation."
@@ -70,7 +70,7 @@ def _hook_sdk(module: ModuleType) -> None:
 
     @replaces(owner, "end")
     def end(self: Any, *args: Any, **kwargs: Any) -> None:
-        span = vars(self).pop(_ATTRIBUTE, None)
+        span: OpenSpan | None = vars(self).pop(_ATTRIBUTE, None)
         if span is not None and current.get() is span:
             close_span(span)
         elif span is not None:
