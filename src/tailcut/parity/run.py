@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from tailcut.common.json_values import encode
 from tailcut.common.redaction import without_secrets
 from tailcut.common.tensors import Array
 from tailcut.common.texts import MISSING_TEXT, texts_of
-from tailcut.errors import ManifestError, MissingExtra, NotInRegistry, StartError, TailcutError
+from tailcut.errors import ManifestError, NotInRegistry, StartError, TailcutError
 from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.ladder.serve_command import serve_command
 from tailcut.load.plan import parse_url
@@ -674,8 +673,6 @@ def open_pilot(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, s
 @contextmanager
 def _application(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, str], tell: Tell) -> Iterator[Pilot]:
     check_target(plan.pilot)
-    if find_spec("uvicorn") is None:
-        raise MissingExtra("uvicorn is not installed", hint="pip install 'tailcut[profile]'")
     tell(f"starting the pilot {plan.pilot}")
     options = Options(target=plan.pilot, profiled=False)
     with PilotProcess(options, directory=plan.directory, environment=environment) as process:

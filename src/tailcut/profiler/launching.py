@@ -12,13 +12,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 import msgspec
 
-from tailcut.errors import ProfileError
+from tailcut.errors import MissingExtra, ProfileError
 from tailcut.profiler.child_channel import ChildEvent, Options, RecordedRun
 from tailcut.profiler.diagnosis import explain_failure, explain_silence
 from tailcut.profiler.recording.captured import FoundLayers
@@ -45,10 +46,13 @@ class PilotProcess:
         environment: added to this process's own.
 
     Raises:
+        MissingExtra: uvicorn is not installed.
         ProfileError: there is no such folder.
     """
 
     def __init__(self, options: Options, *, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+        if find_spec("uvicorn") is None:
+            raise MissingExtra("uvicorn is not installed", hint="pip install 'tailcut[profile]'")
         if not directory.is_dir():
             raise ProfileError(f"there is no folder {directory}", hint="give the application's folder with --app-dir")
         self.target = options.target

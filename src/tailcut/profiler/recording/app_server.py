@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from tailcut.profiler.recording.captured import captured
 from tailcut.profiler.recording.middleware import Profiled
 from tailcut.profiler.recording.model_inputs import install_input_hooks, model_inputs
 from tailcut.profiler.recording.model_libraries import libraries
+from tailcut.profiler.recording.places import users_lines
 from tailcut.profiler.recording.spans import requests_of
 from tailcut.profiler.recording.tracing import tracer
 from tailcut.profiler.stack_sampler import allow_sampling
@@ -227,7 +228,6 @@ def unhooked(modules: Collection[str]) -> tuple[str, ...]:
 
 
 _LINES = 15
-_NOT_THE_USERS = ("/tailcut/profiler/", "<frozen ", "/importlib/")
 
 
 class Unusable(Exception):
@@ -250,7 +250,7 @@ def load_application(target: str) -> Any:
         raise Unusable(
             "server",
             f"{module_name} starts a server of its own when it is imported",
-            _last_lines(traceback.format_stack()[:-1]),
+            users_lines(traceback.format_stack()[:-1], _LINES),
         )
 
     kept = uvicorn.run, uvicorn.Server.run
@@ -305,10 +305,4 @@ def needed_parameters(application: Any) -> tuple[str, ...] | None:
 
 
 def _traceback(error: BaseException) -> str:
-    return _last_lines([*traceback.format_tb(error.__traceback__), *traceback.format_exception_only(error)])
-
-
-def _last_lines(parts: Sequence[str]) -> str:
-    """The end of a traceback or a stack, without frames of the profile and of the import system."""
-    kept = [part for part in parts if not any(one in part for one in _NOT_THE_USERS)]
-    return "\n".join("".join(kept).rstrip().splitlines()[-_LINES:])
+    return users_lines([*traceback.format_tb(error.__traceback__), *traceback.format_exception_only(error)], _LINES)

@@ -9,14 +9,13 @@ from typing import Any
 
 from tailcut.profiler.recording.blocking import settle
 from tailcut.profiler.recording.clocks import now
-from tailcut.profiler.recording.places import PROFILE, code_of
+from tailcut.profiler.recording.places import code_of, users_lines
 from tailcut.profiler.recording.tracing import DROPPED_NS, OpenSpan, Trace, add_span, current, open_root, tracer
 from tailcut.profiler.records import Stage
 
 HEADER = b"x-tailcut-profile"
 _MAX_FAILURES = 3
 _LINES = 12
-_MOST_CAUSES = 10
 _RECEIVE, _ENCODE = Stage.RECEIVE, Stage.ENCODE
 _FRAMEWORKS = ("fastapi", "starlette", "tailcut")
 
@@ -72,21 +71,9 @@ class Profiled:
 
 
 def failed(error: BaseException) -> None:
-    """Keep the end of an exception's text: the first ones say what is wrong."""
+    """Keep the end of an exception's traceback; only of the first exceptions, which say what is wrong."""
     if len(tracer.failures) < _MAX_FAILURES:
-        found = traceback.TracebackException.from_exception(error)
-        _leave_out_hooks(found)
-        lines = "".join(found.format()).rstrip().splitlines()
-        tracer.failures.append("\n".join(lines[-_LINES:]))
-
-
-def _leave_out_hooks(found: traceback.TracebackException | None) -> None:
-    """Take the profile's own frames out of a traceback: the application has none of them."""
-    for _ in range(_MOST_CAUSES):
-        if found is None:
-            return
-        found.stack[:] = [frame for frame in found.stack if not frame.filename.startswith(PROFILE)]
-        found = found.__cause__ or found.__context__
+        tracer.failures.append(users_lines(traceback.format_exception(error), _LINES))
 
 
 def describe_application(application: Any) -> tuple[Stage, str, str]:

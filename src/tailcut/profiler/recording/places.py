@@ -6,7 +6,7 @@ import functools
 import os
 import site
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
@@ -14,6 +14,7 @@ PROFILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 """Files of the profile itself, hooks included."""
 _OWN = os.path.join(os.path.dirname(os.path.dirname(PROFILE)), "")
 """All of tailcut: none of it is the user's, wherever it is installed."""
+_NOT_THE_USERS = (PROFILE, "<frozen ", "/importlib/")
 _LOOKS = range(50)
 _MAX_FUNCTIONS = 10_000
 _LIBRARY, _USER, _BELOW = range(3)
@@ -147,6 +148,17 @@ class Places:
             if path.startswith(folder):
                 return path[len(folder) :]
         return os.path.relpath(path, self._root) if len(os.path.relpath(path, self._root)) < len(path) else path
+
+
+def users_lines(parts: Iterable[str], count: int) -> str:
+    """Return the last lines of a formatted traceback or stack, without frames of the profile and the import system.
+
+    Args:
+        parts: one per frame.
+        count: of the lines.
+    """
+    kept = (part for part in parts if not any(one in part for one in _NOT_THE_USERS))
+    return "\n".join("".join(kept).rstrip().splitlines()[-count:])
 
 
 def unwrapped(function: Any) -> Any:
