@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
@@ -100,6 +100,33 @@ def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[.
         return function
 
     return put
+
+
+def classes_of(module: ModuleType) -> list[type]:
+    """List the classes that a module defines."""
+    found = list(vars(module).values())
+    return [one for one in found if isinstance(one, type) and one.__module__ == module.__name__]
+
+
+def replace_methods(owner: type, names: Iterable[str], make: Callable[[Callable[..., Any], str], Any]) -> None:
+    """Replace methods of a class, or of the base that it has them from, once each.
+
+    Args:
+        names: of the methods; some of scikit-learn's stand behind ``available_if``.
+        make: makes the new method from the old one and its name.
+    """
+    for name in names:
+        base = next((one for one in owner.__mro__ if name in vars(one)), None)
+        found = vars(base).get(name) if base is not None else None
+        function = found if inspect.isfunction(found) else getattr(found, "fn", None)
+        if not inspect.isfunction(function) or getattr(function, "_tailcut", False):
+            continue
+        made = make(function, name)
+        made._tailcut = True
+        if function is found:
+            setattr(base, name, made)
+        else:
+            found.fn = made  # type: ignore[union-attr]
 
 
 def after_init(owner: Any, attribute: str, change: Callable[[Any], Any]) -> None:

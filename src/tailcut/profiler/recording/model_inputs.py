@@ -7,7 +7,6 @@ not import.
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import threading
 from collections import deque
@@ -59,7 +58,7 @@ class ModelInputs:
             finally:
                 self._inside.model = False
 
-        call._tailcut_inputs = True  # type: ignore[attr-defined]
+        call._tailcut = True  # type: ignore[attr-defined]
         return call
 
     def take(self) -> tuple[ModelCall, ...]:
@@ -145,7 +144,7 @@ def _methods(owner_name: str, names: tuple[str, ...]) -> Hook:
         owner = getattr(module, owner_name)
         for name in names:
             function = getattr(owner, name, None)
-            if function is not None and not getattr(function, "_tailcut_inputs", False):
+            if function is not None and not getattr(function, "_tailcut", False):
                 setattr(owner, name, model_inputs.recorded(function, _method(name)))
 
     return hook
@@ -166,16 +165,11 @@ def _hook_onnxruntime(module: ModuleType) -> None:
 
 
 def _hook_estimators(module: ModuleType) -> None:
-    """Each estimator class of a module of scikit-learn has its own methods; some stand behind ``available_if``."""
-    for owner in list(vars(module).values()):
-        if not isinstance(owner, type) or owner.__module__ != module.__name__:
-            continue
-        for name in _METHODS:
-            found = vars(owner).get(name)
-            if inspect.isfunction(found) and not getattr(found, "_tailcut_inputs", False):
-                setattr(owner, name, model_inputs.recorded(found, _method(name)))
-            elif inspect.isfunction(inner := getattr(found, "fn", None)):
-                found.fn = model_inputs.recorded(inner, _method(name))  # type: ignore[union-attr]
+    """Each estimator class of a module of scikit-learn has its own methods."""
+    from tailcut.profiler.hooks.wrapping import classes_of, replace_methods
+
+    for owner in classes_of(module):
+        replace_methods(owner, _METHODS, lambda function, name: model_inputs.recorded(function, _method(name)))
 
 
 _HOOKS: dict[str, Hook] = {
