@@ -22,12 +22,8 @@ def _command(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 def _pipeline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     stack = getattr(args[0], "command_stack", ())
-    names: list[str] = []
-    for one in list(stack)[:50]:
-        command = one[0] if isinstance(one, tuple) else getattr(one, "args", ("?",))
-        name = _name(command[0]) if command else "?"
-        if name not in names:
-            names.append(name)
+    commands = (one[0] if isinstance(one, tuple) else getattr(one, "args", ()) for one in list(stack)[:50])
+    names = dict.fromkeys(_name(command[0]) if command else "?" for command in commands)
     return f"pipeline of {len(stack)} ({', '.join(names)})"
 
 

@@ -79,10 +79,9 @@ def failed(error: BaseException) -> None:
 def describe_application(application: Any) -> tuple[Stage, str, str]:
     """Return the stage, label and place of the application's own call: the framework's, the user's, or unattributed."""
     package = type(application).__module__.partition(".")[0]
-    mro = {one.__module__.partition(".")[0] for one in type(application).__mro__}
-    for name in _FRAMEWORKS:
-        if package == name or name in mro:
-            return Stage.FRAMEWORK, name, ""
+    packages = {one.__module__.partition(".")[0] for one in type(application).__mro__}
+    if known := next((name for name in _FRAMEWORKS if name in packages), ""):
+        return Stage.FRAMEWORK, known, ""
     code = code_of(application)
     if code is not None and tracer.places.is_user(code.co_filename):
         label, place, _ = tracer.places.describe(application)
@@ -91,13 +90,8 @@ def describe_application(application: Any) -> tuple[Stage, str, str]:
 
 
 def _number(scope: MutableMapping[str, Any]) -> int:
-    for name, value in scope["headers"]:
-        if name == HEADER:
-            try:
-                return int(value)
-            except ValueError:
-                return -1
-    return -1
+    value = next((value for name, value in scope["headers"] if name == HEADER), b"")
+    return int(value) if value.isdigit() else -1
 
 
 def _receiving(receive: Receive) -> Receive:
