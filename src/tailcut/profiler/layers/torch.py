@@ -110,12 +110,8 @@ def _marked(torch: Any, module: Any) -> Iterator[None]:
     def leave(*_: Any) -> None:
         open_marks.pop().__exit__(None, None, None)
 
-    before, after = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
-    try:
+    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave):
         yield
-    finally:
-        before.remove()
-        after.remove()
 
 
 def _profiled(torch: Any, run: Callable[[], None], runs: int, on_gpu: bool) -> list[Any]:
