@@ -657,45 +657,46 @@ def open_pilot(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, s
         ProfileError, StartError: it does not start.
         MissingExtra: uvicorn, which runs applications, is not installed.
     """
+    ladder = manifest.deployment.ladder
     if is_url(plan.pilot):
         asker = _asker(plan.pilot, plan.path, plan)
         yield Pilot(without_secrets(asker.url), asker)
     elif plan.pilot:
-        with _application(plan, manifest, environment, tell) as pilot:
-            yield pilot
-    elif manifest.deployment.ladder.pilot:
-        with _command(plan, manifest, environment, tell) as pilot:
-            yield pilot
+        check_target(plan.pilot)
+        tell(f"starting the pilot {plan.pilot}")
+        options = Options(target=plan.pilot, profiled=False)
+        with PilotProcess(options, directory=plan.directory, environment=environment) as process:
+            routes = process.wait_ready(plan.ready_s, tell).routes
+            is_there = any(route.path == ladder.pilot_path and "POST" in route.methods for route in routes)
+            path = plan.path or (ladder.pilot_path if is_there else choose_path(routes, "POST"))
+            yield Pilot(plan.pilot, _asker(process.url, path, plan), process.inputs)
+    elif ladder.pilot:
+        port = free_port()
+        command = [word.replace("{port}", str(port)).replace("{python}", sys.executable) for word in ladder.pilot]
+        tell(f"starting the pilot: {' '.join(command)}")
+        with _served(command, port, manifest, environment, "/", plan.ready_s) as url:
+            yield Pilot("ladder.pilot", _asker(url, plan.path or ladder.pilot_path, plan))
     else:
         raise ManifestError("no pilot is given", hint="give --pilot URL or module:app, or ladder.pilot in the manifest")
 
 
 @contextmanager
-def _application(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, str], tell: Tell) -> Iterator[Pilot]:
-    check_target(plan.pilot)
-    tell(f"starting the pilot {plan.pilot}")
-    options = Options(target=plan.pilot, profiled=False)
-    with PilotProcess(options, directory=plan.directory, environment=environment) as process:
-        ready = process.wait_ready(plan.ready_s, tell)
-        known = manifest.deployment.ladder.pilot_path
-        is_there = any(route.path == known and "POST" in route.methods for route in ready.routes)
-        path = plan.path or (known if is_there else choose_path(ready.routes, "POST"))
-        yield Pilot(plan.pilot, _asker(process.url, path, plan), process.inputs)
-
-
-@contextmanager
-def _command(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, str], tell: Tell) -> Iterator[Pilot]:
-    ladder, port = manifest.deployment.ladder, free_port()
-    command = [word.replace("{port}", str(port)).replace("{python}", sys.executable) for word in ladder.pilot]
-    tell(f"starting the pilot: {' '.join(command)}")
+def _served(
+    command: Sequence[str],
+    port: int,
+    manifest: Manifest,
+    environment: Mapping[str, str],
+    ready_path: str,
+    ready_s: float,
+    ok: Sequence[int] = (),
+) -> Iterator[str]:
+    """Run a server, wait until it is ready, and stop it in the end; its URL."""
     with tempfile.TemporaryDirectory(prefix="tailcut-parity-") as folder:
-        process = ServerProcess(
-            command, port, Path(folder) / "pilot.log", environment=environment, directory=manifest.directory, core=None
-        )
+        log = Path(folder) / "server.log"
+        process = ServerProcess(command, port, log, environment=environment, directory=manifest.directory, core=None)
         with process:
-            process.wait_until_ready("/", timeout_s=plan.ready_s)
-            path = plan.path or ladder.pilot_path
-            yield Pilot("ladder.pilot", _asker(f"http://127.0.0.1:{port}", path, plan))
+            process.wait_until_ready(ready_path, timeout_s=ready_s, ok=ok)
+            yield f"http://127.0.0.1:{port}"
 
 
 def _asker(url: str, path: str, plan: ParityPlan) -> Asker:
@@ -799,12 +800,8 @@ def serve_variant(
     """
     manifest, port = subject.manifest, free_port()
     command = serve_command(subject, port, settings=[f"serve.variant={variant}", "serve.force=true"])
-    with tempfile.TemporaryDirectory(prefix="tailcut-parity-") as folder:
-        log = Path(folder) / "serve.log"
-        process = ServerProcess(command, port, log, environment=environment, directory=manifest.directory, core=None)
-        with process:
-            process.wait_until_ready("/v2/health/ready", timeout_s=ready_s, ok=(200,))
-            yield deployment_asker(f"http://127.0.0.1:{port}", manifest.deployment, timeout_s)
+    with _served(command, port, manifest, environment, "/v2/health/ready", ready_s, ok=(200,)) as url:
+        yield deployment_asker(url, manifest.deployment, timeout_s)
 
 
 def deployment_asker(
