@@ -13,6 +13,7 @@ from typing import Any
 
 from tailcut.common.statistics import percentile
 from tailcut.errors import ProfileError
+from tailcut.models.runtimes.checks import first_line
 from tailcut.profiler.attribution.layers import (
     DISPATCH,
     DeviceUse,
@@ -63,7 +64,7 @@ def of_torch(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name
     except Exception as error:
         raise ProfileError(
             f"{name} cannot be profiled on {described(_named(args, kwargs)) or 'no tensors'}:"
-            f" {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+            f" {type(error).__name__}: {first_line(error)}",
             hint="is this an input that the module takes?",
         ) from error
     runs = _ranges(events)
