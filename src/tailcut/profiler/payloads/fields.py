@@ -76,15 +76,9 @@ def _is_table(objects: Sequence[Mapping[str, Any]]) -> bool:
     names = Counter(name for one in objects for name in one)
     places = len(names) * len(objects)
     columns = len(objects) > 1 and names.total() >= _COLUMNS * places
-    ids = sum(_is_id(name, numbers=not columns) for name in names)
+    ids = sum(not columns if _NUMBER.fullmatch(name) else _ID.fullmatch(name) is not None for name in names)
     rare = names.total() < _RARE * places
     return 2 * ids > len(names) or (len(names) > _MANY_NAMES and rare)
-
-
-def _is_id(name: str, *, numbers: bool) -> bool:
-    if _NUMBER.fullmatch(name):
-        return numbers
-    return _ID.fullmatch(name) is not None
 
 
 def _descend(path: str, value: Any, deeper: int, tables: Tables) -> Iterator[tuple[str, Any]]:

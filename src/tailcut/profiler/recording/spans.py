@@ -82,7 +82,9 @@ def _spans(spans: Sequence[OpenSpan], end_ns: int, name: NameOf) -> tuple[tuple[
     for span in sorted(spans, key=lambda one: (one.start_ns, -(one.end_ns if one.end_ns >= 0 else end_ns))):
         closed_ns = span.end_ns if span.end_ns >= 0 else end_ns
         cpu_ns, delay_ns = _times(span)
-        if cpu_ns >= 0 and not _within_timed(span):
+        parent = span.parent
+        within_timed = parent is not None and parent.thread == span.thread and parent.cpu_ns >= 0
+        if cpu_ns >= 0 and not within_timed:
             total_ns = max(total_ns, 0) + cpu_ns
         if closed_ns - span.start_ns < DROPPED_NS and id(span) not in parents:
             continue
@@ -110,8 +112,3 @@ def _times(span: OpenSpan) -> tuple[int, int]:
         return -1, -1
     off_ns = span.end_ns - span.start_ns - span.cpu_ns
     return span.cpu_ns, min(delay_between(span.before, span.after), off_ns)
-
-
-def _within_timed(span: OpenSpan) -> bool:
-    parent = span.parent
-    return parent is not None and parent.thread == span.thread and parent.cpu_ns >= 0
