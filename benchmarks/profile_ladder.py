@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from tailcut.ladder.machine import commit_of
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.diversity import sent_payloads
 from tailcut.profiler.levers.advice import advise
 from tailcut.profiler.levers.known import LeverAssumptions, know
 from tailcut.profiler.levers.work import End, LeverName, RequestWork, pull, read_work, shorten_queues
+from tailcut.profiler.payload_log import sent_payloads
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
 from tailcut.profiler.records import Recording, load_recording, save_recording

@@ -58,9 +58,9 @@ from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.child_channel import Loop
 from tailcut.profiler.deployments.deployment import record_deployment
 from tailcut.profiler.diagnosis import check_target
-from tailcut.profiler.diversity import PayloadLog, read_payload_log, sent_payloads
 from tailcut.profiler.layers.search import InputShape, LayersSpec, find_layers, parse_shape
 from tailcut.profiler.outside import record_url
+from tailcut.profiler.payload_log import PayloadLog, read_payload_log, sent_payloads
 from tailcut.profiler.records import Recording, save_recording
 from tailcut.report.document import Document, terminal
 from tailcut.report.profile.document import layers_section, profile_document

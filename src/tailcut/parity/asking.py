@@ -26,19 +26,23 @@ class Asker:
     """Posts JSON to one address; each request has a connection of its own, so that none meets one that was closed.
 
     Args:
-        url: with the path that requests go to.
+        url: of the server, with the path that requests go to.
+        path: instead of the URL's; empty: that one.
         headers: sent with each.
         timeout_s: of one request.
     """
 
-    def __init__(self, url: str, *, headers: Iterable[tuple[str, str]] = (), timeout_s: float = 30.0) -> None:
-        self.url = url
-        self._target = parse_url(url)
+    def __init__(
+        self, url: str, path: str = "", *, headers: Iterable[tuple[str, str]] = (), timeout_s: float = 30.0
+    ) -> None:
+        self._target = target = parse_url(url)
+        self._path = path or target.path
+        self.url = f"{'https' if target.tls else 'http'}://{target.authority}{path}" if path else url
         self._headers = {"Content-Type": "application/json", "Connection": "close", **dict(headers)}
         self._timeout_s = timeout_s
 
     def ask(self, body: bytes, path: str = "") -> ParityReply:
-        """Post a body; a reply that says "not now" is asked for once more.
+        """Post a body; where the reply says "not now", post it once more.
 
         Args:
             body: JSON.
@@ -55,11 +59,16 @@ class Asker:
         kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
         try:
             with closing(kind(target.host, target.port, timeout=self._timeout_s)) as connection:
-                connection.request("POST", path or target.path, body, self._headers)
+                connection.request("POST", path or self._path, body, self._headers)
                 response = connection.getresponse()
-                return _read(response.status, response.read())
+                status, content = response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
             return ParityReply(0, None, f"no reply: {error!r}")
+        text = content[: 4 * _TEXT_CHARS].decode("utf-8", "replace")[:_TEXT_CHARS]
+        try:
+            return ParityReply(status, decode(_JSON, content), text)
+        except UNREADABLE:
+            return ParityReply(status, None, text)
 
 
 def exchange(number: int, payload: Payload, pilot: Asker, ours: Asker, form: RequestForm) -> ParityExchange:
@@ -95,11 +104,3 @@ def exchange_all(
     numbers = range(1, len(payloads) + 1)
     with ThreadPoolExecutor(concurrency, thread_name_prefix="tailcut-parity") as pool:
         return list(pool.map(lambda number, payload: exchange(number, payload, pilot, ours, form), numbers, payloads))
-
-
-def _read(status: int, content: bytes) -> ParityReply:
-    text = content[: 4 * _TEXT_CHARS].decode("utf-8", "replace")[:_TEXT_CHARS]
-    try:
-        return ParityReply(status, decode(_JSON, content), text)
-    except UNREADABLE:
-        return ParityReply(status, None, text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from tailcut.errors import LoadTestError, ManifestError, ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import bodies
 from tailcut.manifest import Manifest, resolve
-from tailcut.profiler.diversity import read_payload_log
+from tailcut.profiler.payload_log import read_payload_log
 
 _JSON: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
@@ -53,19 +52,16 @@ def read_payloads(manifest: Manifest, source: str, most: int, seed: int) -> list
         )
     if source == traffic:
         resolve(source, manifest)  # puts python_path on the import path, and says what is wrong with the reference
+    file = Path(source)
     try:
-        return [_payload(number, path, raw) for number, (path, raw) in enumerate(_first(source, most, seed), 1)]
+        if file.is_file():
+            first = [("", raw) for raw in read_payload_log(file, rate=1.0).bodies[:most]]
+        else:
+            made = bodies(LoadPlan(url="", payloads=source, seed=seed))
+            first = [(body.path, body.content) for body in islice(made, most)]
+        return [_payload(number, path, raw) for number, (path, raw) in enumerate(first, 1)]
     except (LoadTestError, ProfileError) as error:
         raise ManifestError(f"--payloads: {error.message}", hint=error.hint) from error
-
-
-def _first(source: str, most: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    file = Path(source)
-    if file.is_file():
-        log = read_payload_log(file, rate=1.0)
-        return (("", raw) for raw in log.bodies[:most])
-    made = bodies(LoadPlan(url="", payloads=source, seed=seed))
-    return ((body.path, body.content) for body in islice(made, most))
 
 
 def _payload(number: int, path: str, raw: bytes) -> Payload:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,11 +21,12 @@ from tailcut.common.json_values import encode
 from tailcut.common.redaction import without_secrets
 from tailcut.common.tensors import Array
 from tailcut.common.texts import MISSING_TEXT, texts_of
-from tailcut.errors import ManifestError, MissingExtra, StartError, TailcutError
+from tailcut.errors import ManifestError, NotInRegistry, StartError, TailcutError
 from tailcut.ladder.process import ServerProcess, free_port
+from tailcut.ladder.serve_command import serve_command
 from tailcut.ladder.surroundings import surroundings
 from tailcut.load.plan import parse_url
-from tailcut.manifest import Manifest
+from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.subject import CommandSubject
 from tailcut.parity.analysis.changes import EXACT, explain
 from tailcut.parity.analysis.columns import Columns, compare_columns, joined, matched, split
@@ -43,14 +43,6 @@ from tailcut.parity.analysis.mapping import FieldPair
 from tailcut.parity.analysis.request_form import RequestForm
 from tailcut.parity.analysis.tolerance import compare, is_missing, tolerance_of
 from tailcut.parity.asking import Asker, exchange_all
-from tailcut.parity.deployments import (
-    Chosen,
-    caches_of,
-    choose_variants,
-    deployment_asker,
-    load_uncached,
-    serve_variant,
-)
 from tailcut.parity.matching import (
     NothingCompared,
     check_pilot,
@@ -69,6 +61,7 @@ from tailcut.profiler.diagnosis import check_target, choose_path
 from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.recording.model_inputs import ModelCall
 from tailcut.protocol.data_plane import DataPlane
+from tailcut.registry import Registry, Version
 from tailcut.report.parity.file import (
     FieldParity,
     InputsParity,
@@ -89,7 +82,7 @@ def run(subject: CommandSubject, plan: ParityPlan, *, tell: Tell) -> ParityRecor
     Args:
         subject: the model, loaded with ``keep_unset``.
         plan: what is asked.
-        tell: hears what is being done.
+        tell: called with what is being done.
 
     Raises:
         ManifestError: the manifest or the plan is wrong, or the payloads cannot be read.
@@ -100,25 +93,21 @@ def run(subject: CommandSubject, plan: ParityPlan, *, tell: Tell) -> ParityRecor
     if not plan.deployment:
         subject.refuse_missing()
     with surroundings(subject.manifest, tell) as (environment, _):
-        uncached = load_uncached(subject)
+        uncached = subject.again(CACHES_OFF)
         manifest = uncached.manifest
         payloads = read_payloads(manifest, plan.payloads, plan.requests, plan.seed)
         form = plan.form or choose_form(payloads, takes_of(manifest.deployment))
         chosen = [_RUNNING] if plan.deployment else choose_variants(manifest, plan.variants)
         with open_pilot(plan, manifest, environment, tell) as pilot:
             check_pilot(payloads, pilot.asker)
-            runner = _Runner(uncached, plan, manifest, environment, payloads, pilot, tell, form)
+            runner = _Runner(uncached, plan, environment, payloads, pilot, tell, form)
             return runner.run(chosen)
-
-
-_RUNNING = Chosen("as served", "", exact=True, judged=True)
 
 
 @dataclass
 class _Runner:
     subject: CommandSubject
     plan: ParityPlan
-    manifest: Manifest
     environment: Mapping[str, str]
     payloads: Sequence[Payload]
     pilot: Pilot
@@ -129,19 +118,18 @@ class _Runner:
 
     def run(self, chosen: Sequence[Chosen]) -> ParityRecord:
         variants = [self._variant(one) for one in chosen]
-        if all(one.failed for one in variants):
-            raise StartError(f"no variant could be compared: {variants[0].failed}", hint="run `tailcut check`")
-        if self.comparison is None:
-            raise NothingCompared("no variant answered", hint="run `tailcut check`")
-        rest = unmatched(self.comparison.pairs, self.first)
+        if self.comparison is None or all(one.failed for one in variants):
+            why = variants[0].failed if variants else "none may be served"
+            raise StartError(f"no variant could be compared: {why}", hint="run `tailcut check`")
+        deployment, rest = self.subject.manifest.deployment, unmatched(self.comparison.pairs, self.first)
         return ParityRecord(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            deployment=self.manifest.deployment.name,
+            deployment=deployment.name,
             pilot=self.pilot.name,
-            payloads=self.plan.payloads or self.manifest.deployment.ladder.traffic,
+            payloads=self.plan.payloads or deployment.ladder.traffic,
             command=self.plan.command,
             form=str(self.form),
-            caches="as the server has them" if self.plan.deployment else caches_of(self.manifest.deployment),
+            caches="as the server has them" if self.plan.deployment else caches_of(deployment),
             variants=tuple(variants),
             unmatched_pilot=tuple(rest[0]),
             unmatched_outputs=tuple(rest[1]),
@@ -152,7 +140,7 @@ class _Runner:
             if self.plan.deployment:
                 plan = self.plan
                 running = deployment_asker(
-                    plan.deployment, self.manifest.deployment, plan.timeout_s, plan.deployment_headers
+                    plan.deployment, self.subject.manifest.deployment, plan.timeout_s, plan.deployment_headers
                 )
                 return self._asked(chosen, running)
             self.tell(f"starting {chosen.name}")
@@ -241,7 +229,7 @@ def diagnose(
         asker: of the variant.
         subject: the deployment, with caches off.
         variant: its name; empty: the manifest's own.
-        tell: hears what is being done.
+        tell: called with what is being done.
     """
     if not record.judged or not (found.differing or pilot.inputs):
         return record
@@ -445,7 +433,7 @@ def _unmatched(calls: Sequence[ModelCall], ours: dict[str, Columns]) -> str:
     )
 
 
-# -- The deployment in this process --
+# -- The deployment in this process ------------------------------------------------------------------------------------
 
 
 Row = Mapping[str, Any]
@@ -588,9 +576,30 @@ def variant_record(chosen: Chosen, found: Sorted, comparison: FieldComparison) -
         uncompared=found.uncompared,
         differing_requests=len(found.differing),
         status_differences=len(found.statuses),
-        statuses=tuple(_status(one) for one in found.statuses[:FIRST]),
+        statuses=tuple(
+            StatusDifference(
+                request=one.number,
+                pilot_status=one.theirs.status,
+                pilot_text=one.theirs.text,
+                deployment_status=one.ours.status,
+                deployment_text=one.ours.text,
+                body=one.request,
+            )
+            for one in found.statuses[:FIRST]
+        ),
         fields=tuple(_field(found.answered, pair, comparison) for pair in comparison.pairs),
-        differences=tuple(_difference(one, bodies[one.number]) for one in found.differences[:FIRST]),
+        differences=tuple(
+            ValueDifference(
+                request=one.number,
+                row=one.row,
+                output=one.name,
+                pilot=shortened(one.theirs),
+                deployment=shortened(one.ours),
+                difference=one.size,
+                body=bodies[one.number],
+            )
+            for one in found.differences[:FIRST]
+        ),
     )
 
 
@@ -608,29 +617,6 @@ def _field(answered: Sequence[ParityExchange], pair: FieldPair, comparison: Fiel
         max_difference=figures.largest,
         mean_difference=figures.mean,
         relation=explain(figures.theirs, figures.ours, tolerance) if figures.differing else "",
-    )
-
-
-def _status(one: ParityExchange) -> StatusDifference:
-    return StatusDifference(
-        request=one.number,
-        pilot_status=one.theirs.status,
-        pilot_text=one.theirs.text,
-        deployment_status=one.ours.status,
-        deployment_text=one.ours.text,
-        body=one.request,
-    )
-
-
-def _difference(one: Difference, body: Any) -> ValueDifference:
-    return ValueDifference(
-        request=one.number,
-        row=one.row,
-        output=one.name,
-        pilot=shortened(one.theirs),
-        deployment=shortened(one.ours),
-        difference=one.size,
-        body=body,
     )
 
 
@@ -671,60 +657,162 @@ def open_pilot(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, s
         ProfileError, StartError: it does not start.
         MissingExtra: uvicorn, which runs applications, is not installed.
     """
+    ladder = manifest.deployment.ladder
     if is_url(plan.pilot):
-        url = _with_path(plan.pilot, plan.path)
-        yield Pilot(without_secrets(url), _asker(url, plan))
+        asker = _asker(plan.pilot, plan.path, plan)
+        yield Pilot(without_secrets(asker.url), asker)
     elif plan.pilot:
-        with _application(plan, manifest, environment, tell) as pilot:
-            yield pilot
-    elif manifest.deployment.ladder.pilot:
-        with _command(plan, manifest, environment, tell) as pilot:
-            yield pilot
+        check_target(plan.pilot)
+        tell(f"starting the pilot {plan.pilot}")
+        options = Options(target=plan.pilot, profiled=False)
+        with PilotProcess(options, directory=plan.directory, environment=environment) as process:
+            routes = process.wait_ready(plan.ready_s, tell).routes
+            is_there = any(route.path == ladder.pilot_path and "POST" in route.methods for route in routes)
+            path = plan.path or (ladder.pilot_path if is_there else choose_path(routes, "POST"))
+            yield Pilot(plan.pilot, _asker(process.url, path, plan), process.inputs)
+    elif ladder.pilot:
+        port = free_port()
+        command = [word.replace("{port}", str(port)).replace("{python}", sys.executable) for word in ladder.pilot]
+        tell(f"starting the pilot: {' '.join(command)}")
+        with _served(command, port, manifest, environment, "/", plan.ready_s) as url:
+            yield Pilot("ladder.pilot", _asker(url, plan.path or ladder.pilot_path, plan))
     else:
         raise ManifestError("no pilot is given", hint="give --pilot URL or module:app, or ladder.pilot in the manifest")
 
 
 @contextmanager
-def _application(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, str], tell: Tell) -> Iterator[Pilot]:
-    check_target(plan.pilot)
-    if find_spec("uvicorn") is None:
-        raise MissingExtra("uvicorn is not installed", hint="pip install 'tailcut[profile]'")
-    tell(f"starting the pilot {plan.pilot}")
-    options = Options(target=plan.pilot, report=0, profiled=False, inputs=True)
-    with PilotProcess(options, directory=plan.directory, environment=environment) as process:
-        ready = process.wait_ready(plan.ready_s, tell)
-        known = manifest.deployment.ladder.pilot_path
-        is_there = any(route.path == known and "POST" in route.methods for route in ready.routes)
-        path = plan.path or (known if is_there else choose_path(ready.routes, "POST"))
-        yield Pilot(plan.pilot, _asker(f"{process.url}{path}", plan), process.inputs)
+def _served(
+    command: Sequence[str],
+    port: int,
+    manifest: Manifest,
+    environment: Mapping[str, str],
+    ready_path: str,
+    ready_s: float,
+    ok: Sequence[int] = (),
+) -> Iterator[str]:
+    """Run a server, wait until it is ready, and stop it in the end; its URL."""
+    with tempfile.TemporaryDirectory(prefix="tailcut-parity-") as folder:
+        log = Path(folder) / "server.log"
+        process = ServerProcess(command, port, log, environment=environment, directory=manifest.directory, core=None)
+        with process:
+            process.wait_until_ready(ready_path, timeout_s=ready_s, ok=ok)
+            yield f"http://127.0.0.1:{port}"
+
+
+def _asker(url: str, path: str, plan: ParityPlan) -> Asker:
+    return Asker(url, path, headers=plan.headers, timeout_s=plan.timeout_s)
+
+
+# -- Variants ----------------------------------------------------------------------------------------------------------
+
+
+# The deployment's variants, each served in a process of its own, with caches off.
+
+TIMEOUT_HEADER = "x-tailcut-timeout-ms"
+CACHES_OFF = ("cache.entity.enabled=false", "cache.tensor.enabled=false", "features.cache=off", "serve.fallback=[]")
+"""Settings of the compared deployment, and of the models that compute its features, unless they are overridden. An
+answer or a feature that was kept would hide a difference, or make one; a fallback would answer for another."""
+
+
+class Chosen(NamedTuple):
+    """A variant to ask.
+
+    Attributes:
+        name: of the variant.
+        version: of the registry; empty where there is none.
+        exact: whether it computes as the source does, but for rounding.
+        judged: whether differences of values count against it.
+    """
+
+    name: str
+    version: str
+    exact: bool
+    judged: bool
+
+
+_RUNNING = Chosen("as served", "", exact=True, judged=True)
+"""The server of ``ParityPlan.deployment``."""
+
+
+def caches_of(deployment: Deployment) -> str:
+    """Say which caches are on."""
+    caches = {
+        "answers by entity": deployment.cache.entity.enabled,
+        "outputs by tensor": deployment.cache.tensor.enabled,
+        "features": deployment.features.cache != "off" and bool(deployment.features.groups),
+    }
+    on = [name for name, enabled in caches.items() if enabled]
+    return f"on: {', '.join(on)}" if on else "all off"
+
+
+def choose_variants(manifest: Manifest, names: Sequence[str]) -> list[Chosen]:
+    """List the variants to ask: those of the promoted version that may be served, or those that are named.
+
+    A variant that is made smaller on purpose (INT8) gives other values. The build has judged that by the quality
+    budget; here only its refusals count, unless it is named.
+
+    Raises:
+        ArtifactError: nothing is promoted, or there is no such variant.
+    """
+    deployment = manifest.deployment
+    if deployment.serve.variant == "source" and set(names) <= {"source"}:
+        return [Chosen("source", "", exact=True, judged=True)]
+    version = Registry.of(manifest).version(deployment.name)
+    for name in names:
+        if name not in version.variants:
+            raise NotInRegistry(
+                f"version {version.id} of model {deployment.name!r} has no variant {name!r}",
+                hint=f"its variants: {', '.join(version.variants)}",
+            )
+    served = [name for name, record in version.variants.items() if record.sha256 and not record.refused]
+    served.sort(key=lambda name: name != version.source)
+    return [
+        Chosen(name, version.id, exact := is_exact(version, name), exact or name in names) for name in names or served
+    ]
+
+
+def is_exact(version: Version, name: str) -> bool:
+    """Whether a variant was made to give the source's values: by itself, or by the build's comparison of outputs."""
+    recipe = version.variants[name].evidence.get("recipe", {})
+    return version.is_base(name) or "found" in recipe.get("parity", {})
 
 
 @contextmanager
-def _command(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, str], tell: Tell) -> Iterator[Pilot]:
-    ladder, port = manifest.deployment.ladder, free_port()
-    filled = {"{port}": str(port), "{python}": sys.executable}
-    command = [_filled(word, filled) for word in ladder.pilot]
-    tell(f"starting the pilot: {' '.join(command)}")
-    with tempfile.TemporaryDirectory(prefix="tailcut-parity-") as folder:
-        process = ServerProcess(
-            command, port, Path(folder) / "pilot.log", environment=environment, directory=manifest.directory, core=None
-        )
-        with process:
-            process.wait_until_ready("/", timeout_s=plan.ready_s)
-            url = f"http://127.0.0.1:{port}{plan.path or ladder.pilot_path}"
-            yield Pilot("ladder.pilot", _asker(url, plan))
+def serve_variant(
+    subject: CommandSubject,
+    variant: str,
+    *,
+    environment: Mapping[str, str],
+    ready_s: float,
+    timeout_s: float,
+) -> Iterator[Asker]:
+    """Serve a variant on a free loopback port and stop it in the end.
+
+    Args:
+        subject: with caches off.
+        variant: its name.
+        environment: whole, of the server.
+        ready_s: longest wait for its start.
+        timeout_s: of one request.
+
+    Raises:
+        StartError: it does not come up.
+    """
+    manifest, port = subject.manifest, free_port()
+    command = serve_command(subject, port, settings=[f"serve.variant={variant}", "serve.force=true"])
+    with _served(command, port, manifest, environment, "/v2/health/ready", ready_s, ok=(200,)) as url:
+        yield deployment_asker(url, manifest.deployment, timeout_s)
 
 
-def _asker(url: str, plan: ParityPlan) -> Asker:
-    return Asker(url, headers=plan.headers, timeout_s=plan.timeout_s)
-
-
-def _with_path(url: str, path: str) -> str:
-    target = parse_url(url)
-    return f"{'https' if target.tls else 'http'}://{target.authority}{path}" if path else url
-
-
-def _filled(word: str, values: Mapping[str, str]) -> str:
-    for name, value in values.items():
-        word = word.replace(name, value)
-    return word
+def deployment_asker(
+    url: str, deployment: Deployment, timeout_s: float, headers: Sequence[tuple[str, str]] = ()
+) -> Asker:
+    """Return what posts to a deployment's ``/predict``; ``url`` may name that path already."""
+    path = "" if "/predict/" in parse_url(url).path else f"/predict/{deployment.name}"
+    deadline_ms = int(1e3 * min(timeout_s, float(deployment.server.max_timeout_s)))
+    return Asker(
+        url,
+        path,
+        headers=[(TIMEOUT_HEADER, str(deadline_ms)), *headers],
+        timeout_s=timeout_s,
+    )

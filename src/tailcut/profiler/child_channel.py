@@ -10,8 +10,9 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -24,34 +25,35 @@ _LAST_WORDS_S = 6.0
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child is told when it starts.
+    """Settings of the child.
 
     Args:
-        profiled: whether where its time goes is traced.
-        inputs: whether what it hands to its models is kept.
+        target: "module:attribute" of the application.
+        profiled: its requests are traced; else what it hands to its models is kept, for ``tailcut parity``.
+        loop: of the application.
+        report: file descriptor of the replies; the parent fills it in.
     """
 
     target: str
-    report: int
     profiled: bool
     loop: Loop = "auto"
-    inputs: bool = False
+    report: int = -1
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """A route that the framework told of."""
+    """A route of the application, as its framework lists it."""
 
     path: str
     methods: tuple[str, ...]
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the report.
+class ChildEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the report: the application is ready or failed, or a command was executed.
 
     Args:
-        kind: "ready", "failed", "begun" or "written".
+        kind: "ready", "failed" or "done".
         phase: of a failure: "import", "attribute", "call", "interface", "server", "start", "command".
-        error: what was raised, in one line.
+        error: of a failure, in one line.
         text: the end of its traceback.
     """
 
@@ -67,50 +69,51 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     usual_loop: str = ""
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's side of a run, as it is written to a file."""
+class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's side of a run."""
 
     requests: tuple[RecordedRequest, ...]
     moments: tuple[Moment, ...]
     hooks: tuple[str, ...]
     notes: tuple[str, ...]
     failures: tuple[str, ...]
-    cpu_ns: int
     background_calls: tuple[BackgroundCall, ...] = ()
     libraries: dict[str, str] = {}
 
 
-class Commands:
-    """Reads commands in a thread of its own, so that an application that holds everything else still can be asked.
+def execute_commands(
+    answers: Mapping[str, Callable[[], object]], say: Callable[[ChildEvent], None], commands: int
+) -> None:
+    """Execute commands in a thread of its own: an application whose other threads are blocked still answers.
+
+    A command is a line "NAME PATH"; its answer is written to that file as MessagePack. Where the commands end, so does
+    the process.
 
     Args:
-        answers: what to do for each command.
-        say: where its answer goes.
-        commands: file descriptor that they come from, one a line.
+        answers: functions by the names of the commands.
+        say: where it goes that a command was executed, or failed.
+        commands: file descriptor that they come from.
     """
 
-    def __init__(self, answers: dict[str, Callable[[str], Said]], say: Callable[[Said], None], commands: int) -> None:
-        self._answers = answers
-        self._say = say
-        self._commands = commands
-        threading.Thread(target=self._read, name="tailcut-commands", daemon=True).start()
-
-    def _read(self) -> None:
+    def execute(name: str, path: str) -> ChildEvent:
         try:
-            for line in _lines(self._commands):
-                name, _, argument = line.strip().partition(" ")
-                if name in self._answers:
-                    self._say(self._answer(name, argument))
-        finally:  # also where nobody reads the answer: whoever asked was killed, and nobody else stops this process
+            Path(path).write_bytes(msgspec.msgpack.encode(answers[name]()))
+        except Exception as error:
+            return ChildEvent(kind="failed", phase="command", error=one_line(error), text=traceback.format_exc())
+        return ChildEvent(kind="done")
+
+    def read() -> None:
+        try:
+            for line in _lines(commands):
+                name, _, path = line.strip().partition(" ")
+                if name in answers:
+                    say(execute(name, path))
+        finally:  # also where nobody reads the answer: the parent was killed, and nothing else stops this process
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(_LAST_WORDS_S)
             os._exit(1)
 
-    def _answer(self, name: str, argument: str) -> Said:
-        try:
-            return self._answers[name](argument)
-        except Exception as error:
-            return Said(kind="failed", phase="command", error=facts(error), text=traceback.format_exc())
+    threading.Thread(target=read, name="tailcut-commands", daemon=True).start()
 
 
 def _lines(descriptor: int) -> Iterator[str]:
@@ -121,7 +124,7 @@ def _lines(descriptor: int) -> Iterator[str]:
         yield from (line.decode() for line in lines)
 
 
-def facts(value: Any) -> str:
-    """An exception in one line."""
-    text = str(value).strip()
-    return f"{type(value).__name__}: {text.splitlines()[0]}" if text else type(value).__name__
+def one_line(error: BaseException) -> str:
+    """An exception's class and the first line of its text."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

@@ -16,7 +16,7 @@ from tailcut.errors import ProfileError
 from tailcut.models.runtimes.checks import first_line
 from tailcut.models.runtimes.telemetry import keep_off
 from tailcut.profiler.attribution.layers import Conversion
-from tailcut.profiler.layers.onnx import run_times_ms
+from tailcut.profiler.layers.onnx import options_of, run_times_ms
 from tailcut.profiler.recording.estimators import estimators
 
 if TYPE_CHECKING:
@@ -116,10 +116,7 @@ def _graph_ms(owner: Any, method: str, rows: Any) -> tuple[float | None, tuple[s
 def _run_ms(model: bytes, feeds: Arrays) -> float:
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(model, options_of(threads=1), providers=["CPUExecutionProvider"])
     return _median_ms(lambda: session.run(None, feeds))
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tailcut.errors import ProfileError
-from tailcut.profiler.child_channel import Route, Said
+from tailcut.profiler.child_channel import ChildEvent, Route
 
 _HIDDEN = frozenset({"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"})
 _SHOWN_ROUTES = 12
@@ -59,7 +59,7 @@ def check_target(target: str) -> None:
         )
 
 
-def explain_failure(target: str, said: Said | None, code: int | None, log: str) -> ProfileError:
+def explain_failure(target: str, said: ChildEvent | None, code: int | None, log: str) -> ProfileError:
     """Say why the application did not start.
 
     Args:

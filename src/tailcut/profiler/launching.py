@@ -1,4 +1,4 @@
-"""The application in a child process: started, waited for, asked for what it heard, and stopped whatever happens."""
+"""The application in a child process: started, commanded, and stopped whatever happens."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import msgspec
 
-from tailcut.errors import ProfileError
-from tailcut.profiler.child_channel import Heard, Options, Said
+from tailcut.errors import MissingExtra, ProfileError
+from tailcut.profiler.child_channel import ChildEvent, Options, RecordedRun
 from tailcut.profiler.diagnosis import explain_failure, explain_silence
 from tailcut.profiler.recording.captured import FoundLayers
 from tailcut.profiler.recording.model_inputs import ModelCall
@@ -26,27 +28,31 @@ from tailcut.system import child_processes
 
 _CHILD = "tailcut.profiler.recording.child"
 _QUIET_S = 5.0
-"""So long an application starts without a word to whoever waits."""
+"""After so long the user reads that the application is not ready yet."""
 _STOP_S = 5.0
 _ANSWER_S = 60.0
 _DUMP_S = 0.5
 _LOG_LINES = 25
 _STACK_LINES = 100
+T = TypeVar("T")
 
 
 class PilotProcess:
     """One child process with the application. Use as a context manager.
 
     Args:
-        options: what the child is told; ``report`` is filled in here.
+        options: settings of the child; ``report`` is filled in here.
         directory: its working folder, from which the application is imported.
         environment: added to this process's own.
 
     Raises:
+        MissingExtra: uvicorn is not installed.
         ProfileError: there is no such folder.
     """
 
     def __init__(self, options: Options, *, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+        if find_spec("uvicorn") is None:
+            raise MissingExtra("uvicorn is not installed", hint="pip install 'tailcut[profile]'")
         if not directory.is_dir():
             raise ProfileError(f"there is no folder {directory}", hint="give the application's folder with --app-dir")
         self.target = options.target
@@ -97,19 +103,19 @@ class PilotProcess:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
 
-    def wait_ready(self, timeout_s: float, say: Callable[[str], object] = lambda _: None) -> Said:
+    def wait_ready(self, timeout_s: float, say: Callable[[str], object] = lambda _: None) -> ChildEvent:
         """Wait until the application answers.
 
         Args:
             timeout_s: for so long.
-            say: hears that it takes long.
+            say: called with a message when it takes long.
 
         Raises:
             ProfileError: it cannot be served, died, or took too long; with what it said.
         """
         first_s, began_s = min(timeout_s, _QUIET_S), time.monotonic()
         said = self._hear(first_s)
-        # Sooner it was heard that nothing will come.
+        # A pipe that closed sooner will bring nothing more.
         if said is None and timeout_s > first_s and time.monotonic() - began_s >= first_s:
             say(f"{self.target} is not ready after {first_s:g} s; waiting for it, {timeout_s:g} s at most")
             said = self._hear(timeout_s - first_s)
@@ -125,42 +131,36 @@ class PilotProcess:
         return said
 
     def begin(self) -> None:
-        """Forget what was heard so far.
+        """Forget what was recorded so far.
 
         Raises:
             ProfileError: it has ended, or does not answer.
         """
-        self._ask("begin")
+        self._fetch("begin", type(None))
 
-    def heard(self) -> Heard:
-        """Fetch what was heard since the beginning.
+    def recorded(self) -> RecordedRun:
+        """Fetch what was recorded since the beginning.
 
         Raises:
             ProfileError: it has ended, or does not answer.
         """
-        path = self._folder / "heard"
-        self._ask(f"write {path}")
-        return msgspec.msgpack.decode(path.read_bytes(), type=Heard)
+        return self._fetch("recorded", RecordedRun)
 
     def layers(self) -> FoundLayers:
-        """Let it time the layers of its own models; takes some seconds, and nothing may be asked of it meanwhile.
+        """Let it time the layers of its own models; takes some seconds, in which no request may be sent.
 
         Raises:
             ProfileError: it has ended, or does not answer.
         """
-        path = self._folder / "layers"
-        self._ask(f"layers {path}")
-        return msgspec.msgpack.decode(path.read_bytes(), type=FoundLayers)
+        return self._fetch("layers", FoundLayers)
 
     def inputs(self) -> tuple[ModelCall, ...]:
-        """Fetch what it handed to its models since the last time; ``Options.inputs`` has to be set.
+        """Fetch what it handed to its models since the last time, where it is not profiled.
 
         Raises:
             ProfileError: it has ended, or does not answer.
         """
-        path = self._folder / "inputs"
-        self._ask(f"inputs {path}")
-        return msgspec.msgpack.decode(path.read_bytes(), type=tuple[ModelCall, ...])
+        return self._fetch("inputs", tuple[ModelCall, ...])
 
     def stop(self) -> None:
         """Ask it to stop, then kill it and whatever it started."""
@@ -177,12 +177,12 @@ class PilotProcess:
         """The end of what it printed."""
         return "\n".join(child_processes.last_lines(self._folder / "log", lines))
 
-    def _ask(self, command: str) -> None:
-        stdin = self._process.stdin
+    def _fetch(self, command: str, kind: type[T]) -> T:
+        stdin, answer = self._process.stdin, self._folder / "answer"
         assert stdin is not None
         said = None
         with suppress(OSError):
-            stdin.write(command.encode() + b"\n")
+            stdin.write(f"{command} {answer}\n".encode())
             stdin.flush()
             said = self._hear(_ANSWER_S)
         if said is not None and said.kind == "failed":
@@ -195,13 +195,14 @@ class PilotProcess:
                 f"the process of {self.target} {what} while it was profiled",
                 hint=f"it printed last:\n{self.log() or '(nothing)'}",
             )
+        return msgspec.msgpack.decode(answer.read_bytes(), type=kind)
 
     def _exit_code(self) -> int | None:
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(1.0)
         return None
 
-    def _hear(self, timeout_s: float) -> Said | None:
+    def _hear(self, timeout_s: float) -> ChildEvent | None:
         """The next line of the report; None where there is none in time, or the process has ended."""
         end_s = time.monotonic() + timeout_s
         while b"\n" not in self._lines:
@@ -213,4 +214,4 @@ class PilotProcess:
                 return None
             self._lines += data
         line, _, self._lines = self._lines.partition(b"\n")
-        return msgspec.json.decode(line, type=Said)
+        return msgspec.json.decode(line, type=ChildEvent)

@@ -1,4 +1,4 @@
-"""What can be seen of a server from outside: the load's samples and Server-Timing, as a recording."""
+"""A recording of a server from outside: the load's samples and Server-Timing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record_load(
     round_trip_ns: int = 0,
     on_progress: OnProgress | None = None,
 ) -> tuple[Recording, LoadResult]:
-    """Send a load and make a recording of what the client saw and the server told.
+    """Send a load and make a recording from the client's samples and the server's Server-Timing.
 
     Args:
         plan: what is sent.
@@ -53,9 +53,7 @@ def record_load(
     result = summarise_run(plan, samples, facts)
     if not result.answered:
         raise unanswered(result, target)
-    error = too_fast(result, target)
-    if error is not None:
-        raise error
+    check_rate(result, target)
     recording = Recording(
         target=target,
         rate=plan.rate or result.offered_rps,
@@ -87,16 +85,20 @@ def requests_of(
     return tuple(found)
 
 
-def too_fast(result: LoadResult, target: str) -> ProfileError | None:
-    """Refuse a rate that is more than the target bears, with one that is not; None where it keeps up."""
+def check_rate(result: LoadResult, target: str) -> None:
+    """Refuse a rate that is more than the target sustains.
+
+    Raises:
+        ProfileError: its answers did not keep up; with a rate that it sustains.
+    """
     # Requests in flight at the window's edges are no backlog: at low rates they alone are more than 2 %. Nor are
-    # errors; but who refuses says that it was too much.
+    # errors; but a refusal (429) says that it was too much.
     borne_rps = result.replied_rps - result.sheds / result.window_s
     if borne_rps >= _KEEPS_UP * result.offered_rps - 3.0 / result.window_s:
-        return None
+        return
     digits = 0 if borne_rps >= 15 else 1
     refused = f" and refused {result.sheds} requests" if result.sheds else ""
-    return ProfileError(
+    raise ProfileError(
         f"{target} cannot sustain {result.offered_rps:.4g} requests/s: it answered {borne_rps:.4g}/s{refused},"
         " and the profile would show only its queue",
         hint=f"profile it at a rate that it sustains, such as --rate {max(_COMFORTABLE * borne_rps, 0.5):.{digits}f}",
@@ -177,7 +179,7 @@ def record_url(plan: LoadPlan, *, on_progress: OnProgress | None = None) -> tupl
     recording, result = record_load(
         plan, without_secrets(plan.url), known=TAILCUT, round_trip_ns=trip_ns, on_progress=on_progress
     )
-    told = [span for one in recording.requests for span in one.spans if span.stage != Stage.NETWORK]
     if any(one.entered_ns >= 0 for one in recording.requests):
         return recording, result
-    return with_notes(recording, _NO_TOTAL if told else _SILENT), result
+    has_parts = any(span.stage != Stage.NETWORK for one in recording.requests for span in one.spans)
+    return with_notes(recording, _NO_TOTAL if has_parts else _SILENT), result

@@ -15,21 +15,21 @@ import msgspec
 
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.ladder.machine import machine_facts
-from tailcut.load import LoadPlan, Samples, measure, summarise_run
-from tailcut.load.payloads import build_requests
+from tailcut.load import LoadPlan, LoadResult, Samples, measure, summarise_run
+from tailcut.load.payloads import bodies
 from tailcut.load.plan import parse_url
 from tailcut.load.recorder import LoadFailure
 from tailcut.load.summary import RunFacts
 from tailcut.profiler.attribution.background_calls import background_notes
-from tailcut.profiler.child_channel import Heard, Options, Said
+from tailcut.profiler.child_channel import ChildEvent, Options, RecordedRun
 from tailcut.profiler.diagnosis import choose_path, explain_answers
 from tailcut.profiler.launching import PilotProcess
-from tailcut.profiler.outside import too_fast
+from tailcut.profiler.outside import check_rate
 from tailcut.profiler.plan import PilotPlan, check_pilot
 from tailcut.profiler.recording.captured import FoundLayers
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.records import ProfiledProcess, RecordedRequest, Recording, StackSample
-from tailcut.profiler.spying import Spy
+from tailcut.profiler.stack_sampler import sample_stacks, samples_of
 from tailcut.system.cpu_time import machine_seconds, threads_ns
 
 HEADER = "x-tailcut-profile"
@@ -49,7 +49,7 @@ def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
 
     Args:
         plan: what to do.
-        on_step: hears what is being done.
+        on_step: called with what is being done.
 
     Raises:
         ProfileError: the application does not import, start or answer, or cannot bear the rate (with the rate that it
@@ -64,7 +64,8 @@ def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
 
 def _record(plan: PilotPlan, say: OnStep) -> Recording:
     say(f"starting {plan.target}")
-    with _start(plan) as pilot:
+    options = Options(target=plan.target, profiled=True, loop=plan.loop)
+    with PilotProcess(options, directory=Path(plan.directory), environment=plan.environment) as pilot:
         ready = pilot.wait_ready(plan.ready_s, say)
         load = _load_plan(plan, pilot, ready)
         _probe(load, pilot, ready)
@@ -73,7 +74,7 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
         return _profiled(plan, load, pilot, ready, say)
 
 
-def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording:
+def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: ChildEvent, say: OnStep) -> Recording:
     """Record, and all that needs the process that was recorded."""
     load = msgspec.structs.replace(load, duration_s=plan.recorded_s)
     stops = plan.recorded_s < plan.duration_s
@@ -83,23 +84,47 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     before, machine_s, own_s = computed_ns(), machine_seconds(), process_time()
     samples, facts = measure(load)
     database_s = computed_between_s(before, computed_ns())
-    machine_s, own_s = machine_seconds() - machine_s, process_time() - own_s
-    heard = pilot.heard()
-    _check_answers(load, pilot, ready, samples, facts, heard)
+    others_s = max(machine_seconds() - machine_s - (process_time() - own_s) - database_s, 0.0)
+    recorded = pilot.recorded()
+    _check_answers(load, pilot, ready, samples, facts, recorded)
     check_answered(load, samples)
-    check_rate(load, samples, facts, plan.target)
+    check_rate(summarise_run(load, samples, facts), plan.target)
     rate, seconds = min(_LOOKS, _STACKS / len(threads_ns(pilot.pid))), min(plan.sample_s, plan.duration_s)
-    looks, problem = _looks(plan, load, pilot, heard, rate, seconds)
-    run = ProfileRun(
-        load=load, ready=ready, samples=samples, facts=facts, heard=heard,
-        looks=looks, looks_interval_ns=int(1e9 / rate), looks_s=seconds, spy_problem=problem,
-        asked_loop=plan.loop, planned_s=plan.duration_s, database_s=database_s,
-        others_s=max(machine_s - own_s - database_s, 0.0),
-    )  # fmt: skip
+    looks, problem = _looks(plan, load, pilot, recorded, rate, seconds)
     found = _layers(pilot, say) if plan.layers else FoundLayers()
-    recording = assemble(plan.target, run)
-    return msgspec.structs.replace(
-        recording, layers=found.layers, conversions=found.conversions, notes=(*recording.notes, *found.notes)
+    whole_s, cpu_s = load.duration_s + load.warmup_s, facts.cpu_s or 0.0
+    return Recording(
+        target=plan.target,
+        rate=plan.rate,
+        duration_s=load.duration_s,
+        requests=match_requests(samples, facts.start_ns, recorded.requests),
+        moments=tuple(sorted(recorded.moments, key=lambda one: one.start_ns)),
+        samples=looks,
+        sample_interval_ns=0 if problem else int(1e9 / rate),
+        sampled_s=0.0 if problem else seconds,
+        machine=machine_facts(),
+        pilot=ProfiledProcess(
+            loop=ready.loop,
+            watched=True,
+            threads=ready.threads,
+            hooks=recorded.hooks,
+            versions=ready.versions,
+            libraries=recorded.libraries,
+            cpu_s=cpu_s,
+            # The whole run is counted, warm-up included.
+            database_s=database_s * load.duration_s / whole_s,
+            others_s=max(others_s * load.duration_s / whole_s - cpu_s, 0.0),
+            other_cores=max((os.cpu_count() or 1) - len(os.sched_getaffinity(0)), 0),
+            window_s=facts.window_s,
+        ),
+        layers=found.layers,
+        conversions=found.conversions,
+        background_calls=recorded.background_calls,
+        notes=(
+            *_setting_notes(plan, load, ready, problem),
+            *_run_notes(load, recorded, summarise_run(load, samples, facts)),
+            *found.notes,
+        ),
     )
 
 
@@ -125,26 +150,19 @@ def _importable(directory: str) -> Iterator[None]:
 
 
 def _looks(
-    plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: Heard, rate: float, seconds: float
+    plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, recorded: RecordedRun, rate: float, seconds: float
 ) -> tuple[tuple[StackSample, ...], str]:
     """Send the load once more and look at the stacks meanwhile; where that fails, say why: the recording is whole."""
     # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
     sampled = msgspec.structs.replace(load, duration_s=seconds, warmup_s=0.0, seed=load.seed + 2)
     try:
-        with Spy(pilot.pid, rate) as spy:
-            measure(sampled)
-            spy.stop()
-            return spy.samples(heard.requests, Places(plan.directory)), spy.problem
+        stacks, problem = sample_stacks(pilot.pid, rate, lambda: measure(sampled))
     except (LoadTestError, ProfileError, OSError) as error:
         return (), f"the run in which stacks are sampled failed ({getattr(error, 'message', error)})"
+    return samples_of(stacks, int(1e9 / rate), recorded.requests, Places(plan.directory)), problem
 
 
-def _start(plan: PilotPlan) -> PilotProcess:
-    options = Options(target=plan.target, report=-1, profiled=True, loop=plan.loop)
-    return PilotProcess(options, directory=Path(plan.directory), environment=plan.environment)
-
-
-def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: Said) -> LoadPlan:
+def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: ChildEvent) -> LoadPlan:
     load = LoadPlan(
         url=pilot.url,
         rate=plan.rate,
@@ -158,28 +176,27 @@ def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: Said) -> LoadPlan:
         seed=plan.seed,
         numbered=HEADER,
     )
-    requests = build_requests(load, parse_url(load.url), 1)
-    own_path = requests[0].split(b" ", 2)[1] != b"/"
-    path = plan.path or ("" if own_path else choose_path(ready.routes, load.http_method))
+    has_paths = next(bodies(load)).path not in {"", "/"}
+    path = plan.path or ("" if has_paths else choose_path(ready.routes, load.http_method))
     return msgspec.structs.replace(load, url=f"{pilot.url}/{path.lstrip('/')}")
 
 
-def _probe(load: LoadPlan, pilot: PilotProcess, ready: Said) -> None:
+def _probe(load: LoadPlan, pilot: PilotProcess, ready: ChildEvent) -> None:
     """A few requests first, so that a wrong path or payload shows before anything is measured."""
     few = msgspec.structs.replace(
         load, rate=_PROBE_RATE, arrivals="constant", duration_s=_PROBE_S, warmup_s=0.0,
         timeout_s=_PROBE_TIMEOUT_S,
     )  # fmt: skip
     samples, facts = measure(few)
-    _check_answers(load, pilot, ready, samples, facts, pilot.heard())
+    _check_answers(load, pilot, ready, samples, facts, pilot.recorded())
 
 
 def _check_answers(
-    load: LoadPlan, pilot: PilotProcess, ready: Said, samples: Samples, facts: RunFacts, heard: Heard
+    load: LoadPlan, pilot: PilotProcess, ready: ChildEvent, samples: Samples, facts: RunFacts, recorded: RecordedRun
 ) -> None:
     asked = f"{load.http_method} {parse_url(load.url).path}"
     statuses = Counter(samples.status[samples.status != 0].tolist())
-    error = explain_answers(statuses, facts.bodies, heard.failures, ready.routes, asked=asked, log=pilot.log())
+    error = explain_answers(statuses, facts.bodies, recorded.failures, ready.routes, asked=asked, log=pilot.log())
     if error is not None:
         raise error
 
@@ -194,7 +211,7 @@ def computed_ns(proc: Path = Path("/proc")) -> dict[int, int]:
     """Return nanoseconds that each database process of this machine has had of a core, by process.
 
     Args:
-        proc: where the kernel tells of processes: proc(5), ``comm`` and ``schedstat``, which everybody may read.
+        proc: the kernel's files of processes: proc(5), ``comm`` and ``schedstat``, which need no rights.
 
     Processes in another container are not seen, nor databases on another machine.
     """
@@ -224,7 +241,7 @@ _TRIAL_REQUESTS = 60
 _MOST_LOST = 0.02
 
 OnStep = Callable[[str], None]
-"""Hears, in words, what is being done."""
+"""Called with what is being done, in words."""
 
 
 def try_rate(load: LoadPlan, target: str) -> None:
@@ -234,17 +251,7 @@ def try_rate(load: LoadPlan, target: str) -> None:
         ProfileError: answers do not keep up with its rate; with one that the application sustains.
     """
     trial = _trial(load)
-    check_rate(trial, *measure(trial), target)
-
-
-def check_rate(load: LoadPlan, samples: Samples, facts: RunFacts, target: str) -> None:
-    """Refuse a run in which answers did not keep up.
-
-    Raises:
-        ProfileError: they did not; with a rate that the application sustains.
-    """
-    if error := too_fast(summarise_run(load, samples, facts), target):
-        raise error
+    check_rate(summarise_run(trial, *measure(trial)), target)
 
 
 def check_answered(load: LoadPlan, samples: Samples) -> None:
@@ -288,80 +295,15 @@ LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
 """Files in a traceback that are not the application's."""
 
 
-class ProfileRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the load on a profiled application.
-
-    Args:
-        load: what was sent.
-        ready: what the application said when it was ready.
-        samples, facts: the client's side.
-        heard: the server's side.
-        looks: what was sampled from outside; ``looks_interval_ns`` is the time between two, ``looks_s`` that of all.
-        spy_problem: why nothing was; empty where it was.
-        asked_loop: which event loop the application was to have.
-        planned_s: seconds that were to be recorded, where so many requests stopped the load sooner.
-        database_s: CPU seconds of the databases on this machine, in the whole run.
-        others_s: the same of the application and of everything else but databases and the load generator.
-    """
-
-    load: LoadPlan
-    ready: Said
-    samples: Samples
-    facts: RunFacts
-    heard: Heard
-    looks: tuple[StackSample, ...]
-    looks_interval_ns: int
-    looks_s: float = 0.0
-    spy_problem: str
-    asked_loop: str = "auto"
-    planned_s: float = 0.0
-    database_s: float = 0.0
-    others_s: float = 0.0
-
-
-def assemble(target: str, run: ProfileRun) -> Recording:
-    """Make the recording of a run."""
-    heard, load = run.heard, run.load
-    requests = match_requests(run.samples, run.facts.start_ns, heard.requests)
-    whole_s = load.duration_s + load.warmup_s
-    return Recording(
-        target=target,
-        rate=load.rate or 0.0,
-        duration_s=load.duration_s,
-        requests=requests,
-        moments=tuple(sorted(heard.moments, key=lambda one: one.start_ns)),
-        samples=run.looks,
-        sample_interval_ns=0 if run.spy_problem else run.looks_interval_ns,
-        sampled_s=0.0 if run.spy_problem else run.looks_s,
-        machine=machine_facts(),
-        pilot=ProfiledProcess(
-            loop=run.ready.loop,
-            watched=True,
-            threads=run.ready.threads,
-            hooks=heard.hooks,
-            versions=run.ready.versions,
-            libraries=heard.libraries,
-            cpu_s=run.facts.cpu_s or 0.0,
-            # The whole run is counted, warm-up included.
-            database_s=run.database_s * load.duration_s / whole_s,
-            others_s=max(run.others_s * load.duration_s / whole_s - (run.facts.cpu_s or 0.0), 0.0),
-            other_cores=max((os.cpu_count() or 1) - len(os.sched_getaffinity(0)), 0),
-            window_s=run.facts.window_s,
-        ),
-        background_calls=heard.background_calls,
-        notes=tuple(_notes(run)),
-    )
-
-
-def _notes(run: ProfileRun) -> Iterator[str]:
-    ready = run.ready
-    if run.planned_s > run.load.duration_s:
-        count = round((run.load.rate or 0.0) * run.load.duration_s)
+def _setting_notes(plan: PilotPlan, load: LoadPlan, ready: ChildEvent, sampling_problem: str) -> Iterator[str]:
+    """Say how what was recorded differs from the plan, and from the application as it is deployed."""
+    if plan.duration_s > load.duration_s:
+        count = round(plan.rate * load.duration_s)
         yield (
-            f"recorded {run.load.duration_s:.3g} s of {run.planned_s:g} s (the first {count:,} requests): a higher"
+            f"recorded {load.duration_s:.3g} s of {plan.duration_s:g} s (the first {count:,} requests): a higher"
             " percentile in --slo, such as p99, records more"
         )
-    same = [name.lower() for name, _ in run.load.headers if name.lower() not in _SAYS_NOTHING]
+    same = [name.lower() for name, _ in load.headers if name.lower() not in _SAYS_NOTHING]
     if same:
         yield (
             f"all requests had the same {' and '.join(same)}: where queries or answers go by that, fewer repeat than is"
@@ -372,21 +314,24 @@ def _notes(run: ProfileRun) -> Iterator[str]:
             f"ran on {ready.loop}'s event loop, as it was told to; uvicorn would have taken {ready.usual_loop}, on"
             " which requests take less of a core"
         )
-    elif run.asked_loop == "auto" and ready.loop == "uvloop":
+    elif plan.loop == "auto" and ready.loop == "uvloop":
         yield "ran on uvloop, which tailcut brings with it and uvicorn then takes: without it, --loop asyncio is nearer"
-    if run.spy_problem:
+    if sampling_problem:
         yield (
-            f"{run.spy_problem}: no stacks were sampled, and the time of a handler is not divided among the functions"
+            f"{sampling_problem}: no stacks were sampled, and the time of a handler is not divided among the functions"
             " that it calls"
         )
-    yield from run.heard.notes
-    yield from background_notes(run.heard.background_calls, run.load.duration_s + run.load.warmup_s)
-    result = summarise_run(run.load, run.samples, run.facts)
+
+
+def _run_notes(load: LoadPlan, recorded: RecordedRun, result: LoadResult) -> Iterator[str]:
+    """Say what the run itself showed."""
+    yield from recorded.notes
+    yield from background_notes(recorded.background_calls, load.duration_s + load.warmup_s)
     if result.answered < result.requests:
         counts = {**result.statuses, **result.errors}
         yield "not every request was answered 2xx: " + ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    if run.heard.failures:
-        yield f"the application raised: {raised(run.heard.failures[0])}"
+    if recorded.failures:
+        yield f"the application raised: {raised(recorded.failures[0])}"
     yield from result.warnings
 
 
@@ -402,15 +347,15 @@ def raised(trace: str) -> str:
     return f"{name.rpartition('.')[2] or 'an exception'}{place}"
 
 
-def match_requests(samples: Samples, start_ns: int, heard: Iterable[RecordedRequest]) -> tuple[RecordedRequest, ...]:
-    """Give each measured request of the load what the server knows of it.
+def match_requests(samples: Samples, start_ns: int, recorded: Iterable[RecordedRequest]) -> tuple[RecordedRequest, ...]:
+    """Join each measured request of the load with the server's record of it.
 
     Args:
         samples: the client's; times count from ``start_ns``.
         start_ns: of the monotonic clock.
-        heard: the server's, in any order; a number that comes twice (a client that sent again) counts once.
+        recorded: the server's, in any order; a number that comes twice (a client that sent again) counts once.
     """
-    server = {one.number: one for one in heard}
+    server = {one.number: one for one in recorded}
     found = []
     columns = zip(
         samples.intended_ns.tolist(),

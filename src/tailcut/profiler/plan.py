@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from math import inf
 
 import msgspec
 
 from tailcut.common.slo import Objectives, samples_needed
-from tailcut.errors import MissingExtra, ProfileError
+from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import check_plan, parse_url
@@ -80,11 +79,8 @@ def check_pilot(plan: PilotPlan) -> None:
     Raises:
         ProfileError: a target that is none, or a number that is not positive.
         LoadTestError: payloads that cannot be read or are not JSON.
-        MissingExtra: uvicorn is not installed.
     """
     check_target(plan.target)
-    if find_spec("uvicorn") is None:
-        raise MissingExtra("uvicorn is not installed", hint="pip install 'tailcut[profile]'")
     for name, value in (
         ("rate", plan.rate), ("duration", plan.duration_s), ("sampling time", plan.sample_s),
     ):  # fmt: skip

@@ -58,7 +58,7 @@ class Stage(StrEnum):
 
 
 FETCHING = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP})
-"""Stages that ask somebody else."""
+"""Stages that ask another service."""
 
 
 class RecordedSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -99,7 +99,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
             never saw it, or never answered.
         status: of HTTP; negative where there was no answer (``tailcut.load``'s failures).
         cpu_ns: CPU time of the request's own code on all threads as far as it is known; -1: not known.
-        method, path: what was asked for.
+        method, path: of HTTP.
         endpoint: "function (file.py:line)" that answered, where the framework says it.
         spans: in the order of their start; parents before children.
     """
@@ -157,7 +157,6 @@ class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     Args:
         stack: "function (file.py:line)", outermost first; frames of the server below the application are left out.
-        at_ns: when looking began.
         weight_ns: the time that it stands for: of each look that since the look before.
         place: "function (file.py:line)" of the innermost frame of the user's own code; empty where there is none.
         code: label and place of the span of code that the stack lies in, the label alone of the framework's own time;
@@ -165,7 +164,6 @@ class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """
 
     stack: tuple[str, ...]
-    at_ns: int
     weight_ns: int
     place: str = ""
     code: tuple[str, str] = ("", "")
@@ -234,31 +232,15 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-def encode_recording(recording: Recording) -> bytes:
-    """Write a recording as bytes (MessagePack)."""
-    return msgspec.msgpack.encode(recording)
-
-
-def decode_recording(data: bytes) -> Recording:
-    """Read what ``encode_recording`` wrote; ValueError where it is something else, or another version's."""
-    try:
-        found = msgspec.msgpack.decode(data, type=Recording)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"not a recording: {error}") from None
-    if found.format != FORMAT:
-        raise ValueError(f"a recording of format {found.format}; this version reads format {FORMAT}")
-    return found
-
-
 def save_recording(recording: Recording, path: Path) -> None:
-    """Write a recording as one file.
+    """Write a recording as one file (MessagePack).
 
     Raises:
         ProfileError: the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode_recording(recording))
+        path.write_bytes(msgspec.msgpack.encode(recording))
     except OSError as error:
         raise ProfileError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
 
@@ -269,9 +251,13 @@ def load_recording(path: Path) -> Recording:
     Raises:
         ProfileError: the file is missing, holds something else, or is another version's.
     """
+    hint = "give a file written by tailcut profile"
     try:
-        return decode_recording(path.read_bytes())
-    except (OSError, ValueError) as error:
+        found = msgspec.msgpack.decode(path.read_bytes(), type=Recording)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ProfileError(f"cannot read a recording from {path}: {error}", hint=hint) from error
+    if found.format != FORMAT:
         raise ProfileError(
-            f"cannot read a recording from {path}: {error}", hint="give a file written by tailcut profile"
-        ) from error
+            f"{path} is a recording of format {found.format}; this version reads format {FORMAT}", hint=hint
+        )
+    return found

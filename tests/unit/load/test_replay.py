@@ -21,7 +21,7 @@ from tailcut.load.plan import intended_times, parse_url
 from tailcut.load.replay import body_of, is_replay, read_replay
 from tailcut.manifest import Manifest, load
 from tailcut.observe.request_log import LoggedTensor, Record
-from tailcut.profiler.diversity import read_payload_log
+from tailcut.profiler.payload_log import read_payload_log
 
 MS = 10**6
 URL = "http://127.0.0.1:1"

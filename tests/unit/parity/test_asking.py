@@ -15,9 +15,9 @@ from tailcut.errors import ManifestError
 from tailcut.manifest import load
 from tailcut.parity.analysis.request_form import AS_IT_IS, parse_form
 from tailcut.parity.asking import Asker, exchange, exchange_all
-from tailcut.parity.deployments import deployment_asker
 from tailcut.parity.matching import NothingCompared, choose_form, choose_pairs, takes_of
 from tailcut.parity.payloads import Payload, read_payloads
+from tailcut.parity.run import deployment_asker
 
 MANIFEST = """
 name = "m"

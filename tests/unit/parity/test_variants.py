@@ -10,7 +10,7 @@ from tests.models.graphs import linear
 from tailcut.errors import NotInRegistry
 from tailcut.manifest import Manifest, TensorSpec, load
 from tailcut.manifest.subject import find_subject
-from tailcut.parity.deployments import caches_of, choose_variants, deployment_asker, load_uncached
+from tailcut.parity.run import CACHES_OFF, caches_of, choose_variants, deployment_asker
 from tailcut.registry import NewVariant, Registry
 
 MANIFEST = """
@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def uncached(folder: Path, *overrides: str) -> Manifest:
-    return load_uncached(find_subject([folder], overrides=overrides)).manifest
+    return find_subject([folder], overrides=overrides).again(CACHES_OFF).manifest
 
 
 def test_all_that_may_be_served_are_asked_and_exact_ones_are_judged(folder: Path) -> None:

@@ -83,10 +83,10 @@ def recording(count: int = 400, seed: int = 0) -> Recording:
 
 def _samples(label: str, place: str, begin: int, end: int) -> list[StackSample]:
     found = []
-    for look, at in enumerate(range(begin + MS, end, 2 * MS)):
+    for look in range(len(range(begin + MS, end, 2 * MS))):
         inner = "rolling_mean (features.py:71)" if look % 4 else "as_row <script> (features.py:88)"
         stack = ("predict (app.py:20)", "recompute (features.py:60)", inner)
-        found.append(StackSample(stack=stack, at_ns=at, weight_ns=2 * MS, place=inner, code=(label, place)))
+        found.append(StackSample(stack=stack, weight_ns=2 * MS, place=inner, code=(label, place)))
     return found
 
 

@@ -14,7 +14,7 @@ from tailcut.profiler.hooks import models
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.captured import captured
 from tailcut.profiler.recording.tracing import MODEL, OpenSpan, current, open_root, tracer
-from tailcut.profiler.records import BackgroundCall, Recording, Stage, decode_recording, encode_recording
+from tailcut.profiler.records import BackgroundCall, Recording, Stage
 
 _SECOND = 1_000_000_000
 
@@ -63,7 +63,7 @@ def test_queries_behind_a_queue_are_not_taken_for_none() -> None:
 
 def test_a_recording_keeps_them() -> None:
     recording = unowned(pilot(), stray(Stage.MODEL, "Net", 1, 0.1))
-    assert decode_recording(encode_recording(recording)) == recording
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(recording), type=Recording) == recording
 
 
 class Module:

@@ -21,7 +21,8 @@ from tailcut.profiler.attribution.layers import (
 from tailcut.profiler.layers import onnx as layers_onnx
 from tailcut.profiler.layers import torch as layers_torch
 from tailcut.profiler.layers.child import outcome_of
-from tailcut.profiler.layers.search import InputShape, LayersSpec, of_onnx, parse_shape
+from tailcut.profiler.layers.onnx import of_onnx
+from tailcut.profiler.layers.search import InputShape, LayersSpec, parse_shape
 from tailcut.profiler.recording.captured import Captured
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from tailcut.common.slo import Objectives
+from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, LoadResult, RunFacts, summarise_run
 from tailcut.load.recorder import LoadRecorder
 from tailcut.profiler.attribution.server_timing import TAILCUT, Timed
-from tailcut.profiler.outside import load_notes, requests_of, too_fast, unanswered
+from tailcut.profiler.outside import check_rate, load_notes, requests_of, unanswered
 from tailcut.profiler.records import Stage
 
 MS = 1_000_000
@@ -109,20 +110,18 @@ def _result(answered: int, *, status: int = 200, late: int = 0, body: str = "") 
 
 
 def test_a_rate_that_is_too_much_is_refused_with_one_that_is_not() -> None:
-    error = too_fast(_result(100, late=40), "http://here")
-    assert error is not None
-    assert "cannot sustain 100 requests/s: it answered 60/s" in error.message
-    assert "--rate 42" in error.hint
-    assert too_fast(_result(100), "http://here") is None
+    with pytest.raises(ProfileError, match="cannot sustain 100 requests/s: it answered 60/s") as caught:
+        check_rate(_result(100, late=40), "http://here")
+    assert "--rate 42" in caught.value.hint
+    check_rate(_result(100), "http://here")
 
 
 def test_errors_are_no_queue_and_refusals_are() -> None:
     """Whoever answers every request bears the rate, whatever the answer is."""
     for answered, status in ((80, 500), (0, 302), (90, 404)):
-        assert too_fast(_result(answered, status=status), "http://here") is None
-    error = too_fast(_result(80, status=503), "http://here")
-    assert error is not None
-    assert "it answered 80/s and refused 20 requests" in error.message
+        check_rate(_result(answered, status=status), "http://here")
+    with pytest.raises(ProfileError, match="it answered 80/s and refused 20 requests"):
+        check_rate(_result(80, status=503), "http://here")
 
 
 def test_what_was_not_answered_is_told_by_kind() -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tailcut.errors import LoadTestError, ProfileError
-from tailcut.profiler.diversity import read_payload_log, sent_payloads
 from tailcut.profiler.levers.known import answered_shares, entity_field, keys_of
+from tailcut.profiler.payload_log import read_payload_log, sent_payloads
 from tailcut.profiler.payloads.diversity import WHOLE, read_diversity
 
 

@@ -12,6 +12,7 @@ import threading
 import traceback
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,22 +20,20 @@ from tailcut.errors import ProfileError
 from tailcut.load import Samples
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import LoadPlan, parse_url
-from tailcut.load.summary import RunFacts
-from tailcut.profiler import child_channel, spying
-from tailcut.profiler.child_channel import Heard, Route, Said
+from tailcut.profiler import child_channel
+from tailcut.profiler.child_channel import ChildEvent, Route
 from tailcut.profiler.diagnosis import check_target, choose_path, explain_answers, explain_failure, explain_silence
-from tailcut.profiler.pilot import ProfileRun, assemble, match_requests
+from tailcut.profiler.pilot import match_requests, raised
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.records import (
     RecordedRequest,
     RecordedSpan,
     Recording,
     Stage,
-    decode_recording,
-    encode_recording,
     load_recording,
+    save_recording,
 )
-from tailcut.profiler.spying import Frame, make_sample, parse_frame
+from tailcut.profiler.stack_sampler import Frame, make_sample, parse_frame, samples_of
 
 OWN = "/x/src/tailcut/profiler"
 ENTRY = ("_Handed.__call__", f"{OWN}/hooks/threads.py", 47)
@@ -80,11 +79,11 @@ def test_a_stack_is_known_by_the_function_of_a_code_span(tmp_path: Path) -> None
     known = {("predict", "app.py:10"), ("predict", "app.py:90")}
     server = ("run", "/y/site-packages/uvicorn/main.py", 5)
     frames = [server, ENTRY, ("predict", app, 14), ("burn", app, 3)]
-    sample = make_sample(frames, 20, 5, known, places)
+    sample = make_sample(frames, 20, known, places)
     assert sample.stack == ("predict (app.py:14)", "burn (app.py:3)")
     assert (sample.place, sample.code, sample.weight_ns) == ("burn (app.py:3)", ("predict", "app.py:10"), 20)
     library = [*frames, ("dumps", "/usr/lib/python3.11/site-packages/orjson/x.py", 1)]
-    assert make_sample(library, 20, 5, known, places).place == "burn (app.py:3)"
+    assert make_sample(library, 20, known, places).place == "burn (app.py:3)"
 
 
 def test_a_stack_in_a_dependency_is_known_by_its_call(tmp_path: Path) -> None:
@@ -92,8 +91,8 @@ def test_a_stack_in_a_dependency_is_known_by_its_call(tmp_path: Path) -> None:
     places = Places(str(tmp_path))
     frames = [ENTRY, ("authorise", str(tmp_path / "app.py"), 14)]
     call, inside = ("dependency authorise", "app.py:10"), ("authorise", "app.py:10")
-    assert make_sample(frames, 1, 0, {call}, places).code == call
-    assert make_sample(frames, 1, 0, {call, inside}, places).code == inside
+    assert make_sample(frames, 1, {call}, places).code == call
+    assert make_sample(frames, 1, {call, inside}, places).code == inside
 
 
 def test_a_function_that_no_span_knows_is_in_the_frameworks_time(tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_a_function_that_no_span_knows_is_in_the_frameworks_time(tmp_path: Path)
     entry = ("Profiled._traced", f"{OWN}/recording/middleware.py", 45)
 
     def told(*frames: Frame) -> tuple[tuple[str, str], str]:
-        sample = make_sample([entry, *frames], 1, 0, {("dispatch", "app.py:10")}, places, "fastapi")
+        sample = make_sample([entry, *frames], 1, {("dispatch", "app.py:10")}, places, "fastapi")
         return sample.code, sample.place
 
     framework = ("fastapi", "")
@@ -114,7 +113,7 @@ def test_a_function_that_no_span_knows_is_in_the_frameworks_time(tmp_path: Path)
     assert told(layer, ("dispatch", str(tmp_path / "app.py"), 14), layer, library) == (framework, "")
     assert told(layer, ("dispatch", str(tmp_path / "app.py"), 14))[0] == ("dispatch", "app.py:10")
     assert told(library, hook, mine)[0] == ("", "")
-    assert make_sample([entry, library, mine], 1, 0, set(), places).code == ("", "")
+    assert make_sample([entry, library, mine], 1, set(), places).code == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -122,17 +121,13 @@ def test_a_function_that_no_span_knows_is_in_the_frameworks_time(tmp_path: Path)
     [(Stage.UNATTRIBUTED, ("litestar", "")), (Stage.FRAMEWORK, ("litestar", "")), (Stage.CODE, ("", ""))],
 )
 def test_stacks_in_a_framework_are_its_times_whether_it_has_a_hook_or_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: Stage, code: tuple[str, str]
+    tmp_path: Path, stage: Stage, code: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(spying, "find_spy", lambda: "")
     root = RecordedSpan(stage=stage, label="litestar", start_ns=0, end_ns=9)
     request = RecordedRequest(number=0, intended_ns=0, sent_ns=0, done_ns=9, spans=(root,))
     app, entry = tmp_path / "app.py", f"Profiled._traced ({OWN}/recording/middleware.py:60)"
-    with spying.Spy(os.getpid(), 100.0) as spy:
-        (spy._folder / "stacks").write_text(
-            f"run (/y/server.py:1);{entry};predict ({app}:4) 7\nrun (/y/server.py:1) 5\n"
-        )
-        (seen,) = spy.samples([request], Places(str(tmp_path)))
+    stacks = f"run (/y/server.py:1);{entry};predict ({app}:4) 7\nrun (/y/server.py:1) 5\n"
+    (seen,) = samples_of(stacks, 10_000_000, [request], Places(str(tmp_path)))
     assert (seen.code, seen.place, seen.weight_ns) == (code, "predict (app.py:4)", 70_000_000)
 
 
@@ -141,7 +136,7 @@ def test_time_below_a_hook_is_the_hooks(tmp_path: Path) -> None:
     app = str(tmp_path / "app.py")
     hook = ("traced", f"{OWN}/hooks/wrapping.py", 60)
     frames = [ENTRY, ("predict", app, 14), hook, ("execute", "/y/site-packages/psycopg/cursor.py", 99)]
-    assert make_sample(frames, 1, 0, {("predict", "app.py:10")}, places).code == ("", "")
+    assert make_sample(frames, 1, {("predict", "app.py:10")}, places).code == ("", "")
 
 
 def test_frames_are_read_as_py_spy_writes_them() -> None:
@@ -198,16 +193,7 @@ def test_a_note_names_an_exception_and_not_what_it_says() -> None:
         user("alice@example.com")
     trace = "".join(traceback.format_exception(caught.value)).rstrip()
     assert "alice@example.com" in trace
-    run = ProfileRun(
-        load=LoadPlan(url="http://127.0.0.1:1/", rate=10.0, duration_s=1.0), ready=Said(kind="ready"),
-        samples=sent((100, 101, 102, 500)), facts=RunFacts(window_s=1.0), looks=(), looks_interval_ns=1, spy_problem="",
-        heard=Heard(requests=(), moments=(), hooks=(), failures=(trace,), notes=(), cpu_ns=0),
-    )  # fmt: skip
-    notes = assemble("app:app", run).notes
-    assert any(
-        re.fullmatch(r"the application raised: LookupError in user \(test_recording.py:\d+\)", note) for note in notes
-    )
-    assert not any("alice" in note or "Bob" in note for note in notes)
+    assert re.fullmatch(r"LookupError in user \(test_recording.py:\d+\)", raised(trace))
 
 
 def test_the_only_route_that_takes_the_method_is_taken() -> None:
@@ -226,17 +212,20 @@ def test_a_process_that_was_killed_is_said_so() -> None:
     error = explain_failure("app:app", None, -9, "")
     assert error.message == "app:app was killed by SIGKILL before it was ready"
     assert "memory" in error.hint
-    said = Said(kind="failed", phase="start", error="x")
+    said = ChildEvent(kind="failed", phase="start", error="x")
     assert "printed last" in explain_failure("app:app", said, None, "log").hint
 
 
 def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
     one = Recording(target="app:app", rate=5.0, duration_s=1.0, requests=())
-    assert decode_recording(encode_recording(one)) == one
-    with pytest.raises(ValueError, match="format"):
-        decode_recording(encode_recording(Recording(target="", rate=1, duration_s=1, requests=(), format=99)))
+    file = tmp_path / "recordings" / "one"
+    save_recording(one, file)
+    assert load_recording(file) == one
+    save_recording(msgspec.structs.replace(one, format=99), file)
+    with pytest.raises(ProfileError, match="a recording of format 99; this version reads format"):
+        load_recording(file)
     (tmp_path / "x").write_bytes(b"no")
-    with pytest.raises(ProfileError, match="not a recording"):
+    with pytest.raises(ProfileError, match="cannot read a recording from"):
         load_recording(tmp_path / "x")
 
 
@@ -251,25 +240,25 @@ def test_the_child_imports_no_libraries_that_its_hooks_watch() -> None:
     assert done.stdout.split() == []
 
 
-def test_a_command_that_fails_is_answered_and_the_next_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_fails_is_answered_and_the_next_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a pipe; where that ends, so does the process."""
-    said: queue.Queue[Said] = queue.Queue()
+    said: queue.Queue[ChildEvent] = queue.Queue()
     ended: queue.Queue[int] = queue.Queue()
     monkeypatch.setattr(child_channel.os, "kill", lambda pid, signal: ended.put(signal))
     monkeypatch.setattr(child_channel.os, "_exit", lambda code: None)
     monkeypatch.setattr(child_channel, "_LAST_WORDS_S", 0.0)
     reading, writing = os.pipe()
 
-    def failing(_: str) -> Said:
+    def failing() -> None:
         raise ValueError("no room")
 
-    commands = {"fail": failing, "begin": lambda argument: Said(kind="begun", text=argument)}
-    child_channel.Commands(commands, said.put, reading)
-    os.write(writing, b"fail\nnonsense\nbegin it\n")
+    answer = tmp_path / "answer"
+    child_channel.execute_commands({"fail": failing, "count": lambda: 7}, said.put, reading)
+    os.write(writing, f"fail {answer}\nnonsense\ncount {answer}\n".encode())
     first, second = said.get(timeout=5.0), said.get(timeout=5.0)
     assert (first.kind, first.phase, first.error) == ("failed", "command", "ValueError: no room")
     assert "in failing" in first.text
-    assert (second.kind, second.text) == ("begun", "it")
+    assert (second.kind, msgspec.msgpack.decode(answer.read_bytes())) == ("done", 7)
     os.close(writing)
     assert ended.get(timeout=5.0) == signal.SIGTERM
     for thread in threading.enumerate():
@@ -319,7 +308,9 @@ def test_who_needs_more_time_is_told_the_flag() -> None:
 
 
 def test_a_module_that_does_not_import_is_told_with_its_folder_its_environment_and_the_traceback() -> None:
-    said = Said(kind="failed", phase="import", error="ModuleNotFoundError: No module named 'app'", text="Traceback")
+    said = ChildEvent(
+        kind="failed", phase="import", error="ModuleNotFoundError: No module named 'app'", text="Traceback"
+    )
     error = explain_failure("app:app", said, 3, "")
     assert error.message == "the module app does not import: ModuleNotFoundError: No module named 'app'"
     assert "--app-dir FOLDER" in error.hint

@@ -15,7 +15,7 @@ from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
 from tailcut.profiler import pilot
-from tailcut.profiler.child_channel import Heard, Route, Said
+from tailcut.profiler.child_channel import ChildEvent, RecordedRun, Route
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan, max_requests_for
 from tailcut.profiler.recording.captured import FoundLayers
@@ -42,15 +42,15 @@ class Process:
     def __exit__(self, *_: object) -> None:
         """Nothing is left."""
 
-    def wait_ready(self, timeout_s: float, _say: object = None) -> Said:
+    def wait_ready(self, timeout_s: float, _say: object = None) -> ChildEvent:
         route = Route(path="/predict", methods=("GET",))
-        return Said(kind="ready", port=1, loop="asyncio", usual_loop="asyncio", routes=(route,))
+        return ChildEvent(kind="ready", port=1, loop="asyncio", usual_loop="asyncio", routes=(route,))
 
     def begin(self) -> None:
         """There is nothing to forget."""
 
-    def heard(self) -> Heard:
-        return Heard(requests=(), moments=(), hooks=(), notes=(), failures=(), cpu_ns=0)
+    def recorded(self) -> RecordedRun:
+        return RecordedRun(requests=(), moments=(), hooks=(), notes=(), failures=())
 
     def layers(self) -> FoundLayers:
         return FoundLayers()
@@ -59,20 +59,10 @@ class Process:
         return ""
 
 
-class Spy:
+def sample_stacks(pid: int, rate: float, run: Callable[[], object]) -> tuple[str, str]:
     """Sees nothing."""
-
-    problem = ""
-
-    def __init__(self, pid: int, rate: float) -> None:
-        """Look at nobody."""
-
-    __enter__ = Process.__enter__
-    __exit__ = Process.__exit__
-    stop = Process.layers
-
-    def samples(self, *_: object) -> tuple[()]:
-        return ()
+    run()
+    return "", ""
 
 
 @pytest.fixture
@@ -86,7 +76,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[LoadPlan]:
 
     Process.started = []
     monkeypatch.setattr(pilot, "PilotProcess", Process)
-    monkeypatch.setattr(pilot, "Spy", Spy)
+    monkeypatch.setattr(pilot, "sample_stacks", sample_stacks)
     monkeypatch.setattr(pilot, "measure", measure)
     return sent
 

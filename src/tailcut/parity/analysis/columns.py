@@ -125,14 +125,11 @@ def _in_order(call: ModelCall, ours: Mapping[str, Columns]) -> list[list[Any]]:
 def _columns_of(values: list[Any], columns: Mapping[str, list[Any]]) -> Columns | None:
     width = {len(row) if isinstance(row, list) else 0 for row in values}
     if len(columns) == 1:
-        return {next(iter(columns)): _flat(values) if width == {1} and not _is_listed(columns) else values}
+        name, mine = next(iter(columns.items()))
+        return {name: _flat(values) if width == {1} and not any(isinstance(one, list) for one in mine) else values}
     if width == {len(columns)}:
         return {column: [row[place] for row in values] for place, column in enumerate(columns)}
     return None
-
-
-def _is_listed(columns: Mapping[str, list[Any]]) -> bool:
-    return any(isinstance(value, list) for values in columns.values() for value in values)
 
 
 def _flat(values: list[Any]) -> list[Any]:

@@ -84,15 +84,12 @@ class FieldFigures(NamedTuple):
     """One field over all requests that both sides answered.
 
     Attributes:
-        pair: the field on both sides.
         rows, differing: compared, and those that differ; a row where both sides lack the field is not compared.
         requests: with a row that differs.
         largest, mean: absolute difference of numbers over all compared rows; None where they are no numbers.
         theirs, ours: all values, compared row by row.
-        unequal: of each compared row, whether it differs.
     """
 
-    pair: FieldPair
     rows: int
     differing: int
     requests: int
@@ -100,7 +97,6 @@ class FieldFigures(NamedTuple):
     mean: float | None
     theirs: list[Any]
     ours: list[Any]
-    unequal: list[bool]
 
 
 def outcome_of(exchange: ParityExchange, pairs: Sequence[FieldPair], differences: Sequence[Difference]) -> Outcome:
@@ -149,34 +145,27 @@ def figures_of(exchanges: Sequence[ParityExchange], pair: FieldPair, tolerance: 
     """
     theirs: list[Any] = []
     ours: list[Any] = []
-    unequal: list[bool] = []
     sizes: list[float] = []
-    requests = 0
+    differing = requests = 0
     for exchange in exchanges:
-        first, second = _compared(*sides_of(exchange, pair))
-        gaps = [compare(one, other, tolerance) for one, other in zip(first, second, strict=True)]
+        sides = zip(*sides_of(exchange, pair), strict=True)
+        rows = [(one, other) for one, other in sides if not one is other is MISSING]
+        gaps = [compare(one, other, tolerance) for one, other in rows]
         sizes += [gap.size for gap in gaps if gap.size is not None]
-        unequal += [not gap.equal for gap in gaps]
-        requests += any(not gap.equal for gap in gaps)
-        theirs += first
-        ours += second
+        unequal = sum(not gap.equal for gap in gaps)
+        differing += unequal
+        requests += unequal > 0
+        theirs += [one for one, _ in rows]
+        ours += [other for _, other in rows]
     return FieldFigures(
-        pair=pair,
-        rows=len(unequal),
-        differing=sum(unequal),
+        rows=len(ours),
+        differing=differing,
         requests=requests,
         largest=max(sizes, default=None),
         mean=sum(sizes) / len(sizes) if sizes else None,
         theirs=theirs,
         ours=ours,
-        unequal=unequal,
     )
-
-
-def _compared(theirs: list[Any], ours: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Leave out the rows where both sides lack the field."""
-    rows = [(one, other) for one, other in zip(theirs, ours, strict=True) if not one is other is MISSING]
-    return [one for one, _ in rows], [other for _, other in rows]
 
 
 def _all_compared(exchange: ParityExchange, pairs: Sequence[FieldPair]) -> bool:

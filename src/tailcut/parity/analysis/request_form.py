@@ -168,7 +168,7 @@ def _any_rows(nodes: Sequence[tuple[FieldPath, Any]]) -> Iterator[list[RequestFo
     for path, node in nodes:
         if isinstance(node, list) and node and all(isinstance(item, Mapping) for item in node):
             objects.append(RequestForm("rows", (FieldSource("", path.under(ROWS)),)))
-        elif _is_plain_list(node) and path.name:
+        elif isinstance(node, list) and node and all(map(_is_plain, node)) and path.name:
             name = path.name[:-1] if path.name.endswith("s") and len(path.name) > 1 else path.name
             lists.append(RequestForm("rows", (FieldSource(name, path.under(ROWS)),)))
     yield from (objects, lists)
@@ -206,10 +206,6 @@ def _named(field: str, names: Mapping[str, Any]) -> str | None:
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, (str, int, float, bool)) or value is None
-
-
-def _is_plain_list(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(_is_plain(item) for item in value)
 
 
 def _depth(value: Any) -> int:

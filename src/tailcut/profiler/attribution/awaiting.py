@@ -1,4 +1,4 @@
-"""What of the user's code on the event loop was awaiting: its time seems to be the code's, but nothing of it runs."""
+"""Awaits of what is not hooked, in the user's code on the event loop: the time counts as code, but nothing runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections import defaultdict
 
 import numpy as np
 
-from tailcut.profiler.attribution.functions import SpanName, seen_ns, seen_shares
-from tailcut.profiler.attribution.span_table import Bools, Floats, Ints
+from tailcut.profiler.attribution.functions import SpanName
+from tailcut.profiler.attribution.span_table import Bools, Floats
 from tailcut.profiler.attribution.stages import Attribution, less_children, self_of
-from tailcut.profiler.attribution.stalls import Stalls
 from tailcut.profiler.records import Recording, Stage
 
+_LEAST_LOOKS = 20
+"""Looks that a function should have been seen in: with fewer, one that was not seen says nothing."""
 _ENOUGH = 0.5
 """Of the time in which a function ran: where samples saw less, what they saw does not speak for it,"""
 _MANY = 40
@@ -22,12 +23,11 @@ _SHORT_NS = 1e6
 
 
 def awaited_ns(found: Attribution, recording: Recording) -> Floats:
-    """Say of each span's own time how much was an await of something that is not hooked, at least.
+    """Return, per span, the least part of its own time that was an await of something that is not hooked.
 
     That is what is left of user code on the event loop, where no span in it awaits, less the callbacks in which the
     request held the loop (whether they computed or blocked), and at least the code's part of the CPU time that the
-    process used, but for what models' threads may have had: many short callbacks are known by that only. Where
-    callbacks were not watched, samples of stacks say for how long the code was on the loop's thread.
+    process used, but for what models' threads may have had: many short callbacks are known by that only.
 
     Returns:
         shape [spans]; zeros where neither is known, or CPU time is not.
@@ -38,38 +38,52 @@ def awaited_ns(found: Attribution, recording: Recording) -> Floats:
         return none
     code = found.flat.is_of({Stage.CODE}) & (flat.thread == 0) & (self_of(flat, flat.cpu_ns) < 0)
     own_ns = np.where(code, found.self_ns, 0)
-    held_ns = ran_ns(found, recording)
+    held_ns = ran_ns(found)
     computing = _computing_share(recording, found, code, held_ns)
     busy_ns = np.maximum(np.minimum(held_ns, own_ns), own_ns * computing)
     return np.where(code, np.maximum(own_ns - busy_ns, 0.0), none)
 
 
 def poorly_seen(found: Attribution, recording: Recording, waited_ns: Floats) -> frozenset[SpanName]:
-    """Name the code of whose time, less what it awaited, samples saw too little.
+    """Name the code that samples saw for too little of the time in which it ran.
 
     Args:
         waited_ns: of ``awaited_ns``.
     """
-    ran_ns = _by_code(found, np.maximum(found.self_ns - waited_ns, 0.0))
-    shares, seen, many_ns = seen_shares(recording, ran_ns), seen_ns(recording), _MANY * recording.sample_interval_ns
-    return frozenset(name for name, share in shares.items() if share < _ENOUGH and seen[name] < many_ns)
+    if not recording.samples or not recording.sampled_s:
+        return frozenset()
+    seen_ns: defaultdict[SpanName, int] = defaultdict(int)
+    for sample in recording.samples:
+        seen_ns[sample.code] += sample.weight_ns
+    flat, part = found.flat, recording.sampled_s / recording.duration_s
+    ran = np.bincount(flat.name, weights=np.maximum(found.self_ns - waited_ns, 0.0), minlength=len(flat.names)) * part
+    expected_ns: defaultdict[SpanName, float] = defaultdict(float)
+    for name, ran_ns in zip(flat.names, ran.tolist(), strict=True):
+        if name.stage == Stage.CODE:
+            expected_ns[name.label, name.place] += ran_ns
+    least_ns, many_ns = _LEAST_LOOKS * recording.sample_interval_ns, _MANY * recording.sample_interval_ns
+    return frozenset(
+        name
+        for name, ran_ns in expected_ns.items()
+        # One that was never seen may have a name that stacks write in another way.
+        if name in seen_ns and ran_ns >= least_ns and seen_ns[name] < min(_ENOUGH * ran_ns, many_ns)
+    )
 
 
-def ran_ns(found: Attribution, recording: Recording) -> Floats:
-    """Say for how long each span's own part was seen on the event loop's thread, shape [spans].
+def ran_ns(found: Attribution) -> Floats:
+    """Return how long each span's own part held the event loop in callbacks of its request, shape [spans].
 
-    By its request's callbacks, of which short ones are not noted; where callbacks were not watched, by samples of code.
+    Short callbacks are not recorded.
     """
-    if not len(found.flat.name):
-        return np.zeros(0)
-    return _held_ns(found, recording) if recording.pilot.watched else _seen_ns(found, recording)
+    flat = found.flat
+    held = found.stalls.own_ns(flat.request, flat.start_ns, flat.end_ns)
+    return np.maximum(less_children(flat, held), 0).astype(np.float64)
 
 
 def _computing_share(recording: Recording, found: Attribution, code: Bools, held_ns: Floats) -> float:
     """Return how much of the code computed, at most: what the process used beside spans that tell their CPU time.
 
-    Where models ran, their threads may have used it: then the code computed what the rest allows, and what it was seen
-    to.
+    Where models ran, their threads may have used it: then the code computed at least what was recorded of it.
 
     Args:
         code: which spans it is, shape [spans].
@@ -87,30 +101,3 @@ def _computing_share(recording: Recording, found: Attribution, code: Bools, held
     threads_ns = float(found.self_ns[flat.is_of({Stage.MODEL})].sum()) * (cores - 1)
     sure_ns = float(np.minimum(found.self_ns, np.maximum(held_ns, _SHORT_NS))[code].sum())
     return min(max(left_ns - threads_ns, min(left_ns, sure_ns), 0.0) / code_ns, 1.0)
-
-
-def _by_code(found: Attribution, spent_ns: Floats | Ints) -> dict[SpanName, float]:
-    flat = found.flat
-    sums = np.bincount(flat.name, weights=spent_ns, minlength=len(flat.names)).tolist()
-    took_ns: defaultdict[SpanName, float] = defaultdict(float)
-    for name, took in zip(flat.names, sums, strict=True):
-        if name.stage == Stage.CODE:
-            took_ns[name.label, name.place] += took
-    return took_ns
-
-
-def _held_ns(found: Attribution, recording: Recording) -> Floats:
-    """How long each span's own part of its request's callbacks held the event loop."""
-    flat = found.flat
-    place_of = {one.number: place for place, one in enumerate(flat.requests)}
-    stalls = Stalls.of(recording.moments, place_of, (int(flat.intended_ns.min()), int(flat.done_ns.max())))
-    held = stalls.own_ns(flat.request, flat.start_ns, flat.end_ns)
-    return np.maximum(less_children(flat, held), 0).astype(np.float64)
-
-
-def _seen_ns(found: Attribution, recording: Recording) -> Floats:
-    """How long each span's code was on a thread: of all calls of a function the same share; all where nobody knows."""
-    flat = found.flat
-    shares = seen_shares(recording, _by_code(found, found.self_ns))
-    of_name = np.array([shares.get((name.label, name.place), 1.0) for name in flat.names])
-    return np.asarray(found.self_ns * of_name[flat.name], dtype=np.float64)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.common.slo import Objectives, SloFinding, judge
 from tailcut.common.statistics import Percentiles, percentile, rank, summarise
@@ -16,7 +15,7 @@ from tailcut.profiler.attribution.calls import CallTotals, calls_of, shown_label
 from tailcut.profiler.attribution.functions import FunctionShare, SpanName, functions_of, holders_of
 from tailcut.profiler.attribution.gaps import lateness_ns
 from tailcut.profiler.attribution.model_steps import ModelStep, steps_of
-from tailcut.profiler.attribution.span_table import STAGES, Name, answered_ms
+from tailcut.profiler.attribution.span_table import STAGES, Floats, Ints, Name, answered_ms
 from tailcut.profiler.attribution.stages import Attribution, attribute
 from tailcut.profiler.records import Recording, Stage
 from tailcut.report.ladder.perception import perception
@@ -154,7 +153,7 @@ def make_budget(recording: Recording, slo: Objectives | None = None, found: Attr
     )
 
 
-def near_percentile(wall_ms: npt.NDArray[np.float64], share: float = 0.95) -> npt.NDArray[np.int64]:
+def near_percentile(wall_ms: Floats, share: float = 0.95) -> Ints:
     """Choose the requests near a percentile: two points to each side, or with quicker ones as many as ``LEAST_NEAR``.
 
     Not with slower ones, as far as there are enough: of few requests those are whatever stalled the machine.
@@ -170,7 +169,7 @@ def near_percentile(wall_ms: npt.NDArray[np.float64], share: float = 0.95) -> np
     return order[low : high + 1]
 
 
-def judge_wall(slo: Objectives, wall_ms: npt.NDArray[np.float64], failed: int) -> tuple[SloFinding, ...]:
+def judge_wall(slo: Objectives, wall_ms: Floats, failed: int) -> tuple[SloFinding, ...]:
     """Judge by an SLO; a request that failed is later than any limit."""
     count = len(wall_ms) + failed
     later = np.concatenate([wall_ms, np.full(failed, np.inf)])
@@ -178,7 +177,7 @@ def judge_wall(slo: Objectives, wall_ms: npt.NDArray[np.float64], failed: int) -
     return judge(slo, {name: None if ms == np.inf else ms for name, ms in seen.items()}, failed, count)
 
 
-def _lines(found: Attribution, near: npt.NDArray[np.int64]) -> tuple[StageLine, ...]:
+def _lines(found: Attribution, near: Ints) -> tuple[StageLine, ...]:
     whole_ns = float(found.flat.wall_ns[near].sum()) or 1.0
     lines = []
     for place, stage in enumerate(STAGES):
@@ -198,7 +197,7 @@ def _lines(found: Attribution, near: npt.NDArray[np.int64]) -> tuple[StageLine, 
     return tuple(lines)
 
 
-def _culprits(found: Attribution, near: npt.NDArray[np.int64], recording: Recording) -> tuple[Culprit, ...]:
+def _culprits(found: Attribution, near: Ints, recording: Recording) -> tuple[Culprit, ...]:
     flat = found.flat
     if not len(near):
         return ()
@@ -239,9 +238,7 @@ def _culprits(found: Attribution, near: npt.NDArray[np.int64], recording: Record
     )
 
 
-def _generators(
-    found: Attribution, near: npt.NDArray[np.int64], recording: Recording, most_ns: float
-) -> Iterator[tuple[Name, float]]:
+def _generators(found: Attribution, near: Ints, recording: Recording, most_ns: float) -> Iterator[tuple[Name, float]]:
     """Name what of the network's time the load generator itself was late."""
     for label, late_ns in lateness_ns(found.flat, beside=bool(recording.pilot.loop)).items():
         # What a background task did meanwhile is that task's.
@@ -251,9 +248,7 @@ def _generators(
             yield Name(Stage.NETWORK, label, ""), part_ns
 
 
-def by_name(
-    found: Attribution, near: npt.NDArray[np.int64], spent_ns: npt.NDArray[np.float64] | npt.NDArray[np.int64]
-) -> defaultdict[Name, float]:
+def by_name(found: Attribution, near: Ints, spent_ns: Floats | Ints) -> defaultdict[Name, float]:
     """Sum what the chosen requests' spans took, by names without what differs from call to call."""
     flat = found.flat
     chosen = np.isin(flat.request, near)

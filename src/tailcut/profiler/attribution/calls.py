@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.common.statistics import percentile
-from tailcut.profiler.attribution.span_table import Flat, Ints, Name
+from tailcut.profiler.attribution.span_table import Flat, Floats, Ints, Name
 from tailcut.profiler.attribution.stages import Attribution
 from tailcut.profiler.records import FETCHING, Stage
 
@@ -156,20 +155,10 @@ def shown_label(stage: Stage, label: str) -> str:
 def calls_of(found: Attribution) -> tuple[CallTotals, ...]:
     """Count and time them, all requests together; by total time."""
     flat = found.flat
-    heads = heads_of(flat)
-    took_ns = np.bincount(heads, weights=flat.end_ns - flat.start_ns, minlength=len(heads))
-    groups: defaultdict[Name, list[int]] = defaultdict(list)
-    for number, name in enumerate(flat.names):
-        if name.stage in _CALLED:
-            groups[Name(name.stage, shown_label(name.stage, name.label), name.place)].append(number)
-    first = np.flatnonzero(heads == np.arange(len(heads)))
-    order = first[np.argsort(flat.name[first], kind="stable")]
-    edges = np.searchsorted(flat.name[order], np.arange(len(flat.names) + 1))
+    took_ns, groups = grouped_calls(flat, lambda name: name.stage in _CALLED)
     calls = []
-    for name, numbers in groups.items():
-        took_ms = np.concatenate([took_ns[order[edges[one] : edges[one + 1]]] for one in numbers]) / 1e6
-        if not len(took_ms):
-            continue
+    for name, spans in groups.items():
+        took_ms = took_ns[spans] / 1e6
         calls.append(
             CallTotals(
                 stage=name.stage,
@@ -183,6 +172,29 @@ def calls_of(found: Attribution) -> tuple[CallTotals, ...]:
             )
         )
     return tuple(sorted(calls, key=lambda call: -call.total_ms))
+
+
+def grouped_calls(flat: Flat, chosen: Callable[[Name], bool]) -> tuple[Floats, dict[Name, Ints]]:
+    """Group calls by names without what differs from call to call.
+
+    Args:
+        chosen: tells which names' calls are grouped.
+
+    Returns:
+        how long each span's call took, with all that is more of it, shape [spans]; the first spans of each group's
+        calls.
+    """
+    heads = heads_of(flat)
+    took_ns = np.bincount(heads, weights=flat.end_ns - flat.start_ns, minlength=len(heads))
+    first = np.flatnonzero(heads == np.arange(len(heads)))
+    first = first[np.argsort(flat.name[first], kind="stable")]
+    edges = np.searchsorted(flat.name[first], np.arange(len(flat.names) + 1))
+    groups: defaultdict[Name, list[Ints]] = defaultdict(list)
+    for number, name in enumerate(flat.names):
+        if chosen(name) and edges[number] < edges[number + 1]:
+            shown = Name(name.stage, shown_label(name.stage, name.label), name.place)
+            groups[shown].append(first[edges[number] : edges[number + 1]])
+    return took_ns.astype(np.float64), {name: np.concatenate(spans) for name, spans in groups.items()}
 
 
 def most_fetches(found: Attribution) -> int:
@@ -228,7 +240,7 @@ def heads_of(flat: Flat) -> Ints:
     Which one, its name says: the last of the same request before it that asks for the same.
     """
     itself = np.arange(len(flat.name), dtype=np.int64)
-    more = _more(flat)
+    more = np.fromiter((span.more for one in flat.requests for span in one.spans), bool, len(flat.name))
     if not more.any():
         return itself
     asked: dict[tuple[Stage, str], int] = {}
@@ -241,8 +253,3 @@ def heads_of(flat: Flat) -> Ints:
     heads = itself.copy()
     heads[order] = order[np.maximum.accumulate(np.where(begins, itself, 0))]
     return heads
-
-
-def _more(flat: Flat) -> npt.NDArray[np.bool_]:
-    spans = (span.more for one in flat.requests for span in one.spans)
-    return np.fromiter(spans, bool, len(flat.name))

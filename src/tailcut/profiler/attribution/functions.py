@@ -11,8 +11,6 @@ from tailcut.profiler.records import Moment, Recording, Stage
 
 SpanName = tuple[str, str]
 """Label and place of a span."""
-_LEAST_LOOKS = 20
-"""That should have seen a function: of fewer, one that was not there says nothing."""
 
 
 class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,33 +40,6 @@ def functions_of(recording: Recording) -> dict[SpanName, tuple[FunctionShare, ..
         span: _ranked({name: (took_ns, round(took_ns / interval_ns)) for name, took_ns in _whole(lines).items()})
         for span, lines in weights.items()
     }
-
-
-def seen_ns(recording: Recording) -> dict[SpanName, int]:
-    """Sum what samples saw of each span's own time."""
-    found: defaultdict[SpanName, int] = defaultdict(int)
-    for sample in recording.samples:
-        found[sample.code] += sample.weight_ns
-    return found
-
-
-def seen_shares(recording: Recording, own_ns: Mapping[SpanName, float]) -> dict[SpanName, float]:
-    """Say for how much of user code's own time samples saw it on a thread.
-
-    Args:
-        own_ns: of each span's name, in the whole recording.
-
-    Returns:
-        at most 1 each, of those that were seen and that enough looks could have seen; empty where nobody looked.
-    """
-    if not recording.samples or not recording.sampled_s:
-        return {}
-    part = recording.sampled_s / recording.duration_s
-    least_ns = _LEAST_LOOKS * recording.sample_interval_ns
-    seen = seen_ns(recording)
-    # One that was never seen may have a name that stacks write in another way.
-    known = {name: took * part for name, took in own_ns.items() if name in seen and took * part >= least_ns}
-    return {name: min(seen[name] / took, 1.0) for name, took in known.items()}
 
 
 def holders_of(moments: Iterable[Moment]) -> tuple[FunctionShare, ...]:

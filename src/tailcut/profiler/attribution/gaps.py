@@ -94,7 +94,7 @@ def attribute_gaps(flat: Flat, gaps: Gaps, stalls: Stalls, stage_ns: Ints, *, be
 
 
 def lateness_ns(flat: Flat, *, beside: bool) -> dict[str, Ints]:
-    """Say how much of the network's time the load generator was late, by what it was late with, shape [n] each.
+    """Return how much of the network's time was lateness of the load generator, by cause, shape [n] each.
 
     Args:
         beside: as of ``attribute_gaps``.
@@ -107,6 +107,6 @@ def lateness_ns(flat: Flat, *, beside: bool) -> dict[str, Ints]:
 
 
 def _way_ns(flat: Flat, took_ns: Ints) -> int:
-    """What the way takes when nobody is late."""
+    """Return what the way takes when neither side is late."""
     known = took_ns[flat.seen]
     return int(percentile(known, _NETWORK_SHARE)) if len(known) else 0

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.profiler.records import RecordedRequest, RecordedSpan, Recording, Stage
+from tailcut.profiler.records import RecordedRequest, Recording, Stage
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -35,7 +35,7 @@ class Flat:
     Attributes:
         requests: those that were answered, as recorded; n of them.
         intended_ns, sent_ns, entered_ns, left_ns, done_ns: never falling from one to the next, shape [n].
-        seen: whether the server told when it began, shape [n].
+        seen: whether the server recorded when it began, shape [n].
         first: index of each request's first span, and the number of all at the end, shape [n + 1].
         request: of each span, its request's index, shape [spans].
         start_ns, end_ns: within the request's wall time, shape [spans].
@@ -51,7 +51,7 @@ class Flat:
     entered_ns: Ints
     left_ns: Ints
     done_ns: Ints
-    seen: npt.NDArray[np.bool_]
+    seen: Bools
     first: Ints
     request: Ints
     start_ns: Ints
@@ -76,12 +76,6 @@ class Flat:
         """Index of each span's stage in ``STAGES``, shape [spans]."""
         return np.array([STAGE_AT[name.stage] for name in self.names], dtype=np.int64)[self.name]
 
-    @cached_property
-    def endpoint(self) -> Ints:
-        """Number of each request's endpoint, or of its path where that is not known, shape [n]."""
-        numbers: dict[str, int] = {}
-        return _column([numbers.setdefault(one.endpoint or one.path, len(numbers)) for one in self.requests])
-
     @property
     def wall_ns(self) -> Ints:
         """From the intended send time to the whole reply, shape [n]."""
@@ -93,7 +87,7 @@ def is_good(request: RecordedRequest) -> bool:
     return request.done_ns >= request.intended_ns and 0 <= request.status < 400
 
 
-def answered_ms(recording: Recording) -> npt.NDArray[np.float64]:
+def answered_ms(recording: Recording) -> Floats:
     """How long requests took that got a good answer, in milliseconds, shape [answered]."""
     good = filter(is_good, recording.requests)
     return np.array([one.done_ns - one.intended_ns for one in good], dtype=np.float64) / 1e6
@@ -102,22 +96,26 @@ def answered_ms(recording: Recording) -> npt.NDArray[np.float64]:
 def flatten(requests: Sequence[RecordedRequest]) -> Flat:
     """Lay out the requests that got a good answer."""
     good = tuple(filter(is_good, requests))
-    moments = _moments(good)
+    intended_ns, done_ns = _column([one.intended_ns for one in good]), _column([one.done_ns for one in good])
+    sent_ns = np.clip(_column([one.sent_ns for one in good]), intended_ns, done_ns)
+    entered_ns = np.clip(_column([one.entered_ns for one in good]), sent_ns, done_ns)
+    left_ns = _column([one.left_ns for one in good])
     spans = [span for one in good for span in one.spans]
     counts = np.fromiter((len(one.spans) for one in good), np.int64, len(good))
     first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     request = np.repeat(np.arange(len(good)), counts)
-    names, name = _names(spans)
+    names: dict[Name, int] = {}
+    name = _column([names.setdefault(Name(one.stage, one.label, one.place), len(names)) for one in spans])
     parent = _column([span.parent for span in spans])
-    low, high = moments["intended"][request], moments["done"][request]
+    low, high = intended_ns[request], done_ns[request]
     start_ns = np.clip(_column([span.start_ns for span in spans]), low, high)
     return Flat(
         requests=good,
-        intended_ns=moments["intended"],
-        sent_ns=moments["sent"],
-        entered_ns=moments["entered"],
-        left_ns=moments["left"],
-        done_ns=moments["done"],
+        intended_ns=intended_ns,
+        sent_ns=sent_ns,
+        entered_ns=entered_ns,
+        left_ns=np.where(left_ns < 0, done_ns, np.clip(left_ns, entered_ns, done_ns)),
+        done_ns=done_ns,
         seen=np.fromiter((one.entered_ns >= 0 for one in good), bool, len(good)),
         first=first,
         request=request,
@@ -128,25 +126,9 @@ def flatten(requests: Sequence[RecordedRequest]) -> Flat:
         cpu_ns=_column([span.cpu_ns for span in spans]),
         delay_ns=_column([span.delay_ns for span in spans]),
         name=name,
-        names=names,
+        names=tuple(names),
     )
-
-
-def _moments(requests: Sequence[RecordedRequest]) -> dict[str, Ints]:
-    intended = _column([one.intended_ns for one in requests])
-    done = _column([one.done_ns for one in requests])
-    sent = np.clip(_column([one.sent_ns for one in requests]), intended, done)
-    entered = np.clip(_column([one.entered_ns for one in requests]), sent, done)
-    left = _column([one.left_ns for one in requests])
-    left = np.where(left < 0, done, np.clip(left, entered, done))
-    return {"intended": intended, "sent": sent, "entered": entered, "left": left, "done": done}
 
 
 def _column(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64).reshape(len(values))
-
-
-def _names(spans: Sequence[RecordedSpan]) -> tuple[tuple[Name, ...], Ints]:
-    numbers: dict[Name, int] = {}
-    found = [numbers.setdefault(Name(span.stage, span.label, span.place), len(numbers)) for span in spans]
-    return tuple(numbers), _column(found)

@@ -18,21 +18,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.profiler.attribution.gaps import Gaps, attribute_gaps
-from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES, Flat, Ints, flatten
+from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES, Bools, Flat, Ints, flatten
 from tailcut.profiler.attribution.stalls import Stalls
 from tailcut.profiler.records import Recording, Stage
-
-Bools = npt.NDArray[np.bool_]
 
 _ON_LOOP = frozenset({Stage.FRAMEWORK, Stage.CODE})
 """Stages that make no headway while others hold the event loop. What awaits an answer does: it may come meanwhile."""
 _WAITING = frozenset({Stage.WAIT, Stage.LOCK, Stage.LOOP})
 """Stages in which a request does nothing. Where it does something elsewhere meanwhile, that is what takes its time."""
 _APART = _WAITING | {Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.PREPROCESS, Stage.MODEL}
-"""Stages that may wait for another thread without a span that says so: in a driver's call nobody looks for waits."""
+"""Stages that may wait for another thread without a span for it: waits inside a driver's call are not recorded."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,7 @@ class Attribution:
         self_ns: what belongs to each span itself, shape [spans].
         delay_ns: in which it belonged to it, too, but its thread had no core, shape [spans].
         gaps: what no span covers.
+        stalls: what held up the process.
     """
 
     flat: Flat
@@ -52,6 +50,7 @@ class Attribution:
     self_ns: Ints
     delay_ns: Ints
     gaps: Gaps
+    stalls: Stalls
 
 
 class _Own(NamedTuple):
@@ -74,7 +73,7 @@ def attribute(recording: Recording) -> Attribution:
     own, gaps = _own(flat, stalls)
     self_ns, delay_ns = _attribute_spans(flat, own, stage_ns)
     attribute_gaps(flat, gaps, stalls, stage_ns, beside=bool(recording.pilot.loop))
-    return Attribution(flat, stage_ns, self_ns, delay_ns, gaps)
+    return Attribution(flat, stage_ns, self_ns, delay_ns, gaps, stalls)
 
 
 def self_of(flat: Flat, values: Ints) -> Ints:
@@ -100,7 +99,7 @@ def _attribute_spans(flat: Flat, own: _Own, stage_ns: Ints) -> tuple[Ints, Ints]
     loop_ns = np.where(on_loop, own.loop_ns, 0)
     self_ns: Ints = own.self_ns - own.gc_ns - loop_ns
     delay_ns = np.maximum(own.delay_ns, 0)
-    # Who shares its time with others has as small a part of it in what its own thread waited for.
+    # A span that shares its time with others has the same share of its thread's delay.
     beside = own.shared_ns > own.self_ns
     part = own.self_ns[beside] / own.shared_ns[beside]
     delay_ns[beside] = (delay_ns[beside] * part).astype(np.int64)
@@ -177,7 +176,7 @@ def _sweep_one(
         flat.start_ns[low:high].tolist(),
         flat.end_ns[low:high].tolist(),
         np.where(parent >= 0, parent - low, -1).tolist(),
-        # All that decides what becomes of a span's own time: whoever is alike in it may get the odd nanosecond.
+        # All that decides about a span's own time: spans that are equal in it may get the odd nanosecond in any order.
         list(
             zip(
                 rank[flat.name[low:high]].tolist(),

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from tailcut.profiler.attribution.span_table import Ints
 from tailcut.profiler.records import Moment, Stage
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

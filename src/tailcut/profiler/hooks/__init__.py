@@ -17,32 +17,18 @@ from tailcut.profiler.hooks import (
     starlette,
     threads,
 )
-from tailcut.profiler.hooks.imports import Hook, ImportHooks
+from tailcut.profiler.hooks.imports import ImportHooks
 from tailcut.profiler.recording.tracing import tracer
 
 
 def install_hooks() -> None:
     """Hook what is imported already, and everything that has a hook when it is imported."""
-    hooks: dict[str, Hook] = {}
-    prefixes: dict[str, Hook] = {}
-    for room in (
-        threads,
-        processes,
-        locks,
-        starlette,
-        fastapi,
-        sqlite,
-        databases,
-        caches,
-        http,
-        models,
-        estimators,
-        otel,
+    catalogue = (
+        threads, processes, locks, starlette, fastapi, sqlite, databases, caches, http, models, estimators, otel,
         deployments,
-    ):
-        hooks.update(room.HOOKS)
-        prefixes.update(getattr(room, "PREFIXES", {}))
-    ImportHooks(hooks, prefixes, _done).install()
+    )  # fmt: skip
+    hooks = {name: hook for library in catalogue for name, hook in library.HOOKS.items()}
+    ImportHooks(hooks, estimators.PREFIXES, _done).install()
 
 
 def _done(name: str, error: Exception | None) -> None:

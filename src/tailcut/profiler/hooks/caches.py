@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.hooks.wrapping import wrap
+from tailcut.profiler.hooks.wrapping import Calls, hook_of
 from tailcut.profiler.recording.spans import one_line
 from tailcut.profiler.records import Stage
 
@@ -23,27 +22,18 @@ def _command(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 def _pipeline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     stack = getattr(args[0], "command_stack", ())
-    names: list[str] = []
-    for one in list(stack)[:50]:
-        command = one[0] if isinstance(one, tuple) else getattr(one, "args", ("?",))
-        name = _name(command[0]) if command else "?"
-        if name not in names:
-            names.append(name)
+    commands = (one[0] if isinstance(one, tuple) else getattr(one, "args", ()) for one in list(stack)[:50])
+    names = dict.fromkeys(_name(command[0]) if command else "?" for command in commands)
     return f"pipeline of {len(stack)} ({', '.join(names)})"
 
 
-def _hook_client(module: ModuleType) -> None:
-    wrap(module.Redis, "execute_command", Stage.CACHE, _command)
-    wrap(module.Pipeline, "execute", Stage.CACHE, _pipeline)
-
-
-def _hook_connections(module: ModuleType) -> None:
-    wrap(module.BlockingConnectionPool, "get_connection", Stage.WAIT, "Redis's connection pool")
-
-
+_CLIENT = hook_of(
+    Calls("Redis", "execute_command", Stage.CACHE, _command), Calls("Pipeline", "execute", Stage.CACHE, _pipeline)
+)
+_POOL = hook_of(Calls("BlockingConnectionPool", "get_connection", Stage.WAIT, "Redis's connection pool"))
 HOOKS: dict[str, Hook] = {
-    "redis.client": _hook_client,
-    "redis.asyncio.client": _hook_client,
-    "redis.connection": _hook_connections,
-    "redis.asyncio.connection": _hook_connections,
+    "redis.client": _CLIENT,
+    "redis.asyncio.client": _CLIENT,
+    "redis.connection": _POOL,
+    "redis.asyncio.connection": _POOL,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
 from importlib import import_module
@@ -10,12 +9,12 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.hooks.wrapping import query_of, wrap, wrap_present
+from tailcut.profiler.hooks.wrapping import Calls, hook_of, query_of, replaces, wrap
 from tailcut.profiler.recording.tracing import SQL, OpenSpan, close_span, current, open_under, tracer
 from tailcut.profiler.records import Stage
 
 _DECLARED = re.compile(rb"DECLARE .*? CURSOR .*?FOR ", re.DOTALL)
-"""How a server cursor begins what it was given."""
+"""What a server cursor puts before a query."""
 
 
 def _query(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | bytes:
@@ -35,19 +34,13 @@ def _prepared(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | bytes:
     return b"PREPARE " + query if isinstance(query, bytes) else f"PREPARE {query}"
 
 
-def _ended(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    # (self, exception's type, ...)
+def ended(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What the end of a transaction's context sends: (self, exception's type, ...)."""
     return "COMMIT" if len(args) < 2 or args[1] is None else "ROLLBACK"
 
 
-def _hook_psycopg(module: ModuleType) -> None:
-    cursor = getattr(module, "AsyncCursor", None) or module.Cursor
-    wrap_present(cursor, ("execute", "executemany"), Stage.SQL, _query)
-    wrap_present(cursor, ("fetchall", "fetchmany"), Stage.SQL, _fetched, more=True)
-
-
 def _hook_server_cursors(module: ModuleType) -> None:
-    """Rows come in pages, each asked for by the same generator, whoever drives it."""
+    """Rows come in pages, each fetched by the same generator."""
     for name in ("ServerCursor", "AsyncServerCursor"):
         if hasattr(module, name):
             wrap(getattr(module, name), "execute", Stage.SQL, _query)
@@ -56,65 +49,18 @@ def _hook_server_cursors(module: ModuleType) -> None:
         return
     original = owner._fetch_gen
 
-    @functools.wraps(original)
+    @replaces(owner, "_fetch_gen")
     def fetch_gen(self: Any, *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.stage is SQL or parent.trace.over:
             return (yield from original(self, *args, **kwargs))
-        place, at = tracer.places.spot(sys._getframe(1))
         query = _fetched((self,), {})
         label = _DECLARED.sub(b"", query, 1) if isinstance(query, bytes) else query
-        span = open_under(parent, SQL, label, place, at)
-        span.more = True
-        try:
+        with open_under(parent, SQL, label, *tracer.places.spot(sys._getframe(1))) as span:
+            span.more = True
             return (yield from original(self, *args, **kwargs))
-        finally:
-            close_span(span)
 
     fetch_gen._tailcut = True  # type: ignore[attr-defined]
-    owner._fetch_gen = fetch_gen
-
-
-def _hook_connection(module: ModuleType) -> None:
-    connection = getattr(module, "AsyncConnection", None) or module.Connection
-    wrap(connection, "connect", Stage.SQL, "connect (psycopg)")
-    wrap(connection, "commit", Stage.SQL, "COMMIT")
-    wrap(connection, "rollback", Stage.SQL, "ROLLBACK")
-
-
-def _hook_transactions(module: ModuleType) -> None:
-    wrap(module.Transaction, "__enter__", Stage.SQL, "BEGIN")
-    wrap(module.Transaction, "__exit__", Stage.SQL, _ended)
-    wrap(module.AsyncTransaction, "__aenter__", Stage.SQL, "BEGIN")
-    wrap(module.AsyncTransaction, "__aexit__", Stage.SQL, _ended)
-
-
-def _hook_pool(module: ModuleType) -> None:
-    pool = getattr(module, "AsyncConnectionPool", None) or module.ConnectionPool
-    wrap(pool, "getconn", Stage.WAIT, "psycopg_pool")
-
-
-def _hook_asyncpg(module: ModuleType) -> None:
-    names = ("execute", "executemany", "fetch", "fetchval", "fetchrow", "fetchmany")
-    wrap_present(module.Connection, names, Stage.SQL, _query)
-    # On its own only of what is prepared, or read by a cursor; each is a round trip.
-    wrap(module.Connection, "_get_statement", Stage.SQL, _prepared)
-    wrap(module, "connect", Stage.SQL, "connect (asyncpg)")
-
-
-def _hook_prepared(module: ModuleType) -> None:
-    names = ("fetch", "fetchval", "fetchrow", "fetchmany", "executemany")
-    wrap_present(module.PreparedStatement, names, Stage.SQL, _fetched)
-
-
-def _hook_asyncpg_cursors(module: ModuleType) -> None:
-    wrap_present(module.BaseCursor, ("_bind", "_bind_exec"), Stage.SQL, _fetched)
-    wrap(module.BaseCursor, "_exec", Stage.SQL, _fetched, more=True)
-    wrap(module.Cursor, "forward", Stage.SQL, _fetched, more=True)
-
-
-def _hook_asyncpg_pool(module: ModuleType) -> None:
-    wrap(module.Pool, "_acquire", Stage.WAIT, "asyncpg's pool")
 
 
 def _hook_sqlalchemy(module: ModuleType) -> None:
@@ -126,8 +72,7 @@ def _hook_sqlalchemy(module: ModuleType) -> None:
     def before(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         parent = current.get()
         if parent is not None and parent.stage is not SQL and context is not None and not parent.trace.over:
-            place, at = _spot(sys._getframe(1))
-            context._tailcut = open_under(parent, SQL, query_of(statement), place, at)
+            context._tailcut = open_under(parent, SQL, query_of(statement), *_spot(sys._getframe(1)))
 
     def after(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         _close(context)
@@ -141,7 +86,7 @@ def _hook_sqlalchemy(module: ModuleType) -> None:
 
 
 def _spot(frame: FrameType) -> tuple[str | CodeType, int]:
-    """Find the user's line; SQLAlchemy's asyncio runs in a greenlet, and who awaits it is in the one above."""
+    """Find the user's line; SQLAlchemy's asyncio runs in a greenlet, and the awaiting code in its parent."""
     place, at = tracer.places.spot(frame)
     greenlet = sys.modules.get("greenlet")
     above = greenlet.getcurrent().parent if greenlet is not None and not place else None
@@ -158,44 +103,64 @@ def _close(context: Any) -> None:
 def _hook_sqlalchemy_dialects(module: ModuleType) -> None:
     original = module.DefaultDialect.connect
 
-    @functools.wraps(original)
+    @replaces(module.DefaultDialect, "connect")
     def connect(self: Any, *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.stage is SQL or parent.trace.over:
             return original(self, *args, **kwargs)
-        place, at = _spot(sys._getframe(1))
         # Drivers that await do so in here: what the thread computes meanwhile may be others' work.
-        span = open_under(parent, SQL, f"connect ({self.driver})", place, at)
-        try:
+        with open_under(parent, SQL, f"connect ({self.driver})", *_spot(sys._getframe(1))):
             return original(self, *args, **kwargs)
-        finally:
-            close_span(span)
-
-    module.DefaultDialect.connect = connect
 
 
-def _hook_sqlalchemy_pool(module: ModuleType) -> None:
-    wrap(module.QueuePool, "_do_get", Stage.WAIT, "SQLAlchemy's pool")
+def _cursor(name: str) -> Hook:
+    return hook_of(
+        Calls(name, "execute executemany", SQL, _query), Calls(name, "fetchall fetchmany", SQL, _fetched, more=True)
+    )
+
+
+def _connection(name: str) -> Hook:
+    return hook_of(
+        Calls(name, "connect", SQL, "connect (psycopg)"),
+        Calls(name, "commit", SQL, "COMMIT"),
+        Calls(name, "rollback", SQL, "ROLLBACK"),
+    )
 
 
 HOOKS: dict[str, Hook] = {
-    "psycopg.cursor": _hook_psycopg,
-    "psycopg.cursor_async": _hook_psycopg,
+    "psycopg.cursor": _cursor("Cursor"),
+    "psycopg.cursor_async": _cursor("AsyncCursor"),
     # One module before psycopg 3.3.
     "psycopg.server_cursor": _hook_server_cursors,
     "psycopg._server_cursor": _hook_server_cursors,
     "psycopg._server_cursor_async": _hook_server_cursors,
     "psycopg._server_cursor_base": _hook_server_cursors,
-    "psycopg.connection": _hook_connection,
-    "psycopg.connection_async": _hook_connection,
-    "psycopg.transaction": _hook_transactions,
-    "psycopg_pool.pool": _hook_pool,
-    "psycopg_pool.pool_async": _hook_pool,
-    "asyncpg.connection": _hook_asyncpg,
-    "asyncpg.cursor": _hook_asyncpg_cursors,
-    "asyncpg.prepared_stmt": _hook_prepared,
-    "asyncpg.pool": _hook_asyncpg_pool,
+    "psycopg.connection": _connection("Connection"),
+    "psycopg.connection_async": _connection("AsyncConnection"),
+    "psycopg.transaction": hook_of(
+        Calls("Transaction", "__enter__", SQL, "BEGIN"),
+        Calls("Transaction", "__exit__", SQL, ended),
+        Calls("AsyncTransaction", "__aenter__", SQL, "BEGIN"),
+        Calls("AsyncTransaction", "__aexit__", SQL, ended),
+    ),
+    "psycopg_pool.pool": hook_of(Calls("ConnectionPool", "getconn", Stage.WAIT, "psycopg_pool")),
+    "psycopg_pool.pool_async": hook_of(Calls("AsyncConnectionPool", "getconn", Stage.WAIT, "psycopg_pool")),
+    "asyncpg.connection": hook_of(
+        Calls("Connection", "execute executemany fetch fetchval fetchrow fetchmany", SQL, _query),
+        # On its own only of what is prepared, or read by a cursor; each is a round trip.
+        Calls("Connection", "_get_statement", SQL, _prepared),
+        Calls("", "connect", SQL, "connect (asyncpg)"),
+    ),
+    "asyncpg.cursor": hook_of(
+        Calls("BaseCursor", "_bind _bind_exec", SQL, _fetched),
+        Calls("BaseCursor", "_exec", SQL, _fetched, more=True),
+        Calls("Cursor", "forward", SQL, _fetched, more=True),
+    ),
+    "asyncpg.prepared_stmt": hook_of(
+        Calls("PreparedStatement", "fetch fetchval fetchrow fetchmany executemany", SQL, _fetched)
+    ),
+    "asyncpg.pool": hook_of(Calls("Pool", "_acquire", Stage.WAIT, "asyncpg's pool")),
     "sqlalchemy.engine.events": _hook_sqlalchemy,
     "sqlalchemy.engine.default": _hook_sqlalchemy_dialects,
-    "sqlalchemy.pool.impl": _hook_sqlalchemy_pool,
+    "sqlalchemy.pool.impl": hook_of(Calls("QueuePool", "_do_get", Stage.WAIT, "SQLAlchemy's pool")),
 }

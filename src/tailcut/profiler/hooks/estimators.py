@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
+from tailcut.profiler.hooks.wrapping import classes_of, replace_methods
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.captured import captured
 from tailcut.profiler.recording.estimators import estimators
@@ -40,7 +40,8 @@ def timed(function: Callable[..., Any], method: str) -> Any:
     def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
         parent = current_span()
         if parent is None or parent.trace.over:
-            return background_calls.call(stage, f"{type(self).__name__}.{method}", function, (self, *args), kwargs)
+            with background_calls.counted(stage, f"{type(self).__name__}.{method}"):
+                return function(self, *args, **kwargs)
         inside = parent.stage is MODEL or parent.stage is PREPROCESS
         if inside and not parent.parts:
             return function(self, *args, **kwargs)
@@ -64,33 +65,20 @@ def timed(function: Callable[..., Any], method: str) -> Any:
             if not inside and args:
                 captured.estimator(self, method, args[0], name, span.end_ns - span.start_ns)
 
-    traced._tailcut = True  # type: ignore[attr-defined]
     return traced
 
 
 def hook_class(owner: type) -> None:
-    """Hook the methods of a class and of those that it has them from; some stand behind ``available_if``."""
-    for method in _METHODS:
-        for one in owner.__mro__:
-            found = vars(one).get(method)
-            if found is None:
-                continue
-            function = found if inspect.isfunction(found) else getattr(found, "fn", None)
-            if inspect.isfunction(function) and not getattr(function, "_tailcut", False):
-                if function is found:
-                    setattr(one, method, timed(function, method))
-                else:
-                    found.fn = timed(function, method)
-            break
+    """Hook the methods of a class."""
+    replace_methods(owner, _METHODS, timed)
 
 
 estimators.hook = hook_class
 
 
 def _hook_module(module: ModuleType) -> None:
-    for owner in list(vars(module).values()):
-        if isinstance(owner, type) and owner.__module__ == module.__name__:
-            hook_class(owner)
+    for owner in classes_of(module):
+        hook_class(owner)
 
 
 HOOKS: dict[str, Hook] = {name: _hook_module for name in ("lightgbm.sklearn", "xgboost.sklearn")}

@@ -10,10 +10,10 @@ from types import ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.hooks.layering import coded, entrances, reentered
-from tailcut.profiler.hooks.streams import streamed
-from tailcut.profiler.hooks.wrapping import wrap
-from tailcut.profiler.recording.tracing import CODE, OpenSpan, close_span, current, open_span, open_under, tracer
+from tailcut.profiler.hooks.layering import coded, reenter, reentered
+from tailcut.profiler.hooks.starlette import streamed
+from tailcut.profiler.hooks.wrapping import replaces, wrap
+from tailcut.profiler.recording.tracing import CODE, OpenSpan, close_span, current, open_under, tracer
 from tailcut.profiler.records import Stage
 
 
@@ -28,14 +28,11 @@ def _wrap_endpoint(module: ModuleType) -> None:
     original = module.run_endpoint_function
 
     async def in_span(parent: OpenSpan, label: str, place: str, args: Any, kwargs: Any) -> Any:
-        span = open_under(parent, CODE, label, place)
-        try:
+        with open_under(parent, CODE, label, place):
             return await original(*args, **kwargs)
-        finally:
-            close_span(span)
 
     # No coroutine of its own where there is no span: a synchronous endpoint has one in its thread.
-    @functools.wraps(original)
+    @replaces(module, "run_endpoint_function")
     def run_endpoint_function(*args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         dependant = kwargs.get("dependant", args[0] if args else None)
@@ -47,21 +44,17 @@ def _wrap_endpoint(module: ModuleType) -> None:
             return original(*args, **kwargs)
         return in_span(parent, label, place, args, kwargs)
 
-    module.run_endpoint_function = run_endpoint_function  # type: ignore[attr-defined]
-
 
 def _wrap_streams(module: ModuleType) -> None:
     """Endpoints that are asynchronous generators: what the reply is made of has FastAPI's own generators around it."""
     original = module.get_request_handler
 
-    @functools.wraps(original)
+    @replaces(module, "get_request_handler")
     def get_request_handler(dependant: Any, *args: Any, **kwargs: Any) -> Any:
         if inspect.isasyncgenfunction(dependant.call):
             dependant = copy.copy(dependant)
             dependant.call = _streaming(dependant.call)
         return original(dependant, *args, **kwargs)
-
-    module.get_request_handler = get_request_handler  # type: ignore[attr-defined]
 
 
 def _streaming(function: Callable[..., Any]) -> Any:
@@ -78,7 +71,7 @@ def _streaming(function: Callable[..., Any]) -> Any:
             async for piece in streamed(generator):
                 yield piece
         finally:
-            # As soon as nobody asks for more, as it would be without us.
+            # As soon as no more pieces are read, as without this hook.
             await generator.aclose()
 
     return pieces
@@ -88,17 +81,14 @@ def _wrap_custom_routes(module: ModuleType) -> None:
     """Kinds of routes that the user defines put a function of his around FastAPI's handling of a request."""
     original, handler = module.request_response, module.APIRoute.get_route_handler
 
-    @functools.wraps(original)
+    @replaces(module, "request_response")
     def request_response(func: Callable[..., Any]) -> Any:
         return original(coded(func))
 
-    @functools.wraps(handler)
+    @replaces(module.APIRoute, "get_route_handler")
     def get_route_handler(self: Any) -> Any:
         found = handler(self)
         return found if type(self).get_route_handler is get_route_handler else reentered(found)
-
-    module.request_response = request_response  # type: ignore[attr-defined]
-    module.APIRoute.get_route_handler = get_route_handler
 
 
 def _hook_dependencies(module: ModuleType) -> None:
@@ -116,13 +106,15 @@ def _hook_dependencies(module: ModuleType) -> None:
             solved = await original(*args, **kwargs)
         finally:
             _end_call(current.get())
-        if kwargs.get("dependency_cache") is not None and getattr(dependant, "call", None) is not None:
+        parent = current.get()
+        called = kwargs.get("dependency_cache") is not None and getattr(dependant, "call", None) is not None
+        if called and parent is not None:
             label, place, own = tracer.places.describe(dependant.call)
             if own:
-                open_span(CODE, f"{_CALL}{label}", place)
+                open_under(parent, CODE, f"{_CALL}{label}", place)
         return solved
 
-    @functools.wraps(original)
+    @replaces(module, "solve_dependencies")
     def solve_dependencies(*args: Any, **kwargs: Any) -> Any:
         outer = current.get()
         dependant = kwargs.get("dependant")
@@ -132,15 +124,12 @@ def _hook_dependencies(module: ModuleType) -> None:
             return original(*args, **kwargs)
         return solved_in(outer, dependant, args, kwargs)
 
-    @functools.wraps(parameters)
+    @replaces(module, "request_params_to_args")
     def request_params_to_args(*args: Any, **kwargs: Any) -> Any:
         span = current.get()
         if span is not None:
             _end_call(span)
         return parameters(*args, **kwargs)
-
-    module.solve_dependencies = solve_dependencies  # type: ignore[attr-defined]
-    module.request_params_to_args = request_params_to_args  # type: ignore[attr-defined]
 
 
 _CALL = "dependency "
@@ -151,12 +140,8 @@ def _end_call(span: OpenSpan | None) -> None:
         close_span(span)
 
 
-def _hook_application(module: ModuleType) -> None:
-    entrances.add(module.FastAPI)
-
-
 HOOKS: dict[str, Hook] = {
     "fastapi.routing": _hook_routing,
     "fastapi.dependencies.utils": _hook_dependencies,
-    "fastapi.applications": _hook_application,
+    "fastapi.applications": lambda module: reenter(module.FastAPI),
 }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.hooks.wrapping import wrap
+from tailcut.profiler.hooks.wrapping import Calls, hook_of, replaces, wrap
 from tailcut.profiler.records import Stage
 
 
@@ -28,41 +27,34 @@ def _remembered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return str(getattr(args[0], "_tailcut", "") or "request")
 
 
-def _hook_httpx(module: ModuleType) -> None:
-    wrap(module.Client, "send", Stage.HTTP, _of_request)
-    wrap(module.AsyncClient, "send", Stage.HTTP, _of_request)
-
-
-def _hook_requests(module: ModuleType) -> None:
-    wrap(module.Session, "send", Stage.HTTP, _of_request)
-
-
 def _hook_http_client(module: ModuleType) -> None:
-    """A request is sent, answered and read in three calls; the connection remembers what was asked for."""
+    """A request is sent, answered and read in three calls; the connection keeps its method and address."""
     connection = module.HTTPConnection
     wrap(connection, "endheaders", Stage.HTTP, _remembered)
     wrap(connection, "getresponse", Stage.HTTP, _remembered, more=True)
     wrap(module.HTTPResponse, "read", Stage.HTTP, _remembered, more=True)
     asked, answered = connection.putrequest, connection.getresponse
 
-    @functools.wraps(asked)
+    @replaces(connection, "putrequest")
     def putrequest(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> None:
         scheme = "https" if self.default_port == 443 else "http"
         self._tailcut = _short(method, f"{scheme}://{self.host}:{self.port}{urlsplit(url).path}")
         asked(self, method, url, *args, **kwargs)
 
-    @functools.wraps(answered)
+    @replaces(connection, "getresponse")
     def getresponse(self: Any) -> Any:
         response = answered(self)
         response._tailcut = _remembered((self,), {})
         return response
 
-    connection.putrequest, connection.getresponse = putrequest, getresponse
-
 
 HOOKS: dict[str, Hook] = {
-    "httpx._client": _hook_httpx,
-    "httpx2._client": _hook_httpx,
-    "requests.sessions": _hook_requests,
+    **dict.fromkeys(
+        ("httpx._client", "httpx2._client"),
+        hook_of(
+            Calls("Client", "send", Stage.HTTP, _of_request), Calls("AsyncClient", "send", Stage.HTTP, _of_request)
+        ),
+    ),
+    "requests.sessions": hook_of(Calls("Session", "send", Stage.HTTP, _of_request)),
     "http.client": _hook_http_client,
 }

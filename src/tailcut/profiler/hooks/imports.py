@@ -22,7 +22,10 @@ class ImportHooks(importlib.abc.MetaPathFinder):
     """
 
     def __init__(
-        self, hooks: Mapping[str, Hook], prefixes: Mapping[str, Hook], on_done: Callable[[str, Exception | None], None]
+        self,
+        hooks: Mapping[str, Hook],
+        prefixes: Mapping[str, Hook],
+        on_done: Callable[[str, Exception | None], None] = lambda name, error: None,
     ) -> None:
         self._hooks = dict(hooks)
         self._prefixes = dict(prefixes)
@@ -33,14 +36,14 @@ class ImportHooks(importlib.abc.MetaPathFinder):
         """Look at every import from now on, and at what is imported already."""
         sys.meta_path.insert(0, self)
         for name, module in list(sys.modules.items()):
-            if isinstance(module, ModuleType) and self._wanted(name):
+            if isinstance(module, ModuleType) and self._hooks_of(name):
                 self.imported(name, module)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find a module that has a hook with the other finders."""
-        if not self._wanted(fullname) or fullname in self._finding:
+        if not self._hooks_of(fullname) or fullname in self._finding:
             return None
         self._finding.add(fullname)
         try:
@@ -58,10 +61,7 @@ class ImportHooks(importlib.abc.MetaPathFinder):
 
     def imported(self, name: str, module: ModuleType) -> None:
         """Run the module's hooks; one that fails leaves the module as it was made."""
-        hooks = [hook for prefix, hook in self._prefixes.items() if name.startswith(prefix)]
-        if name in self._hooks:
-            hooks.append(self._hooks[name])
-        for hook in hooks:
+        for hook in self._hooks_of(name):
             try:
                 hook(module)
             except Exception as error:
@@ -69,8 +69,9 @@ class ImportHooks(importlib.abc.MetaPathFinder):
             else:
                 self._on_done(name, None)
 
-    def _wanted(self, name: str) -> bool:
-        return name in self._hooks or any(name.startswith(prefix) for prefix in self._prefixes)
+    def _hooks_of(self, name: str) -> list[Hook]:
+        found = [hook for prefix, hook in self._prefixes.items() if name.startswith(prefix)]
+        return [*found, self._hooks[name]] if name in self._hooks else found
 
 
 class _Loader(importlib.abc.Loader):

@@ -1,14 +1,15 @@
 """Spans where a framework calls the user's functions, and where these call the framework again.
 
 All of it is decided when the application is put together: a function of a library stays as it is, and a request that
-meets no middleware, handler or stream of the user's pays for none.
+meets no middleware, handler or stream of the user's pays for a comparison only.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -59,16 +60,10 @@ def coded(function: Any, *, endpoint: bool = False) -> Any:
 
     @functools.wraps(function)
     async def traced(*args: Any, **kwargs: Any) -> Any:
-        parent = current.get()
-        if parent is None:
+        with _within(CODE, label, place) as span:
+            if endpoint and span is not None:
+                span.trace.endpoint = (label, place)
             return await function(*args, **kwargs)
-        if endpoint:
-            parent.trace.endpoint = (label, place)
-        span = open_under(parent, CODE, label, place)
-        try:
-            return await function(*args, **kwargs)
-        finally:
-            _end(span)
 
     traced._tailcut = True  # type: ignore[attr-defined]
     return traced
@@ -82,11 +77,8 @@ def reentered(function: Callable[..., Any]) -> Any:
         parent = current.get()
         if parent is None or (parent.stage is not CODE and parent.stage is not _UNATTRIBUTED):
             return await function(*args, **kwargs)
-        span = open_under(parent, _FRAMEWORK, _framework(parent))
-        try:
+        with _within(_FRAMEWORK):
             return await function(*args, **kwargs)
-        finally:
-            _end(span)
 
     traced._tailcut = True  # type: ignore[attr-defined]
     return traced
@@ -99,7 +91,7 @@ def rendering(parent: OpenSpan, response: Any) -> OpenSpan:
 
 
 def until_reply(function: Callable[..., Any]) -> Any:
-    """The same of what gives a middleware of Starlette's the reply, which is sent when the middleware has returned.
+    """The same for what gives a middleware of Starlette's the reply, which is sent when the middleware has returned.
 
     Until then all that the rest of the application has begun waits, and does nothing: it is over with the call.
     """
@@ -134,6 +126,23 @@ def _end(span: OpenSpan) -> None:
     current.set(span.parent)
 
 
+@contextmanager
+def _within(stage: Stage, *name: str) -> Iterator[OpenSpan | None]:
+    """Put a span around what runs inside for a request: the framework's has its name.
+
+    It is not ended again where the reply has ended it (``until_reply``).
+    """
+    parent = current.get()
+    if parent is None:
+        yield None
+        return
+    span = open_under(parent, stage, *(name or (_framework(parent),)))
+    try:
+        yield span
+    finally:
+        _end(span)
+
+
 def _framework(span: OpenSpan) -> str | bytes:
     """One name for all that the framework does in a request."""
     spans = span.trace.spans  # none in what runs for no request
@@ -141,35 +150,21 @@ def _framework(span: OpenSpan) -> str | bytes:
 
 
 class _Around:
-    """Stands for an application, and has its attributes."""
+    """Stands for an application of the user's: has its attributes, and a span of code around its calls."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, name: Name) -> None:
         self.app = app
+        self._name = name
+
+    # Not named like what takes requests in: stacks are of no interest below that (``stack_sampler``).
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        with _within(CODE, *self._name):
+            await self.app(scope, receive, send)
 
     def __getattr__(self, name: str) -> Any:
         if name == "app":
             raise AttributeError(name)
         return getattr(self.app, name)
-
-
-class AppLayer(_Around):
-    """An application of the user's with a span of code around its calls."""
-
-    def __init__(self, app: Any, name: Name) -> None:
-        super().__init__(app)
-        self._name = name
-
-    # Not named like what takes requests in: stacks are of no interest below that (``spying``).
-    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
-        parent = current.get()
-        if parent is None:
-            await self.app(scope, receive, send)
-            return
-        span = open_under(parent, CODE, *self._name)
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            _end(span)
 
     __call__ = _serve
 
@@ -177,16 +172,12 @@ class AppLayer(_Around):
 class _Inside(_Around):
     """What a middleware of the user's is given to call: the framework again, but for the ``send`` that it passes on."""
 
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
-        parent = current.get()
-        if parent is None:
-            await self.app(scope, receive, send)
-            return
-        span = open_under(parent, _FRAMEWORK, _framework(parent))
-        try:
+        with _within(_FRAMEWORK):
             await self.app(scope, receive, _sending(send))
-        finally:
-            _end(span)
 
     __call__ = _serve
 
@@ -200,10 +191,7 @@ def _sending(send: Any) -> Any:
 def layered(app: Any) -> Any:
     """An application of the user's, a function or an object that is called, with its span; a library's as it is."""
     name = users(app) if callable(app) and not isinstance(app, type) else None
-    if name is None:
-        return app
-    entrances.open()
-    return AppLayer(app, name)
+    return app if name is None else _Around(app, name)
 
 
 def layering(make: Any) -> Any:
@@ -224,35 +212,12 @@ def layering(make: Any) -> Any:
             args = (_Inside(args[0]), *args[1:])
         app = make(*args, **kwargs)
         name = users(app) or users(called)
-        return AppLayer(app, name) if name is not None else app
+        return _Around(app, name) if name is not None else app
 
     made._tailcut = True  # type: ignore[attr-defined]
     return made
 
 
-class _Entrances:
-    """Application classes of frameworks. As soon as code of the user's may call one, its calls are watched for that."""
-
-    def __init__(self) -> None:
-        self._owners: list[type] = []
-        self._open = False
-
-    def add(self, owner: type) -> None:
-        """Know of one."""
-        if self._open:
-            _reenter(owner)
-        else:
-            self._owners.append(owner)
-
-    def open(self) -> None:
-        """From now on what they do inside of code of the user's is the framework's."""
-        self._open = True
-        while self._owners:
-            _reenter(self._owners.pop())
-
-
-def _reenter(owner: Any) -> None:
+def reenter(owner: Any) -> None:
+    """Watch the calls of a framework's class of applications: code of the user's may call one."""
     owner.__call__ = reentered(owner.__call__)
-
-
-entrances = _Entrances()

@@ -14,10 +14,11 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.recording.tracing import LEAVES, close_span, close_timed, current, open_timed, open_under, tracer
+from tailcut.profiler.hooks.wrapping import replaces
+from tailcut.profiler.recording.tracing import LEAVES, current, open_timed, open_under, tracer
 from tailcut.profiler.records import Stage
 
-# A tuple: the members' hash is Python's, and is asked for in every request.
+# A tuple: members of an enumeration hash in Python, and this is tested in every request.
 _WAITS = (*LEAVES, Stage.WAIT, Stage.LOCK)
 
 
@@ -38,12 +39,8 @@ class _TracedLock:
         parent = current.get() if blocking else None
         if parent is None or parent.trace.over:
             return bool(self._lock.acquire(blocking, timeout))
-        place, at = tracer.places.spot(sys._getframe(1))
-        span = open_timed(parent, Stage.LOCK, self._label, place, at)
-        try:
+        with open_timed(parent, Stage.LOCK, self._label, *tracer.places.spot(sys._getframe(1))):
             return bool(self._lock.acquire(blocking, timeout))
-        finally:
-            close_timed(span)
 
     def __enter__(self) -> bool:
         return self._try(False) or self.acquire()
@@ -92,20 +89,13 @@ def _hook_threading(module: ModuleType) -> None:
 
 def _trying(function: Callable[..., Any], label: str) -> Any:
     """A semaphore's acquire: one that is free makes no span."""
+    wait = _waiting(function, Stage.LOCK, label)
 
     @functools.wraps(function)
     def acquire(self: Any, blocking: bool = True, timeout: float | None = None) -> bool:
-        parent = current.get()
-        if parent is None or not blocking or timeout == 0 or parent.stage in _WAITS or parent.trace.over:
+        if current.get() is None or not blocking or timeout == 0:
             return bool(function(self, blocking, timeout))
-        if function(self, False):
-            return True
-        place, at = tracer.places.spot(sys._getframe(1))
-        span = open_timed(parent, Stage.LOCK, label, place, at)
-        try:
-            return bool(function(self, True, timeout))
-        finally:
-            close_timed(span)
+        return bool(function(self, False) or wait(self, True, timeout))
 
     return acquire
 
@@ -116,12 +106,8 @@ def _waiting(function: Callable[..., Any], stage: Stage, label: str) -> Any:
         parent = current.get()
         if parent is None or parent.stage in _WAITS or parent.trace.over:
             return function(self, *args, **kwargs)
-        place, at = tracer.places.spot(sys._getframe(1))
-        span = open_timed(parent, stage, label, place, at)
-        try:
+        with open_timed(parent, stage, label, *tracer.places.spot(sys._getframe(1))):
             return function(self, *args, **kwargs)
-        finally:
-            close_timed(span)
 
     return traced
 
@@ -157,17 +143,14 @@ def _await_in(
     original = getattr(owner, name)
 
     async def in_span(self: Any, args: Any, kwargs: Any, place: str | CodeType, at: int) -> Any:
-        # Asked for here: what was called there may be awaited in a task of its own.
+        # Read here: the coroutine may be awaited in a task of its own.
         parent = current.get()
         if parent is None or parent.trace.over:
             return await original(self, *args, **kwargs)
-        span = open_under(parent, stage, label, place, at)
-        try:
+        with open_under(parent, stage, label, place, at):
             return await original(self, *args, **kwargs)
-        finally:
-            close_span(span)
 
-    @functools.wraps(original)
+    @replaces(owner, name)
     def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.stage in _WAITS or parent.trace.over or free(self):
@@ -176,8 +159,6 @@ def _await_in(
         if users_only and not tracer.places.is_user(frame.f_code.co_filename):
             return original(self, *args, **kwargs)
         return in_span(self, args, kwargs, *tracer.places.spot(frame))
-
-    setattr(owner, name, traced)
 
 
 HOOKS: dict[str, Hook] = {

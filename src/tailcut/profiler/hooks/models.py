@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.hooks.wrapping import wrap, wrap_present
+from tailcut.profiler.hooks.wrapping import Calls, hook_of, replaces, wrap, wrap_present
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.captured import captured
 from tailcut.profiler.recording.clocks import now
@@ -32,7 +32,7 @@ def _method(name: str) -> _Name:
 
 
 def _of(library: str, name: _Name) -> _Name:
-    """The same name, and who goes by it runs on that library."""
+    """The same label; models with it are recorded as run by the library."""
 
     def label(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         found = name(args, kwargs)
@@ -44,7 +44,7 @@ def _of(library: str, name: _Name) -> _Name:
 
 def _runtime(owner: Any, names: tuple[str, ...], library: str, name: _Name) -> None:
     """Hook a runtime's calls: what calls it may be a model to other hooks, but is only what goes around it."""
-    wrap_present(owner, names, Stage.MODEL, _of(library, name))
+    wrap_present(owner, names, MODEL, _of(library, name))
     for one in names:
         if hasattr(owner, one):
             setattr(owner, one, _telling(getattr(owner, one), library))
@@ -113,7 +113,8 @@ def _for_nobody(call: Callable[..., Any], module: Any, args: tuple[Any, ...], kw
     """Call a module that no request is known to wait for."""
     began_ns = now()
     try:
-        return background_calls.call(MODEL, type(module).__name__, call, (module, *args), kwargs)
+        with background_calls.counted(MODEL, type(module).__name__):
+            return call(module, *args, **kwargs)
     finally:
         captured.torch(module, args, kwargs, now() - began_ns)
 
@@ -126,34 +127,15 @@ def _hook_onnxruntime(module: ModuleType) -> None:
     names = ("run", "run_with_iobinding", "run_with_ort_values")
     session = getattr(module, "Session", module.InferenceSession)
     _runtime(session, names, "onnxruntime", label)
-    session.run = _capturing(session.run)
+    original = session.run
 
-
-def _capturing(run: Any) -> Any:
-    """The same with its session and inputs kept, to time its layers later."""
-
-    @functools.wraps(run)
+    @replaces(session, "run")
     def capture(self: Any, output_names: Any, input_feed: Any, *rest: Any, **named: Any) -> Any:
         began_ns = now()
         try:
-            return run(self, output_names, input_feed, *rest, **named)
+            return original(self, output_names, input_feed, *rest, **named)
         finally:
-            captured.onnx(self, input_feed, now() - began_ns)
-
-    return capture
-
-
-def _hook_xgboost(module: ModuleType) -> None:
-    wrap_present(module.Booster, ("predict", "inplace_predict"), Stage.MODEL, _of("xgboost", _method("predict")))
-
-
-def _hook_lightgbm(module: ModuleType) -> None:
-    wrap(module.Booster, "predict", Stage.MODEL, _of("lightgbm", _method("predict")))
-
-
-def _hook_catboost(module: ModuleType) -> None:
-    for name in ("CatBoost", "CatBoostClassifier", "CatBoostRegressor"):
-        wrap_present(getattr(module, name), ("predict",), Stage.MODEL, _of("catboost", _method("predict")))
+            captured.onnx(self, input_feed, now() - began_ns)  # to time its layers later
 
 
 def _hook_openvino(module: ModuleType) -> None:
@@ -161,11 +143,6 @@ def _hook_openvino(module: ModuleType) -> None:
         owner = getattr(module, name, None)
         if owner is not None:
             _runtime(owner, ("__call__", "infer"), "openvino", _of_class)
-
-
-def _hook_keras(module: ModuleType) -> None:
-    names = ("__call__", "predict", "predict_on_batch")
-    wrap_present(module.Model, names, Stage.MODEL, _of("keras", _of_class))
 
 
 def _hook_generation(module: ModuleType) -> None:
@@ -179,23 +156,31 @@ def _hook_generation(module: ModuleType) -> None:
             libraries.tell(found, "torch" if gpu_of(args[0]) is None else TORCH_ON_GPU)
         return found
 
-    wrap(module.GenerationMixin, "generate", Stage.MODEL, label)
+    wrap(module.GenerationMixin, "generate", MODEL, label)
 
 
 def _hook_tokenizer(module: ModuleType) -> None:
+    owner = module.PreTrainedTokenizerBase
     for name in ("__call__", "encode", "encode_plus", "batch_encode_plus"):
-        if hasattr(module.PreTrainedTokenizerBase, name):
-            wrap(module.PreTrainedTokenizerBase, name, Stage.PREPROCESS, _method(name))
+        if hasattr(owner, name):
+            wrap(owner, name, Stage.PREPROCESS, _method(name))
 
 
 HOOKS: dict[str, Hook] = {
     "torch.nn.modules.module": _hook_torch,
     "onnxruntime.capi.onnxruntime_inference_collection": _hook_onnxruntime,
-    "xgboost.core": _hook_xgboost,
-    "lightgbm.basic": _hook_lightgbm,
-    "catboost.core": _hook_catboost,
+    "xgboost.core": hook_of(Calls("Booster", "predict inplace_predict", MODEL, _of("xgboost", _method("predict")))),
+    "lightgbm.basic": hook_of(Calls("Booster", "predict", MODEL, _of("lightgbm", _method("predict")))),
+    "catboost.core": hook_of(
+        *(
+            Calls(name, "predict", MODEL, _of("catboost", _method("predict")))
+            for name in ("CatBoost", "CatBoostClassifier", "CatBoostRegressor")
+        )
+    ),
     "openvino._ov_api": _hook_openvino,
-    "keras.src.models.model": _hook_keras,
+    "keras.src.models.model": hook_of(
+        Calls("Model", "__call__ predict predict_on_batch", MODEL, _of("keras", _of_class))
+    ),
     "transformers.generation.utils": _hook_generation,
     "transformers.tokenization_utils_base": _hook_tokenizer,
 }

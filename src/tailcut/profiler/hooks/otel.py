@@ -8,15 +8,15 @@ are code where the application makes them itself.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
+from tailcut.profiler.hooks.wrapping import replaces
 from tailcut.profiler.recording.clocks import now
-from tailcut.profiler.recording.tracing import close_span, current, open_under, tracer
+from tailcut.profiler.recording.tracing import OpenSpan, close_span, current, open_under, tracer
 from tailcut.profiler.records import Stage
 
 _SCOPE = "opentelemetry.instrumentation."
@@ -34,7 +34,7 @@ def _first(found: Mapping[str, Any], *names: str) -> str:
 
 
 def stage_of(name: str, attributes: Mapping[str, Any]) -> tuple[Stage, str] | None:
-    """Say what a client span is, and what it is called; None where it calls nothing that a stage is for."""
+    """Return the stage and the label of a client span; None where no stage fits."""
     system = _first(attributes, "db.system.name", "db.system")
     if system in _CACHES:
         return Stage.CACHE, _first(attributes, "db.operation.name", "db.operation") or name
@@ -52,7 +52,7 @@ def _hook_sdk(module: ModuleType) -> None:
     client, internal = module.trace_api.SpanKind.CLIENT, module.trace_api.SpanKind.INTERNAL
     original_start, original_end = owner.start, owner.end
 
-    @functools.wraps(original_start)
+    @replaces(owner, "start")
     def start(self: Any, *args: Any, **kwargs: Any) -> None:
         original_start(self, *args, **kwargs)
         parent = current.get()
@@ -66,19 +66,16 @@ def _hook_sdk(module: ModuleType) -> None:
         elif self.kind is internal and not library:
             found = Stage.CODE, self.name
         if found is not None:
-            place, at = tracer.places.spot(sys._getframe(1))
-            setattr(self, _ATTRIBUTE, open_under(parent, *found, place, at))
+            setattr(self, _ATTRIBUTE, open_under(parent, *found, *tracer.places.spot(sys._getframe(1))))
 
-    @functools.wraps(original_end)
+    @replaces(owner, "end")
     def end(self: Any, *args: Any, **kwargs: Any) -> None:
-        span = vars(self).pop(_ATTRIBUTE, None)
+        span: OpenSpan | None = vars(self).pop(_ATTRIBUTE, None)
         if span is not None and current.get() is span:
             close_span(span)
         elif span is not None:
             span.end_ns = now()  # ended by another task than the one that it was begun by
         original_end(self, *args, **kwargs)
-
-    owner.start, owner.end = start, end
 
 
 HOOKS: dict[str, Hook] = {"opentelemetry.sdk.trace": _hook_sdk}

@@ -9,47 +9,32 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
+from tailcut.profiler.hooks.threads import label_of, name_executor
+from tailcut.profiler.hooks.wrapping import replaces
 from tailcut.profiler.recording.clocks import ThreadClock, now, of_thread
-from tailcut.profiler.recording.executors import label_of, name_executor
 from tailcut.profiler.recording.tracing import WAIT, add_span, current, tracer
 from tailcut.profiler.records import PROCESS_POOL
 
-_LOOKS = range(60)
-
 Ended = Callable[[Any], None]
-
-
-def _nobody_waits(_: Any) -> None:
-    """The end of what no request handed over."""
 
 
 def _waiting(pool: Any, frame: FrameType) -> Ended:
     """Begin the wait for a call that is about to be handed over; what is returned ends it, in whichever thread."""
     parent = current.get()
     if parent is None or parent.trace.over:
-        return _nobody_waits
-    label, spot, asked_ns = label_of(pool, PROCESS_POOL), _spot(frame), now()
+        return lambda _: None
+    # Between the user's line and this one there may be hooks of the event loop's.
+    label, spot, asked_ns = label_of(pool, PROCESS_POOL), tracer.places.spot(frame, through=True), now()
 
     def ended(_: Any) -> None:
-        if not parent.trace.finished:  # else the reply went out without waiting for it
+        if not parent.trace.over and parent.trace.left_ns < 0:  # else the reply went out without waiting for it
             add_span(parent, WAIT, label, asked_ns, now(), *spot)
 
     return ended
-
-
-def _spot(frame: FrameType | None) -> tuple[str | CodeType, int]:
-    """Find the user's line that hands over: below it there may be hooks of the event loop's."""
-    for _ in _LOOKS:
-        if frame is None:
-            break
-        if tracer.places.is_user(frame.f_code.co_filename):
-            return frame.f_code, frame.f_lasti
-        frame = frame.f_back
-    return "", 0
 
 
 def _hook_executor(module: ModuleType) -> None:
@@ -57,26 +42,25 @@ def _hook_executor(module: ModuleType) -> None:
     pool = module.ProcessPoolExecutor
     submit, make = pool.submit, pool.__init__
 
-    @functools.wraps(submit)
+    @replaces(pool, "submit")
     def submitted(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         ended = _waiting(self, sys._getframe(1))
         future = submit(self, fn, *args, **kwargs)
         future.add_done_callback(ended)
         return future
 
-    @functools.wraps(make)
+    @replaces(pool, "__init__")
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         name_executor(self, sys._getframe(1), PROCESS_POOL)
 
-    pool.submit, pool.__init__ = submitted, init
-
 
 def _hook_pool(module: ModuleType) -> None:
     os.register_at_fork(after_in_child=_forked)
-    make, apply_async, map_async = module.Pool.__init__, module.Pool.apply_async, module.Pool._map_async
+    pool = module.Pool
+    make, apply_async, map_async = pool.__init__, pool.apply_async, pool._map_async
 
-    @functools.wraps(make)
+    @replaces(pool, "__init__")
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         frame: FrameType | None = sys._getframe(1)
@@ -85,22 +69,20 @@ def _hook_pool(module: ModuleType) -> None:
         if frame is not None:
             name_executor(self, frame, PROCESS_POOL)
 
-    @functools.wraps(apply_async)
+    @replaces(pool, "apply_async")
     def applied(
         self: Any, func: Any, args: Any = (), kwds: Any = None, callback: Any = None, error_callback: Any = None
     ) -> Any:
         calls = _first(_waiting(self, sys._getframe(1)), callback, error_callback)
         return apply_async(self, func, args, {} if kwds is None else kwds, *calls)
 
-    @functools.wraps(map_async)
+    @replaces(pool, "_map_async")
     def mapped(
         self: Any, func: Any, iterable: Any, mapper: Any, chunksize: Any = None, callback: Any = None,
         error_callback: Any = None,
     ) -> Any:  # fmt: skip
         calls = _first(_waiting(self, sys._getframe(1)), callback, error_callback)
         return map_async(self, func, iterable, mapper, chunksize, *calls)
-
-    module.Pool.__init__, module.Pool.apply_async, module.Pool._map_async = init, applied, mapped
 
 
 def _first(ended: Ended, *callbacks: Callable[[Any], object] | None) -> list[Ended]:

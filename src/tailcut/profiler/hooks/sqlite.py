@@ -10,12 +10,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from tailcut.profiler.hooks.databases import ended
 from tailcut.profiler.hooks.imports import Hook
-from tailcut.profiler.hooks.wrapping import query_of, wrap
+from tailcut.profiler.hooks.wrapping import called, query_of, replaces, wrap
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.clocks import now, of_thread
-from tailcut.profiler.recording.tracing import SQL, OpenSpan, add_span, close_timed, current, open_timed, tracer
-from tailcut.profiler.records import Stage
+from tailcut.profiler.recording.tracing import SQL, WAIT, OpenSpan, add_span, current, open_timed, tracer, working_for
 
 _MAX_FETCHES = 200
 _JOIN_NS = 8_000
@@ -24,7 +24,7 @@ _row = sqlite3.Cursor.__next__
 
 
 class _TracedCursor(sqlite3.Cursor):
-    """A cursor with spans around what SQLite does: it computes rows when they are asked for, not before.
+    """A cursor with spans around what SQLite does: it computes rows when they are fetched, not before.
 
     Names of its own are mangled: a class of the user's stands before it, and may have any.
     """
@@ -69,22 +69,21 @@ class _TracedCursor(sqlite3.Cursor):
         self.__fetches = 0
         if parent is None or parent.trace.over:
             self.__last = None
-            return background_calls.call(SQL, label, function, (sql, *args), {})
+            with background_calls.counted(SQL, label):
+                return function(sql, *args)
         if parent.stage is SQL:
             # SQLAlchemy has a span of the same around this; rows that are read later are more of that one.
             self.__last = parent
             return function(sql, *args)
-        place, at = tracer.places.spot(sys._getframe(2))
-        self.__last = span = open_timed(parent, SQL, label, place, at)
-        try:
+        self.__last = span = open_timed(parent, SQL, label, *tracer.places.spot(sys._getframe(2)))
+        with span:
             return function(sql, *args)
-        finally:
-            close_timed(span)
 
     def __fetched(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
-            return background_calls.call(SQL, self.__sql, function, args, kwargs, True)
+            with background_calls.counted(SQL, self.__sql, more=True):
+                return function(*args, **kwargs)
         if parent.stage is SQL:
             return function(*args, **kwargs)
         clock, start_ns = of_thread.clock, now()
@@ -106,7 +105,7 @@ class _TracedCursor(sqlite3.Cursor):
         elif self.__fetches < _MAX_FETCHES:
             self.__fetches += 1
             place, at = (last.place, last.at) if last is not None else ("", 0)
-            # Nobody waits for a core in so short a time.
+            # Too short to have waited for a core.
             same = of_thread.clock.schedule
             self.__last = add_span(parent, SQL, self.__sql, start_ns, end_ns, place, at, cpu_ns, same, same)
             self.__last.more = True
@@ -131,33 +130,14 @@ class _TracedConnection(sqlite3.Connection):
     def executescript(self, *args: Any) -> Any:
         return super().cursor(_TracedCursor).executescript(*args)
 
-    def commit(self) -> None:
-        _plain("COMMIT", super().commit)
-
-    def rollback(self) -> None:
-        _plain("ROLLBACK", super().rollback)
-
-    def __exit__(self, *error: Any) -> Any:
-        # C commits by itself, without ``commit``.
-        return _plain("ROLLBACK" if error and error[0] is not None else "COMMIT", super().__exit__, *error)
-
-
-def _plain(label: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    parent = current.get()
-    if parent is None or parent.trace.over:
-        return background_calls.call(SQL, label, function, args, kwargs)
-    if parent.stage is SQL:
-        return function(*args, **kwargs)
-    place, at = tracer.places.spot(sys._getframe(2))
-    span = open_timed(parent, SQL, label, place, at)
-    try:
-        return function(*args, **kwargs)
-    finally:
-        close_timed(span)
+    commit = called(sqlite3.Connection.commit, SQL, "COMMIT")
+    rollback = called(sqlite3.Connection.rollback, SQL, "ROLLBACK")
+    # C commits by itself, without ``commit``.
+    __exit__ = called(sqlite3.Connection.__exit__, SQL, ended)
 
 
 def _traced(factory: Any, traced: type) -> Any:
-    """A class of the user's with the traced one below it: what it does itself comes first, as it always did."""
+    """A class of the user's with the traced one as its last base: its own methods come first."""
     base = traced.__bases__[0]
     if factory is base:
         return traced
@@ -182,27 +162,27 @@ def _below(factory: Any, traced: type) -> Any:
 
 
 def _hook_sqlite(module: ModuleType) -> None:
-    original = module.connect
-    if getattr(original, "_tailcut", False):
+    if getattr(module.connect, "_tailcut", False):
         return
+    original = called(module.connect, SQL, "connect (sqlite3)")
 
-    @functools.wraps(original)
+    @replaces(module, "connect")
     def connect(*args: Any, **kwargs: Any) -> Any:
         # connect(database, timeout, detect_types, isolation_level, check_same_thread, factory, ...)
         if len(args) > 5:
             args = (*args[:5], _traced(args[5], _TracedConnection), *args[6:])
         else:
             kwargs["factory"] = _traced(kwargs.get("factory") or sqlite3.Connection, _TracedConnection)
-        return _plain("connect (sqlite3)", original, *args, **kwargs)
+        return original(*args, **kwargs)
 
     connect._tailcut = True  # type: ignore[attr-defined]
-    module.connect = connect  # type: ignore[attr-defined]
 
 
 def _hook_aiosqlite(module: ModuleType) -> None:
     wrap(module.Connection, "_connect", SQL, "connect (aiosqlite)")
     original = module.Connection._execute
 
+    @replaces(module.Connection, "_execute")
     async def execute(self: Any, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
@@ -210,18 +190,11 @@ def _hook_aiosqlite(module: ModuleType) -> None:
         asked_ns = now()
 
         def run() -> Any:
-            add_span(parent, Stage.WAIT, "aiosqlite's thread", asked_ns, now())
-            # In the thread's own context, as without us.
-            before = current.get()
-            current.set(parent)
-            try:
+            add_span(parent, WAIT, "aiosqlite's thread", asked_ns, now())
+            with working_for(parent):  # in the thread's own context, as without us
                 return fn(*args, **kwargs)
-            finally:
-                current.set(before)
 
         return await original(self, run)
-
-    module.Connection._execute = execute
 
 
 HOOKS: dict[str, Hook] = {

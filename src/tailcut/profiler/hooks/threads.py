@@ -13,12 +13,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
-from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import BuiltinMethodType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 from tailcut.profiler.hooks.imports import Hook
+from tailcut.profiler.hooks.wrapping import replaces
 from tailcut.profiler.recording.clocks import SHORT_NS, now
-from tailcut.profiler.recording.executors import label_of, name_executor
 from tailcut.profiler.recording.tracing import (
     LEAVES,
     WAIT,
@@ -28,15 +28,15 @@ from tailcut.profiler.recording.tracing import (
     current,
     open_handed,
     tracer,
+    working_for,
 )
 from tailcut.profiler.records import EXECUTOR, Stage
 
-# Tuples: the members' hash is Python's, and is asked for in every request.
+# Tuples: members of an enumeration hash in Python, and these are tested in every request.
 _INHERITED = (Stage.ENCODE, Stage.DECODE, Stage.FRAMEWORK)
 _CALLS = tuple(LEAVES)
 _LOOP = Stage.LOOP
 _PLAIN = (FunctionType, MethodType)
-_set_current = current.set
 
 
 class _Handed:
@@ -46,7 +46,7 @@ class _Handed:
         parent: the span that hands it over.
         pool: what is waited for.
         function: it, as given.
-        arguments: those that say what it really is, where it only calls something.
+        arguments: by which it is named where it only calls another function.
     """
 
     __slots__ = ("_asked_ns", "_parent", "_pool", "arguments", "ended_ns", "function")
@@ -64,47 +64,36 @@ class _Handed:
         return getattr(self.function, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        parent, before = self._parent, current.get()
+        parent = self._parent
         label, place, users = tracer.places.describe(_meant(self.function, self.arguments))
         if not users and parent.stage in _INHERITED:
             return self._framework(label, place, args, kwargs)
-        if not users and parent.stage in _CALLS:
-            return self._call(args, kwargs)
-        span = open_handed(parent, self._pool, self._asked_ns, label, place)
-        try:
-            return self.function(*args, **kwargs)
-        finally:
-            close_timed(span)
-            # The thread is somebody else's next.
-            if before is not parent:
-                _set_current(before)
-            self.ended_ns = span.end_ns
+        with working_for(parent):
+            # What a driver hands over to a thread, a name's resolution for one, is part of its call.
+            if not users and parent.stage in _CALLS:
+                return self.function(*args, **kwargs)
+            span = open_handed(parent, self._pool, self._asked_ns, label, place)
+            try:
+                return self.function(*args, **kwargs)
+            finally:
+                close_timed(span)
+                self.ended_ns = span.end_ns
 
     def _framework(self, label: str, place: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run what the framework hands over to a thread for itself, validation for one: more of what it was doing."""
-        parent, before, began_ns = self._parent, current.get(), now()
+        """Run the framework's own work in a thread, such as validation: it counts in the stage that hands it over."""
+        parent, began_ns = self._parent, now()
         add_span(parent, WAIT, self._pool, self._asked_ns, began_ns)
-        _set_current(parent)
         try:
-            return self.function(*args, **kwargs)
+            with working_for(parent):
+                return self.function(*args, **kwargs)
         finally:
-            _set_current(before)
             self.ended_ns = end_ns = now()
             took_ns = end_ns - began_ns
             cpu_ns = took_ns if took_ns < SHORT_NS else -1
             add_span(parent, parent.stage, label, began_ns, end_ns, place, 0, cpu_ns)
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run what a driver hands over to a thread, a name's resolution for one: all of it is part of its call."""
-        before = current.get()
-        _set_current(self._parent)
-        try:
-            return self.function(*args, **kwargs)
-        finally:
-            _set_current(before)
-
     def waits_for(self, pool: str) -> None:
-        """Know better what is waited for."""
+        """Set what is waited for, once the executor is known."""
         self._pool = pool
 
     def returned(self, _: Any = None) -> None:
@@ -151,7 +140,7 @@ def _find_handed(function: Any, args: tuple[Any, ...]) -> _Handed | None:
 
 
 def _unpack(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None:
-    """Take a context's ``run`` and what it is to call apart; None where it is something else."""
+    """Split a context's ``run`` from the function that it calls; None where it is something else."""
     kind = type(function)
     run = function.func if kind is functools.partial else function
     if type(run) is not BuiltinMethodType or type(run.__self__) is not Context or run.__name__ != "run":
@@ -172,16 +161,16 @@ def _meant(function: Any, arguments: tuple[Any, ...]) -> Any:
         if type(function.func) in _PLAIN:
             return function.func
         return _meant(function.func, (*function.args, *arguments))
-    # By type: an object of the user's may have any attribute that it is asked for.
+    # By type: an object of the user's may answer to any attribute.
     if arguments and type(arguments[0]) is GeneratorType:
         return arguments[0]
     return function
 
 
 class _Limiters:
-    """Those that are not the thread pool's own: of their calls, who found one full waits for those inside.
+    """Limiters other than the thread pool's own: a call that finds one full waits for those inside.
 
-    FastAPI makes one for each generator's end, which nobody waits at.
+    FastAPI makes one for each generator's end, which is never full.
     """
 
     def __init__(self, module: ModuleType) -> None:
@@ -189,7 +178,7 @@ class _Limiters:
         self._asked: dict[int, int] = {}
 
     def enter(self, limiter: Any) -> str:
-        """Begin a call; say what it waits for."""
+        """Begin a call; return what it waits for."""
         asked = self._asked.get(id(limiter), 0)
         self._asked[id(limiter)] = asked + 1
         # A limiter does not yet count those that asked in the same moment.
@@ -209,7 +198,7 @@ def _hook_anyio(module: ModuleType) -> None:
     limiters = _Limiters(module)
 
     # A coroutine even where there is no span: whose work it is, is known where it runs, which may be a task of its own.
-    @functools.wraps(original)
+    @replaces(module, "run_sync")
     async def run_sync(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
@@ -224,8 +213,6 @@ def _hook_anyio(module: ModuleType) -> None:
             if limiter is not None:
                 limiters.leave(limiter)
 
-    module.run_sync = run_sync  # type: ignore[attr-defined]
-
 
 def _hook_asyncio(module: ModuleType) -> None:
     _hook_loop(module.BaseEventLoop)
@@ -238,7 +225,7 @@ def _hook_uvloop(module: ModuleType) -> None:
 def _hook_loop(loop: Any) -> None:
     original = loop.run_in_executor
 
-    @functools.wraps(original)
+    @replaces(loop, "run_in_executor")
     def run_in_executor(self: Any, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over or not (executor is None or isinstance(executor, ThreadPoolExecutor)):
@@ -251,17 +238,48 @@ def _hook_loop(loop: Any) -> None:
             future = original(self, executor, call, *args)
         finally:
             _under_way.handed = None
-        # Before whoever awaits it: callbacks are called in the order in which they were added.
+        # Added first: callbacks run in the order in which they were added, and the awaiting task's comes later.
         future.add_done_callback(handed.returned)
         return future
 
-    loop.run_in_executor = run_in_executor
+
+_LABEL = "_tailcut_label"
+_ASYNCIO = "asyncio"
+"""What the threads' names begin with of the executor that asyncio's loop makes for itself."""
+
+
+def name_executor(executor: Any, maker: FrameType, kind: str = EXECUTOR) -> None:
+    """Name one that was made. What a library makes stays without a name: it may make as many as it likes.
+
+    Args:
+        executor: of threads or processes.
+        maker: what made it.
+        kind: what waits for it are called, but for the place.
+    """
+    if tracer.places.is_user(maker.f_code.co_filename):
+        label = f"{kind} of {tracer.places.name(maker.f_code.co_filename)}:{maker.f_lineno}"
+    # uvloop is C's and has no frame: its executor seems to be made by the hook of ``run_in_executor``.
+    elif getattr(executor, "_thread_name_prefix", "") == _ASYNCIO or maker.f_code.co_filename == __file__:
+        label = f"{kind} of asyncio"
+    else:
+        return
+    # A class of the user's may have an own way of setting attributes, and of asking for them.
+    object.__setattr__(executor, _LABEL, label)
+
+
+def label_of(executor: Any, kind: str = EXECUTOR) -> str:
+    """What a wait for one of its threads or processes is called; of one without a name, ``kind``."""
+    try:
+        return str(object.__getattribute__(executor, _LABEL))
+    except AttributeError:
+        return kind
 
 
 def _hook_executor(module: ModuleType) -> None:
-    original = module.ThreadPoolExecutor.submit
+    pool = module.ThreadPoolExecutor
+    original, make = pool.submit, pool.__init__
 
-    @functools.wraps(original)
+    @replaces(pool, "submit")
     def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
@@ -276,15 +294,10 @@ def _hook_executor(module: ModuleType) -> None:
         call, args = _inside(_Handed(parent, label, fn, args), fn, args)
         return original(self, call, *args, **kwargs)
 
-    module.ThreadPoolExecutor.submit = submit
-    make = module.ThreadPoolExecutor.__init__
-
-    @functools.wraps(make)
+    @replaces(pool, "__init__")
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         name_executor(self, sys._getframe(1))
-
-    module.ThreadPoolExecutor.__init__ = init
 
 
 HOOKS: dict[str, Hook] = {

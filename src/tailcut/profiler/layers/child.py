@@ -20,13 +20,16 @@ from tailcut.common.user_frames import innermost, place
 from tailcut.errors import MissingExtra, ProfileError, TailcutError
 from tailcut.manifest import Manifest, TensorSpec, load
 from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.checks import first_line
 from tailcut.models.runtimes.telemetry import keep_off
 from tailcut.profiler.attribution.layers import ModelLayers
-from tailcut.profiler.layers.search import InputShape, LayersOutcome, LayersSpec, of_onnx, of_torch
+from tailcut.profiler.layers.onnx import of_onnx
+from tailcut.profiler.layers.search import InputShape, LayersOutcome, LayersSpec
+from tailcut.profiler.layers.torch import of_torch
 
 _PR_SET_PDEATHSIG = 1
 FREE_DIMENSION = 128
-"""Size of a free dimension that is not the batch's, where nobody says one: a sentence's length, say."""
+"""Default size of a free dimension that is not the batch's, such as a sentence's length."""
 
 
 def main(arguments: list[str]) -> int:
@@ -47,23 +50,17 @@ def outcome_of(spec: LayersSpec) -> LayersOutcome:
         return LayersOutcome(found=_find(spec))
     except TailcutError as error:
         return LayersOutcome(error=error.explained, hint=error.hint, code=error.code)
-    except ModuleNotFoundError as error:
-        if place(error):
-            return _raised(spec, error)
-        said = f"profiling {spec.model or 'the served variant'} needs {error.name}, which is not installed"
-        return LayersOutcome(error=said, hint="install the package that has it", code=MissingExtra.code)
     except Exception as error:
-        return _raised(spec, error)
-
-
-def _raised(spec: LayersSpec, error: Exception) -> LayersOutcome:
-    traceback.print_exc()
-    text = str(error).strip().partition("\n")[0]
-    where = place(error) or innermost(error)
-    return LayersOutcome(
-        error=f"the model {spec.model or 'of the manifest'} raised {type(error).__name__}: {text} ({where})",
-        hint="mend that line, or give the model's inputs with --shape",
-    )
+        where = place(error)
+        if isinstance(error, ModuleNotFoundError) and not where:
+            missing = f"profiling {spec.model or 'the served variant'} needs {error.name}, which is not installed"
+            return LayersOutcome(error=missing, hint="install the package that has it", code=MissingExtra.code)
+        traceback.print_exc()
+        raised = f"raised {type(error).__name__}: {first_line(error)} ({where or innermost(error)})"
+        return LayersOutcome(
+            error=f"the model {spec.model or 'of the manifest'} {raised}",
+            hint="mend that line, or give the model's inputs with --shape",
+        )
 
 
 def _find(spec: LayersSpec) -> ModelLayers:
@@ -156,7 +153,7 @@ def _made(reference: str) -> tuple[Any, tuple[Any, ...] | None]:
 
 
 def _fed(path: Path, shapes: Sequence[InputShape]) -> Arrays:
-    """Make inputs for an ONNX file from what it says of them."""
+    """Make inputs for an ONNX file from the types and shapes that it declares."""
     import onnxruntime
 
     from tailcut.models.runtimes.onnxruntime import described
@@ -164,8 +161,9 @@ def _fed(path: Path, shapes: Sequence[InputShape]) -> Arrays:
     try:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own classes share no public base
-        text = str(error).strip().partition("\n")[0]
-        raise ProfileError(f"onnxruntime cannot open {path}: {text}", hint="is it an ONNX model?") from error
+        raise ProfileError(
+            f"onnxruntime cannot open {path}: {first_line(error)}", hint="is it an ONNX model?"
+        ) from error
     nodes = described(session.get_inputs())
     tensors = [
         TensorSpec(name=name, datatype=datatype, shape=shape or (-1,))  # type: ignore[arg-type]

@@ -52,12 +52,12 @@ def of_onnx(
 
     with tempfile.TemporaryDirectory(prefix="tailcut-layers-") as folder:
         try:
-            plain = onnxruntime.InferenceSession(_given(model), _options(threads, settings), providers=list(providers))
+            plain = onnxruntime.InferenceSession(model, options_of(threads, settings), providers=list(providers))
             times = run_times_ms(lambda: plain.run(None, feeds))
-            options = _options(threads, settings)
+            options = options_of(threads, settings)
             options.enable_profiling = True
             options.profile_file_prefix = str(Path(folder) / "profile")
-            session = onnxruntime.InferenceSession(_given(model), options, providers=list(providers))
+            session = onnxruntime.InferenceSession(model, options, providers=list(providers))
             for _ in range(_WARM_UP + len(times)):
                 session.run(None, feeds)
             events = msgspec.json.decode(Path(session.end_profiling()).read_bytes())
@@ -93,11 +93,8 @@ def run_times_ms(run: Callable[[], object]) -> list[float]:
     return times
 
 
-def _given(model: Path | bytes) -> str | bytes:
-    return model if isinstance(model, bytes) else str(model)
-
-
-def _options(threads: int, settings: Mapping[str, Any] | None) -> Any:
+def options_of(threads: int, settings: Mapping[str, Any] | None = None) -> Any:
+    """Return a session's options: those of a variant, or the runtime's own."""
     from tailcut.models.runtimes.onnxruntime import session_options
 
     if settings is not None:

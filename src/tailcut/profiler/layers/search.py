@@ -14,11 +14,7 @@ import msgspec
 from tailcut.common.tensors import NUMPY_OF
 from tailcut.errors import ManifestError, MissingExtra, ProfileError, TailcutError
 from tailcut.profiler.attribution.layers import ModelLayers
-from tailcut.profiler.layers.onnx import of_onnx
-from tailcut.profiler.layers.torch import of_torch
 from tailcut.system import child_processes
-
-__all__ = ["InputShape", "LayersOutcome", "LayersSpec", "find_layers", "of_onnx", "of_torch", "parse_shape"]
 
 _TIMEOUT_S = 120.0
 _TAIL_LINES = 5
@@ -104,8 +100,10 @@ def find_layers(
         command = [sys.executable, "-P", "-m", "tailcut.profiler.layers.child", str(spec_file), str(outcome_file)]
         code = _run(command, log, environment, timeout_s, what)
         if code != 0 or not outcome_file.exists():
+            lines = child_processes.last_lines(log, _TAIL_LINES)
             raise ProfileError(
-                f"profiling {what} crashed ({child_processes.describe_exit(code)})", hint=_last_lines(log)
+                f"profiling {what} crashed ({child_processes.describe_exit(code)})",
+                hint="its last output:" + "".join(f"\n  | {line}" for line in lines),
             )
         outcome = msgspec.json.decode(outcome_file.read_bytes(), type=LayersOutcome)
     if outcome.found is None:
@@ -134,8 +132,3 @@ def _run(command: Sequence[str], log: Path, environment: Mapping[str, str] | Non
         finally:
             if child.returncode is None:  # also at Ctrl-C, which does not reach the child's session
                 child_processes.stop(child)
-
-
-def _last_lines(log: Path) -> str:
-    lines = child_processes.last_lines(log, _TAIL_LINES)
-    return "its last output:" + "".join(f"\n  | {line}" for line in lines)

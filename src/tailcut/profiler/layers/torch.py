@@ -13,6 +13,7 @@ from typing import Any
 
 from tailcut.common.statistics import percentile
 from tailcut.errors import ProfileError
+from tailcut.models.runtimes.checks import first_line
 from tailcut.profiler.attribution.layers import (
     DISPATCH,
     DeviceUse,
@@ -63,7 +64,7 @@ def of_torch(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name
     except Exception as error:
         raise ProfileError(
             f"{name} cannot be profiled on {described(_named(args, kwargs)) or 'no tensors'}:"
-            f" {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+            f" {type(error).__name__}: {first_line(error)}",
             hint="is this an input that the module takes?",
         ) from error
     runs = _ranges(events)
@@ -110,12 +111,8 @@ def _marked(torch: Any, module: Any) -> Iterator[None]:
     def leave(*_: Any) -> None:
         open_marks.pop().__exit__(None, None, None)
 
-    before, after = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
-    try:
+    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave):
         yield
-    finally:
-        before.remove()
-        after.remove()
 
 
 def _profiled(torch: Any, run: Callable[[], None], runs: int, on_gpu: bool) -> list[Any]:

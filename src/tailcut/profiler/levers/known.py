@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.cache.cache_advisor import AGAINST
 from tailcut.profiler.attribution.layers import Conversion, ModelLayers
+from tailcut.profiler.attribution.span_table import Bools, Floats
 from tailcut.profiler.levers.priors import Prior, measured
 from tailcut.profiler.payloads.diversity import WHOLE, Diversity, key_of
 from tailcut.profiler.payloads.fields import tables_of, values_of
@@ -97,11 +97,10 @@ def know(
     keys = keys_of(bodies, entity_field(diversity))
     came_s = np.arange(len(bodies)) / rate if at_s is None else np.asarray(at_s, dtype=np.float64)
     shares = answered_shares(keys, came_s, life_s=PREDICTION_LIFE_S, size=CACHE_ENTRIES)
-    whole = {one.number: bool(shares[one.number % len(bodies)] >= 1.0) for one in recording.requests}
-    known = replace(known, prediction_hits=whole)
     features = answered_shares(keys, came_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
     return replace(
         known,
+        prediction_hits={one.number: bool(shares[one.number % len(bodies)] >= 1.0) for one in recording.requests},
         feature_hits={one.number: float(features[one.number % len(bodies)]) for one in recording.requests},
         feature_doubt=_doubt(diversity, float(np.mean(features))) if entity_field(diversity) == WHOLE else "",
     )
@@ -207,9 +206,7 @@ def keys_of(bodies: Sequence[bytes], field: str = WHOLE) -> list[list[int]]:
     return [known[body] if body in known else known.setdefault(body, _keys(body, field)) for body in bodies]
 
 
-def answered_shares(
-    keys: Sequence[Sequence[int]], at_s: npt.NDArray[np.float64], *, life_s: float, size: int
-) -> npt.NDArray[np.float64]:
+def answered_shares(keys: Sequence[Sequence[int]], at_s: Floats, *, life_s: float, size: int) -> Floats:
     """Share of each request's look-ups that a cache answers, shape [n].
 
     Args:
@@ -226,9 +223,7 @@ def answered_shares(
     return np.add.reduceat(hits.astype(np.float64), starts) / counts
 
 
-def cache_hits(
-    keys: Sequence[int], at_s: Sequence[float] | npt.NDArray[np.float64], *, life_s: float, size: int
-) -> npt.NDArray[np.bool_]:
+def cache_hits(keys: Sequence[int], at_s: Sequence[float] | Floats, *, life_s: float, size: int) -> Bools:
     """Play a cache bounded in both ways: entries live ``life_s``, the least recently used of ``size`` is evicted.
 
     Args:

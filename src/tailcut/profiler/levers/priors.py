@@ -15,7 +15,7 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         low, mid, high: of it.
-        source: who measured it on what; "measured" where it was measured on this model and machine.
+        source: where and on what it was measured; "measured" where that was this model and machine.
     """
 
     low: float
@@ -47,7 +47,7 @@ _RUNTIME = {
 }  # fmt: skip
 
 RUNTIMES = frozenset({"onnxruntime", "openvino", "xgboost", "lightgbm", "catboost"})
-"""Made for nothing but answers: there is nothing to leave. Of what is in neither table nobody knows what that wins."""
+"""Runtimes for inference only: there is nothing to leave. What leaving a library in neither table wins is not known."""
 
 _QUANTISED = (
     (1.0, Prior(low=0.8, mid=1.0, high=1.1, source=f"{_OWN}: models below a millisecond gain nothing")),

@@ -15,21 +15,19 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.common.statistics import percentile
 from tailcut.profiler.attribution.awaiting import awaited_ns, ran_ns
 from tailcut.profiler.attribution.calls import heads_of, is_around, is_fetch, is_write
 from tailcut.profiler.attribution.functions import holders_of
 from tailcut.profiler.attribution.model_steps import outermost_steps
-from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES, Flat, Ints
+from tailcut.profiler.attribution.span_table import STAGE_AT, STAGES, Flat, Floats, Ints
 from tailcut.profiler.attribution.stages import Attribution, less_children, self_of
 from tailcut.profiler.levers import priors
 from tailcut.profiler.levers.known import LeverAssumptions
 from tailcut.profiler.levers.priors import Prior, measured
 from tailcut.profiler.records import FETCHING, TORCH_ON_GPU, Recording, Stage
 
-Floats = npt.NDArray[np.float64]
 LeverName = Literal[
     "serving path", "feature cache", "concurrent I/O", "preprocessing", "runtime", "INT8", "batching",
     "prediction cache", "more executors",
@@ -241,10 +239,8 @@ def _read_demands(recording: Recording, found: Attribution) -> tuple[Floats, Flo
     told_ns = self_of(flat, flat.cpu_ns)
     awaited = awaited_ns(found, recording)
     busy_ns = np.where(flat.is_of(_COMPUTES), found.self_ns - awaited, 0.0)
-    held_ns = busy_ns
-    if recording.pilot.watched:  # drivers that block hold the loop, those that await do not
-        ran = np.minimum(ran_ns(found, recording), found.self_ns)
-        held_ns = np.where(flat.is_of(FETCHING), ran, busy_ns)
+    # Drivers that block hold the loop, those that await do not.
+    held_ns = np.where(flat.is_of(FETCHING), np.minimum(ran_ns(found), found.self_ns), busy_ns)
     cpu_ns = np.where(told_ns >= 0, np.minimum(told_ns, found.self_ns), busy_ns)
     cpu, loop = np.zeros(len(STAGES)), np.zeros(len(STAGES))
     np.add.at(cpu, flat.stage, cpu_ns / count)
@@ -261,7 +257,7 @@ def _read_demands(recording: Recording, found: Attribution) -> tuple[Floats, Flo
 
 
 def outside_words(recording: Recording, found: Attribution) -> tuple[str, ...]:
-    """Say what of its CPU time the application spends outside of requests; nothing where it was not told."""
+    """Say how much CPU time the application spends outside of requests; nothing where that is not known."""
     if not recording.pilot.cpu_s or not recording.requests:
         return ()
     rest_ms = float(_read_demands(recording, found)[0][_REST]) / 1e6

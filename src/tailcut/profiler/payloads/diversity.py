@@ -20,7 +20,7 @@ from tailcut.cache.repeat_rate import SAMPLE
 from tailcut.profiler.payloads.fields import LEARNED, find_tables, values_of
 
 LIVES_S = (0.1, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0)
-"""Life spans that hit shares are told for."""
+"""Life spans for which hit shares are given."""
 
 EXACT_LOOKUPS = 200_000
 """Logs that are known to be longer are watched by a sample: one key in sixteen."""
@@ -65,7 +65,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
         return self.lookups > 1 and self.distinct == 1
 
     def size_for(self, share_of_best: float = 0.95) -> int:
-        """Entries with which a cache has so much of what it could have at most; 0 where nothing repeats."""
+        """Return the entries with which a cache reaches a share of its best hit share; 0 where nothing repeats."""
         wanted = self.repeats * share_of_best
         if not self.repeats:
             return 0
@@ -195,7 +195,8 @@ def read_diversity(payloads: Iterable[tuple[float, bytes]], *, timed: bool, samp
             stream.see(key_of(msgspec.json.encode(value)), at_s)
     span_s = last_s - first_s
     streams = [_stream(WHOLE, whole, span_s)]
-    streams += sorted((_stream(name, seen, span_s) for name, seen in fields.items()), key=_most_telling)
+    found = (_stream(name, seen, span_s) for name, seen in fields.items())
+    streams += sorted(found, key=lambda one: (one.constant, -one.repeats, one.name))
     notes = []
     if left_out:
         notes.append(f"{left_out} values of fields beyond the first {MOST_FIELDS} were not examined")
@@ -243,7 +244,3 @@ def _stream(name: str, seen: Reuse, span_s: float) -> Stream:
         by_size=tuple(sizes),
         exact=seen.sample == 1,
     )
-
-
-def _most_telling(stream: Stream) -> tuple[bool, float, str]:
-    return stream.constant, -stream.repeats, stream.name

@@ -1,4 +1,4 @@
-"""What a payload asks about: its fields and, where an object's keys are data, ids for one, those keys."""
+"""Fields of a payload and, where an object's keys are data (such as ids), those keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 LEARNED = 500
-"""Payloads that tell what the others look like."""
+"""Payloads from which the structure of the others is inferred."""
 _DEEPEST = 6
 _MOST_ELEMENTS = 1000
 _MANY_NAMES = 16
@@ -18,7 +18,7 @@ _ID = re.compile(
     r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|(?=\D*\d)[0-9a-fA-F]{12,}|[^@\s]+@[^@\s]+\.[^@\s]+|.{41,}",
     re.ASCII | re.DOTALL,
 )
-"""UUIDs, hashes, addresses, and whatever nobody would call a field."""
+"""UUIDs, hashes, addresses, and texts too long for a field's name."""
 _NUMBER = re.compile(r"-?\d+|\d{4}-\d\d-\d\d.*", re.ASCII | re.DOTALL)
 """Numbers and days: ids where they differ from object to object, else columns."""
 _COLUMNS = 0.75
@@ -76,15 +76,9 @@ def _is_table(objects: Sequence[Mapping[str, Any]]) -> bool:
     names = Counter(name for one in objects for name in one)
     places = len(names) * len(objects)
     columns = len(objects) > 1 and names.total() >= _COLUMNS * places
-    ids = sum(_is_id(name, numbers=not columns) for name in names)
+    ids = sum(not columns if _NUMBER.fullmatch(name) else _ID.fullmatch(name) is not None for name in names)
     rare = names.total() < _RARE * places
     return 2 * ids > len(names) or (len(names) > _MANY_NAMES and rare)
-
-
-def _is_id(name: str, *, numbers: bool) -> bool:
-    if _NUMBER.fullmatch(name):
-        return numbers
-    return _ID.fullmatch(name) is not None
 
 
 def _descend(path: str, value: Any, deeper: int, tables: Tables) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Imports the application with hooks around it, and serves it with uvicorn until told to stop."""
+"""Imports the application with hooks around it, and serves it with uvicorn until SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ import inspect
 import os
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
-from tailcut.profiler.child_channel import Commands, Heard, Options, Route, Said, facts
+from tailcut.profiler.child_channel import ChildEvent, Options, RecordedRun, Route, execute_commands, one_line
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.captured import captured
 from tailcut.profiler.recording.middleware import Profiled
+from tailcut.profiler.recording.model_inputs import install_input_hooks, model_inputs
 from tailcut.profiler.recording.model_libraries import libraries
+from tailcut.profiler.recording.places import users_lines
 from tailcut.profiler.recording.spans import requests_of
 from tailcut.profiler.recording.tracing import tracer
-from tailcut.profiler.spying import allow_spying
+from tailcut.profiler.stack_sampler import allow_sampling
 
-Say = Callable[[Said], None]
+Say = Callable[[ChildEvent], None]
 
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _PACKAGES = (
@@ -49,15 +47,15 @@ def run_application(options: Options, say: Say, commands: int) -> int:
     Returns:
         the exit code: 0, or 3 where the application could not be served.
     """
-    allow_spying()
-    _Window(say, commands)
+    allow_sampling()
+    answers = {"begin": _begin, "recorded": _recorded, "layers": captured.find, "inputs": model_inputs.take}
+    execute_commands(answers, say, commands)
+    # Only what is needed: a process that is not profiled loads no hooks.
     if options.profiled:
         from tailcut.profiler.hooks import install_hooks
 
         install_hooks()
-    if options.inputs:
-        from tailcut.profiler.recording.model_inputs import install_input_hooks
-
+    else:
         install_input_hooks()
     try:
         application = load_application(options.target)
@@ -68,49 +66,23 @@ def run_application(options: Options, say: Say, commands: int) -> int:
     return 0
 
 
-class _Window:
-    """What was heard since the window began."""
+def _begin() -> None:
+    """Forget what was recorded so far."""
+    tracer.clear()
+    background_calls.clear()
+    captured.clear()
 
-    def __init__(self, say: Say, commands: int) -> None:
-        self._cpu_ns = time.process_time_ns()
-        commands_of = {
-            "begin": self._begin,
-            "write": self._write,
-            "layers": self._layers,
-            "inputs": self._inputs,
-        }
-        Commands(commands_of, say, commands)
 
-    def _begin(self, _: str) -> Said:
-        tracer.clear()
-        background_calls.clear()
-        captured.clear()
-        self._cpu_ns = time.process_time_ns()
-        return Said(kind="begun")
-
-    def _layers(self, path: str) -> Said:
-        Path(path).write_bytes(msgspec.msgpack.encode(captured.find()))
-        return Said(kind="written")
-
-    def _inputs(self, path: str) -> Said:
-        from tailcut.profiler.recording.model_inputs import model_inputs
-
-        Path(path).write_bytes(msgspec.msgpack.encode(model_inputs.take()))
-        return Said(kind="written", text="; ".join(model_inputs.problems[:3]))
-
-    def _write(self, path: str) -> Said:
-        heard = Heard(
-            requests=requests_of(tracer),
-            moments=tuple(tracer.moments),
-            hooks=tuple(tracer.hooked),
-            notes=(*tracer.notes, *tracer.lost(), *unhooked(sys.modules)),
-            failures=tuple(tracer.failures),
-            cpu_ns=time.process_time_ns() - self._cpu_ns,
-            background_calls=background_calls.found(),
-            libraries=libraries.found(),
-        )
-        Path(path).write_bytes(msgspec.msgpack.encode(heard))
-        return Said(kind="written")
+def _recorded() -> RecordedRun:
+    return RecordedRun(
+        requests=requests_of(tracer),
+        moments=tuple(tracer.moments),
+        hooks=tuple(tracer.hooked),
+        notes=(*tracer.notes, *tracer.lost(), *unhooked(sys.modules)),
+        failures=tuple(tracer.failures),
+        background_calls=background_calls.found(),
+        libraries=libraries.found(),
+    )
 
 
 def _serve(application: Any, options: Options, say: Say) -> None:
@@ -137,7 +109,14 @@ def _serve(application: Any, options: Options, say: Say) -> None:
         timeout_graceful_shutdown=3,
         timeout_keep_alive=600,
     )
-    server = _server(config, application, listening.getsockname()[1], say)
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            if self.started:
+                say(_ready(application, listening.getsockname()[1]))
+
+    server = Server(config)
     # uvicorn exits where the application's start-up fails.
     with suppress(SystemExit):
         server.run(sockets=[listening])
@@ -154,20 +133,7 @@ def _three(application: Any) -> Any:
     return application
 
 
-def _server(config: Any, application: Any, port: int, say: Say) -> Any:
-    """Return a server of uvicorn's that says when it is ready."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets=sockets)
-            if self.started:
-                say(_ready(application, port))
-
-    return Server(config)
-
-
-def _ready(application: Any, port: int) -> Said:
+def _ready(application: Any, port: int) -> ChildEvent:
     threads = 0
     try:
         import anyio.to_thread
@@ -176,7 +142,7 @@ def _ready(application: Any, port: int) -> Said:
     except Exception:
         tracer.note("the size of the thread pool is not known")
     loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
-    return Said(
+    return ChildEvent(
         kind="ready",
         port=port,
         loop=loop,
@@ -188,7 +154,7 @@ def _ready(application: Any, port: int) -> Said:
 
 
 def _usual_loop() -> Literal["asyncio", "uvloop"]:
-    """The one that uvicorn takes where nobody says which."""
+    """The event loop that uvicorn takes by default."""
     return "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
 
 
@@ -269,7 +235,7 @@ class Unusable(Exception):
 
     def __init__(self, phase: str, error: str, text: str = "") -> None:
         super().__init__(error)
-        self.said = Said(kind="failed", phase=phase, error=error, text=text)
+        self.said = ChildEvent(kind="failed", phase=phase, error=error, text=text)
 
 
 def load_application(target: str) -> Any:
@@ -284,7 +250,7 @@ def load_application(target: str) -> Any:
         raise Unusable(
             "server",
             f"{module_name} starts a server of its own when it is imported",
-            _last_lines(traceback.format_stack()[:-1]),
+            users_lines(traceback.format_stack()[:-1], _LINES),
         )
 
     kept = uvicorn.run, uvicorn.Server.run
@@ -294,7 +260,7 @@ def load_application(target: str) -> Any:
     except Unusable:
         raise
     except (Exception, SystemExit) as error:
-        raise Unusable("import", facts(error), _traceback(error)) from error
+        raise Unusable("import", one_line(error), _traceback(error)) from error
     finally:
         uvicorn.run, uvicorn.Server.run = kept  # type: ignore[method-assign]
     for name in path.removesuffix("()").split("."):
@@ -306,7 +272,7 @@ def load_application(target: str) -> Any:
         try:
             found = found()
         except Exception as error:
-            raise Unusable("call", facts(error), _traceback(error)) from error
+            raise Unusable("call", one_line(error), _traceback(error)) from error
     _check_interface(found)
     return found
 
@@ -339,13 +305,4 @@ def needed_parameters(application: Any) -> tuple[str, ...] | None:
 
 
 def _traceback(error: BaseException) -> str:
-    kept = [one for one in traceback.extract_tb(error.__traceback__) if "/tailcut/profiler/" not in one.filename]
-    kept = [
-        one for one in kept if not one.filename.startswith("<frozen importlib") and "/importlib/" not in one.filename
-    ]
-    return _last_lines([*traceback.format_list(kept), *traceback.format_exception_only(error)])
-
-
-def _last_lines(parts: list[str]) -> str:
-    kept = [part for part in parts if "/tailcut/profiler/" not in part and "<frozen " not in part]
-    return "\n".join("".join(kept).rstrip().splitlines()[-_LINES:])
+    return users_lines([*traceback.format_tb(error.__traceback__), *traceback.format_exception_only(error)], _LINES)

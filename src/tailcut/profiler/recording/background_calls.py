@@ -7,8 +7,8 @@ takes them for none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tailcut.profiler.recording.clocks import now
 from tailcut.profiler.recording.spans import one_line
@@ -16,7 +16,7 @@ from tailcut.profiler.recording.tracing import OpenSpan, Trace, current
 from tailcut.profiler.records import BackgroundCall, Stage
 
 _MOST = 500
-"""Different ones that are told apart: a statement may hold values."""
+"""Most different calls that are counted apart: a statement may hold values."""
 _OTHERS = "others"
 
 
@@ -40,27 +40,26 @@ class BackgroundCalls:
         """Forget them."""
         self._found = {}
 
-    def call(
-        self, stage: Stage, label: str | bytes, function: Callable[..., Any], args: Any, kwargs: Any, more: bool = False
-    ) -> Any:
-        """Call it, and count that. ``more``: of a call that is counted already."""
-        before = current.get()
-        span = self._begin(stage, label, more)
+    @contextmanager
+    def counted(self, stage: Stage, label: str | bytes, *, more: bool = False) -> Iterator[None]:
+        """Count a call that is made inside. ``more``: it is part of one that is counted already."""
+        before, start_ns = current.get(), now()
+        # Calls inside see a span of the same stage, as in a request, and are not counted again.
+        trace = Trace(-1, "", "", 0, _NOTHING)
+        current.set(OpenSpan(trace, None, stage, label, "", 0, -1, start_ns))
         try:
-            return function(*args, **kwargs)
+            yield
         finally:
-            self._end(span, before)
-
-    async def await_(
-        self, stage: Stage, label: str | bytes, function: Callable[..., Any], args: Any, kwargs: Any, more: bool = False
-    ) -> Any:
-        """Call it, await what it returns, and count that."""
-        before = current.get()
-        span = self._begin(stage, label, more)
-        try:
-            return await function(*args, **kwargs)
-        finally:
-            self._end(span, before)
+            took_ns = now() - start_ns
+            current.set(before)
+            trace.over = True
+            key = stage, label
+            if key not in self._found and len(self._found) >= _MOST:
+                key = stage, _OTHERS
+            one = self._found.setdefault(key, [0, 0])
+            # Two threads may do so at once: a call too few in many is no harm.
+            one[0] += not more
+            one[1] += took_ns
 
     def found(self) -> tuple[BackgroundCall, ...]:
         """Hand out what was counted."""
@@ -68,24 +67,6 @@ class BackgroundCalls:
             BackgroundCall(stage=stage, label=one_line(label), calls=calls, took_ns=took_ns)
             for (stage, label), (calls, took_ns) in list(self._found.items())
         )
-
-    def _begin(self, stage: Stage, label: str | bytes, more: bool) -> OpenSpan:
-        # What it calls itself sees a span of the same stage, as in a request, and is not counted beside it.
-        span = OpenSpan(Trace(-1, "", "", 0, _NOTHING), None, stage, label, "", 0, -1, now(), more=more)
-        current.set(span)
-        return span
-
-    def _end(self, span: OpenSpan, before: OpenSpan | None) -> None:
-        took_ns = now() - span.start_ns
-        current.set(before)
-        span.trace.over = True
-        found, key = self._found, (span.stage, span.label)
-        if key not in found and len(found) >= _MOST:
-            key = (span.stage, _OTHERS)
-        one = found.setdefault(key, [0, 0])
-        # Two threads may do so at once: a call too few in many is no harm.
-        one[0] += not span.more
-        one[1] += took_ns
 
 
 background_calls = BackgroundCalls()

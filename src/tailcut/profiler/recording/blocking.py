@@ -1,4 +1,4 @@
-"""What holds up everybody: callbacks that keep the event loop, and garbage collections.
+"""What holds up all requests: callbacks that keep the event loop, and garbage collections.
 
 asyncio's own loop runs all of them through its handles. uvloop's handles are C's: there each callback is wrapped when
 it is handed to the loop, and so is what transports hand to the protocols that connections and servers are made with.
@@ -44,7 +44,7 @@ def _watch_handles() -> None:
     original: Any = Handle._run
 
     def run(self: Any) -> None:
-        # A callback that cancels its own handle, as whoever stops reading does, leaves nothing in it.
+        # A callback that cancels its own handle, as stopping to read does, clears it.
         callback, context = self._callback, self._context
         start_ns = now()
         original(self)
@@ -138,7 +138,7 @@ def _reading(protocol: Any) -> Any:
 
 
 def _loose(method: Any) -> Callable[..., Any]:
-    """The method, without holding its object, which shall go when nobody else holds it, as it would have gone."""
+    """The method with a weak reference to its object, which is freed as it would be without this hook."""
     function = getattr(method, "__func__", None)
     if function is None:
         return cast(Callable[..., Any], method)

@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from tailcut.profiler.child_channel import Options, Said
+from tailcut.profiler.child_channel import ChildEvent, Options
 
 _MOST_FRAMES = 20
 
 
 def main() -> None:
-    """Run the application until told to stop."""
+    """Run the application until SIGTERM."""
     options = msgspec.json.decode(sys.argv[1], type=Options)
     signal.signal(signal.SIGUSR1, _print_tasks)
     # It works whatever the thread does; what a loop that is idle waits for stands in no frame of the thread.
@@ -64,7 +64,7 @@ def _take_stdin() -> int:
     return commands
 
 
-def _say(report: int, said: Said) -> None:
+def _say(report: int, said: ChildEvent) -> None:
     os.write(report, msgspec.json.encode(said) + b"\n")
 
 

@@ -19,7 +19,7 @@ from typing import ClassVar
 now = time.perf_counter_ns
 thread_time_ns = time.thread_time_ns
 SHORT_NS = 50_000
-"""What takes less is taken as CPU time: at worst, what it waited in so short a time."""
+"""Shorter spans count as CPU time; the error is at most the wait in so short a time."""
 _ADDED_NS = 500_000
 """Times that are not read but added up are believed for so long; then their errors would show."""
 _FRESH_NS = 1_000_000
@@ -30,11 +30,6 @@ _SCHEDULE_BYTES = 64
 # Without types of its arguments, of which ctypes would make an object each.
 _pread = ctypes.PyDLL(None).pread
 _numbers = count(1)
-
-
-def new_number() -> int:
-    """Number one more thread."""
-    return next(_numbers)
 
 
 class ThreadClock:
@@ -60,7 +55,7 @@ class ThreadClock:
     """Until then each span asks for its own waits: some thread of the process had some that were worth it."""
 
     def __init__(self) -> None:
-        self.number = 0 if threading.current_thread() is threading.main_thread() else new_number()
+        self.number = 0 if threading.current_thread() is threading.main_thread() else next(_numbers)
         self.schedule = b""
         self._at_ns = self._cpu_ns = self.sure_ns = 0
         self._behind = False

@@ -65,7 +65,7 @@ class Estimators:
         return found if found is not None and found.object() is owner else None
 
     def learn(self, owner: Any) -> Estimator | None:
-        """Find an estimator and read what it is put together from; None where its class allows no reference to it."""
+        """Find an estimator and read its parts; None where its class allows no weak reference."""
         found = self.known(owner)
         try:
             if found is None:

@@ -9,14 +9,13 @@ from typing import Any
 
 from tailcut.profiler.recording.blocking import settle
 from tailcut.profiler.recording.clocks import now
-from tailcut.profiler.recording.places import PROFILE, code_of
+from tailcut.profiler.recording.places import code_of, users_lines
 from tailcut.profiler.recording.tracing import DROPPED_NS, OpenSpan, Trace, add_span, current, open_root, tracer
 from tailcut.profiler.records import Stage
 
 HEADER = b"x-tailcut-profile"
 _MAX_FAILURES = 3
 _LINES = 12
-_MOST_CAUSES = 10
 _RECEIVE, _ENCODE = Stage.RECEIVE, Stage.ENCODE
 _FRAMEWORKS = ("fastapi", "starlette", "tailcut")
 
@@ -41,11 +40,6 @@ class Profiled:
                 f"{self._label} has no hook: its own work, and your code that it runs on the event loop, are shown"
                 " together as unattributed. Threads, hooked calls and OpenTelemetry spans in it are seen"
             )
-        if self._stage is not Stage.FRAMEWORK:
-            # Only now: a process that is not profiled loads no hooks.
-            from tailcut.profiler.hooks.layering import entrances
-
-            entrances.open()
 
     def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one request."""
@@ -77,30 +71,17 @@ class Profiled:
 
 
 def failed(error: BaseException) -> None:
-    """Keep the end of an exception's text: the first ones say what is wrong."""
+    """Keep the end of an exception's traceback; only of the first exceptions, which say what is wrong."""
     if len(tracer.failures) < _MAX_FAILURES:
-        found = traceback.TracebackException.from_exception(error)
-        _leave_out_hooks(found)
-        lines = "".join(found.format()).rstrip().splitlines()
-        tracer.failures.append("\n".join(lines[-_LINES:]))
-
-
-def _leave_out_hooks(found: traceback.TracebackException | None) -> None:
-    """Take the profile's own frames out of a traceback: the application has none of them."""
-    for _ in range(_MOST_CAUSES):
-        if found is None:
-            return
-        found.stack[:] = [frame for frame in found.stack if not frame.filename.startswith(PROFILE)]
-        found = found.__cause__ or found.__context__
+        tracer.failures.append(users_lines(traceback.format_exception(error), _LINES))
 
 
 def describe_application(application: Any) -> tuple[Stage, str, str]:
-    """Say what the time of the application's own call is: the framework's, the user's, or nobody's that is known."""
+    """Return the stage, label and place of the application's own call: the framework's, the user's, or unattributed."""
     package = type(application).__module__.partition(".")[0]
-    mro = {one.__module__.partition(".")[0] for one in type(application).__mro__}
-    for name in _FRAMEWORKS:
-        if package == name or name in mro:
-            return Stage.FRAMEWORK, name, ""
+    packages = {one.__module__.partition(".")[0] for one in type(application).__mro__}
+    if known := next((name for name in _FRAMEWORKS if name in packages), ""):
+        return Stage.FRAMEWORK, known, ""
     code = code_of(application)
     if code is not None and tracer.places.is_user(code.co_filename):
         label, place, _ = tracer.places.describe(application)
@@ -109,13 +90,8 @@ def describe_application(application: Any) -> tuple[Stage, str, str]:
 
 
 def _number(scope: MutableMapping[str, Any]) -> int:
-    for name, value in scope["headers"]:
-        if name == HEADER:
-            try:
-                return int(value)
-            except ValueError:
-                return -1
-    return -1
+    value = next((value for name, value in scope["headers"] if name == HEADER), b"")
+    return int(value) if value.isdigit() else -1
 
 
 def _receiving(receive: Receive) -> Receive:

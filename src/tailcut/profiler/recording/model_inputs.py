@@ -1,4 +1,4 @@
-"""What an application hands to its models, kept for ``tailcut parity``: the outermost call of each library.
+"""Inputs of an application's models, kept for ``tailcut parity``: those of the outermost call of each library.
 
 Runs in the application's process, in place of the profiler's hooks. It imports no library that the application does
 not import.
@@ -7,10 +7,11 @@ not import.
 from __future__ import annotations
 
 import functools
-import inspect
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -42,7 +43,6 @@ class ModelInputs:
     def __init__(self) -> None:
         self._calls: deque[ModelCall] = deque(maxlen=_MOST_CALLS)
         self._inside = threading.local()
-        self.problems: list[str] = []
 
     def recorded(self, function: Any, name: Callable[[Any], str]) -> Any:
         """Return the same function; its outermost calls are kept."""
@@ -58,7 +58,7 @@ class ModelInputs:
             finally:
                 self._inside.model = False
 
-        call._tailcut_inputs = True  # type: ignore[attr-defined]
+        call._tailcut = True  # type: ignore[attr-defined]
         return call
 
     def take(self) -> tuple[ModelCall, ...]:
@@ -67,14 +67,9 @@ class ModelInputs:
         self._calls.clear()
         return found
 
-    def failed(self, name: str, error: Exception | None) -> None:
-        """Note a library that could not be hooked."""
-        if error is not None:
-            self.problems.append(f"{name} could not be hooked: {error}")
-
     def _keep(self, model: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Copy the inputs; whatever is wrong with them is the application's call to find."""
-        try:
+        """Copy the inputs; those that cannot be read are left out."""
+        with suppress(Exception):  # whatever is wrong with them is the application's call to find
             named: dict[str, list[Any]] = {}
             placed: list[list[Any]] = []
             for name, value in (*(("", one) for one in args), *kwargs.items()):
@@ -88,8 +83,6 @@ class ModelInputs:
                         placed.append(rows)
             if named or placed:
                 self._calls.append(ModelCall(model=model, named=named, placed=tuple(placed)))
-        except Exception as error:
-            self.problems.append(f"inputs of {model} could not be read: {error}")
 
 
 model_inputs = ModelInputs()
@@ -99,7 +92,7 @@ def install_input_hooks() -> None:
     """Hook the model libraries that the application imports, from now on."""
     from tailcut.profiler.hooks.imports import ImportHooks
 
-    ImportHooks(_HOOKS, {"sklearn.": _hook_estimators}, model_inputs.failed).install()
+    ImportHooks(_HOOKS, {"sklearn.": _hook_estimators}).install()
 
 
 def _columns(value: Any) -> dict[str, list[Any]] | None:
@@ -121,17 +114,10 @@ def _rows(value: Any) -> list[Any] | None:
         value = value.numpy()
     shape = getattr(value, "shape", None)
     if shape is not None and hasattr(value, "tolist"):
-        if not shape or getattr(value, "size", 0) == 0 or _count(shape) > _MOST_VALUES:
+        if not shape or getattr(value, "size", 0) == 0 or math.prod(map(int, shape)) > _MOST_VALUES:
             return None
         return _plain(value.tolist())
     return _plain(value) if isinstance(value, (list, tuple)) and value else None
-
-
-def _count(shape: Any) -> int:
-    total = 1
-    for size in shape:
-        total *= int(size)
-    return total
 
 
 def _plain(values: Any) -> list[Any]:
@@ -158,7 +144,7 @@ def _methods(owner_name: str, names: tuple[str, ...]) -> Hook:
         owner = getattr(module, owner_name)
         for name in names:
             function = getattr(owner, name, None)
-            if function is not None and not getattr(function, "_tailcut_inputs", False):
+            if function is not None and not getattr(function, "_tailcut", False):
                 setattr(owner, name, model_inputs.recorded(function, _method(name)))
 
     return hook
@@ -179,16 +165,11 @@ def _hook_onnxruntime(module: ModuleType) -> None:
 
 
 def _hook_estimators(module: ModuleType) -> None:
-    """Each estimator class of a module of scikit-learn has its own methods; some stand behind ``available_if``."""
-    for owner in list(vars(module).values()):
-        if not isinstance(owner, type) or owner.__module__ != module.__name__:
-            continue
-        for name in _METHODS:
-            found = vars(owner).get(name)
-            if inspect.isfunction(found) and not getattr(found, "_tailcut_inputs", False):
-                setattr(owner, name, model_inputs.recorded(found, _method(name)))
-            elif inspect.isfunction(inner := getattr(found, "fn", None)):
-                found.fn = model_inputs.recorded(inner, _method(name))  # type: ignore[union-attr]
+    """Each estimator class of a module of scikit-learn has its own methods."""
+    from tailcut.profiler.hooks.wrapping import classes_of, replace_methods
+
+    for owner in classes_of(module):
+        replace_methods(owner, _METHODS, lambda function, name: model_inputs.recorded(function, _method(name)))
 
 
 _HOOKS: dict[str, Hook] = {

@@ -1,4 +1,4 @@
-"""What models run on, as the hooks on their calls know it. Runs in the profiled process.
+"""The libraries that models run on, as the hooks on their calls report them. Runs in the profiled process.
 
 That a library is imported says nothing: transformers imports torch, whatever its models run on.
 """
@@ -18,18 +18,18 @@ class ModelLibraries:
         self._inside: dict[str | bytes, str] = {}
 
     def tell(self, label: str | bytes, library: str) -> None:
-        """Know it of a span; where two libraries have models of one name, of neither."""
+        """Record the library of a span's label; where two libraries have models of one label, neither."""
         if self._found.setdefault(label, library) != library:
             self._found[label] = ""
 
     def tell_inside(self, library: str) -> None:
-        """Know it of the model's span that this code works for, if any: its class is only around a runtime."""
+        """Record it for the model's span that this code runs in, if any: its class only wraps a runtime."""
         span = current.get()
         if span is not None and span.stage is Stage.MODEL:
             self._inside[span.label] = library
 
     def found(self) -> dict[str, str]:
-        """Hand out what was told, by labels as they are recorded."""
+        """Return the libraries by labels as they are recorded."""
         told = {**dict(self._found), **dict(self._inside)}
         return {one_line(label): library for label, library in told.items() if library}
 

@@ -6,7 +6,7 @@ import functools
 import os
 import site
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
@@ -14,6 +14,7 @@ PROFILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 """Files of the profile itself, hooks included."""
 _OWN = os.path.join(os.path.dirname(os.path.dirname(PROFILE)), "")
 """All of tailcut: none of it is the user's, wherever it is installed."""
+_NOT_THE_USERS = (PROFILE, "<frozen ", "/importlib/")
 _LOOKS = range(50)
 _MAX_FUNCTIONS = 10_000
 _LIBRARY, _USER, _BELOW = range(3)
@@ -27,7 +28,10 @@ class Places:
     """Tells the user's files from those of libraries.
 
     Args:
-        root: the user's folder; files below it are named relative to it.
+        root: the user's folder.
+
+    Attributes:
+        name: of a file: relative to the user's folder, or from the library's package on.
     """
 
     def __init__(self, root: str) -> None:
@@ -39,7 +43,7 @@ class Places:
             os.path.join(folder, "") for one in found for folder in {os.path.abspath(one), os.path.realpath(one)}
         )
         self._kinds: dict[str, int] = {}
-        self._names: dict[str, str] = {}
+        self.name = functools.cache(self._shorten)
         # By their code, which functions that a request makes anew share; by its identity, as its hash reads all of it.
         self._functions: dict[int, tuple[str, str, bool]] = {}
         self._kept: list[CodeType] = []
@@ -49,15 +53,11 @@ class Places:
         kind = self._kinds.get(filename)
         return (self._kind(filename) if kind is None else kind) == _USER
 
-    def name(self, filename: str) -> str:
-        """Name a file: relative to the user's folder, or from the library's package on."""
-        known = self._names.get(filename)
-        if known is None:
-            known = self._names[filename] = self._shorten(filename)
-        return known
-
-    def spot(self, frame: FrameType | None) -> tuple[str | CodeType, int]:
+    def spot(self, frame: FrameType | None, *, through: bool = False) -> tuple[str | CodeType, int]:
         """Find the user's innermost code at or below ``frame`` and the instruction that it is at, which ``at`` names.
+
+        Args:
+            through: look below hooks that take requests in, too.
 
         Returns:
             them; "" and 0 where none is on the stack.
@@ -70,8 +70,10 @@ class Places:
             kind = kinds.get(code.co_filename)
             if kind is None:
                 kind = self._kind(code.co_filename)
-            if kind != _LIBRARY:
-                return (code, frame.f_lasti) if kind == _USER else ("", 0)
+            if kind == _USER:
+                return code, frame.f_lasti
+            if kind == _BELOW and not through:
+                break
             frame = frame.f_back
         return "", 0
 
@@ -146,6 +148,17 @@ class Places:
             if path.startswith(folder):
                 return path[len(folder) :]
         return os.path.relpath(path, self._root) if len(os.path.relpath(path, self._root)) < len(path) else path
+
+
+def users_lines(parts: Iterable[str], count: int) -> str:
+    """Return the last lines of a formatted traceback or stack, without frames of the profile and the import system.
+
+    Args:
+        parts: one per frame.
+        count: of the lines.
+    """
+    kept = (part for part in parts if not any(one in part for one in _NOT_THE_USERS))
+    return "\n".join("".join(kept).rstrip().splitlines()[-count:])
 
 
 def unwrapped(function: Any) -> Any:

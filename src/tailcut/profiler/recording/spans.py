@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType
 
 from tailcut.profiler.recording.clocks import delay_between, now
-from tailcut.profiler.recording.places import Places
 from tailcut.profiler.recording.tracing import DROPPED_NS, OpenSpan, SpanRecorder, Trace
 from tailcut.profiler.records import RecordedRequest, RecordedSpan
 
 _LABEL_CHARS = 2_000
 
+NameOf = Callable[[str | CodeType, int], str]
+"""Names the place of a span."""
+
 
 def requests_of(tracer: SpanRecorder) -> tuple[RecordedRequest, ...]:
-    """Hand out what the server's side knows of each request; the client's times are added by who has them."""
-    end_ns, names = now(), _Names(tracer.places)
-    return tuple(_request(trace, end_ns, names) for trace in list(tracer.traces))
+    """Return the server's record of each request; the client's times are added later."""
+    end_ns = now()
+    # By identity: code that does the same in another file is equal. The spans keep it alive.
+    known: dict[tuple[int, int], str] = {}
+
+    def name(place: str | CodeType, at: int) -> str:
+        if isinstance(place, str):
+            return place
+        if (id(place), at) not in known:
+            known[id(place), at] = tracer.places.at(place, at)
+        return known[id(place), at]
+
+    return tuple(_request(trace, end_ns, name) for trace in list(tracer.traces))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -28,25 +40,8 @@ def one_line(label: str | bytes) -> str:
     return "\n".join(line for one in lines if (line := " ".join(one.split())))[:_LABEL_CHARS]
 
 
-class _Names:
-    """Names places of code by file and line, each once."""
-
-    def __init__(self, places: Places) -> None:
-        self._places = places
-        # By identity: code that does the same in another file is equal. The spans keep it alive.
-        self._known: dict[tuple[int, int], str] = {}
-
-    def __call__(self, place: str | CodeType, at: int) -> str:
-        if isinstance(place, str):
-            return place
-        known = self._known.get((id(place), at))
-        if known is None:
-            known = self._known[id(place), at] = self._places.at(place, at)
-        return known
-
-
-def _request(trace: Trace, end_ns: int, names: _Names) -> RecordedRequest:
-    spans, cpu_ns = _spans(_awaited(list(trace.spans), trace.left_ns), end_ns, names)
+def _request(trace: Trace, end_ns: int, name: NameOf) -> RecordedRequest:
+    spans, cpu_ns = _spans(_awaited(list(trace.spans), trace.left_ns), end_ns, name)
     return RecordedRequest(
         number=trace.number,
         intended_ns=-1,
@@ -78,7 +73,7 @@ def _awaited(spans: list[OpenSpan], left_ns: int) -> list[OpenSpan]:
     return [one for one in spans if id(one) not in left and (id(one.parent), one.thread, one.end_ns) not in begun]
 
 
-def _spans(spans: Sequence[OpenSpan], end_ns: int, names: _Names) -> tuple[tuple[RecordedSpan, ...], int]:
+def _spans(spans: Sequence[OpenSpan], end_ns: int, name: NameOf) -> tuple[tuple[RecordedSpan, ...], int]:
     """Records of the spans, parents first, and the CPU time of those that have it; -1: none has."""
     kept: list[RecordedSpan] = []
     index: dict[int, int] = {}
@@ -87,7 +82,9 @@ def _spans(spans: Sequence[OpenSpan], end_ns: int, names: _Names) -> tuple[tuple
     for span in sorted(spans, key=lambda one: (one.start_ns, -(one.end_ns if one.end_ns >= 0 else end_ns))):
         closed_ns = span.end_ns if span.end_ns >= 0 else end_ns
         cpu_ns, delay_ns = _times(span)
-        if cpu_ns >= 0 and not _within_timed(span):
+        parent = span.parent
+        within_timed = parent is not None and parent.thread == span.thread and parent.cpu_ns >= 0
+        if cpu_ns >= 0 and not within_timed:
             total_ns = max(total_ns, 0) + cpu_ns
         if closed_ns - span.start_ns < DROPPED_NS and id(span) not in parents:
             continue
@@ -96,7 +93,7 @@ def _spans(spans: Sequence[OpenSpan], end_ns: int, names: _Names) -> tuple[tuple
             RecordedSpan(
                 stage=span.stage,
                 label=one_line(span.label),
-                place=names(span.place, span.at),
+                place=name(span.place, span.at),
                 start_ns=span.start_ns,
                 end_ns=closed_ns,
                 parent=index.get(id(span.parent), -1),
@@ -115,8 +112,3 @@ def _times(span: OpenSpan) -> tuple[int, int]:
         return -1, -1
     off_ns = span.end_ns - span.start_ns - span.cpu_ns
     return span.cpu_ns, min(delay_between(span.before, span.after), off_ns)
-
-
-def _within_timed(span: OpenSpan) -> bool:
-    parent = span.parent
-    return parent is not None and parent.thread == span.thread and parent.cpu_ns >= 0

@@ -9,6 +9,8 @@ given. What a reader wants of these is made when the recording is over (``reques
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CodeType
 from typing import Any
@@ -49,12 +51,7 @@ class Trace(msgspec.Struct, gc=False, eq=False):
     steps: list[tuple[Any, int, Moment]] = []
     """Long steps of other tasks that it began: the task, the moment's place and the moment."""
     over: bool = False
-    """Nobody works for it any more; what a task that it began does later is no part of it."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether its reply was handed to the server: what is done for it from then on is background work."""
-        return self.over or self.left_ns >= 0
+    """It is finished; what a task that it began does later is no part of it."""
 
 
 class OpenSpan(msgspec.Struct, gc=False, eq=False):
@@ -85,6 +82,15 @@ class OpenSpan(msgspec.Struct, gc=False, eq=False):
     more: bool = False
     parts: bool = False
 
+    def __enter__(self) -> OpenSpan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.cpu_ns < 0:
+            close_span(self)
+        else:
+            close_timed(self)
+
 
 current: ContextVar[OpenSpan | None] = ContextVar("tailcut_span", default=None)
 """The innermost open span of whatever runs; None outside of the load's requests."""
@@ -112,7 +118,7 @@ class SpanRecorder:
         """Forget what was recorded."""
         traces, self.traces = self.traces, []
         for one in traces:
-            # A trace and its spans hold each other, and no garbage collection knows of them.
+            # A trace and its spans hold each other, and the garbage collector does not track them.
             one.spans.clear()
         self.moments = []
         self.failures = []
@@ -177,17 +183,21 @@ def open_under(parent: OpenSpan, stage: Stage, label: str | bytes, place: str | 
     return span
 
 
-def open_span(stage: Stage, label: str | bytes, place: str = "") -> OpenSpan | None:
-    """Begin a span of the request that this code works for; None where there is none."""
-    parent = current.get()
-    return open_under(parent, stage, label, place) if parent is not None else None
-
-
-def close_span(span: OpenSpan | None) -> None:
+def close_span(span: OpenSpan) -> None:
     """End a span; what encloses it goes on."""
-    if span is not None:
-        span.end_ns = now()
-        _set_current(span.parent)
+    span.end_ns = now()
+    _set_current(span.parent)
+
+
+@contextmanager
+def working_for(parent: OpenSpan) -> Iterator[None]:
+    """Let what runs inside belong to a span, in a thread whose context does not know it."""
+    before = current.get()
+    _set_current(parent)
+    try:
+        yield
+    finally:
+        _set_current(before)  # the thread is somebody else's next
 
 
 def add_span(
@@ -213,11 +223,23 @@ def add_span(
     return span
 
 
-def open_timed(parent: OpenSpan, stage: Stage, label: str | bytes, place: str | CodeType = "", at: int = 0) -> OpenSpan:
-    """Begin a span that does not await inside of ``parent``, the current one, with its thread's CPU time."""
+def open_timed(
+    parent: OpenSpan,
+    stage: Stage,
+    label: str | bytes,
+    place: str | CodeType = "",
+    at: int = 0,
+    start_ns: int | None = None,
+) -> OpenSpan:
+    """Begin a span that does not await inside of ``parent``, the current one, with its thread's CPU time.
+
+    Args:
+        start_ns: now, where the caller has read the clock already.
+    """
     clock = of_thread.clock
     trace = parent.trace
-    start_ns = now()
+    if start_ns is None:
+        start_ns = now()
     cpu_ns = clock.cpu_at(start_ns)
     number = clock.number
     before = clock.schedule if parent.cpu_ns >= 0 and parent.thread == number else clock.look(start_ns)
@@ -231,16 +253,9 @@ def open_timed(parent: OpenSpan, stage: Stage, label: str | bytes, place: str | 
 
 def open_handed(parent: OpenSpan, pool: str, asked_ns: int, label: str, place: str) -> OpenSpan:
     """Begin a span of code in a thread of ``pool``, as ``open_timed`` does, after one of the wait for it."""
-    clock, trace, start_ns = of_thread.clock, parent.trace, now()
-    number, cpu_ns = clock.number, clock.cpu_at(start_ns)
-    before = clock.schedule if parent.cpu_ns >= 0 and parent.thread == number else clock.look(start_ns)
-    span = OpenSpan(trace, parent, CODE, label, place, 0, number, start_ns, -1, cpu_ns, before)
-    spans = trace.spans
-    if len(spans) < _MAX_SPANS:
-        spans.append(OpenSpan(trace, parent, WAIT, pool, "", 0, number, asked_ns, start_ns))
-        spans.append(span)
-    _set_current(span)
-    return span
+    start_ns = now()
+    add_span(parent, WAIT, pool, asked_ns, start_ns)
+    return open_timed(parent, CODE, label, place, start_ns=start_ns)
 
 
 def close_timed(span: OpenSpan) -> None:
@@ -253,5 +268,5 @@ def close_timed(span: OpenSpan) -> None:
         span.after = clock.schedule if start_ns >= clock.sure_ns else span.before
     else:
         span.after = clock.look_since(span.before, start_ns, cpu_ns, end_ns)
-    # Last: whoever finds it set may read the others.
+    # Last: a reader that finds it set may read the others.
     span.end_ns = end_ns

@@ -9,7 +9,7 @@ _MS = 1_000_000
 
 
 def sample(place: str, milliseconds: int) -> StackSample:
-    return StackSample(stack=(place,), at_ns=0, weight_ns=milliseconds * _MS, place=place, code=("read", "app.py:1"))
+    return StackSample(stack=(place,), weight_ns=milliseconds * _MS, place=place, code=("read", "app.py:1"))
 
 
 def test_functions_are_told_whole_but_not_those_of_one_name() -> None:

@@ -22,8 +22,6 @@ from tailcut.profiler.records import (
     RecordedSpan,
     Recording,
     Stage,
-    decode_recording,
-    encode_recording,
 )
 from tailcut.report.profile.document import steps_table
 
@@ -108,7 +106,7 @@ def test_steps_stand_below_what_calls_them_with_all_of_their_time_and_their_own(
 
 
 def test_a_recording_keeps_what_was_converted() -> None:
-    assert decode_recording(encode_recording(tried(CONVERTED))).conversions == (CONVERTED,)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(tried(CONVERTED)), type=Recording).conversions == (CONVERTED,)
 
 
 @settings(max_examples=30, deadline=None)

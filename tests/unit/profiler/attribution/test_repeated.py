@@ -9,7 +9,7 @@ import pytest
 from tests.unit.profiler.levers.test_levers import advice, pilot
 
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.levers.facts import repeated_fetches
+from tailcut.profiler.levers.advice import repeated_fetches
 from tailcut.profiler.records import Recording, Stage
 
 _MS = 1_000_000

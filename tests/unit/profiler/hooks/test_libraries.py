@@ -15,7 +15,7 @@ from tailcut.profiler.levers.advice import advise
 from tailcut.profiler.levers.known import know
 from tailcut.profiler.recording.model_libraries import ModelLibraries
 from tailcut.profiler.recording.tracing import Trace
-from tailcut.profiler.records import ProfiledProcess, RecordedSpan, Recording, Stage, decode_recording, encode_recording
+from tailcut.profiler.records import ProfiledProcess, RecordedSpan, Recording, Stage
 
 pytestmark = pytest.mark.slow
 
@@ -141,7 +141,7 @@ def recorded(label: str, library: str) -> Recording:
         threads=40, versions={"torch": "2", "scikit-learn": "1"}, libraries={label: library} if library else {}
     )
     recording = msgspec.structs.replace(recording, requests=requests, pilot=pilot)
-    return decode_recording(encode_recording(recording))
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(recording), type=Recording)
 
 
 @pytest.mark.parametrize(

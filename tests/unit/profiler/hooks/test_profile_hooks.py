@@ -28,7 +28,7 @@ from tailcut.profiler.recording import clocks, tracing
 from tailcut.profiler.recording.middleware import Profiled
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.recording.spans import one_line, requests_of
-from tailcut.profiler.recording.tracing import OpenSpan, Trace, close_span, current, open_span, open_timed, tracer
+from tailcut.profiler.recording.tracing import OpenSpan, Trace, close_span, current, open_timed, open_under, tracer
 from tailcut.profiler.records import RecordedSpan, Stage
 
 
@@ -47,7 +47,6 @@ def place_of(span: OpenSpan) -> str:
 
 def test_a_call_outside_of_any_request_is_the_plain_call() -> None:
     assert called(lambda x: x + 1, Stage.SQL, "never")(1) == 2
-    assert open_span(Stage.SQL, "never") is None
 
 
 def test_the_outermost_of_calls_of_one_kind_is_kept(request_: Trace) -> None:
@@ -258,8 +257,8 @@ def test_a_request_is_entered_left_and_remembers_what_it_raised() -> None:
 def test_short_spans_without_children_are_no_news(request_: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10**9, 1000))
     monkeypatch.setattr(tracing, "now", lambda: next(clock))
-    outer = open_span(Stage.CODE, "outer")
-    inner = open_span(Stage.SQL, "instant")
+    outer = open_under(request_.spans[0], Stage.CODE, "outer")
+    inner = open_under(outer, Stage.SQL, "instant")
     close_span(inner)
     for _ in range(3):
         next(clock)

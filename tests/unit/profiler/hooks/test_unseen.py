@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tailcut.profiler.hooks import layering, sqlite, streams
+from tailcut.profiler.hooks import layering, sqlite, starlette
 from tailcut.profiler.hooks.wrapping import awaited, called
 from tailcut.profiler.recording.background_calls import background_calls
 from tailcut.profiler.recording.places import Places, code_of
@@ -100,11 +100,12 @@ def test_an_application_called_for_no_request_works() -> None:
         assert span is not None
 
         async def read() -> list[bytes]:
-            return [piece async for piece in streams._Pieces(pieces(), "generate", "app.py:3")]
+            return [piece async for piece in starlette._Pieces(pieces(), "generate", "app.py:3")]
 
         return layering._framework(span), asyncio.run(read())
 
-    assert background_calls.call(Stage.HTTP, "POST /predict", warm_up, (), {}) == ("framework", [b"1", b"2"])
+    with background_calls.counted(Stage.HTTP, "POST /predict"):
+        assert warm_up() == ("framework", [b"1", b"2"])
 
 
 class Pages:
@@ -120,7 +121,7 @@ def test_what_can_be_read_twice_still_can() -> None:
         return [piece async for piece in pages]
 
     async def main() -> list[list[bytes]]:
-        pages = streams._Pieces(Pages(), "pages", "app.py:3")
+        pages = starlette._Pieces(Pages(), "pages", "app.py:3")
         return [await read(pages), await read(pages)]
 
     assert asyncio.run(main()) == [[b"1", b"2"]] * 2
@@ -154,9 +155,9 @@ def test_a_child_whose_parent_is_gone_ends(tmp_path: Path) -> None:
     program = tmp_path / "orphan.py"
     program.write_text(
         "import os, time\n"
-        "from tailcut.profiler.child_channel import Commands, Said\n"
+        "from tailcut.profiler.child_channel import execute_commands\n"
         "def broken(said): raise BrokenPipeError\n"
-        "Commands({'begin': lambda _: Said(kind='began')}, broken, 0)\n"
+        "execute_commands({'begin': lambda: None}, broken, 0)\n"
         "time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, str(program)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:

@@ -12,7 +12,7 @@ from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.attribution.calls import is_fetch, is_write
 from tailcut.profiler.attribution.span_table import Name
 from tailcut.profiler.attribution.stages import attribute
-from tailcut.profiler.levers.facts import blocking_code
+from tailcut.profiler.levers.advice import blocking_code
 from tailcut.profiler.levers.known import LeverAssumptions
 from tailcut.profiler.levers.work import pull, read_work
 from tailcut.profiler.records import Moment, ProfiledProcess, RecordedRequest, RecordedSpan, Recording, Stage

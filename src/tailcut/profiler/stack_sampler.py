@@ -1,4 +1,4 @@
-"""Stacks by py-spy, from outside of the process: it needs no lock of the interpreter's and stops nobody.
+"""Stacks by py-spy, from outside of the process: it needs no lock of the interpreter and stops no thread.
 
 Looking from inside sees too little and does harm. A sampler's thread needs the interpreter's lock, so it sees a thread
 that computes in Python only when that gives the lock up; in runs of a few milliseconds that is never (5 of 500 looks,
@@ -10,23 +10,24 @@ the process does not wait. It counts stacks, of threads that wait too, and does 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from tailcut.profiler.recording.places import Places
 from tailcut.profiler.records import RecordedRequest, StackSample, Stage
+from tailcut.system.child_processes import last_lines
 
 _LONGEST_S = 3600
 _STOP_S = 10.0
+_LOG_LINES = 100
 _ENTRIES = ("__call__", "_traced", "run")
 _CALLED_AS = ("", "dependency ", "preprocess ", "postprocess ")
 """What stands before a function's name in the labels of its spans: what a dependency does in a thread has its own."""
@@ -42,101 +43,84 @@ Frame = tuple[str, str, int]
 """Function, file, line."""
 
 
-class Spy:
-    """py-spy on one process while the context lasts. Where it cannot run, ``problem`` says why and nothing is seen.
+def sample_stacks(pid: int, rate: float, run: Callable[[], object]) -> tuple[str, str]:
+    """Look at the stacks of a process while something runs.
 
     Args:
         pid: the process.
         rate: looks per second.
-    """
+        run: while it runs.
 
-    def __init__(self, pid: int, rate: float) -> None:
-        self.problem = ""
-        self._rate = rate
-        self._folder = Path(tempfile.mkdtemp(prefix="tailcut-spy-"))
-        self._began_ns = time.perf_counter_ns()
-        self._process: subprocess.Popen[bytes] | None = None
-        program = find_spy()
-        if not program:
-            self.problem = "py-spy is not installed (pip install 'tailcut[profile]')"
-            return
+    Returns:
+        the stacks as py-spy writes them; and why there are none, where it cannot look.
+    """
+    program = find_py_spy()
+    if not program:
+        return "", "py-spy is not installed (pip install 'tailcut[profile]')"
+    with tempfile.TemporaryDirectory(prefix="tailcut-spy-", ignore_cleanup_errors=True) as folder:
+        output, log = Path(folder) / "stacks", Path(folder) / "log"
         options = ["--nonblocking", "--idle", "--full-filenames", "--format", "raw", "--rate", f"{rate:.0f}"]
-        options += ["--duration", str(_LONGEST_S), "--output", str(self._output), "--pid", str(pid)]
+        options += ["--duration", str(_LONGEST_S), "--output", str(output), "--pid", str(pid)]
         try:
-            with (self._folder / "log").open("wb") as log:
-                self._process = subprocess.Popen(
+            with log.open("wb") as file:
+                process = subprocess.Popen(
                     [program, "record", *options],
                     stdin=subprocess.DEVNULL,
-                    stdout=log,
+                    stdout=file,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
         except OSError as error:
-            self.problem = f"py-spy could not be started ({error.strerror})"
-
-    def __enter__(self) -> Spy:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def stop(self) -> None:
-        """End it and let it write what it saw."""
-        process = self._process
-        if process is None:
-            return
-        self._process = None
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
+            return "", f"py-spy could not be started ({error.strerror})"
         try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if not self._output.exists():
-            # Without the interpreter's lock ever held, it writes nothing, and says so.
-            lines = (self._folder / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            if not any("No stack counts" in line for line in lines):
-                self.problem = f"py-spy could not read the process ({lines[-1] if lines else 'no output'})"
-
-    def samples(self, requests: Iterable[RecordedRequest], places: Places) -> tuple[StackSample, ...]:
-        """Hand out what it saw of code that works on requests, a sample per stack, after ``stop``.
-
-        Args:
-            requests: whose spans say which functions are known as code.
-            places: tells the user's files from those of libraries.
-        """
-        if not self._output.exists():
-            return ()
-        requests = tuple(requests)
-        known = {(span.label, span.place) for one in requests for span in one.spans if span.stage is Stage.CODE}
-        roots = (one.spans[0] for one in requests if one.spans)
-        framework = next((str(root.label) for root in roots if root.stage is not Stage.CODE), "")
-        interval_ns = int(1e9 / self._rate)
-        found = []
-        for line in self._output.read_text(encoding="utf-8", errors="replace").splitlines():
-            text, _, count = line.rpartition(" ")
-            frames = [frame for part in text.split(";") if (frame := parse_frame(part)) is not None]
-            # A task that a request began is not below what took it in, but some hook may be below the task.
-            if count.isdigit() and any(_entry(frame) or _HOOKS in frame[1] for frame in frames):
-                found.append(make_sample(frames, int(count) * interval_ns, self._began_ns, known, places, framework))
-        return tuple(found)
-
-    @property
-    def _output(self) -> Path:
-        return self._folder / "stacks"
+            run()
+        finally:
+            process.send_signal(signal.SIGINT)  # it writes what it saw
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if output.exists():
+            return output.read_text(encoding="utf-8", errors="replace"), ""
+        # Where the interpreter's lock was never held, it writes nothing, and says so.
+        lines = last_lines(log, _LOG_LINES)
+        if any("No stack counts" in line for line in lines):
+            return "", ""
+        return "", f"py-spy could not read the process ({lines[-1] if lines else 'no output'})"
 
 
-def find_spy() -> str:
+def samples_of(
+    stacks: str, interval_ns: int, requests: Sequence[RecordedRequest], places: Places
+) -> tuple[StackSample, ...]:
+    """Make a sample of each stack in code that works on requests.
+
+    Args:
+        stacks: as ``sample_stacks`` returns them.
+        interval_ns: between two looks.
+        requests: whose spans say which functions are known as code.
+        places: tells the user's files from those of libraries.
+    """
+    known = {(span.label, span.place) for one in requests for span in one.spans if span.stage is Stage.CODE}
+    roots = (one.spans[0] for one in requests if one.spans)
+    framework = next((str(root.label) for root in roots if root.stage is not Stage.CODE), "")
+    found = []
+    for line in stacks.splitlines():
+        text, _, count = line.rpartition(" ")
+        frames = [frame for part in text.split(";") if (frame := parse_frame(part)) is not None]
+        # A task that a request began is not below what took it in, but some hook may be below the task.
+        if count.isdigit() and any(_entry(frame) or _HOOKS in frame[1] for frame in frames):
+            found.append(make_sample(frames, int(count) * interval_ns, known, places, framework))
+    return tuple(found)
+
+
+def find_py_spy() -> str:
     """Where py-spy's program is; empty where it is not installed."""
-    beside = Path(sys.executable).with_name("py-spy")
-    if beside.exists():
-        return str(beside)
-    return shutil.which("py-spy") or ""
+    folders = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
+    return shutil.which("py-spy", path=os.pathsep.join(folders)) or ""
 
 
-def allow_spying() -> None:
+def allow_sampling() -> None:
     """Let a process that is no ancestor read this one, where Linux asks for that (Yama's ptrace_scope 1)."""
     with suppress(OSError, AttributeError, ValueError):
         if Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip() == "1":
@@ -155,7 +139,6 @@ def parse_frame(text: str) -> Frame | None:
 def make_sample(
     frames: Sequence[Frame],
     weight_ns: int,
-    at_ns: int,
     known: Collection[tuple[str, str]],
     places: Places,
     framework: str = "",
@@ -187,7 +170,7 @@ def make_sample(
             code = _code_of(name, places.name(file), line, known) or code
     if framework and inside and code == ("", ""):
         place, code = since, (framework, "")
-    return StackSample(stack=tuple(stack), at_ns=at_ns, weight_ns=weight_ns, place=place, code=code)
+    return StackSample(stack=tuple(stack), weight_ns=weight_ns, place=place, code=code)
 
 
 def _code_of(name: str, file: str, line: int, known: Collection[tuple[str, str]]) -> tuple[str, str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ import msgspec
 
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan
-from tailcut.load.payloads import build_requests, count_bodies
-from tailcut.load.plan import parse_url
+from tailcut.load.payloads import bodies
 from tailcut.load.replay import is_replay, read_replay
 from tailcut.profiler.payloads.diversity import Diversity, read_diversity, sample_for
 
@@ -91,21 +91,14 @@ def sent_payloads(payloads: str, *, rate: float, count: int, seed: int = 0) -> P
     Raises:
         LoadTestError: the payloads cannot be read.
     """
-    plan = LoadPlan(url="http://127.0.0.1:1/", rate=rate, payloads=payloads, seed=seed)
-    count = count_bodies(plan, count)
-    requests = build_requests(plan, parse_url(plan.url), count)
-    asked = {request: _asked(request) for request in set(requests)}
-    several = len({path for path, _ in asked.values()}) > 1
-    keys = {request: _with_path(path, body) if several else body for request, (path, body) in asked.items()}
-    at_s = tuple(number / rate for number in range(count))
-    return PayloadLog(at_s=at_s, bodies=tuple(keys[request] for request in requests), timed=False)
-
-
-def _asked(request: bytes) -> tuple[str, bytes]:
-    """Path and body of a request as it is sent."""
-    head, _, body = request.partition(b"\r\n\r\n")
-    line = head.partition(b"\r\n")[0]
-    return line.partition(b" ")[2].rpartition(b" ")[0].decode("latin-1"), body
+    plan = LoadPlan(url="", payloads=payloads, seed=seed)
+    sent = [(body.path or "/", body.content) for body in islice(bodies(plan), count)]
+    several = len({path for path, _ in sent}) > 1
+    return PayloadLog(
+        at_s=tuple(number / rate for number in range(len(sent))),
+        bodies=tuple(_with_path(path, body) if several else body for path, body in sent),
+        timed=False,
+    )
 
 
 def _with_path(path: str, body: bytes) -> bytes:
