@@ -34,7 +34,7 @@ from tailcut.protocol.http import (
     traceparent,
 )
 from tailcut.protocol.model_routes import Models, ServerRoutes
-from tailcut.protocol.open_inference.codec import BinaryReply
+from tailcut.protocol.open_inference.binary import BinaryReply
 from tailcut.protocol.operator_log import unforeseen
 from tailcut.protocol.pages import Pages, RequestPages
 from tailcut.protocol.predict import PredictRoutes

@@ -29,8 +29,7 @@ from tailcut.pipeline.streaming import no_stream
 from tailcut.protocol.data_plane import Door, ModelPlane
 from tailcut.protocol.events import Events
 from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, request_id, unread
-from tailcut.protocol.open_inference.codec import InferenceCodec
-from tailcut.protocol.open_inference.json_tensors import AnyTensor, array_of_json
+from tailcut.protocol.open_inference.codec import AnyTensor, InferenceCodec, array_of_json
 from tailcut.protocol.open_inference.parameters import timeout_ns as asked_timeout_ns
 from tailcut.protocol.routing import Codecs, Handler, Route, pipeline_of
 

@@ -19,7 +19,8 @@ from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.protocol.data_plane import Door, ModelPlane
 from tailcut.protocol.http import Body, HeaderMap, Reply, request_id, unread
-from tailcut.protocol.open_inference.codec import BINARY_HEADER, BinaryReply, InferenceCodec
+from tailcut.protocol.open_inference.binary import BINARY_HEADER, BinaryReply
+from tailcut.protocol.open_inference.codec import InferenceCodec
 from tailcut.protocol.routing import Codecs, Handler, Route, pipeline_of
 
 _PREDICT_FORM = 'send {"entities": [...]} or {"rows": [{...}, ...]}; see /openapi.json'

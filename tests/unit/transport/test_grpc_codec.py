@@ -12,8 +12,8 @@ from tailcut.common.tensors import NUMPY_OF
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError, TailcutError, TooLarge
 from tailcut.protocol.open_inference.binary import raw_of
-from tailcut.transport.grpc.calls import error_metadata, value_of
-from tailcut.transport.grpc.codec import GrpcInference, MessageCodec, parameters_of, parse
+from tailcut.transport.grpc.calls import error_metadata, read, value_of
+from tailcut.transport.grpc.codec import GrpcInference, MessageCodec, parameters_of
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest
 
 VALUES: dict[str, list[Any]] = {
@@ -149,7 +149,7 @@ def test_too_many_rows_are_too_large() -> None:
 
 def test_bytes_that_are_no_message() -> None:
     with pytest.raises(BadRequest, match="not a ModelInferRequest"):
-        parse(b"\xff\xff\xff")
+        read(ModelInferRequest, b"\xff\xff\xff")
 
 
 def test_parameters_are_plain_values() -> None:

@@ -9,7 +9,7 @@ from tailcut.common.bounds import Bound
 from tailcut.manifest import Deployment, Model, ServerSettings, TensorSpec
 from tailcut.models.value_limits import bounds_of, fields_of, limits_said
 from tailcut.protocol.http import LONGEST_TENANT
-from tailcut.protocol.open_inference.codec import BINARY_HEADER
+from tailcut.protocol.open_inference.binary import BINARY_HEADER
 from tailcut.version import version
 
 INFERENCE, MANAGEMENT = "inference", "management"

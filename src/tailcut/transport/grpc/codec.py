@@ -6,22 +6,20 @@ the reply's is of the same kind. FP16 has no typed field, so a reply with an FP1
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
-from reprlib import repr as shown
 from typing import Any
 
 import msgspec
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from tailcut.common.tensors import Array, Arrays
 from tailcut.common.texts import bytes_of, text_of
-from tailcut.common.validation import InputSpec, all_finite, check_names, check_rows, limits_of, not_finite
+from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest
-from tailcut.protocol.http import clipped
 from tailcut.protocol.open_inference.binary import array_of, output_datatype, raw_of
-from tailcut.protocol.open_inference.parameters import refuse_sequences
+from tailcut.protocol.open_inference.codec import ModelCodec, check_datatype
+from tailcut.protocol.open_inference.parameters import no_classification, refuse_sequences
 from tailcut.transport.grpc.open_inference_pb2 import InferTensorContents, ModelInferRequest, ModelInferResponse
 
 _FIELD_OF = {
@@ -62,21 +60,6 @@ class GrpcInference(msgspec.Struct):
     parameters: dict[str, Any]
 
 
-def parse(message: bytes) -> ModelInferRequest:
-    """Read a message; nothing in it is checked yet.
-
-    Raises:
-        BadRequest: the bytes are no ModelInferRequest.
-    """
-    try:
-        return ModelInferRequest.FromString(message)
-    except DecodeError as error:
-        raise BadRequest(
-            f"the bytes are not a ModelInferRequest: {clipped(error)}",
-            hint="send a serialised ModelInferRequest; server reflection has the server's .proto file",
-        ) from error
-
-
 def parameters_of(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a map of InferParameter as Python values; None for one without a value."""
     if not message:
@@ -85,34 +68,8 @@ def parameters_of(message: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(parameter, field) if field else None for name, (parameter, field) in chosen.items()}
 
 
-class MessageCodec:
-    """Reads requests and writes replies for one model.
-
-    Args:
-        specs: what each input must be.
-        outputs: the model's outputs in the manifest's order.
-        max_rows: a request of more is refused before its data is looked at.
-        nan_outputs: names of the outputs in which NaN and infinity are answers.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        version: str,
-        specs: Sequence[InputSpec],
-        outputs: tuple[str, ...],
-        *,
-        max_rows: int,
-        nan_outputs: Collection[str] = (),
-    ) -> None:
-        self._model = model
-        self._version = version
-        self._specs = {spec.name: spec for spec in specs}
-        self._names = [spec.name for spec in specs]
-        self._limits = limits_of(specs)
-        self._outputs = outputs
-        self._max_rows = max_rows
-        self._nan_outputs = frozenset(nan_outputs)
+class MessageCodec(ModelCodec):
+    """Reads requests and writes replies over gRPC for one model; arguments as ``ModelCodec``."""
 
     def decode(self, request: ModelInferRequest) -> GrpcInference:
         """Check one request.
@@ -128,13 +85,13 @@ class MessageCodec:
                 f"the request has {len(tensors)} inputs and {len(raws)} raw_input_contents",
                 hint="send raw contents for every input, in the order of the inputs, or for none",
             )
-        names = [tensor.name for tensor in tensors]
-        if names != self._names:
-            check_names(names, self._names, "input")
+        self._check_names([tensor.name for tensor in tensors])
         inputs: Arrays = {}
         for index, tensor in enumerate(tensors):
             spec = self._specs[tensor.name]
-            _check_tensor(tensor, spec)
+            check_datatype(tensor.name, tensor.datatype, spec)
+            if tensor.parameters and _SHARED_MEMORY in tensor.parameters:
+                raise _no_shared_memory(f"input {tensor.name!r}")
             shape = list(tensor.shape)
             if not raws:
                 inputs[tensor.name] = _typed(tensor, spec, shape, self._max_rows)
@@ -144,12 +101,16 @@ class MessageCodec:
                 )
             else:
                 inputs[tensor.name] = array_of(raws[index], spec, shape, self._max_rows)
-        rows = check_rows({name: len(array) for name, array in inputs.items()})
-        for name, limits in self._limits:
-            limits.check(inputs[name])
-        if names != self._names:
-            inputs = {name: inputs[name] for name in self._names}
-        outputs = self._wanted(request) if request.outputs else self._outputs
+        inputs, rows = self._many(inputs)
+        self._check_limits(inputs)
+        outputs = self._outputs
+        if request.outputs:
+            outputs = self._wanted([output.name for output in request.outputs])
+            for output in request.outputs:
+                if _SHARED_MEMORY in output.parameters:
+                    raise _no_shared_memory(f"output {output.name!r}")
+                if "classification" in output.parameters:
+                    raise no_classification(output.name)
         parameters = parameters_of(request.parameters)
         refuse_sequences(parameters)
         return GrpcInference(inputs, rows, outputs, request.id, bool(raws), parameters)
@@ -163,53 +124,20 @@ class MessageCodec:
         reply = ModelInferResponse(model_name=self._model, model_version=self._version, id=inference.id)
         raw = inference.raw or any(outputs[name].dtype == np.float16 for name in inference.outputs)
         for name in inference.outputs:
-            array = outputs[name]
-            if array.dtype.kind == "f" and name not in self._nan_outputs and not all_finite(array):
-                raise not_finite(name)
+            array = self.finite(name, outputs[name])
             datatype = output_datatype(array)
             tensor = reply.outputs.add(name=name, datatype=datatype, shape=array.shape)
             if raw:
                 reply.raw_output_contents.append(raw_of(array))
             else:
-                getattr(tensor.contents, _FIELD_OF[datatype]).extend(_values(array))
+                values: list[Any] = array.ravel().tolist()
+                found = map(bytes_of, values) if array.dtype.hasobject else values
+                getattr(tensor.contents, _FIELD_OF[datatype]).extend(found)
         return reply
 
     def empty(self, inference_id: str) -> ModelInferResponse:
         """Return a reply without outputs."""
         return ModelInferResponse(model_name=self._model, model_version=self._version, id=inference_id)
-
-    def _wanted(self, request: ModelInferRequest) -> tuple[str, ...]:
-        names = [output.name for output in request.outputs]
-        for output in request.outputs:
-            if output.name not in self._outputs:
-                raise BadRequest(
-                    f"output {shown(output.name)} is unknown", hint=f"this model's outputs: {', '.join(self._outputs)}"
-                )
-            if output.parameters:
-                _check_output(output)
-        if len(set(names)) != len(names):
-            raise BadRequest(f"outputs are requested twice: {shown(names)}", hint="name each output once")
-        return self._outputs if tuple(names) == self._outputs else tuple(names)
-
-
-def _check_tensor(tensor: ModelInferRequest.InferInputTensor, spec: InputSpec) -> None:
-    if tensor.datatype != spec.datatype:
-        raise BadRequest(
-            f"input {tensor.name!r} has datatype {shown(tensor.datatype)}, expected {spec.datatype}",
-            hint=f"send {spec.datatype}",
-        )
-    if tensor.parameters and _SHARED_MEMORY in tensor.parameters:
-        raise _no_shared_memory(f"input {tensor.name!r}")
-
-
-def _check_output(output: ModelInferRequest.InferRequestedOutputTensor) -> None:
-    if _SHARED_MEMORY in output.parameters:
-        raise _no_shared_memory(f"output {output.name!r}")
-    if "classification" in output.parameters:
-        raise BadRequest(
-            f"output {output.name!r} asks for classification, which is not supported",
-            hint="request the output itself and select its largest values",
-        )
 
 
 def _typed(tensor: ModelInferRequest.InferInputTensor, spec: InputSpec, shape: list[int], max_rows: int) -> Array:
@@ -244,13 +172,6 @@ def _typed(tensor: ModelInferRequest.InferInputTensor, spec: InputSpec, shape: l
         ) from error
     spec.check_values(array)
     return array
-
-
-def _values(array: Array) -> list[Any]:
-    values: list[Any] = array.ravel().tolist()
-    if array.dtype.hasobject:
-        return [bytes_of(value) for value in values]
-    return values
 
 
 def _no_shared_memory(what: str) -> BadRequest:

@@ -17,8 +17,8 @@ from tailcut.protocol.data_plane import DataPlane, ModelPlane
 from tailcut.protocol.http import REQUEST_ID, HeaderMap, name_request, new_request_id, request_id, traceparent
 from tailcut.protocol.open_inference.parameters import flag, priority, timeout_ns
 from tailcut.protocol.routing import Codecs
-from tailcut.transport.grpc.calls import SERVICE, Context, Metadata, abort, headers_of, remaining_ns
-from tailcut.transport.grpc.codec import FINAL, WANTS_FINAL, GrpcInference, MessageCodec, parse
+from tailcut.transport.grpc.calls import SERVICE, Context, Metadata, abort, headers_of, read, remaining_ns
+from tailcut.transport.grpc.codec import FINAL, WANTS_FINAL, GrpcInference, MessageCodec
 from tailcut.transport.grpc.models import pipeline_of
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 
@@ -89,7 +89,7 @@ class Inferences:
             return only, message
         try:
             self._plane.guard.inference(headers)
-            request = parse(message)
+            request: ModelInferRequest = read(ModelInferRequest, message)
             self._plane.model(request.model_name)
         except TailcutError as error:
             raise RpcFailed(error, "", ((REQUEST_ID, request_id(headers) or new_request_id()),)) from None
@@ -184,7 +184,7 @@ class _ModelInferences:
         """Identify, read, check and admit a request."""
         self._plane.identify(call, headers, left_ns)
         call.timings.lap(Stage.RECEIVE, perf_counter_ns())
-        request = parse(message) if isinstance(message, bytes) else message
+        request = read(ModelInferRequest, message) if isinstance(message, bytes) else message
         pipeline = pipeline_of(self._engine, request.model_name, request.model_version)
         codec = self._codecs.of(pipeline.serving)
         inference = codec.decode(request)

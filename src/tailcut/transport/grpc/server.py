@@ -18,11 +18,15 @@ from tailcut.protocol.http import clipped
 from tailcut.serving.host import Host
 from tailcut.transport.grpc import health_pb2, open_inference_pb2, reflection_pb2
 from tailcut.transport.grpc.calls import EOF, SERVICE, Context, Method, abort, answering, headers_of, read, remaining_ns
-from tailcut.transport.grpc.codec import FINAL, parse
+from tailcut.transport.grpc.codec import FINAL
 from tailcut.transport.grpc.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tailcut.transport.grpc.inference import Inferences, RpcFailed
 from tailcut.transport.grpc.models import GrpcModels
-from tailcut.transport.grpc.open_inference_pb2 import ModelInferResponse, ModelStreamInferResponse
+from tailcut.transport.grpc.open_inference_pb2 import (
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
 from tailcut.transport.grpc.reflection_pb2 import (
     ErrorResponse,
     ExtensionNumberResponse,
@@ -119,7 +123,7 @@ def _retrieve(reading: asyncio.Future[Any]) -> None:
 
 def _id_of(message: bytes) -> str:
     try:
-        return parse(message).id
+        return str(read(ModelInferRequest, message).id)
     except TailcutError:
         return ""
 
