@@ -18,9 +18,9 @@ from tailcut import logs
 from tailcut.errors import MethodNotAllowed, NotFound, Shed, TailcutError
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.data_plane import DataPlane
-from tailcut.protocol.events import EVENT_STREAM, Events
-from tailcut.protocol.generate import Generate
+from tailcut.protocol.generate import Events, Generate
 from tailcut.protocol.http import (
+    EVENT_STREAM,
     JSON,
     REQUEST_ID,
     Body,
@@ -29,8 +29,7 @@ from tailcut.protocol.http import (
     Reply,
     clipped,
     error_reply,
-    new_request_id,
-    request_id,
+    log_id,
     traceparent,
 )
 from tailcut.protocol.model_routes import Models, ServerRoutes
@@ -91,7 +90,7 @@ class Application:
 
     def _failed(self, error: Exception, what: str, headers: HeaderMap) -> Reply:
         """Return the reply to a request that is no prediction, or met a bug."""
-        named, incident = request_id(headers) or new_request_id(), ""
+        named, incident = log_id(headers), ""
         if not isinstance(error, TailcutError):
             error, incident = unforeseen(self._host.failures, f"on {what}", error, perf_counter_ns(), named)
         reply = error_reply(error, incident)

@@ -23,15 +23,15 @@ from tailcut.errors import (
 )
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.auth import Guard
-from tailcut.protocol.bodies import Bodies
-from tailcut.protocol.encodings import decoded
 from tailcut.protocol.http import (
     REQUEST_ID,
     TIMEOUT,
+    Bodies,
     Body,
     HeaderMap,
     checked_tenant,
-    name_request,
+    decoded,
+    log_id,
     request_id,
     tenant,
     timeout_ns,
@@ -247,7 +247,7 @@ class ModelPlane:
         now_ns = perf_counter_ns()
         context.timings.lap(unfinished_stage(context.timings.ns, error), now_ns)
         if not isinstance(error, Shed):  # refusing must cost little
-            name_request(context, headers)
+            context.request_id = context.request_id or log_id(headers)
         return told(self.engine.failures, context, error, now_ns)
 
     def _cancelled(self, context: RequestContext) -> TailcutError:

@@ -18,8 +18,7 @@ import msgspec
 from tailcut.common.json_values import UNREADABLE
 from tailcut.errors import BadRequest
 from tailcut.protocol.auth import Guard
-from tailcut.protocol.bodies import read_small
-from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, json_reply
+from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, json_reply, read_small
 from tailcut.protocol.routing import Route
 from tailcut.serving.host import Host
 

@@ -31,9 +31,7 @@ from tailcut.observe.live.figures import ModelFigures, Snapshot
 from tailcut.observe.live.live import LiveFigures
 from tailcut.observe.live.model_figures import POINT
 from tailcut.protocol.auth import Guard
-from tailcut.protocol.bodies import read_small
-from tailcut.protocol.events import EVENT_STREAM
-from tailcut.protocol.http import JSON, Body, HeaderMap, Headers, Reply, clipped
+from tailcut.protocol.http import EVENT_STREAM, JSON, Body, HeaderMap, Headers, Reply, clipped, read_small
 from tailcut.protocol.routing import Handler, Route
 from tailcut.serving.host import Host
 

@@ -14,7 +14,7 @@ from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.access_log import AccessLog
 from tailcut.protocol.data_plane import DataPlane, ModelPlane
-from tailcut.protocol.http import REQUEST_ID, HeaderMap, name_request, new_request_id, request_id, traceparent
+from tailcut.protocol.http import REQUEST_ID, HeaderMap, log_id, traceparent
 from tailcut.protocol.open_inference.parameters import flag, priority, timeout_ns
 from tailcut.protocol.routing import Codecs
 from tailcut.transport.grpc.calls import SERVICE, Context, Metadata, abort, headers_of, read, remaining_ns
@@ -92,7 +92,7 @@ class Inferences:
             request: ModelInferRequest = read(ModelInferRequest, message)
             self._plane.model(request.model_name)
         except TailcutError as error:
-            raise RpcFailed(error, "", ((REQUEST_ID, request_id(headers) or new_request_id()),)) from None
+            raise RpcFailed(error, "", ((REQUEST_ID, log_id(headers)),)) from None
         return self._models[request.model_name], request
 
     def _add(self, name: str) -> None:
@@ -135,7 +135,7 @@ class _ModelInferences:
 
     def failed(self, call: RequestContext, headers: HeaderMap, error: TailcutError, incident: str) -> NoReturn:
         """Raise Failed."""
-        name_request(call, headers)
+        call.request_id = call.request_id or log_id(headers)
         metadata = (*_metadata(call, headers), (REQUEST_ID, call.request_id))
         if self._log is not None:
             self._note(self._log, call, headers, metadata, error=error, incident=incident)
