@@ -19,11 +19,10 @@ from tailcut.errors import MissingExtra, StartError
 from tailcut.manifest.host import HostManifest
 from tailcut.protocol.access_log import check_log
 from tailcut.protocol.auth import check_tokens
+from tailcut.transport.http1.connection import Site
 from tailcut.transport.http1.listener import Listener
-from tailcut.transport.http1.site import Site
 from tailcut.transport.log_relay import Outlet
-from tailcut.transport.signals import STOP
-from tailcut.transport.supervisor import Supervisor
+from tailcut.transport.supervisor import STOP, Supervisor
 from tailcut.transport.tls import Tls, context_of, find_tls
 from tailcut.transport.worker import EXIT_START_FAILED, Worker
 

@@ -20,7 +20,7 @@ from tailcut.protocol.auth import Guard
 from tailcut.protocol.data_plane import DataPlane
 from tailcut.protocol.middleware import Middleware
 from tailcut.serving.host import Host
-from tailcut.transport.signals import STOP
+from tailcut.transport.supervisor import STOP
 
 if TYPE_CHECKING:
     from tailcut.transport.grpc.server import GRPCServer

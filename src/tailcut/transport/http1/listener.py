@@ -10,8 +10,7 @@ import ssl
 from functools import partial
 
 from tailcut.manifest import ServerSettings
-from tailcut.transport.http1.connection import Connection
-from tailcut.transport.http1.site import Site
+from tailcut.transport.http1.connection import Connection, Site
 
 log = logging.getLogger("tailcut.server")
 

@@ -10,41 +10,19 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from reprlib import repr as shown
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from tailcut.errors import BadRequest, ClientGone, HeadTooLarge, TailcutError
 from tailcut.protocol.http import HeaderMap, by_name, is_repeated
 
-# One request as it arrives: what the routes read, and what the connection writes into it.
+if TYPE_CHECKING:
+    from tailcut.transport.http1.connection import Connection
+
 
 AHEAD_BYTES = 256 * 1024
 """Of a body that nobody reads: more is left to the kernel, and by it to the client."""
-
-
-class Wire(Protocol):
-    """The connection of a request."""
-
-    def wants_body(self, exchange: Exchange) -> None:
-        """Have the client send it, where it waits for that."""
-        ...
-
-    def has_room(self) -> None:
-        """Read on."""
-        ...
-
-    def threw_away(self, size_bytes: int) -> None:
-        """Count bytes of a body that is discarded."""
-        ...
-
-    def wait(self) -> None:
-        """Wait for the next head: such a body has come to its end."""
-        ...
-
-    async def lost(self) -> None:
-        """Return when the connection is closed."""
-        ...
 
 
 class Exchange:
@@ -71,7 +49,7 @@ class Exchange:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: Connection,
         method: str,
         path: str,
         headers: HeaderMap,
@@ -253,7 +231,7 @@ class Reader:
         "was_answered",
     )
 
-    def __init__(self, wire: Wire, take: Callable[[Exchange], None]) -> None:
+    def __init__(self, wire: Connection, take: Callable[[Exchange], None]) -> None:
         self._wire: Any = wire
         self._take = take
         self._parser: Any = HttpRequestParser(self)
