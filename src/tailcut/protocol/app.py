@@ -12,6 +12,7 @@ GET  /ui and what it shows, see ``ui.routes``
 from __future__ import annotations
 
 from time import perf_counter_ns
+from typing import Any
 from urllib.parse import unquote
 
 from tailcut import logs
@@ -34,6 +35,7 @@ from tailcut.protocol.http import (
 )
 from tailcut.protocol.model_routes import Models, ServerRoutes
 from tailcut.protocol.open_inference.binary import BinaryReply
+from tailcut.protocol.openapi.document import openapi
 from tailcut.protocol.operator_log import unforeseen
 from tailcut.protocol.pages import Pages, RequestPages
 from tailcut.protocol.predict import PredictRoutes
@@ -46,7 +48,11 @@ _MOST_TOLD = 64
 
 
 class Application:
-    """Answers requests to the models of a host."""
+    """Answers requests to the models of a host.
+
+    Attributes:
+        routes: by path, without those of named versions and of the page.
+    """
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
@@ -56,24 +62,33 @@ class Application:
         self._requests = RequestPages(host, plane.guard)
         self._ui = UI(host, plane.guard)
         self._models: dict[str, _ModelRoutes] = {}
-        self._routes: dict[str, Route] = {
+        self._of_server: dict[str, Route] = {
             **ServerRoutes(host, plane.guard).routes(),
             **self._repository.routes(),
             **self._requests.routes(),
-            **Pages(host).routes(),
+            **Pages(host, self.document).routes(),
         }
+        self.routes = dict(self._of_server)
         for name in host.engines:
             self._bind(name)
         host.on_added.append(self._bind)  # its routes count from before its first request
 
-    @property
-    def routes(self) -> dict[str, str]:
-        """Method by path, without those of named versions and of the page."""
-        return {path: method for path, (method, _) in self._routes.items()} | {"/debug/requests/{id}": "GET"}
+    def document(self) -> dict[str, Any]:
+        """Describe the interface, with the bounds of what is served where anything is."""
+        host = self._host
+        return openapi(
+            host.manifest.name if host.manifest.is_single else "",
+            host.server,
+            [
+                (engine.deployment, engine.opened.variant.bounds if engine.is_loaded else ())
+                for engine in host.engines.values()
+            ],
+            {name: self._routes_of(name) for name in self._models} | {"": self._of_server},
+        )
 
     async def handle(self, method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
         """Answer one request; never raises but for cancellation."""
-        route = self._routes.get(path)
+        route = self.routes.get(path)
         if self._names_models:
             logs.model.set("")  # of the request before on this connection
         try:
@@ -99,8 +114,11 @@ class Application:
 
     def _bind(self, name: str) -> None:
         """Add the routes of a model; raises as ``DataPlane.model``."""
-        found = self._models[name] = _ModelRoutes(self._plane, name)
-        self._routes |= found.routes() | self._repository.of_model(name)
+        self._models[name] = _ModelRoutes(self._plane, name)
+        self.routes |= self._routes_of(name)
+
+    def _routes_of(self, name: str) -> dict[str, Route]:
+        return self._models[name].routes() | self._repository.of_model(name)
 
     def _find(self, method: str, path: str) -> Route:
         """Find the route of a path that is in no table: of the page, a version, a model that came later, or none.
@@ -148,7 +166,7 @@ class _ModelRoutes:
     def versioned(self, version: str, rest: str) -> Route | None:
         """Return the route of a version; ``rest`` is the path behind it."""
         if rest == "infer":
-            return "POST", self._predictions.infer(version)
+            return Route("POST", self._predictions.infer(version))
         return self._generate.versioned(version, rest) or self._models.versioned(version, rest)
 
 

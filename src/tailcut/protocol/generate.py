@@ -31,6 +31,7 @@ from tailcut.protocol.data_plane import Door, ModelPlane
 from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, request_id, unread
 from tailcut.protocol.open_inference.codec import AnyTensor, InferenceCodec, array_of_json
 from tailcut.protocol.open_inference.parameters import timeout_ns as asked_timeout_ns
+from tailcut.protocol.openapi.document import prediction_operation
 from tailcut.protocol.operator_log import told
 from tailcut.protocol.routing import Codecs, Handler, Route, pipeline_of
 from tailcut.serving.engine import Engine
@@ -59,6 +60,11 @@ class Generate:
         self._door = door
         self._decoder = msgspec.json.Decoder(dict[str, Any])
         self._codecs = Codecs(InferenceCodec, plane.engine)
+        schemas, server = ("GenerateRequest", "GenerateReply"), plane.engine.deployment.server
+        self._described = prediction_operation("Generate: values in, values out", *schemas, server)
+        self._stream_described = prediction_operation(
+            "Generate: values in, server-sent events out", *schemas, server, kind="text/event-stream"
+        )
 
     def routes(self) -> dict[str, Route]:
         """Routes by path."""
@@ -73,7 +79,10 @@ class Generate:
         answer, door = self._plane.answer, self._door
         whole: Handler = partial(answer, door, "generate", partial(self._whole, version))
         stream: Handler = partial(answer, door, "generate_stream", partial(self._stream, version))
-        return {"generate": ("POST", whole), "generate_stream": ("POST", stream)}
+        return {
+            "generate": Route("POST", whole, self._described),
+            "generate_stream": Route("POST", stream, self._stream_described),
+        }
 
     async def _whole(self, version: str, context: RequestContext, headers: HeaderMap, body: Body) -> bytes:
         asked = self._read(version, context, await self._plane.receive(context, headers, body))
@@ -81,7 +90,7 @@ class Generate:
         outputs = await pipeline.infer(context, asked.inputs, 1, pipeline.outputs)
         if context.logged is not None:
             context.logged.answer(outputs)
-        return self._described(asked, outputs)
+        return self._reply(asked, outputs)
 
     async def _stream(self, version: str, context: RequestContext, headers: HeaderMap, body: Body) -> Events:
         context.request_id = request_id(headers)
@@ -97,7 +106,7 @@ class Generate:
             raise no_stream(self._engine.deployment.name)
         asked = self._read(version, context, raw)
         async for part in self._engine.streams.run(context, runtime, asked.inputs, pipeline.outputs):
-            yield self._described(asked, part)
+            yield self._reply(asked, part)
 
     def _read(self, version: str, context: RequestContext, raw: bytes) -> Generation:
         """Read and admit a request."""
@@ -123,7 +132,7 @@ class Generate:
         pipeline.admit(context, 1)
         return Generation(served, request.get("id"), inputs)
 
-    def _described(self, asked: Generation, outputs: Arrays) -> bytes:
+    def _reply(self, asked: Generation, outputs: Arrays) -> bytes:
         """Return an answer: a single value as it is, several as a flat list."""
         name, version = self._engine.deployment.name, asked.served.version
         reply: dict[str, Any] = {"model_name": name, "model_version": version}

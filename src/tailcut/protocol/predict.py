@@ -21,8 +21,16 @@ from tailcut.protocol.data_plane import Door, ModelPlane
 from tailcut.protocol.http import Body, HeaderMap, Reply, request_id, unread
 from tailcut.protocol.open_inference.binary import BINARY_HEADER, BinaryReply
 from tailcut.protocol.open_inference.codec import InferenceCodec
+from tailcut.protocol.openapi.document import prediction_operation
 from tailcut.protocol.routing import Codecs, Handler, Route, pipeline_of
 
+_BINARY = "application/octet-stream"
+_BINARY_PARAMETER = {
+    "name": BINARY_HEADER,
+    "in": "header",
+    "description": "number of JSON bytes at the beginning of the body, if raw tensors follow",
+    "schema": {"type": "integer", "minimum": 0},
+}
 _PREDICT_FORM = 'send {"entities": [...]} or {"rows": [{...}, ...]}; see /openapi.json'
 
 
@@ -45,11 +53,20 @@ class PredictRoutes:
 
     def routes(self) -> dict[str, Route]:
         """Routes by path."""
-        name = self._engine.deployment.name
+        name, server = self._engine.deployment.name, self._engine.deployment.server
         predict: Handler = partial(self._plane.answer, self._door, "predict", self._predict)
+        predicting = prediction_operation(
+            "Predict for entities or for feature rows", "PredictionRequest", "PredictionReply", server
+        )
+        inferring = prediction_operation(
+            "Open Inference Protocol v2 inference", "InferenceRequest", "InferenceReply", server
+        )
+        inferring["parameters"].append(_BINARY_PARAMETER)
+        inferring["requestBody"]["content"][_BINARY] = {"schema": {"type": "string", "format": "binary"}}
+        inferring["responses"]["200"]["content"][_BINARY] = {}
         return {
-            f"/v2/models/{name}/infer": ("POST", self.infer()),
-            f"/predict/{name}": ("POST", predict),
+            f"/predict/{name}": Route("POST", predict, predicting),
+            f"/v2/models/{name}/infer": Route("POST", self.infer(), inferring),
         }
 
     def infer(self, version: str = "") -> Handler:

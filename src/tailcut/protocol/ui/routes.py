@@ -178,7 +178,7 @@ class UI:
             return None
         if method == "HEAD" and "events" in {kind, what}:
             handler = _no_events
-        return "POST" if kind in {"login", "logout"} else "GET", handler
+        return Route("POST" if kind in {"login", "logout"} else "GET", handler)
 
     def _named(self, kind: str, name: str, what: str) -> Handler | None:
         """Return what answers for a model, a request or a file; None where nothing does."""
