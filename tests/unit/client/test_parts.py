@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.client import Client
-from tailcut.client.attempts import Attempts
+from tailcut.client.base import Attempts
 from tailcut.client.failures import ConnectionFailed, UnexpectedReply, error_of
 from tailcut.client.tensors import BINARY_HEADER, decode, encode
 from tailcut.client.wire import Received, WireRequest, address_of, checked_headers
