@@ -12,21 +12,21 @@ from tailcut.code.loaded import LoadedCode
 from tailcut.common.fingerprint import uses_gpu
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.features import FeatureService
-from tailcut.features.source_opener import Models
-from tailcut.manifest import Deployment, Manifest
-from tailcut.models.background_loading import abandon, close_later, in_background, in_thread
+from tailcut.manifest import Manifest
+from tailcut.models.background_loading import abandon, in_background, in_thread
 from tailcut.models.deployment_version import is_live, opening_references, version_of
-from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.dispatch.scheduler_factory import make_dispatcher
 from tailcut.models.pool import Pool
 from tailcut.models.row_coupling import rows_alone
+from tailcut.models.runtime_import import bring_in
 from tailcut.models.runtimes.base import StreamingRuntime
+from tailcut.models.runtimes.priority import lower_priority
 from tailcut.models.shed_errors import unavailable
 from tailcut.models.value_limits import PathLimits
 from tailcut.models.variant_loader import Warm, artifact_bytes, held_bytes, open_variant
-from tailcut.models.warm_up import BRIEF, THOROUGH, warm_up
+from tailcut.models.warm_up import BRIEF, THOROUGH
 from tailcut.observe.model_sinks import ModelSinks, VariantBatches
-from tailcut.pipeline.cache_stores import Caches, open_caches
+from tailcut.pipeline.cache_stores import open_caches
 from tailcut.pipeline.hook_loading import HookCode, import_code, place_hooks
 from tailcut.pipeline.pipeline import Pipeline, Stores
 from tailcut.pipeline.row_transform import RowTransform
@@ -37,10 +37,12 @@ from tailcut.registry import Registry, Variant
 from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.scheduler.pool_scaling import ScalingLimits, Wear
 from tailcut.serving.host_state import HostState
-from tailcut.serving.variant_checks import feature_models, refuse_unjudged, refuse_unproven
-
-__all__ = ["Opened", "Warm", "find_variant", "open_deployment", "open_variant", "warm_up"]
-
+from tailcut.serving.variant_checks import (
+    feature_models,
+    refuse_other_model,
+    refuse_unjudged,
+    refuse_unproven,
+)
 
 Choose = Callable[[Manifest], Variant]
 """Finds the variant to serve; blocks."""
@@ -227,102 +229,73 @@ async def _open(
     # The user's modules are imported here, off the event loop: what resolves them later finds them imported.
     code = await asyncio.to_thread(import_code, manifest, opening_references(manifest, variant))
     transform = RowTransform(deployment.model, code.preprocess, code.postprocess, fields=code.fields)
+    outputs = tuple(tensor.name for tensor in deployment.model.outputs)
     warm, loading = await _first_warm(manifest, variant, code.files, stand_in, host)
-    stores = await _connect(manifest, code, transform, warm, loading, host.models if host is not None else None)
+    stores = Stores()
     try:
-        return _assembled(manifest, sinks, in_flight, transform, code, warm, loading, stores, host)
+        stores = stores._replace(hooks=await place_hooks(deployment, code, transform, warm, outputs))
+        stores = stores._replace(caches=await open_caches(deployment))
+        models = host.models if host is not None else None
+        stores = stores._replace(features=await open_features(manifest, code, models))
+        budget = host.cores if host is not None else None
+        served, pool, device = _assembled(manifest, sinks, code, warm, transform, outputs, stores.features, budget)
+        fallback_stale = "stale" in deployment.serve.fallback
+        pipeline = Pipeline(served, transform, stores, fallback_stale=fallback_stale, in_flight=in_flight)
+        versions = host.served if host is not None else None
+        return Opened(pipeline, served, pool, warm, code, device, loading, budget, versions)
     except BaseException:
         await stores.close(0.0)
-        if loading is not None:
-            abandon(loading, Warm.close)
-        close_later(Warm.close, warm)
+        if loading is None:
+            warm.close()
+        else:
+            abandon(loading, Warm.close)  # what stands in is closed by who gave it
         raise
 
 
 def _assembled(
     manifest: Manifest,
     sinks: ModelSinks,
-    in_flight: Sized,
-    transform: RowTransform,
     code: HookCode,
     warm: Warm,
-    loading: asyncio.Task[Warm] | None,
-    stores: Stores,
-    host: HostState | None,
-) -> Opened:
-    deployment, variant = manifest.deployment, warm.variant
-    outputs = tuple(tensor.name for tensor in deployment.model.outputs)
-    budget = host.cores if host is not None else None
-    observer, loop = VariantBatches(variant.name, variant.version, sinks), asyncio.get_running_loop()
-    dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, observer, loop, budget)
-    limits = _limits(deployment, variant, code)
-    served = _served(deployment, warm, dispatcher, transform, outputs, stores.features, limits)
-    pipeline = Pipeline(
-        served,
-        transform,
-        stores,
-        fallback_stale="stale" in deployment.serve.fallback,
-        in_flight=in_flight,
-    )
-    pool = _pool(deployment, dispatcher, warm, sinks)
-    versions = host.served if host is not None else None
-    return Opened(pipeline, served, pool, warm, code, _device_time(observer, warm), loading, budget, versions)
-
-
-def _served(
-    deployment: Deployment,
-    warm: Warm,
-    dispatcher: Dispatcher,
     transform: RowTransform,
     outputs: tuple[str, ...],
     features: FeatureService | None,
-    limits: PathLimits | None,
-) -> ServedVariant:
-    variant = warm.variant
-    return ServedVariant(
+    budget: CoreBudget | None,
+) -> tuple[ServedVariant, Pool, VariantBatches | None]:
+    """Put a warm variant behind a queue; return it with its pool, and what counts its device's time if it has one."""
+    deployment, variant = manifest.deployment, warm.variant
+    settings, slo = deployment.pool, deployment.slo
+    batches, loop = VariantBatches(variant.name, variant.version, sinks), asyncio.get_running_loop()
+    dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, batches, loop, budget)
+    # Those of the manifest, and what its version's build found.
+    limits = PathLimits(deployment, variant.bounds, hook=code.preprocess is not None)
+    served = ServedVariant(
         dispatcher,
         name=variant.name,
         version=variant.version,
         deployment_version=version_of(deployment, variant, warm.code.digest),
         features_version=features.version if features is not None and features.asks_models else None,
-        limits=limits,
+        limits=None if limits.is_empty else limits,
         input_specs=transform.specs,
         outputs=outputs,
         rows_alone=rows_alone(variant),
         needs_entities=warm.drift is not None,
     )
-
-
-async def _connect(
-    manifest: Manifest,
-    code: HookCode,
-    transform: RowTransform,
-    warm: Warm,
-    loading: asyncio.Task[Warm] | None,
-    models: Models | None,
-) -> Stores:
-    """Place the hooks and open caches and features; where that fails, what is warm is closed."""
-    outputs = tuple(tensor.name for tensor in manifest.deployment.model.outputs)
-    try:
-        hooks = await place_hooks(manifest.deployment, code, transform, warm, outputs)
-        return Stores(hooks, *await _open_stores(manifest, code, models))
-    except BaseException:
-        if loading is None:
-            warm.close()
-        else:
-            abandon(loading, Warm.close)
-        raise
-
-
-async def _open_stores(
-    manifest: Manifest, code: HookCode, models: Models | None
-) -> tuple[Caches, FeatureService | None]:
-    caches = await open_caches(manifest.deployment)
-    try:
-        return caches, await open_features(manifest, code, models)
-    except BaseException:
-        await caches.close()
-        raise
+    latency_s = slo.p99_s or slo.p95_s or slo.p50_s or slo.timeout_s
+    # More than may run at a time would win nothing, and load while the others have the most to do.
+    useful = max(dispatcher.running.at_once or warm.most, len(warm.runtimes))
+    pool = Pool(
+        dispatcher,
+        warm.executor,
+        warm.runtimes,
+        warm.open_one,
+        limits=ScalingLimits(len(warm.runtimes), min(warm.most, useful), float(latency_s)),
+        wear=Wear(settings.recycle_requests, float(settings.recycle_age_s), float(settings.recycle_growth)),
+        recorder=sinks.metrics,
+        load_s=warm.load_s,
+        size_bytes=warm.size_bytes,
+    )
+    return served, pool, batches if uses_gpu(variant.runtime, variant.settings) else None
 
 
 async def _first_warm(
@@ -353,48 +326,32 @@ async def _first_warm(
         raise
 
 
+def open_candidate(manifest: Manifest, running: Opened, variant: Variant, host: HostState) -> Warm:
+    """Open and warm up a variant that is to take the place of a running one. Runs in the background; blocks.
+
+    Raises:
+        TailcutError: this process cannot serve it, or may not.
+    """
+    refuse_other_model(manifest, running.code.files, variant)
+    refuse_unjudged(manifest.deployment, variant, running.versions)
+    host.refuse_too_large(variant)
+    for runtime in (variant.runtime, *variant.part_runtimes):
+        bring_in(runtime)
+    if variant.runtime == "onnxruntime" and manifest.deployment.pool.threads_of(variant.settings) == 1:
+        lower_priority()  # it starts no thread that would inherit this for good
+    # The least of several runs: others use the processor meanwhile, and this thread gives way to them.
+    code = running.code.files.snapshot(live=is_live(variant))
+    return open_variant(manifest, variant, BRIEF, code=code, must_answer=running.answers_invented)
+
+
 def open_beside(manifest: Manifest, running: Opened, warm: Warm, sinks: ModelSinks) -> Opened:
     """Put another variant behind the hooks, features and prediction caches of a running deployment.
 
     The caches are shared because their keys hold the deployment version: no entry of one variant ever answers for the
     other, memory stays within the one limit, and after a rollback within their TTL the old entries are still good.
     """
-    deployment, variant = manifest.deployment, warm.variant
-    observer, loop = VariantBatches(variant.name, variant.version, sinks), asyncio.get_running_loop()
-    dispatcher = make_dispatcher(
-        deployment, variant, warm.warm_up_ns, warm.length_class, observer, loop, running.budget
+    code, pipeline, budget = running.code, running.pipeline, running.budget
+    served, pool, device = _assembled(
+        manifest, sinks, code, warm, pipeline.transform, pipeline.outputs, pipeline.features, budget
     )
-    limits = _limits(deployment, variant, running.code)
-    pipeline = running.pipeline
-    served = _served(deployment, warm, dispatcher, pipeline.transform, pipeline.outputs, pipeline.features, limits)
-    pool = _pool(deployment, dispatcher, warm, sinks)
-    device = _device_time(observer, warm)
-    return Opened(pipeline, served, pool, warm, running.code, device, budget=running.budget, versions=running.versions)
-
-
-def _limits(deployment: Deployment, variant: Variant, code: HookCode) -> PathLimits | None:
-    """Return the limits of requests to a variant: those of the manifest, and what its version's build found."""
-    found = PathLimits(deployment, variant.bounds, hook=code.preprocess is not None)
-    return None if found.is_empty else found
-
-
-def _device_time(batches: VariantBatches, warm: Warm) -> VariantBatches | None:
-    return batches if uses_gpu(warm.variant.runtime, warm.variant.settings) else None
-
-
-def _pool(deployment: Deployment, dispatcher: Dispatcher, warm: Warm, sinks: ModelSinks) -> Pool:
-    settings, slo = deployment.pool, deployment.slo
-    latency_s = slo.p99_s or slo.p95_s or slo.p50_s or slo.timeout_s
-    # More than may run at a time would win nothing, and load while the others have the most to do.
-    useful = max(dispatcher.running.at_once or warm.most, len(warm.runtimes))
-    return Pool(
-        dispatcher,
-        warm.executor,
-        warm.runtimes,
-        warm.open_one,
-        limits=ScalingLimits(len(warm.runtimes), min(warm.most, useful), float(latency_s)),
-        wear=Wear(settings.recycle_requests, float(settings.recycle_age_s), float(settings.recycle_growth)),
-        recorder=sinks.metrics,
-        load_s=warm.load_s,
-        size_bytes=warm.size_bytes,
-    )
+    return Opened(pipeline, served, pool, warm, code, device, budget=budget, versions=running.versions)

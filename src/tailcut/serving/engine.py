@@ -178,19 +178,9 @@ class Engine:
         serve = self.deployment.serve
         if serve.variant != "promoted" or not serve.follow_s:
             return None
-        follower = self.make_follower()
+        follower = Follower(self)
         await follower.note()
         return follower
-
-    def make_follower(self) -> Follower:
-        """Make what switches variants; it follows once it is started."""
-        return Follower(
-            self.manifest,
-            variants=self.loaded_variants,
-            sinks=self.sinks,
-            say=self.say,
-            refuse_too_large=self.host.refuse_too_large,
-        )
 
     def _served(self, opened: Opened) -> None:
         """Note which variant is served from now on."""

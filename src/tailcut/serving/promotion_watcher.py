@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from tailcut.errors import TailcutError
-from tailcut.manifest import Manifest
 from tailcut.models.background_loading import abandon, close_later, foreseen, in_background
-from tailcut.models.deployment_version import is_live
-from tailcut.models.runtime_import import bring_in
-from tailcut.models.runtimes.priority import lower_priority
-from tailcut.models.variant_loader import close_warm
-from tailcut.models.warm_up import BRIEF
-from tailcut.observe.model_sinks import ModelSinks
+from tailcut.models.variant_loader import Warm, close_warm
 from tailcut.observe.sample import Sample, counter, gauge
-from tailcut.registry import Registry, Variant
-from tailcut.serving.deployment_loader import Warm, open_beside, open_variant
-from tailcut.serving.variant_checks import refuse_other_model, refuse_unjudged, tell_trust
-from tailcut.serving.variants import Variants
+from tailcut.registry import Registry
+from tailcut.serving.deployment_loader import open_beside, open_candidate
+from tailcut.serving.variant_checks import tell_trust
+
+if TYPE_CHECKING:
+    from tailcut.serving.engine import Engine
 
 SWITCHES = counter(
     "tailcut_switches",
@@ -64,12 +60,6 @@ class Follower:
     Whatever fails leaves the old variant in place, and is tried again from time to time: a damaged artifact may have
     been built again, a variant been judged on this machine, a store be back, and none of these changes the promotion.
 
-    Args:
-        manifest: of the deployment.
-        variants: returns the loaded variants; raises NotReady where there are none.
-        say: tells the operator of a switch.
-        refuse_too_large: see ``HostState.refuse_too_large``.
-
     Attributes:
         failure: why what is promoted, or named, is not served; None where it is.
         retry_s: when that is tried again at the earliest, by the clock of the event loop.
@@ -79,25 +69,14 @@ class Follower:
         switching: the lock that is held while another variant is put in place.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        *,
-        variants: Callable[[], Variants],
-        sinks: ModelSinks,
-        say: Callable[[str], None],
-        refuse_too_large: Callable[[Variant], None],
-    ) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.failure: TailcutError | None = None
         self.loading = False
         self.switches = self.failures = self.decisions = 0
-        self._manifest = manifest
-        self._name = manifest.deployment.name
-        self._registry = Registry.of(manifest)
-        self._variants = variants
-        self._sinks = sinks
-        self._say = say
-        self._refuse_too_large = refuse_too_large
+        self._engine = engine
+        self._manifest = engine.manifest
+        self._name = engine.manifest.deployment.name
+        self._registry = Registry.of(engine.manifest)
         self._seen: Hashable = _UNREAD
         self._unreadable = ""
         self.retry_s = 0.0
@@ -195,7 +174,7 @@ class Follower:
             self._unreadable = said
             return _UNREAD
         if self._unreadable:
-            self._say("the registry can be read again")
+            self._engine.say("the registry can be read again")
         self._unreadable = ""
         return stamp
 
@@ -219,23 +198,13 @@ class Follower:
 
     def _load(self) -> Warm | None:
         """Open and warm up what is promoted; None where it is served already. Runs in the background."""
-        running = self._variants().opened
+        running = self._engine.loaded_variants().opened
         promotion = self._registry.promotion(self._name)
         served = running.variant
         if promotion is not None and (promotion.version, promotion.variant) == (served.version, served.name):
             return None
         variant = self._registry.variant(self._name)
-        refuse_other_model(self._manifest, running.code.files, variant)
-        refuse_unjudged(self._manifest.deployment, variant, running.versions)
-        self._refuse_too_large(variant)
-        for runtime in (variant.runtime, *variant.part_runtimes):
-            bring_in(runtime)
-        pool = self._manifest.deployment.pool
-        if variant.runtime == "onnxruntime" and pool.threads_of(variant.settings) == 1:
-            lower_priority()  # it starts no thread that would inherit this for good
-        # The least of several runs: others use the processor meanwhile, and this thread gives way to them.
-        code = running.code.files.snapshot(live=is_live(variant))
-        return open_variant(self._manifest, variant, BRIEF, code=code, must_answer=running.answers_invented)
+        return open_candidate(self._manifest, running, variant, self._engine.host)
 
     async def switch(self, warm: Warm | None) -> None:
         """Put a variant in place: one assignment on the event loop, so that every request sees one or the other."""
@@ -243,10 +212,10 @@ class Follower:
             self.failure = None
             self.decisions += 1
             return
-        variants = self._variants()
+        variants = self._engine.loaded_variants()
         old = variants.opened
         try:
-            new = open_beside(self._manifest, old, warm, self._sinks)
+            new = open_beside(self._manifest, old, warm, self._engine.sinks)
         except BaseException:
             close_later(close_warm, warm)
             raise
@@ -254,7 +223,7 @@ class Follower:
         self.failure = None
         self.switches += 1
         self.decisions += 1
-        self._say(
+        self._engine.say(
             f"switched to variant {new.variant.name} ({new.variant.runtime}, version {new.variant.version}) from "
             f"{old.variant.name} of {old.variant.version}"
         )
@@ -262,7 +231,7 @@ class Follower:
 
     def failed(self, error: TailcutError, what: str = "the promoted variant") -> None:
         """Note that it could not be loaded; it is tried again from time to time."""
-        served = self._variants().opened.variant
+        served = self._engine.loaded_variants().opened.variant
         self.failure = error
         self.failures += 1
         self.retry_s = asyncio.get_running_loop().time() + self._pause_s

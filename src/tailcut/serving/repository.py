@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any
 from tailcut.errors import BadRequest, NotFound, NotInRegistry, NotReady, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.models.background_loading import close_later, in_background
-from tailcut.models.deployment_version import is_live
-from tailcut.models.variant_loader import close_warm
-from tailcut.models.warm_up import BRIEF
+from tailcut.models.variant_loader import Warm, close_warm
 from tailcut.registry import Registry, Variant, Version, quality_refusal, state_of
 from tailcut.registry.records import VariantRecord
-from tailcut.serving.deployment_loader import Choose, Opened, Warm, find_variant, open_variant
+from tailcut.serving.deployment_loader import Choose, Opened, find_variant, open_candidate
 from tailcut.serving.promotion_watcher import Follower
-from tailcut.serving.variant_checks import FORCED, refuse_other_model, refuse_unjudged, refuse_unproven
+from tailcut.serving.variant_checks import FORCED, refuse_unproven
 
 if TYPE_CHECKING:
     from tailcut.serving.engine import Engine
@@ -124,7 +122,7 @@ class Repository:
         if self._engine.follower is not None:
             return self._engine.follower
         if self._own is None:
-            self._own = self._engine.make_follower()
+            self._own = Follower(self._engine)
         return self._own
 
     # -- Inside ------------------------------------------------------------------------------------------------------
@@ -186,11 +184,7 @@ class Repository:
             # It may have been judged again, with other features. One assignment: the event loop sees it or does not.
             running.variant = replace(served, feature_models=variant.feature_models)
             return None
-        refuse_other_model(engine.manifest, running.code.files, variant)
-        refuse_unjudged(engine.deployment, variant, running.versions)
-        engine.host.refuse_too_large(variant)
-        code = running.code.files.snapshot(live=is_live(variant))
-        return open_variant(engine.manifest, variant, BRIEF, code=code, must_answer=running.answers_invented)
+        return open_candidate(engine.manifest, running, variant, engine.host)
 
     @staticmethod
     def _configured(manifest: Manifest) -> Variant:

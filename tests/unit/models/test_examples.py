@@ -20,11 +20,12 @@ from tailcut.errors import InferenceError, StartError
 from tailcut.manifest import Manifest, load
 from tailcut.models import variant_loader
 from tailcut.models.example_rows import Examples, examples_of
+from tailcut.models.variant_loader import open_variant
 from tailcut.models.warm_up import WARM_UP_RUNS
 from tailcut.registry import Registry
 from tailcut.registry.rows import KeptRows
 from tailcut.scheduler.cost import LatencyLearner, kind_of
-from tailcut.serving.deployment_loader import find_variant, open_variant
+from tailcut.serving.deployment_loader import find_variant
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 YEARS = PICKY["an index before the first"]

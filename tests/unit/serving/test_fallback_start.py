@@ -241,7 +241,7 @@ def test_a_start_that_fails_closes_what_it_opened(
             await until(runtime.closed.is_set)
         await app.stop()
 
-    monkeypatch.setattr(deployment_loader, "_open_stores", refuse)
+    monkeypatch.setattr(deployment_loader, "open_features", refuse)
     fails(tmp_path, test)
 
 

@@ -140,7 +140,7 @@ def test_a_registry_that_cannot_be_read_shows_until_it_can_be(tmp_path: Path, mo
     said: list[str] = []
 
     async def test(bench: Bench) -> None:
-        monkeypatch.setattr(bench.follower, "_say", said.append)
+        monkeypatch.setattr(bench.client.app.engine, "say", said.append)
         models = bench.promotions.registry.root / "models"
         away = models.with_name("away")
         models.rename(away)
