@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Sized
 from functools import partial
 from typing import Any
 
@@ -105,20 +105,17 @@ class Opened:
         pipeline: the stages of the request path, the same of all variants; which of them answers, its router knows.
         served: the variant, as requests meet it.
         pool: keeps the executors.
-        executor, executor_reason: "inline", "thread" or "process", and why.
-        warm_up_ns, examples: see ``Warm``.
+        variant: what the registry has of it, as far as it is known by now.
+        warm: its runtimes, and how it was warmed up.
         merges: whether requests share batches: the manifest and the variant's evidence both have a say.
         rows_alone: whether each row runs alone, those of one request too, because rows influence each other.
         code: the user's functions, as they were imported.
         device: how long the variant has held its device; None where it runs on none.
-        close: closes the runtimes.
-        drift: what its drift is judged by; None where it is not watched.
         streams: whether the model answers in parts too.
         fallback: another variant that takes what this one has no room for; None where there is none (yet).
         loading: the variant to serve, for which this one stands in until it is warm; None where this is it. Who puts
             it in place closes it.
-        budget: of the cores that it shares with other models; None where there are none.
-        versions: what answers of each model of the process; see ``HostState.served``.
+        host: state that it shares with the other models of the process.
     """
 
     def __init__(
@@ -129,9 +126,8 @@ class Opened:
         warm: Warm,
         code: HookCode,
         device: VariantBatches | None,
+        host: HostState,
         loading: asyncio.Task[Warm] | None = None,
-        budget: CoreBudget | None = None,
-        versions: Mapping[str, str] | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.served = served
@@ -140,22 +136,17 @@ class Opened:
         self.merges = served.dispatcher.scheduler.merge
         self.rows_alone = served.rows_alone
         self.variant = warm.variant
-        self.drift = warm.drift
-        self.executor, self.executor_reason = warm.choice
-        self.warm_up_ns = warm.warm_up_ns
-        self.examples = warm.examples
+        self.warm = warm
         self.code = code
-        self.close = warm.close
         self.streams = streaming_of(warm.runtimes) is not None
         self.fallback: Opened | None = None
         self.loading = loading
-        self.budget = budget
-        self.versions = versions if versions is not None else {}
+        self.host = host
 
     @property
     def answers_invented(self) -> bool:
         """Whether it was warmed up with invented rows, and answered them."""
-        return bool(self.warm_up_ns) and not self.examples.are_real
+        return bool(self.warm.warm_up_ns) and not self.warm.examples.are_real
 
     @property
     def streaming(self) -> StreamingRuntime | None:
@@ -187,19 +178,18 @@ class Opened:
 async def open_deployment(
     manifest: Manifest,
     sinks: ModelSinks,
+    host: HostState,
     in_flight: Sized = (),
     stand_in: StandIn | None = None,
-    *,
     choose: Choose | None = None,
-    host: HostState | None = None,
 ) -> Opened:
     """Load, warm up and connect everything; blocking work runs off the event loop.
 
     Args:
+        host: state that it shares with the other models of the process.
         stand_in: begins to open a variant that answers until the one to serve is warm, where it is warm before. Who
             gave it closes that where this fails.
         choose: finds the variant to serve; by default that which the manifest says.
-        host: of the other models; None where there are none.
 
     Raises:
         TailcutError: whatever is missing or broken, by name.
@@ -207,23 +197,23 @@ async def open_deployment(
     deployment = manifest.deployment
     variant = await asyncio.to_thread(choose or find_variant, manifest)
     await asyncio.to_thread(refuse_unproven, manifest, variant)
-    if host is not None and deployment.serve.strict:
+    if deployment.serve.strict:
         await host.wait_loaded(feature_models(deployment))
         refuse_unjudged(deployment, variant, host.served)
-    if host is None or not (host.quiet or host.many):
-        return await _open(manifest, variant, sinks, in_flight, stand_in, host)
+    if not (host.quiet or host.many):
+        return await _open(manifest, variant, sinks, host, in_flight, stand_in)
     room = host.memory.room_for(f"model {deployment.name!r}", artifact_bytes(variant), held_bytes(variant))
     async with room:
-        return await _open(manifest, variant, sinks, in_flight, stand_in, host)
+        return await _open(manifest, variant, sinks, host, in_flight, stand_in)
 
 
 async def _open(
     manifest: Manifest,
     variant: Variant,
     sinks: ModelSinks,
+    host: HostState,
     in_flight: Sized,
     stand_in: StandIn | None,
-    host: HostState | None,
 ) -> Opened:
     deployment = manifest.deployment
     # The user's modules are imported here, off the event loop: what resolves them later finds them imported.
@@ -235,14 +225,11 @@ async def _open(
     try:
         stores = stores._replace(hooks=await place_hooks(deployment, code, transform, warm, outputs))
         stores = stores._replace(caches=await open_caches(deployment))
-        models = host.models if host is not None else None
-        stores = stores._replace(features=await open_features(manifest, code, models))
-        budget = host.cores if host is not None else None
-        served, pool, device = _assembled(manifest, sinks, code, warm, transform, outputs, stores.features, budget)
+        stores = stores._replace(features=await open_features(manifest, code, host.models))
+        served, pool, device = _assembled(manifest, sinks, code, warm, transform, outputs, stores.features, host.cores)
         fallback_stale = "stale" in deployment.serve.fallback
         pipeline = Pipeline(served, transform, stores, fallback_stale=fallback_stale, in_flight=in_flight)
-        versions = host.served if host is not None else None
-        return Opened(pipeline, served, pool, warm, code, device, loading, budget, versions)
+        return Opened(pipeline, served, pool, warm, code, device, host, loading)
     except BaseException:
         await stores.close(0.0)
         if loading is None:
@@ -299,15 +286,15 @@ def _assembled(
 
 
 async def _first_warm(
-    manifest: Manifest, variant: Variant, files: LoadedCode, stand_in: StandIn | None, host: HostState | None
+    manifest: Manifest, variant: Variant, files: LoadedCode, stand_in: StandIn | None, host: HostState
 ) -> tuple[Warm, asyncio.Task[Warm] | None]:
     """Open a variant; return it, or what stands in for it and the loading that goes on."""
     code = await asyncio.to_thread(files.snapshot, live=is_live(variant))
-    if stand_in is None and host is not None and host.quiet:
+    if stand_in is None and host.quiet:
         return await in_background(partial(open_variant, manifest, variant, BRIEF, code=code), Warm.close), None
     if stand_in is None:
         # Beside others that load at the same time, the least of several runs tells the most.
-        warmth = BRIEF if host is not None and host.many else THOROUGH
+        warmth = BRIEF if host.many else THOROUGH
         return await in_thread(partial(open_variant, manifest, variant, warmth, code=code), Warm.close), None
     other = stand_in(variant, files)
     # In the background, because what stands in may be serving before it is open.
@@ -326,15 +313,15 @@ async def _first_warm(
         raise
 
 
-def open_candidate(manifest: Manifest, running: Opened, variant: Variant, host: HostState) -> Warm:
+def open_candidate(manifest: Manifest, running: Opened, variant: Variant) -> Warm:
     """Open and warm up a variant that is to take the place of a running one. Runs in the background; blocks.
 
     Raises:
         TailcutError: this process cannot serve it, or may not.
     """
     refuse_other_model(manifest, running.code.files, variant)
-    refuse_unjudged(manifest.deployment, variant, running.versions)
-    host.refuse_too_large(variant)
+    refuse_unjudged(manifest.deployment, variant, running.host.served)
+    running.host.refuse_too_large(variant)
     for runtime in (variant.runtime, *variant.part_runtimes):
         bring_in(runtime)
     if variant.runtime == "onnxruntime" and manifest.deployment.pool.threads_of(variant.settings) == 1:
@@ -350,8 +337,8 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, sinks: ModelSin
     The caches are shared because their keys hold the deployment version: no entry of one variant ever answers for the
     other, memory stays within the one limit, and after a rollback within their TTL the old entries are still good.
     """
-    code, pipeline, budget = running.code, running.pipeline, running.budget
+    code, pipeline, host = running.code, running.pipeline, running.host
     served, pool, device = _assembled(
-        manifest, sinks, code, warm, pipeline.transform, pipeline.outputs, pipeline.features, budget
+        manifest, sinks, code, warm, pipeline.transform, pipeline.outputs, pipeline.features, host.cores
     )
-    return Opened(pipeline, served, pool, warm, code, device, budget=budget, versions=running.versions)
+    return Opened(pipeline, served, pool, warm, code, device, host)

@@ -120,10 +120,10 @@ class Engine:
             opened = await open_deployment(
                 self.manifest,
                 self.sinks,
+                self.host,
                 self._in_flight_count,
                 self.fallbacks.stand_in,
-                choose=choose,
-                host=self.host,
+                choose,
             )
         except Exception as error:
             self.fallbacks.stop()
@@ -188,7 +188,7 @@ class Engine:
         self.statistics.begin(opened.variant.version)
         self.fallbacks.attach(opened)
         self.host.note_served(self.deployment.name, answering_version(opened.variant))
-        self.host.watch_drift(self.deployment.name, opened.drift)
+        self.host.watch_drift(self.deployment.name, opened.warm.drift)
 
     def unload(self) -> None:
         """Answer no more requests until the next ``start``; those that were admitted end, then all memory is freed.

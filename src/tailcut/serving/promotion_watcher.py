@@ -204,7 +204,7 @@ class Follower:
         if promotion is not None and (promotion.version, promotion.variant) == (served.version, served.name):
             return None
         variant = self._registry.variant(self._name)
-        return open_candidate(self._manifest, running, variant, self._engine.host)
+        return open_candidate(self._manifest, running, variant)
 
     async def switch(self, warm: Warm | None) -> None:
         """Put a variant in place: one assignment on the event loop, so that every request sees one or the other."""

@@ -184,7 +184,7 @@ class Repository:
             # It may have been judged again, with other features. One assignment: the event loop sees it or does not.
             running.variant = replace(served, feature_models=variant.feature_models)
             return None
-        return open_candidate(engine.manifest, running, variant, engine.host)
+        return open_candidate(engine.manifest, running, variant)
 
     @staticmethod
     def _configured(manifest: Manifest) -> Variant:

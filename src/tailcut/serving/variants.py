@@ -123,9 +123,9 @@ class Variants:
             await asyncio.sleep(_LOOK_S)
         try:
             for each in (old, old.fallback):
-                if each is not None and each.executor == "inline":
+                if each is not None and each.warm.executor == "inline":
                     # Freeing a large model takes long; executors with a thread of their own do it there.
-                    await loop.run_in_executor(None, each.close)
+                    await loop.run_in_executor(None, each.warm.close)
         finally:
             await old.stop(max(give_up_s - loop.time(), _LOOK_S))
 

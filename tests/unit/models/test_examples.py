@@ -85,7 +85,7 @@ def test_without_kept_rows_the_first_request_warms_up(
 
     async def main() -> None:
         async with running(manifest) as client:
-            assert client.app.engine.opened.warm_up_ns == {}
+            assert client.app.engine.opened.warm.warm_up_ns == {}
             assert (await client.get("/v2/health/ready")).status == 200
             for row in range(6):
                 request, expected = body(model, row)
@@ -143,7 +143,7 @@ def test_what_the_warm_up_took_is_known_of_rows_of_its_length(tmp_path: Path) ->
         async with running(manifest) as client:
             opened = client.app.engine.opened
             kind, known = kind_of(32), LatencyLearner()  # 20 tokens are padded to 32
-            known.seed(opened.warm_up_ns, kind)
+            known.seed(opened.warm.warm_up_ns, kind)
             assert opened.served.dispatcher.costs.of(kind) == known.of(kind)
 
     asyncio.run(main())

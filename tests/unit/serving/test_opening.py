@@ -26,6 +26,7 @@ from tailcut.observe.model_sinks import ModelSinks
 from tailcut.pipeline import hook_loading
 from tailcut.registry import Variant
 from tailcut.serving import deployment_loader
+from tailcut.serving.host_state import HostState
 from tailcut.system.machine import read_machine
 from tailcut.testing.runtimes import StubRuntime
 
@@ -123,7 +124,7 @@ def test_runtimes_are_closed_where_features_do_not_open(tmp_path: Path, monkeypa
     stub = StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]})
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: stub)
     with pytest.raises(StartError):
-        asyncio.run(deployment_loader.open_deployment(load(tmp_path / "tailcut.toml"), ModelSinks("m")))
+        asyncio.run(deployment_loader.open_deployment(load(tmp_path / "tailcut.toml"), ModelSinks("m"), HostState()))
     assert stub.batches, "it was warmed up"
     assert stub.closed
 
@@ -140,7 +141,7 @@ def test_the_variants_evidence_decides_whether_requests_share_batches(
     monkeypatch.setattr(deployment_loader, "find_variant", lambda _: variant)
 
     async def main() -> None:
-        opened = await deployment_loader.open_deployment(manifest, ModelSinks("m"))
+        opened = await deployment_loader.open_deployment(manifest, ModelSinks("m"), HostState())
         assert opened.merges is merges
         assert opened.served.dispatcher.scheduler.merge is merges
         await opened.served.dispatcher.stop(5)
