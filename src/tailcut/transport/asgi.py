@@ -52,7 +52,7 @@ class ASGIApplication:
     def __init__(self, manifest: Manifest | HostManifest) -> None:
         self._manifest = HostManifest.of(manifest) if isinstance(manifest, Manifest) else manifest
         self.host = Host(self._manifest)
-        self.host.observed.begin_in_application()
+        self.host.observed.begin(in_application=True)
         self.application = Application(DataPlane(self.host, Guard.of(self._manifest)))
         self._middleware: Middleware | None = None
         self._failure: Exception | None = None

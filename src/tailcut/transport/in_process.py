@@ -56,7 +56,7 @@ class InProcessModel:
 
     def __init__(self, manifest: Manifest | HostManifest, name: str = "") -> None:
         self.host = Host.of(manifest) if isinstance(manifest, Manifest) else Host(manifest)
-        self.host.observed.begin_in_application()
+        self.host.observed.begin(in_application=True)
         self.host.observed.drift.arrays_are_lent = True
         self._plane = DataPlane(self.host).model(name or self.host.only.deployment.name)
         self._engine = self._plane.engine

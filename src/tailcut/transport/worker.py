@@ -59,7 +59,7 @@ class Worker:
         self._address = address
         self._host = Host(manifest)
         try:
-            self._host.observed.begin_in_server()
+            self._host.observed.begin(in_application=False)
         except TailcutError as error:
             fail(str(error))
         self._guard = Guard.of(manifest, address=address)
