@@ -150,9 +150,6 @@ class ModelPlane:
             reply = door.answered(context, headers, answer)
             outcome = "" if context.is_streamed else "ok"
             return reply
-        except TailcutError as error:
-            outcome = error.code
-            return door.failed(context, headers, *self._failed(context, headers, error))
         except asyncio.CancelledError:
             ended = self._cancelled(context)
             outcome = ended.code
@@ -160,6 +157,8 @@ class ModelPlane:
                 raise
             return door.failed(context, headers, *self._failed(context, headers, ended))
         except Exception as error:
+            if isinstance(error, TailcutError):
+                outcome = error.code
             return door.failed(context, headers, *self._failed(context, headers, error))
         finally:
             if outcome:
@@ -211,8 +210,9 @@ class ModelPlane:
         self.identify(context, headers)
         # One that is logged is read before it is shed: a log without what was asked could not be replayed.
         if self._alike and not context.asked_ns and not context.tenant and context.logged is None:
-            refusal = self.engine.refused_unread(context.timings.start_ns)
-            if refusal is not None:
+            variants = self.engine.variants
+            start_ns = context.timings.start_ns
+            if variants is not None and (refusal := variants.pipeline.refused_unread(start_ns)) is not None:
                 raise refusal
         # The engine cancels the reading of a body that is late: no timer per request.
         context.waiting = asyncio.current_task()

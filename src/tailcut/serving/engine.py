@@ -284,17 +284,6 @@ class Engine:
         variants = self.variants
         return variants.pipeline if variants is not None else self.opened.pipeline
 
-    def refused_unread(self, now_ns: int) -> TailcutError | None:
-        """Return why a request is shed before its body is read; see ``Pipeline.refused_unread``."""
-        variants = self.variants
-        return variants.pipeline.refused_unread(now_ns) if variants is not None else None
-
-    @property
-    def promotion(self) -> dict[str, Any]:
-        """What is promoted or named but not served (yet), for clients; empty where nothing is amiss."""
-        switcher = self.repository.used
-        return switcher.describe() if switcher is not None else {}
-
     @property
     def outdated(self) -> dict[str, Any]:
         """Notice for clients that code has changed on the disk; empty where it has not."""
@@ -306,8 +295,9 @@ class Engine:
 
     @property
     def notices(self) -> dict[str, Any]:
-        """Notices for clients beside the state: about the promotion and the code."""
-        return self.promotion | self.outdated
+        """Notices for clients beside the state: what is promoted but not served (yet), and changed code."""
+        switcher = self.repository.used
+        return (switcher.describe() if switcher is not None else {}) | self.outdated
 
     @property
     def unjudged(self) -> str:
@@ -327,7 +317,7 @@ class Engine:
         pipeline = self.variants.pipeline
         return pipeline.router.healthy and (pipeline.hooks is None or pipeline.hooks.healthy)
 
-    def begin(self, route: str, start_ns: int, timeout_ns: int = 0, tenant: str = "") -> RequestContext:
+    def begin(self, route: str, start_ns: int, timeout_ns: int = 0) -> RequestContext:
         """Start the record of one request.
 
         Args:
@@ -335,7 +325,7 @@ class Engine:
         """
         if self.host.many:
             logs.model.set(self.deployment.name)  # for what features, say, log in its course
-        context = RequestContext(route, start_ns, start_ns + (timeout_ns or self.timeout_ns), tenant, self._variant)
+        context = RequestContext(route, start_ns, start_ns + (timeout_ns or self.timeout_ns), "", self._variant)
         self.in_flight[context] = None
         sampler = self._sampler
         if sampler is not None:

@@ -87,7 +87,9 @@ def _work(
     outlet.leave()
     host, port = manifest.server.host, listening.getsockname()[1]
     url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
-    serve_http1(Worker(manifest, url, address, supervisor_pid), listening, tls)
+    worker, loop = Worker(manifest, url, address, supervisor_pid), uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(_serve(worker, listening, tls, loop))
 
 
 def _describe(exit_code: int) -> str:
@@ -98,20 +100,6 @@ def _describe(exit_code: int) -> str:
     name = signal.Signals(-exit_code).name if -exit_code in set(signal.Signals) else f"signal {-exit_code}"
     likely = {"SIGKILL": " (out of memory? see the kernel's log)", "SIGSEGV": " (a crash in a native library)"}
     return f"the worker was killed by {name}{likely.get(name, '')}"
-
-
-# -- HTTP/1.1 ----------------------------------------------------------------------------------------------------------
-
-
-def serve_http1(worker: Worker, listening: socket.socket, tls: Tls | None) -> None:
-    """Serve until told to stop.
-
-    Args:
-        listening: bound, and listening.
-    """
-    loop = uvloop.new_event_loop()
-    asyncio.set_event_loop(loop)
-    loop.run_until_complete(_serve(worker, listening, tls, loop))
 
 
 async def _serve(worker: Worker, listening: socket.socket, tls: Tls | None, loop: asyncio.AbstractEventLoop) -> None:
@@ -165,21 +153,7 @@ def check_grpc(address: str, grpc_port: int, http_port: int) -> None:
         raise StartError(
             f"server.grpc_port is {grpc_port}, which is also the HTTP port", hint="choose another server.grpc_port"
         )
-    probe_port(address, grpc_port, "server.grpc_port")
-
-
-def probe_port(address: str, port: int, setting: str) -> None:
-    """Bind a port once, for a server that begins to listen later.
-
-    Args:
-        address: an IP address.
-        port: 0 to 65535.
-        setting: what the user changes it with.
-
-    Raises:
-        StartError: another process uses this port, or this one may not.
-    """
-    _bound(address, port, setting).close()
+    _bound(address, grpc_port, "server.grpc_port").close()  # gRPC listens later
 
 
 def listen(address: str, port: int, backlog: int) -> socket.socket:

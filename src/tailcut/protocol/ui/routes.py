@@ -124,11 +124,6 @@ class Access:
         return token if token and self._clock_s() < until_s else None
 
 
-def reason(error: TailcutError) -> str:
-    """Return why a form was refused, for the page."""
-    return f"{error.message}; {error.hint}" if error.hint else error.message
-
-
 def _cookie(headers: HeaderMap) -> str:
     for each in (headers.get("cookie") or "").split(";"):
         name, _, value = each.strip().partition("=")
@@ -206,7 +201,8 @@ class UI:
 
     def _refused(self, error: TailcutError, root: str, back: str) -> Reply:
         if isinstance(error, Forbidden):
-            return page("closed", root, 403, reason=reason(error))
+            said = f"{error.message}; {error.hint}" if error.hint else error.message
+            return page("closed", root, 403, reason=said)
         return page("login", root, 401, back=back if _NEXT.fullmatch(back) else "ui", reason="")
 
     def _closed(self, handler: Handler) -> Handler:
