@@ -467,10 +467,11 @@ class Statistics:
             for rows, (count, ns) in _batches(self._recorder).items()
         }
         ran = {rows: found for rows, found in sorted(batches.items()) if found[0]}
+        last_ns = self._wall_ns() - (self._clock_ns() - self._recorder.last_ns)
         return {
             "name": self._name,
             "version": self._version,
-            "last_inference": self._last_ms() if totals["success"][0] or totals["fail"][0] else 0,
+            "last_inference": last_ns // 1_000_000 if totals["success"][0] or totals["fail"][0] else 0,
             "inference_count": sum(rows * count for rows, (count, _) in ran.items()),
             "execution_count": sum(count for count, _ in ran.values()),
             "inference_stats": {name: {"count": count, "ns": ns} for name, (count, ns) in totals.items()},
@@ -484,9 +485,6 @@ class Statistics:
                 for rows, (count, ns) in ran.items()
             ],
         }
-
-    def _last_ms(self) -> int:
-        return (self._wall_ns() - (self._clock_ns() - self._recorder.last_ns)) // 1_000_000
 
 
 def _totals(recorder: Recorder) -> _Totals:

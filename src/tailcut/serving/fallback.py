@@ -26,7 +26,7 @@ FALLBACK_READY = gauge("tailcut_fallback_ready", "1 while a fallback variant is 
 
 log = logging.getLogger("tailcut.server")
 
-Check = Callable[[Variant, LoadedCode], None]
+Check = Callable[[LoadedCode, Variant], None]
 
 STALE = "stale"
 """Of ``serve.fallback``: the prediction caches' expired answers, which the pipeline handles itself."""
@@ -70,7 +70,8 @@ class Fallbacks:
                 _let_go(self._coming)  # of what is served no more
                 self._coming = None
             if self._coming is None:
-                self._coming = loop.create_task(self._warm(opened.variant, opened.code.files, self._refuse))
+                refuse = partial(refuse_other_model, self._engine.manifest)
+                self._coming = loop.create_task(self._warm(opened.variant, opened.code.files, refuse))
             self._attaching = loop.create_task(self._attach(opened, self._coming))
 
     def relieve(self, opened: Opened) -> None:
@@ -123,7 +124,8 @@ class Fallbacks:
         """
         engine, variant = self._engine, opened.variant
         log.info("fallback %s of version %s answers until the served variant is warm", variant.name, variant.version)
-        switcher = engine.repository.switcher()
+        switcher, named = engine.repository.switcher(), engine.deployment.serve.variant
+        what = "the promoted variant" if named == "promoted" else f"serve.variant = {named!r}"
         before = switcher.decisions
         while self._loading is not None:
             switcher.loading = True
@@ -139,17 +141,12 @@ class Fallbacks:
                     await switcher.switch(warm.result())
                     return
                 except Exception as error:
-                    switcher.failed(foreseen(error), self._what)
+                    switcher.failed(foreseen(error), what)
             if engine.follower is not None:
                 return  # which tries again
             await asyncio.sleep(switcher.retry_s - asyncio.get_running_loop().time())
             if switcher.decisions == before:
                 self._loading = asyncio.ensure_future(engine.repository.opened_again(opened))
-
-    @property
-    def _what(self) -> str:
-        name = self._engine.deployment.serve.variant
-        return "the promoted variant" if name == "promoted" else f"serve.variant = {name!r}"
 
     async def _warm(self, served: Variant, files: LoadedCode, check: Check) -> Warm | None:
         """Open the first that can be opened and that the check passes; None where there is none."""
@@ -173,20 +170,16 @@ class Fallbacks:
                 hint="name a variant in serve.fallback that passed the gate (`tailcut registry show`), or set "
                 f"{FORCED}",
             )
-        check(variant, files)
+        check(files, variant)
         self._engine.host.refuse_too_large(variant)
         code = files.snapshot(live=is_live(variant))
         return open_variant(self._engine.manifest, variant, BRIEF, code=code)
 
-    def _tell_other_code(self, variant: Variant, files: LoadedCode) -> None:
+    def _tell_other_code(self, files: LoadedCode, variant: Variant) -> None:
         """Check a fallback at the start: other tensors are refused, other code is logged as a warning."""
         refuse_other_tensors(self._engine.deployment, variant)
         files.import_also(opening_references(self._engine.manifest, variant))
         tell_code(self._engine.deployment, variant, files)
-
-    def _refuse(self, variant: Variant, files: LoadedCode) -> None:
-        """Check the fallback of a switch: other code than this process has loaded is refused."""
-        refuse_other_model(self._engine.manifest, files, variant)
 
 
 def _let_go(opening: asyncio.Task[Warm | None] | None) -> None:

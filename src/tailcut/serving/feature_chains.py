@@ -104,7 +104,8 @@ def _check_width(tensor: TensorSpec, manifest: Manifest, models: Mapping[str, Ma
     given, takes = sum(widths[column] for column in columns if column in widths), prod(tail)
     if not widths or (given + rest <= takes if rest else given == takes):
         return
-    group = _group_of(next(iter(widths)), manifest)
+    first = next(iter(widths))
+    group = next(group for group in manifest.deployment.features.groups if first in group.columns)
     seen = ", ".join(f"{column!r} of model {_model_of(column, manifest)!r} has {widths[column]}" for column in widths)
     raise StartError(
         f"{_where(group)}: input {tensor.name!r} takes {takes} values per row, its columns have "
@@ -122,10 +123,6 @@ def _width(column: str, manifest: Manifest, models: Mapping[str, Manifest]) -> i
         if tensor.name == column:
             return None if any(size < 0 for size in tensor.shape[1:]) else prod(tensor.shape[1:])
     return None
-
-
-def _group_of(column: str, manifest: Manifest) -> FeatureGroup:
-    return next(group for group in manifest.deployment.features.groups if column in group.columns)
 
 
 def _model_of(column: str, manifest: Manifest) -> str:

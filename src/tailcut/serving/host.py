@@ -484,10 +484,6 @@ class Host:
 
     # -- Metrics and the tick ----------------------------------------------------------------------------------------
 
-    def expose(self, source: Callable[[], Iterator[Sample]]) -> None:
-        """Have /metrics show what ``source`` yields, which belongs to no model."""
-        self.observed.exposition.add(source)
-
     def _about_models(self) -> dict[str, ModelAbout]:
         """Return what the page shows of each model beside its figures."""
         found = {}

@@ -17,7 +17,6 @@ from tailcut.manifest import Manifest
 from tailcut.models.background_loading import close_later, in_background
 from tailcut.models.variant_loader import Warm, close_warm
 from tailcut.registry import Registry, Variant, Version, quality_refusal, state_of
-from tailcut.registry.records import VariantRecord
 from tailcut.serving.deployment_loader import Choose, Opened, find_variant, open_candidate
 from tailcut.serving.promotion_watcher import Follower
 from tailcut.serving.variant_checks import FORCED, refuse_unproven
@@ -163,7 +162,9 @@ class Repository:
                 status = state_of(version, name, promotion)
                 is_served = served is not None and (served.version, served.name) == (version.id, name)
                 seen = seen or is_served
-                why_not = _why_not(variant) or ("not served" if served is not None else engine.not_served)
+                why_not = "not served" if served is not None else engine.not_served
+                if variant.refused:
+                    why_not = f"{'refused' if variant.sha256 else 'not built'}: {variant.refused}"
                 state = self._state(is_served, is_ready, unjudged if is_served else why_not)
                 entries.append(_entry(model, version.id, name, status, state))
         if served is not None and not seen:
@@ -219,13 +220,6 @@ class Repository:
         if promotion is not None and (promotion.version == record.id or served is None):
             return promotion.variant
         return served.name if served is not None else next(iter(record.variants))
-
-
-def _why_not(variant: VariantRecord) -> str:
-    """Say why a variant can not be served; empty where it can."""
-    if not variant.refused:
-        return ""
-    return f"{'refused' if variant.sha256 else 'not built'}: {variant.refused}"
 
 
 def _entry(model: str, version: str, variant: str, status: str, state: tuple[str, str]) -> dict[str, str]:

@@ -215,12 +215,9 @@ class InProcessModel:
         found = await pipeline.infer(context, inference.inputs, inference.rows, inference.outputs)
         if context.logged is not None:
             context.logged.answer(found)
-        return {name: _own(codec.finite(name, found[name]), shared=caches) for name in inference.outputs}
-
-
-def _own(array: Array, *, shared: bool) -> Array:
-    """Return an array that is no part of a batch or of a cache."""
-    return array.copy() if shared or not array.flags.owndata else array
+        arrays = {name: codec.finite(name, found[name]) for name in inference.outputs}
+        # The caller's own: no part of a batch or of a cache.
+        return {name: array.copy() if caches or not array.flags.owndata else array for name, array in arrays.items()}
 
 
 def _nanoseconds(deadline_s: float | None) -> int:

@@ -106,12 +106,12 @@ async def _serve(worker: Worker, listening: socket.socket, tls: Tls | None, loop
     stopped = asyncio.Event()
     loop.add_signal_handler(STOP, stopped.set)
     site = Site(worker, loop)
-    worker.expose(site.samples)
+    worker.host.observed.exposition.add(site.samples)
     listener = Listener(site, worker.server, listening, context_of(tls) if tls is not None else None)
     worker.begin(loop)
     listener.start()
     await stopped.wait()
-    worker.end_streams()
+    worker.host.end_streams()  # which would hold up the stop of the listener, which waits for open requests
     await listener.stop()
     await worker.end()
 

@@ -26,7 +26,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tailcut.common.timings import STAGE_NAMES
-from tailcut.errors import BadRequest, Forbidden, NotFound, Shed, TailcutError, Unauthorized
+from tailcut.errors import BadRequest, Forbidden, NotFound, Shed, Unauthorized
 from tailcut.observe.live.figures import ModelFigures, Snapshot
 from tailcut.observe.live.live import LiveFigures
 from tailcut.observe.live.model_figures import POINT
@@ -193,17 +193,14 @@ class UI:
             try:
                 self._access.check(headers)
             except (Unauthorized, Forbidden) as error:
-                return self._refused(error, root, back)
+                if isinstance(error, Unauthorized):
+                    return page("login", root, 401, back=back if _NEXT.fullmatch(back) else "ui", reason="")
+                said = f"{error.message}; {error.hint}" if error.hint else error.message
+                return page("closed", root, 403, reason=said)
             session = "yes" if self._access.is_session(headers) else ""
             return page("page", root, kind=kind, session=session)
 
         return answer
-
-    def _refused(self, error: TailcutError, root: str, back: str) -> Reply:
-        if isinstance(error, Forbidden):
-            said = f"{error.message}; {error.hint}" if error.hint else error.message
-            return page("closed", root, 403, reason=said)
-        return page("login", root, 401, back=back if _NEXT.fullmatch(back) else "ui", reason="")
 
     def _closed(self, handler: Handler) -> Handler:
         async def answer(headers: HeaderMap, body: Body) -> Reply:
@@ -476,14 +473,11 @@ class Viewer:
             await self._has_next.wait()
             self._has_next.clear()
             event, self._next = self._next, None
-            if not event or self._is_late() or not self._may():
+            # Not taken for so long, the connection is given up.
+            if not event or self._clock_s() - self._sent_s >= _PATIENCE_S or not self._may():
                 return
             self._sent_s = self._clock_s()
             yield event
-
-    def _is_late(self) -> bool:
-        """Whether the last event was not taken for so long that the connection is given up."""
-        return self._clock_s() - self._sent_s >= _PATIENCE_S
 
 
 def _of_model(snapshot: Snapshot, model: str) -> Snapshot:
