@@ -7,6 +7,7 @@ from contextlib import suppress
 from math import prod
 
 from tailcut import text
+from tailcut.code.digest import few
 from tailcut.errors import StartError, TailcutError
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import nearest
@@ -148,8 +149,7 @@ def _where(group: FeatureGroup) -> str:
 
 
 def _few(names: list[str] | tuple[str, ...]) -> str:
-    listed = ", ".join(map(repr, names[:8]))
-    return f"{listed} and {len(names) - 8} more" if len(names) > 8 else listed
+    return few(tuple(map(repr, names)), 8)
 
 
 def _list(names: tuple[str, ...]) -> str:

@@ -15,6 +15,7 @@ from time import perf_counter, perf_counter_ns
 from typing import Any
 
 from tailcut import logs
+from tailcut.code.digest import few
 from tailcut.errors import NotFound, NotReady, StartError, TailcutError
 from tailcut.features.sources.model import ServedModel
 from tailcut.manifest import Manifest
@@ -219,7 +220,10 @@ class Host:
             return found
         if (hosted := self._hosted.get(name)) is not None and hosted.error is not None:
             raise NotReady(f"model {name!r} failed to load: {hosted.error.message}", hint=hosted.error.hint)
-        raise NotFound(f"model {shown(name)} is unknown", hint=f"this server has {_names(self._hosted)}")
+        raise NotFound(
+            f"model {shown(name)} is unknown",
+            hint=f"this server has {few(tuple(map(repr, self._hosted)), _LONGEST_NAMES)}",
+        )
 
     def outdated(self, name: str) -> dict[str, Any]:
         """Return what clients are told of a model whose code has changed on the disk; empty where it has not."""
@@ -239,7 +243,8 @@ class Host:
             )
         if engine is None:
             raise StartError(
-                f"{where}: model {name!r} is not served here", hint=f"this server has {_names(self._hosted)}"
+                f"{where}: model {name!r} is not served here",
+                hint=f"this server has {few(tuple(map(repr, self._hosted)), _LONGEST_NAMES)}",
             )
         assert self.open_local is not None, "a host with several models is asked through a data plane"
         return self.open_local(name, key)
@@ -534,9 +539,3 @@ def _about(name: str) -> Iterator[None]:
 def _renamed(found: Hosted, name: str, why: str) -> StartError:
     new = found.manifest.deployment.name if found.manifest is not None else ""
     return StartError(f"{found.file} says name = {new!r}, {why}", hint=f"write name = {name!r}, or restart the server")
-
-
-def _names(models: dict[str, Hosted]) -> str:
-    listed = [repr(name) for name in models][:_LONGEST_NAMES]
-    more = len(models) - len(listed)
-    return ", ".join(listed) + (f" and {more} more" if more > 0 else "")
