@@ -210,7 +210,7 @@ def test_other_headers_are_sent() -> None:
 
 def rows_of(*values: Any) -> Any:
     with Client("http://h", model="m") as client:
-        return client._settings.predict([{"a": value} for value in values], None).body
+        return client._predicting([{"a": value} for value in values], None).body
 
 
 def test_rows_are_written_as_the_server_reads_them() -> None:
