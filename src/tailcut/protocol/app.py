@@ -61,7 +61,7 @@ class Application:
         self._repository = RepositoryRoutes(host, plane.guard)
         self._requests = RequestPages(host, plane.guard)
         self._ui = UI(host, plane.guard)
-        self._models: dict[str, _ModelRoutes] = {}
+        self._models: dict[str, tuple[PredictRoutes, Generate, Models]] = {}
         self._of_server: dict[str, Route] = {
             **ServerRoutes(host, plane.guard).routes(),
             **self._repository.routes(),
@@ -114,11 +114,16 @@ class Application:
 
     def _bind(self, name: str) -> None:
         """Add the routes of a model; raises as ``DataPlane.model``."""
-        self._models[name] = _ModelRoutes(self._plane, name)
+        model, replies = self._plane.model(name), PredictReplies()
+        models = Models(model.engine, self._plane.guard)
+        self._models[name] = PredictRoutes(model, replies), Generate(model, replies), models
         self.routes |= self._routes_of(name)
 
     def _routes_of(self, name: str) -> dict[str, Route]:
-        return self._models[name].routes() | self._repository.of_model(name)
+        found = self._repository.of_model(name)
+        for group in self._models[name]:
+            found |= group.routes()
+        return found
 
     def _find(self, method: str, path: str) -> Route:
         """Find the route of a path that is in no table: of the page, a version, a model that came later, or none.
@@ -144,30 +149,10 @@ class Application:
         if name:
             self._plane.model(name)
             if len(parts) in {6, 7} and parts[1:3] == ["v2", "models"] and parts[4] == "versions":
-                route = self._models[name].versioned(parts[5], "/".join(parts[6:]))
-                if route is not None:
-                    return route
+                for group in self._models[name]:
+                    if (route := group.versioned(parts[5], "/".join(parts[6:]))) is not None:
+                        return route
         raise NotFound(f"no such path: {clipped(path)}", hint="see /openapi.json for the paths")
-
-
-class _ModelRoutes:
-    """The routes of one model."""
-
-    def __init__(self, plane: DataPlane, name: str) -> None:
-        model, replies = plane.model(name), PredictReplies()
-        self._predictions = PredictRoutes(model, replies)
-        self._generate = Generate(model, replies)
-        self._models = Models(model.engine, plane.guard)
-
-    def routes(self) -> dict[str, Route]:
-        """Routes by path, without those of named versions."""
-        return {**self._predictions.routes(), **self._generate.routes(), **self._models.routes()}
-
-    def versioned(self, version: str, rest: str) -> Route | None:
-        """Return the route of a version; ``rest`` is the path behind it."""
-        if rest == "infer":
-            return Route("POST", self._predictions.infer(version))
-        return self._generate.versioned(version, rest) or self._models.versioned(version, rest)
 
 
 class PredictReplies:

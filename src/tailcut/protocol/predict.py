@@ -55,6 +55,7 @@ class PredictRoutes:
         """Routes by path."""
         name, server = self._engine.deployment.name, self._engine.deployment.server
         predict: Handler = partial(self._plane.answer, self._door, "predict", self._predict)
+        infer: Handler = partial(self._plane.answer, self._door, "infer", self._infer)
         predicting = prediction_operation(
             "Predict for entities or for feature rows", "PredictionRequest", "PredictionReply", server
         )
@@ -66,13 +67,14 @@ class PredictRoutes:
         inferring["responses"]["200"]["content"][_BINARY] = {}
         return {
             f"/predict/{name}": Route("POST", predict, predicting),
-            f"/v2/models/{name}/infer": Route("POST", self.infer(), inferring),
+            f"/v2/models/{name}/infer": Route("POST", infer, inferring),
         }
 
-    def infer(self, version: str = "") -> Handler:
-        """Return the handler of inference by a version; empty for the one that is served."""
-        work = partial(self._infer, version=version) if version else self._infer
-        return partial(self._plane.answer, self._door, "infer", work)
+    def versioned(self, version: str, rest: str) -> Route | None:
+        """Return the route of a version; None for another path."""
+        if rest != "infer":
+            return None
+        return Route("POST", partial(self._plane.answer, self._door, "infer", partial(self._infer, version=version)))
 
     async def _infer(
         self, context: RequestContext, headers: HeaderMap, body: Body, version: str = ""
