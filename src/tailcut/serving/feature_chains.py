@@ -16,8 +16,8 @@ from tailcut.manifest.schema import FeatureGroup, TensorSpec
 from tailcut.pipeline.row_transform import columns_of
 
 
-def refuse_misfits(manifest: Manifest, models: Mapping[str, Manifest]) -> None:
-    """Refuse feature groups that their models can never answer. What hooks take and give is not known here.
+def refuse_misfits(manifest: Manifest, models: Mapping[str, Manifest]) -> Manifest:
+    """Return a manifest whose feature groups their models can answer. What hooks take and give is not known here.
 
     Args:
         models: manifests of the other models that are loaded, or are being loaded, by name.
@@ -35,6 +35,7 @@ def refuse_misfits(manifest: Manifest, models: Mapping[str, Manifest]) -> None:
     if not _has_preprocess(manifest):
         for tensor in manifest.deployment.model.inputs:
             _check_width(tensor, manifest, models)
+    return manifest
 
 
 def by_entity(key: Sequence[str], model: Deployment) -> bool:

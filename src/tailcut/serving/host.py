@@ -120,7 +120,7 @@ class Host:
             if hosted.error is not None:
                 log.error("the model cannot be loaded: %s", hosted.error, extra={"model": hosted.name})
         for name, engine in self.engines.items():
-            read = partial(self._fitting, engine.manifest, self._known(name)) if self._state.many else None
+            read = partial(refuse_misfits, engine.manifest, self._known(name)) if self._state.many else None
             self._begin(name, engine, read=read)
         loading = list(self._loading.values())
         await asyncio.gather(*loading, return_exceptions=True)
@@ -378,12 +378,6 @@ class Host:
         used = {"ready", "loading", "draining"}
         return {key: each.manifest for key, each in self.engines.items() if key != name and each.state in used}
 
-    @staticmethod
-    def _fitting(manifest: Manifest, known: dict[str, Manifest]) -> Manifest:
-        """Return a manifest whose feature groups fit the models that they ask; blocks. See ``refuse_misfits``."""
-        refuse_misfits(manifest, known)
-        return manifest
-
     def _read_again(self, hosted: Hosted, others: Sequence[Manifest], known: dict[str, Manifest]) -> Manifest:
         """Return a model's manifest as it is by now; blocks, so that it is given all that it looks at.
 
@@ -405,7 +399,7 @@ class Host:
                 refuse_misfits(other, {found.name: found.manifest})
             except TailcutError as error:
                 log.warning("its feature groups no longer fit model %s: %s", found.name, error, extra={"model": name})
-        return self._fitting(found.manifest, known)
+        return refuse_misfits(found.manifest, known)
 
     async def _read_failed(self, name: str) -> str:
         """Read the manifest again that could never be read; return the name that it gives the model.

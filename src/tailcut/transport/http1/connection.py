@@ -105,7 +105,6 @@ class Connection(asyncio.Protocol):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._transport: Any = None
-        self._incoming = Incoming(self)
         self._current: Exchange | None = None
         self._next: asyncio.Future[bool] | None = None
         self._task: asyncio.Task[None] | None = None  # kept, because the loop does not keep it
@@ -128,7 +127,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._incoming.begin(transport)
+        self._incoming = Incoming(self, transport)
         self._replies = Replies(self._site, transport)
         self.since_s = self._site.loop.time()
         self._site.connections.add(self)
@@ -386,16 +385,12 @@ class Incoming:
 
     __slots__ = ("_away_bytes", "_held", "_is_paused", "_transport", "queue", "reader")
 
-    def __init__(self, wire: Connection) -> None:
+    def __init__(self, wire: Connection, transport: Any) -> None:
         self.queue: deque[Exchange] = deque()
         self.reader = Reader(wire, self.queue.append)
         self._held = b""  # behind requests that wait for their turn
         self._is_paused = False
         self._away_bytes = 0
-        self._transport: Any = None
-
-    def begin(self, transport: Any) -> None:
-        """Read a connection that was made."""
         self._transport = transport
 
     def close(self) -> None:
