@@ -16,35 +16,26 @@ from typing import Any
 from urllib.parse import unquote
 
 from tailcut import logs
-from tailcut.errors import MethodNotAllowed, NotFound, Shed, TailcutError
-from tailcut.pipeline.request_context import RequestContext
+from tailcut.errors import MethodNotAllowed, NotFound, TailcutError
 from tailcut.protocol.data_plane import DataPlane
-from tailcut.protocol.generate import Events, Generate
+from tailcut.protocol.generate import Generate
 from tailcut.protocol.http import (
-    EVENT_STREAM,
-    JSON,
     REQUEST_ID,
     Body,
     HeaderMap,
-    Headers,
     Reply,
     clipped,
     error_reply,
     log_id,
-    traceparent,
 )
 from tailcut.protocol.model_routes import Models, ServerRoutes
-from tailcut.protocol.open_inference.binary import BinaryReply
 from tailcut.protocol.openapi.document import openapi
 from tailcut.protocol.operator_log import unforeseen
-from tailcut.protocol.pages import Pages, RequestPages
-from tailcut.protocol.predict import PredictRoutes
+from tailcut.protocol.pages import Pages
+from tailcut.protocol.predict import PredictReplies, PredictRoutes
 from tailcut.protocol.repository_routes import RepositoryRoutes
 from tailcut.protocol.routing import Route
 from tailcut.protocol.ui.routes import UI
-
-_MOST_TOLD = 64
-"""Variants by cache outcome and version: their headers are the same for each request."""
 
 
 class Application:
@@ -59,14 +50,13 @@ class Application:
         self._host = host = plane.host
         self._names_models = not host.manifest.is_single
         self._repository = RepositoryRoutes(host, plane.guard)
-        self._requests = RequestPages(host, plane.guard)
+        self._pages = Pages(host, plane.guard, self.document)
         self._ui = UI(host, plane.guard)
         self._models: dict[str, tuple[PredictRoutes, Generate, Models]] = {}
         self._of_server: dict[str, Route] = {
             **ServerRoutes(host, plane.guard).routes(),
             **self._repository.routes(),
-            **self._requests.routes(),
-            **Pages(host, self.document).routes(),
+            **self._pages.routes(),
         }
         self.routes = dict(self._of_server)
         for name in host.engines:
@@ -134,7 +124,7 @@ class Application:
         """
         parts = path.split("/")
         if parts[1:3] == ["debug", "requests"] and len(parts) > 3:
-            return self._requests.of_request(unquote("/".join(parts[3:])))
+            return self._pages.of_request(unquote("/".join(parts[3:])))
         if parts[1:2] == ["ui"] and (shown := self._ui.find(method, path)) is not None:
             return shown
         if parts[1:4] == ["v2", "repository", "models"] and len(parts) > 4:
@@ -153,43 +143,3 @@ class Application:
                     if (route := group.versioned(parts[5], "/".join(parts[6:]))) is not None:
                         return route
         raise NotFound(f"no such path: {clipped(path)}", hint="see /openapi.json for the paths")
-
-
-class PredictReplies:
-    """The replies to requests for predictions: the ``Door`` of HTTP."""
-
-    def __init__(self) -> None:
-        self._known_told: dict[tuple[str, str, str | None], Headers] = {}
-
-    def answered(self, context: RequestContext, headers: HeaderMap, answer: bytes | BinaryReply | Events) -> Reply:
-        """Return the reply with an answer."""
-        if isinstance(answer, bytes):
-            return Reply(200, self.headers(context, headers), answer)
-        if isinstance(answer, Events):
-            return Reply(200, [*EVENT_STREAM, *self.headers(context, headers)[1:]], b"", answer)
-        return Reply(200, [*answer.headers, *self.headers(context, headers)[1:]], answer.body)
-
-    def failed(self, context: RequestContext, headers: HeaderMap, error: TailcutError, incident: str) -> Reply:
-        """Return the reply with an error."""
-        reply = error_reply(error, incident)
-        reply.headers.extend(self.headers(context, headers)[1:])
-        if not isinstance(error, Shed):
-            reply.headers.append((REQUEST_ID, context.request_id))
-        return reply
-
-    def headers(self, context: RequestContext, headers: HeaderMap) -> Headers:
-        """Return the headers of an answer in JSON: where the time went and what answered."""
-        served = context.served
-        key = context.variant, context.cache, served.version if served is not None else None
-        told = self._known_told.get(key)
-        if told is None:
-            told = [("x-tailcut-variant", key[0]), ("x-tailcut-cache", key[1])]
-            if key[2] is not None:
-                told.append(("x-tailcut-version", key[2]))
-            if len(self._known_told) >= _MOST_TOLD:
-                self._known_told.clear()
-            self._known_told[key] = told
-        reply = [JSON, ("server-timing", context.timings.server_timing()), *told]
-        if headers.get("traceparent") is not None and (parent := traceparent(headers)) is not None:
-            reply.append(("traceparent", parent))
-        return reply

@@ -42,23 +42,28 @@ _ONE_REQUEST = get_operation("One request with its spans", errors=("403", "404")
 
 
 class Pages:
-    """Answers with pages.
+    """Answers with pages, and with kept traces: they name models, features and failures, so that management tokens are
+    asked for.
 
     Args:
         document: describes the interface: see ``Application.document``.
     """
 
-    def __init__(self, host: Host, document: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, host: Host, guard: Guard, document: Callable[[], Mapping[str, Any]]) -> None:
         self._host = host
+        self._guard = guard
         self._document = document
 
     def routes(self) -> dict[str, Route]:
-        """Routes by path."""
+        """Routes by path; that of one request has a placeholder."""
+        recent = get_operation("Slowest and last failed requests, with their spans", errors=("403",), scheme=MANAGEMENT)
         page = get_operation("This document as an HTML page", kind="text/html")
         return {
             "/metrics": Route("GET", self._metrics, get_operation("Prometheus metrics", kind="text/plain")),
             "/openapi.json": Route("GET", self._openapi, get_operation("This document")),
             "/docs": Route("GET", self._docs, page),
+            "/debug/requests": Route("GET", self._recent, recent),
+            "/debug/requests/{id}": self.of_request("{id}"),
         }
 
     async def _metrics(self, headers: HeaderMap, body: Body) -> Reply:
@@ -69,19 +74,6 @@ class Pages:
 
     async def _docs(self, headers: HeaderMap, body: Body) -> Reply:
         return Reply(200, list(_HTML), docs_page(self._document()).encode())
-
-
-class RequestPages:
-    """Answers with kept traces. They name models, features and failures, so that management tokens are asked for."""
-
-    def __init__(self, host: Host, guard: Guard) -> None:
-        self._host = host
-        self._guard = guard
-
-    def routes(self) -> dict[str, Route]:
-        """Routes by path; that of one request has a placeholder."""
-        recent = get_operation("Slowest and last failed requests, with their spans", errors=("403",), scheme=MANAGEMENT)
-        return {"/debug/requests": Route("GET", self._recent, recent), "/debug/requests/{id}": self.of_request("{id}")}
 
     def of_request(self, key: str) -> Route:
         """Return the route of one request, by its trace id or its request id."""

@@ -265,9 +265,14 @@ def open_model(*manifests: Manifest | Path | str, model: str = "", overrides: Se
     """Make the model of one deployment; see ``tailcut.open``."""
     if len(manifests) == 1 and isinstance(manifests[0], Manifest):
         return InProcessModel(manifests[0])
+    subject = find_subject(paths_of(manifests), model=model, overrides=overrides)
+    subject.refuse_missing('pass "{}" to tailcut.open as well')
+    return InProcessModel(subject.host, subject.name)
+
+
+def paths_of(manifests: Sequence[Manifest | Path | str]) -> list[Path]:
+    """Return the paths of several manifests; the one in this folder where none is named."""
     paths = [Path(each) for each in manifests if not isinstance(each, Manifest)]
     if len(paths) < len(manifests):
         raise TypeError("several models are given as paths; a Manifest has a server of its own")
-    subject = find_subject(paths or [Path(FILE_NAME)], model=model, overrides=overrides)
-    subject.refuse_missing('pass "{}" to tailcut.open as well')
-    return InProcessModel(subject.host, subject.name)
+    return paths or [Path(FILE_NAME)]

@@ -32,6 +32,14 @@ _PREDICTING = ("400", "404", "408", "413", "415", "429", "500", "503", "504")
 
 _ANY = {"type": "object"}
 SCHEMAS: dict[str, Any] = {
+    "Error": {
+        "type": "object",
+        "required": ["error", "code", "hint"],
+        "properties": {
+            **{key: {"type": "string"} for key in ("error", "code", "hint")},
+            "incident": {"type": "string", "description": "key of this error in the server's log"},
+        },
+    },
     "IndexRequest": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
     "IndexReply": {
         "type": "array",
@@ -211,7 +219,7 @@ def openapi(
             "reports the time of its stages in Server-Timing. Every error has a code and a hint.",
         },
         "paths": {},
-        "components": {"schemas": dict(_SHARED)},
+        "components": {"schemas": dict(SCHEMAS)},
     }
     for deployment, bounds in models:
         own = _schemas(deployment, bounds)
@@ -252,8 +260,21 @@ def _schemas(deployment: Deployment, bounds: Sequence[Bound]) -> dict[str, Any]:
                 "outputs": {"type": "array", "items": {"oneOf": [_tensor(tensor) for tensor in model.outputs]}},
             },
         },
-        "GenerateRequest": _generate_request(model.inputs, bounds),
-        "GenerateReply": _generate_reply(deployment),
+        "GenerateRequest": {
+            "type": "object",
+            "required": [tensor.name for tensor in model.inputs],
+            "properties": {
+                "id": {},
+                "parameters": {"type": "object"},
+                **{tensor.name: row_value(tensor, bounds) for tensor in model.inputs},
+            },
+            "additionalProperties": False,
+        },
+        "GenerateReply": {
+            "type": "object",
+            "required": ["model_name", "model_version", *(tensor.name for tensor in model.outputs)],
+            "properties": {"model_name": {"const": deployment.name}, "model_version": {"type": "string"}},
+        },
     }
 
 
@@ -271,17 +292,6 @@ def _renamed(value: Any, own: Mapping[str, Any], prefix: str) -> Any:
 
 
 _REF = "#/components/schemas/"
-_SHARED = {
-    **SCHEMAS,
-    "Error": {
-        "type": "object",
-        "required": ["error", "code", "hint"],
-        "properties": {
-            **{key: {"type": "string"} for key in ("error", "code", "hint")},
-            "incident": {"type": "string", "description": "key of this error in the server's log"},
-        },
-    },
-}
 
 
 def _prediction_request(deployment: Deployment, bounds: Sequence[Bound]) -> dict[str, Any]:
@@ -367,27 +377,6 @@ def _entity(fields: tuple[str, ...], limits: Mapping[str, Any]) -> dict[str, Any
     if len(fields) == 1:
         return {**parts[fields[0]], "description": fields[0]}
     return {"type": "object", "required": list(fields), "properties": parts}
-
-
-def _generate_request(inputs: tuple[TensorSpec, ...], bounds: Sequence[Bound]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": [tensor.name for tensor in inputs],
-        "properties": {
-            "id": {},
-            "parameters": {"type": "object"},
-            **{tensor.name: row_value(tensor, bounds) for tensor in inputs},
-        },
-        "additionalProperties": False,
-    }
-
-
-def _generate_reply(deployment: Deployment) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": ["model_name", "model_version", *(tensor.name for tensor in deployment.model.outputs)],
-        "properties": {"model_name": {"const": deployment.name}, "model_version": {"type": "string"}},
-    }
 
 
 # -- Limits as JSON schema ---------------------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.access_log import AccessLog
 from tailcut.protocol.data_plane import DataPlane, ModelPlane
-from tailcut.protocol.http import REQUEST_ID, HeaderMap, log_id, traceparent
+from tailcut.protocol.http import REQUEST_ID, HeaderMap, log_id
 from tailcut.protocol.open_inference.parameters import flag, priority, timeout_ns
+from tailcut.protocol.predict import PredictReplies
 from tailcut.protocol.routing import Codecs, pipeline_of
 from tailcut.transport.grpc.calls import SERVICE, Context, Metadata, abort, headers_of, read, remaining_ns
 from tailcut.transport.grpc.codec import FINAL, WANTS_FINAL, GrpcInference, MessageCodec
@@ -109,12 +110,13 @@ class _ModelInferences:
         self._engine = plane.engine
         self._log = log
         self._codecs = Codecs(MessageCodec, plane.engine)
+        self._replies = PredictReplies()
         for route in _METHODS:
             plane.engine.recorder.expect(route)
 
     def answered(self, call: RequestContext, headers: HeaderMap, reply: bytes) -> tuple[bytes, Metadata]:
         """Return the reply with its metadata."""
-        metadata = _metadata(call, headers)
+        metadata = tuple(self._replies.headers(call, headers)[1:])
         if self._log is not None:
             self._note(self._log, call, headers, metadata, size_bytes=len(reply))
         return reply, metadata
@@ -122,7 +124,7 @@ class _ModelInferences:
     def failed(self, call: RequestContext, headers: HeaderMap, error: TailcutError, incident: str) -> NoReturn:
         """Raise Failed."""
         call.request_id = call.request_id or log_id(headers)
-        metadata = (*_metadata(call, headers), (REQUEST_ID, call.request_id))
+        metadata = (*self._replies.headers(call, headers)[1:], (REQUEST_ID, call.request_id))
         if self._log is not None:
             self._note(self._log, call, headers, metadata, error=error, incident=incident)
         raise RpcFailed(error, incident, metadata) from None  # in no variable here: a circle would keep the request
@@ -219,17 +221,3 @@ class _ModelInferences:
 def _marked(reply: ModelInferResponse, *, is_final: bool) -> ModelInferResponse:
     reply.parameters[FINAL].bool_param = is_final
     return reply
-
-
-def _metadata(call: RequestContext, headers: HeaderMap) -> Metadata:
-    pairs = [
-        ("server-timing", call.timings.server_timing()),
-        ("x-tailcut-variant", call.variant),
-        ("x-tailcut-cache", call.cache),
-    ]
-    if call.served is not None:
-        pairs.append(("x-tailcut-version", call.served.version))
-    parent = traceparent(headers)
-    if parent is not None:
-        pairs.append(("traceparent", parent))
-    return tuple(pairs)
