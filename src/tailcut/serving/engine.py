@@ -116,7 +116,10 @@ class Engine:
                 self.adopt(await asyncio.to_thread(read))
             await self._open_request_log()
             self.repository, self.fallbacks = Repository(self), Fallbacks(self)
-            follower = await self._open_follower()
+            serve, follower = self.deployment.serve, None
+            if serve.variant == "promoted" and serve.follow_s:
+                follower = Follower(self)
+                await follower.note()
             opened = await open_deployment(
                 self.manifest,
                 self.sinks,
@@ -173,14 +176,6 @@ class Engine:
             self.sinks.flush()
             self.host.sinks.remove(closing)
             await asyncio.to_thread(closing.close)
-
-    async def _open_follower(self) -> Follower | None:
-        serve = self.deployment.serve
-        if serve.variant != "promoted" or not serve.follow_s:
-            return None
-        follower = Follower(self)
-        await follower.note()
-        return follower
 
     def _served(self, opened: Opened) -> None:
         """Note which variant is served from now on."""

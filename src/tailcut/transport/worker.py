@@ -115,20 +115,15 @@ class Worker:
         self.on_drain()
         self.host.drain()
 
-    async def _listen_grpc(self) -> str:
-        """Listen for gRPC where that is wanted, from before the models are loaded; return its address."""
-        port = self.server.grpc_port
-        if not port:
-            return ""
-        from tailcut.transport.grpc.server import GRPCServer
-
-        self._grpc = GRPCServer(self._plane, self._address, port, self._middleware.log)
-        await self._grpc.start()
-        return f" and for gRPC on port {self._grpc.port}"
-
     async def _load(self) -> None:
         try:
-            self.host.where = f" on {self._url}{await self._listen_grpc()}"
+            self.host.where = f" on {self._url}"
+            if port := self.server.grpc_port:  # from before the models are loaded
+                from tailcut.transport.grpc.server import GRPCServer
+
+                self._grpc = GRPCServer(self._plane, self._address, port, self._middleware.log)
+                await self._grpc.start()
+                self.host.where += f" and for gRPC on port {self._grpc.port}"
             await self.host.start()
         except TailcutError as error:
             fail(str(error))
