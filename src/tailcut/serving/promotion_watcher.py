@@ -44,14 +44,6 @@ _PATIENCE_S = 60.0
 """Loading that took this long is abandoned where something else was promoted meanwhile: it may hang for good."""
 
 
-class _Overtaken(Exception):
-    """Something else was promoted while a variant was being loaded."""
-
-    def __init__(self, stamp: Hashable) -> None:
-        super().__init__()
-        self.stamp = stamp
-
-
 class Follower:
     """Switches a running deployment to what is promoted. Owned by the event loop.
 
@@ -114,24 +106,27 @@ class Follower:
                 self._pause_s, self._told = _RETRY_S, ""
             self._seen, again = stamp, False
             self.loading = True
+            loading: asyncio.Task[Warm | None] | None = asyncio.ensure_future(in_background(self._load, close_warm))
+            is_overtaken = False
             try:
-                warm = await self._loaded()
-                try:
+                while not is_overtaken and not (await asyncio.wait({loading}, timeout=_PATIENCE_S))[0]:
                     stamp = await self._look()
-                except BaseException:  # ended meanwhile
-                    close_later(close_warm, warm)
-                    raise
-                if stamp in (self._seen, _UNREAD):
+                    is_overtaken = stamp not in (self._seen, _UNREAD)
+                if is_overtaken:
+                    log.error("stopped loading a variant: another one was promoted meanwhile")
+                    continue
+                warm = loading.result()
+                stamp = await self._look()
+                if stamp in (self._seen, _UNREAD):  # else overtaken: the last promotion wins
+                    loading = None
                     await self.switch(warm)
-                else:
-                    close_later(close_warm, warm)  # overtaken: the last promotion wins
-            except _Overtaken as overtaken:
-                stamp = overtaken.stamp
             except Exception as error:
                 self.failed(foreseen(error))
                 return
             finally:
                 self.loading = False
+                if loading is not None:
+                    abandon(loading, close_warm)
 
     def describe(self) -> dict[str, Any]:
         """What there is to say of a promotion that is not served (yet); empty where there is nothing."""
@@ -177,24 +172,6 @@ class Follower:
             self._engine.say("the registry can be read again")
         self._unreadable = ""
         return stamp
-
-    async def _loaded(self) -> Warm | None:
-        """Open and warm up what is promoted, in the background.
-
-        Raises:
-            _Overtaken: something else was promoted, and this takes so long that it may never end.
-        """
-        loading = asyncio.ensure_future(in_background(self._load, close_warm))
-        try:
-            while not (await asyncio.wait({loading}, timeout=_PATIENCE_S))[0]:
-                stamp = await self._look()
-                if stamp not in (self._seen, _UNREAD):
-                    log.error("stopped loading a variant: another one was promoted meanwhile")
-                    raise _Overtaken(stamp)
-            return loading.result()
-        except BaseException:
-            abandon(loading, close_warm)
-            raise
 
     def _load(self) -> Warm | None:
         """Open and warm up what is promoted; None where it is served already. Runs in the background."""

@@ -629,7 +629,7 @@ _field = ": ".join
 
 
 def reply_head(status: int, headers: Headers, framing: str, size_bytes: int | None = None) -> bytes:
-    """Return a reply's reply_head.
+    """Return the head of a reply.
 
     Args:
         headers: names in lower case, values in Latin-1.
