@@ -18,7 +18,7 @@ from tailcut import logs
 from tailcut.errors import MissingExtra, StartError
 from tailcut.manifest.host import HostManifest
 from tailcut.protocol.access_log import check_log
-from tailcut.protocol.auth import check_tokens
+from tailcut.protocol.auth import Guard
 from tailcut.transport.http1.connection import Site
 from tailcut.transport.http1.listener import Listener
 from tailcut.transport.log_relay import Outlet
@@ -46,7 +46,7 @@ def serve(manifest: HostManifest) -> int:
     server = manifest.server
     logs.configure(server.log, manifest.name)
     address = find_address(server.host)
-    check_tokens(manifest)
+    guard = Guard.of(manifest, address=address)
     check_log(manifest)
     tls = find_tls(manifest)
     listening = listen(address, server.port, server.backlog)
@@ -61,7 +61,7 @@ def serve(manifest: HostManifest) -> int:
             outlet.start()
 
         supervisor = Supervisor(
-            partial(_work, manifest, address, listening, tls, outlet, os.getpid()),
+            partial(_work, manifest, guard, address, listening, tls, outlet, os.getpid()),
             drain_s=float(server.drain_s),
             kill_s=float(server.kill_s),
             on_started=on_started,
@@ -77,6 +77,7 @@ def serve(manifest: HostManifest) -> int:
 
 def _work(
     manifest: HostManifest,
+    guard: Guard,
     address: str,
     listening: socket.socket,
     tls: Tls | None,
@@ -87,7 +88,7 @@ def _work(
     outlet.leave()
     host, port = manifest.server.host, listening.getsockname()[1]
     url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
-    worker, loop = Worker(manifest, url, address, supervisor_pid), uvloop.new_event_loop()
+    worker, loop = Worker(manifest, guard, url, address, supervisor_pid), uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     loop.run_until_complete(_serve(worker, listening, tls, loop))
 

@@ -53,7 +53,7 @@ class Worker:
         on_drain: called when that begins.
     """
 
-    def __init__(self, manifest: HostManifest, url: str, address: str, supervisor_pid: int) -> None:
+    def __init__(self, manifest: HostManifest, guard: Guard, url: str, address: str, supervisor_pid: int) -> None:
         self.server = manifest.server
         self._url = url
         self._address = address
@@ -62,8 +62,7 @@ class Worker:
             self.host.observed.begin(in_application=False)
         except TailcutError as error:
             fail(str(error))
-        self._guard = Guard.of(manifest, address=address)
-        self._plane = DataPlane(self.host, self._guard)
+        self._plane = DataPlane(self.host, guard)
         self._middleware = Middleware(Application(self._plane).handle, manifest)
         self.handle = self._middleware.handle
         self.arrivals = self.host.arrivals
@@ -134,7 +133,7 @@ class Worker:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
-        if self._guard.leaves_management_open:
+        if self._plane.guard.leaves_management_open:
             log.warning(
                 "server.tokens is set but server.management_tokens is not: every process on this machine may load and "
                 "unload models; set it to a file of tokens (docs/how-to/secure.md)"
