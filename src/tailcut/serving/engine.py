@@ -25,8 +25,7 @@ from tailcut.pipeline.streaming import Streams
 from tailcut.serving.deployment_loader import Choose, Opened, open_deployment
 from tailcut.serving.fallback import Fallbacks
 from tailcut.serving.host_state import HostState
-from tailcut.serving.promotion_watcher import Follower
-from tailcut.serving.repository import Repository
+from tailcut.serving.promotion import Follower, Repository
 from tailcut.serving.variant_checks import answering_version, tell_code, tell_trust, unjudged
 from tailcut.serving.variants import Variants
 

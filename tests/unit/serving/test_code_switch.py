@@ -22,7 +22,7 @@ from tailcut.models.deployment_version import version_of
 from tailcut.models.variant_loader import open_variant
 from tailcut.pipeline.hook_loading import import_code
 from tailcut.registry.code import code_of
-from tailcut.serving.promotion_watcher import Follower
+from tailcut.serving.promotion import Follower
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from tailcut.models.variant_loader import open_variant
 from tailcut.registry import Version
 from tailcut.registry.rows import KeptRows
 from tailcut.serving.deployment_loader import find_variant
-from tailcut.serving.promotion_watcher import Follower
+from tailcut.serving.promotion import Follower
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 YEARS = PICKY["an index before the first"]

@@ -21,7 +21,7 @@ from tailcut.models import variant_loader
 from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.warm_up import WARM_UP_RUNS
 from tailcut.registry import Registry
-from tailcut.serving import deployment_loader, promotion_watcher
+from tailcut.serving import deployment_loader, promotion
 from tailcut.transport.asgi import ASGIApplication
 
 
@@ -134,7 +134,7 @@ def test_what_nobody_follows_is_tried_again_too(
         assert (await counters(client, "tailcut_switch_failed"))[()] == 0.0
         assert client.app.engine.opened.fallback is not None
 
-    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.02)
+    monkeypatch.setattr(promotion, "_RETRY_S", 0.02)
     serve(tmp_path, test, '["fast"]', named=named, follow="0s")
     assert says in caplog.text
 
@@ -157,7 +157,7 @@ def test_what_a_client_chose_is_not_replaced_by_what_is_tried_again(
         assert await variant(client) == chosen
         assert engine.promotion == {}
 
-    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.02)
+    monkeypatch.setattr(promotion, "_RETRY_S", 0.02)
     serve(tmp_path, test, '["fast"]', named="slow")
 
 

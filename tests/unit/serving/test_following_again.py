@@ -13,7 +13,7 @@ import pytest
 from tests.unit.serving.test_opening_following import MODEL, Bench, Slow, retired, serve
 
 from tailcut.models.runtimes.priority import short_turns
-from tailcut.serving import promotion_watcher
+from tailcut.serving import promotion
 from tailcut.serving.host_state import LoadingMemory
 
 
@@ -45,7 +45,7 @@ def test_an_artifact_that_was_built_again_is_followed_although_the_promotion_is_
         assert await bench.answer() == (2.0, version)
         assert await state(bench) == {}
 
-    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.0)
+    monkeypatch.setattr(promotion, "_RETRY_S", 0.0)
     serve(tmp_path, test)
 
 
@@ -66,7 +66,7 @@ def test_what_fails_again_in_the_same_way_is_counted_and_told_once(
         assert (bench.follower.failures, told()) == (5, 2)
         assert (await bench.answer())[0] == 1.0
 
-    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.0)
+    monkeypatch.setattr(promotion, "_RETRY_S", 0.0)
     serve(tmp_path, test)
 
 
@@ -89,7 +89,7 @@ def test_a_promotion_that_does_not_fit_into_memory_is_told_with_the_figures_and_
         assert await bench.answer() == (2.0, version)
         assert await state(bench) == {}
 
-    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.0)
+    monkeypatch.setattr(promotion, "_RETRY_S", 0.0)
     serve(tmp_path, test)
 
 
@@ -184,7 +184,7 @@ def test_loading_that_hangs_is_overtaken_by_the_next_promotion(tmp_path: Path, m
             await closed.wait()
         assert (await bench.answer())[0] == 3.0
 
-    monkeypatch.setattr(promotion_watcher, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(promotion, "_PATIENCE_S", 0.01)
     serve(tmp_path, test)
 
 
@@ -199,7 +199,7 @@ def test_a_switch_that_fails_at_the_last_step_leaves_nothing_open(
 
     async def test(bench: Bench) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(promotion_watcher, "open_beside", failing)
+            patch.setattr(promotion, "open_beside", failing)
             await bench.promote(2.0)
         assert (await bench.answer())[0] == 1.0
         assert "no thread can be started" in (await state(bench))["error"]
@@ -207,7 +207,7 @@ def test_a_switch_that_fails_at_the_last_step_leaves_nothing_open(
         await bench.follower.look()
         assert (await bench.answer())[0] == 2.0
 
-    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.0)
+    monkeypatch.setattr(promotion, "_RETRY_S", 0.0)
     serve(tmp_path, test)
 
 
