@@ -210,7 +210,7 @@ class UI:
         return answer
 
     async def _data(self, headers: HeaderMap, body: Body) -> Reply:
-        return _json(await self._feed.data())
+        return _json(_encode(await self._live.asked()))
 
     async def _events(self, model: str, headers: HeaderMap, body: Body) -> Reply:
         viewer = await self._feed.watch(model, partial(self._access.allows, headers))
@@ -354,17 +354,9 @@ class Feed:
         self._live = live
         self._clock_s = clock_s
         self._viewers: dict[str, set[Viewer]] = {}
-        self._whole: tuple[Snapshot | None, bytes] = (None, b"")
         self.is_stopping = False
         live.on_snapshot.append(self._send)
         live.on_stop.append(self._stop)
-
-    async def data(self) -> bytes:
-        """Return the latest snapshot as JSON; raises NotReady as ``LiveFigures.asked``."""
-        snapshot = await self._live.asked()
-        if self._whole[0] is not snapshot:
-            self._whole = snapshot, _encode(snapshot)
-        return self._whole[1]
 
     async def watch(self, model: str = "", may: Callable[[], bool] = _always) -> Viewer:
         """Return the events of the host, or those of one model.

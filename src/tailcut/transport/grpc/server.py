@@ -306,7 +306,18 @@ class GRPCServer:
         Raises:
             StartError: the port is taken or may not be used, or the certificate or its key cannot be read.
         """
-        server = grpc.aio.server(options=self._options())
+        settings = self._host.server
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", int(settings.max_body_bytes)),
+                # The answer to a request that was accepted is sent whatever its size, as over HTTP.
+                ("grpc.max_send_message_length", -1),
+                # A second server on the port is an error, not a silent half of the requests.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_connection_idle_ms", int(settings.idle_s * 1000)),
+                *_CONNECTIONS,
+            ]
+        )
         server.add_generic_rpc_handlers(tuple(self._handlers()))
         try:
             self.port = self._listen(server, f"{self._address}:{self.port}")
@@ -324,18 +335,6 @@ class GRPCServer:
         if server is not None:
             self._stopping.set()
             await server.stop(timeout_s)
-
-    def _options(self) -> list[tuple[str, int]]:
-        server = self._host.server
-        return [
-            ("grpc.max_receive_message_length", int(server.max_body_bytes)),
-            # The answer to a request that was accepted is sent whatever its size, as over HTTP.
-            ("grpc.max_send_message_length", -1),
-            # A second server on the port is an error, not a silent half of the requests.
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_connection_idle_ms", int(server.idle_s * 1000)),
-            *_CONNECTIONS,
-        ]
 
     def _listen(self, server: grpc.aio.Server, where: str) -> int:
         tls = find_tls(self._host.manifest)
