@@ -23,11 +23,10 @@ from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import InFlight, RequestContext
 from tailcut.pipeline.streaming import Streams
 from tailcut.serving.deployment_loader import Choose, Opened, open_deployment
-from tailcut.serving.fallback import Fallbacks
 from tailcut.serving.host_state import HostState
 from tailcut.serving.promotion import Follower, Repository
 from tailcut.serving.variant_checks import answering_version, tell_code, tell_trust, unjudged
-from tailcut.serving.variants import Variants
+from tailcut.serving.variants import Fallbacks, Variants
 
 log = logging.getLogger("tailcut.server")
 
