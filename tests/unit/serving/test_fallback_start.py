@@ -155,7 +155,7 @@ def test_what_a_client_chose_is_not_replaced_by_what_is_tried_again(
         assert engine.fallbacks._relieving is not None
         await asyncio.wait({engine.fallbacks._relieving}, timeout=10)
         assert await variant(client) == chosen
-        assert engine.promotion == {}
+        assert engine.notices == {}
 
     monkeypatch.setattr(promotion, "_RETRY_S", 0.02)
     serve(tmp_path, test, '["fast"]', named="slow")
@@ -165,7 +165,7 @@ def test_a_first_load_that_hangs_holds_up_no_promotion(tmp_path: Path, opener: O
     async def test(client: Client) -> None:
         engine = client.app.engine
         assert await variant(client) == "fast"
-        assert engine.promotion == {"promotion": {"state": "loading"}}
+        assert engine.notices == {"promotion": {"state": "loading"}}
         Registry.of(engine.manifest).promote("m", engine.opened.variant.version, "spare")
         await answered_by(client, "spare")
         opener.may_open.set()
@@ -199,7 +199,7 @@ def test_a_load_of_something_else_does_not_wait_for_what_loads(tmp_path: Path, o
         async with asyncio.timeout(10):
             await client.app.engine.repository.load(variant="spare")
         assert await variant(client) == "spare"
-        assert client.app.engine.promotion == {}
+        assert client.app.engine.notices == {}
         opener.may_open.set()
 
     serve(tmp_path, test, '["fast"]', named="slow")

@@ -7,6 +7,7 @@ import logging
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -227,7 +228,8 @@ def test_an_old_variant_that_does_not_close_is_told_and_its_executors_stop(
             await stop(timeout_s)
             stopped.append(old)
 
-        monkeypatch.setattr(old, "close", failing)
+        fake = SimpleNamespace(close=failing)
+        monkeypatch.setattr(old, "warm", old.warm._replace(runtimes=[fake]))
         monkeypatch.setattr(old.served.dispatcher, "stop", stopping)
         await bench.promote(2.0)
         await retired(bench)
