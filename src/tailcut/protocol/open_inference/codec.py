@@ -111,6 +111,7 @@ class Inference(msgspec.Struct):
         timeout_ns: the client's ``timeout`` parameter (microseconds on the wire), 0 where it sent none.
         binary: names of the outputs that are wanted raw.
         priority: the client's ``priority`` parameter: 1 runs first; 0 where it sent none.
+        wants_final: whether a stream is to end with a response without outputs.
     """
 
     inputs: dict[str, Any]
@@ -120,6 +121,7 @@ class Inference(msgspec.Struct):
     timeout_ns: int
     binary: Sequence[str] = ()
     priority: int = 0
+    wants_final: bool = False
 
 
 class ModelCodec:

@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from tailcut.common.tensors import Array, Arrays
 from tailcut.common.texts import bytes_of, text_of
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest
 from tailcut.protocol.open_inference.binary import array_of, output_datatype, raw_of
-from tailcut.protocol.open_inference.codec import ModelCodec, check_datatype
-from tailcut.protocol.open_inference.parameters import no_classification, refuse_sequences
+from tailcut.protocol.open_inference.codec import Inference, ModelCodec, check_datatype
+from tailcut.protocol.open_inference.parameters import flag, no_classification, priority, refuse_sequences, timeout_ns
 from tailcut.transport.grpc.open_inference_pb2 import InferTensorContents, ModelInferRequest, ModelInferResponse
 
 _FIELD_OF = {
@@ -39,25 +39,6 @@ _FIELD_OF = {
 _SHARED_MEMORY = "shared_memory_region"
 
 FINAL = "triton_final_response"
-WANTS_FINAL = "triton_enable_empty_final_response"
-
-
-class GrpcInference(msgspec.Struct):
-    """A checked request.
-
-    Attributes:
-        inputs: every input of the model by name, first dimension ``rows``.
-        outputs: names wanted, in the client's order; the model's own tuple where it wants all.
-        raw: whether the client sent its data raw.
-        parameters: the request's own, as Python values.
-    """
-
-    inputs: dict[str, Any]
-    rows: int
-    outputs: tuple[str, ...]
-    id: str
-    raw: bool
-    parameters: dict[str, Any]
 
 
 def parameters_of(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +52,7 @@ def parameters_of(message: Mapping[str, Any]) -> dict[str, Any]:
 class MessageCodec(ModelCodec):
     """Reads requests and writes replies over gRPC for one model; arguments as ``ModelCodec``."""
 
-    def decode(self, request: ModelInferRequest) -> GrpcInference:
+    def decode(self, request: ModelInferRequest) -> Inference:
         """Check one request.
 
         Raises:
@@ -113,16 +94,25 @@ class MessageCodec(ModelCodec):
                     raise no_classification(output.name)
         parameters = parameters_of(request.parameters)
         refuse_sequences(parameters)
-        return GrpcInference(inputs, rows, outputs, request.id, bool(raws), parameters)
+        return Inference(
+            inputs,
+            rows,
+            outputs,
+            request.id,
+            timeout_ns(parameters),
+            outputs if raws else (),
+            priority(parameters),
+            flag(parameters, "triton_enable_empty_final_response", default=False),
+        )
 
-    def encode(self, inference: GrpcInference, outputs: Arrays) -> ModelInferResponse:
+    def encode(self, inference: Inference, outputs: Arrays) -> ModelInferResponse:
         """Write the reply.
 
         Raises:
             InferenceError: an output holds NaN or infinity and is not one of ``nan_outputs``.
         """
-        reply = ModelInferResponse(model_name=self._model, model_version=self._version, id=inference.id)
-        raw = inference.raw or any(outputs[name].dtype == np.float16 for name in inference.outputs)
+        reply = self.empty(inference)
+        raw = inference.binary or any(outputs[name].dtype == np.float16 for name in inference.outputs)
         for name in inference.outputs:
             array = self.finite(name, outputs[name])
             datatype = output_datatype(array)
@@ -135,9 +125,10 @@ class MessageCodec(ModelCodec):
                 getattr(tensor.contents, _FIELD_OF[datatype]).extend(found)
         return reply
 
-    def empty(self, inference_id: str) -> ModelInferResponse:
+    def empty(self, inference: Inference) -> ModelInferResponse:
         """Return a reply without outputs."""
-        return ModelInferResponse(model_name=self._model, model_version=self._version, id=inference_id)
+        own_id = "" if inference.id is UNSET else inference.id
+        return ModelInferResponse(model_name=self._model, model_version=self._version, id=own_id)
 
 
 def _typed(tensor: ModelInferRequest.InferInputTensor, spec: InputSpec, shape: list[int], max_rows: int) -> Array:

@@ -16,11 +16,11 @@ from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.access_log import AccessLog
 from tailcut.protocol.data_plane import DataPlane, ModelPlane
 from tailcut.protocol.http import REQUEST_ID, HeaderMap, log_id
-from tailcut.protocol.open_inference.parameters import flag, priority, timeout_ns
+from tailcut.protocol.open_inference.codec import Inference
 from tailcut.protocol.predict import PredictReplies
 from tailcut.protocol.routing import Codecs, pipeline_of
 from tailcut.transport.grpc.calls import SERVICE, Context, Metadata, abort, headers_of, read, remaining_ns
-from tailcut.transport.grpc.codec import FINAL, WANTS_FINAL, GrpcInference, MessageCodec
+from tailcut.transport.grpc.codec import FINAL, MessageCodec
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 
 Emit = Callable[[ModelInferResponse], Awaitable[None]]
@@ -145,7 +145,6 @@ class _ModelInferences:
         """Answer one request of ModelStreamInfer."""
         message, left_ns, emit = source
         pipeline, codec, inference = self._admitted(call, headers, message, left_ns)
-        wants_final = flag(inference.parameters, WANTS_FINAL, default=False)
         runtime = self._engine.opened.streaming
         if runtime is None:
             outputs = await pipeline.infer(call, inference.inputs, inference.rows, inference.outputs)
@@ -154,12 +153,12 @@ class _ModelInferences:
             await emit(_marked(codec.encode(inference, outputs), is_final=True))
         else:
             await self._streamed(call, codec, inference, runtime, emit)
-            if wants_final:
-                await emit(_marked(codec.empty(inference.id), is_final=True))
+            if inference.wants_final:
+                await emit(_marked(codec.empty(inference), is_final=True))
         return b""
 
     async def _streamed(
-        self, call: RequestContext, codec: MessageCodec, inference: GrpcInference, runtime: StreamingRuntime, emit: Emit
+        self, call: RequestContext, codec: MessageCodec, inference: Inference, runtime: StreamingRuntime, emit: Emit
     ) -> None:
         if inference.rows != 1:
             raise BadRequest(
@@ -174,7 +173,7 @@ class _ModelInferences:
 
     def _admitted(
         self, call: RequestContext, headers: HeaderMap, message: _Message, left_ns: int
-    ) -> tuple[Pipeline, MessageCodec, GrpcInference]:
+    ) -> tuple[Pipeline, MessageCodec, Inference]:
         """Identify, read, check and admit a request."""
         self.plane.identify(call, headers, left_ns)
         call.timings.lap(Stage.RECEIVE, perf_counter_ns())
@@ -187,8 +186,8 @@ class _ModelInferences:
         inference = codec.decode(request)
         if call.logged is not None:
             call.logged.take(inference.inputs, "grpc", inference.outputs)
-        call.priority = priority(inference.parameters)
-        self.plane.bound(call, timeout_ns(inference.parameters))
+        call.priority = inference.priority
+        self.plane.bound(call, inference.timeout_ns)
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
         # A stream is not cached: what would recall its answer is not on its way.
         pipeline.admit(call, inference.rows, recalls=pipeline.recalls_tensors and not self._engine.opened.streams)
