@@ -41,6 +41,7 @@ class Worker:
     """A host on an event loop. It loads in the background, so that health answers meanwhile.
 
     Args:
+        guard: of the server, made before this process was forked.
         url: that clients connect to, as people are told.
         address: the IP address of gRPC's port.
 
