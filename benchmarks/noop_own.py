@@ -11,8 +11,7 @@ import uvloop
 
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.protocol.http import JSON, Body, HeaderMap, Reply
-from tailcut.transport.http1.connection import Connection
-from tailcut.transport.http1.site import Site
+from tailcut.transport.http1.connection import Connection, Site
 
 
 async def _noop(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:

@@ -16,9 +16,10 @@ from benchmarks.mlp import BODY_FLOATS
 from tailcut.manifest import load
 from tailcut.models.runtimes import open_runtime
 from tailcut.pipeline.request_context import RequestContext
-from tailcut.protocol.app import Application, PredictReplies
+from tailcut.protocol.app import Application
 from tailcut.protocol.data_plane import DataPlane
 from tailcut.protocol.open_inference.codec import Inference, InferenceCodec
+from tailcut.protocol.predict import PredictReplies
 from tailcut.serving.engine import Engine
 from tailcut.serving.host import Host
 

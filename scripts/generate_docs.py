@@ -18,7 +18,7 @@ from rich.text import Text
 from typer.main import get_command
 
 import tailcut.serving.host
-import tailcut.transport.http1.site  # noqa: F401  # both define metrics
+import tailcut.transport.http1.connection  # noqa: F401  # both define metrics
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import BUILT_IN
 from tailcut.builder.recipes.base import Recipe, Subject

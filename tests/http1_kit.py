@@ -11,8 +11,7 @@ from typing import Any
 
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.protocol.http import Body, HeaderMap, Reply
-from tailcut.transport.http1.connection import Connection
-from tailcut.transport.http1.site import Site
+from tailcut.transport.http1.connection import Connection, Site
 
 Handle = Callable[[str, str, HeaderMap, Body], Awaitable[Reply]]
 

@@ -66,8 +66,8 @@ def test_a_server_that_is_gone_after_all_may_have_got_it(kind: Kind) -> None:
     """Nobody listens where the new connection goes; what the caller hears is that the server may have it."""
     with scripted(GOOD, Last()) as server, kind(url(server.port), model="m", timeout_s=20) as client:
         client.predict([{"a": 1}])
-        settings = (client._client if hasattr(client, "_client") else client)._settings
-        settings.address = settings.address._replace(port=free_port())
+        asking = client._client if hasattr(client, "_client") else client
+        asking._address = asking._address._replace(port=free_port())
         with pytest.raises(ConnectionFailed, match="cannot connect") as caught:
             client.predict([{"a": 1}])
         assert caught.value.sent

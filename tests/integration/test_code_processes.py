@@ -17,8 +17,8 @@ from tests.integration.test_code_versions import CASES, ENTITY, ask, deploy
 
 from tailcut.errors import ArtifactError
 from tailcut.manifest import load
+from tailcut.models.variant_loader import open_variant
 from tailcut.pipeline.hook_loading import import_code
-from tailcut.serving.deployment_loader import open_variant
 
 pytestmark = pytest.mark.integration
 

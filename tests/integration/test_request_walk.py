@@ -15,7 +15,7 @@ PACKAGE = Path(tailcut.__file__).parent
 DESIGN = Path(__file__).parents[2] / "docs" / "design.md"
 TRACER = Path(__file__).with_name("request_tracer.py")
 
-MOST = 32
+MOST = 28
 """A reader follows the request through these; a new file takes the place of another."""
 
 OF_THE_TICK = {

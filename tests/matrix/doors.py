@@ -29,8 +29,8 @@ from tailcut.protocol.data_plane import DataPlane
 from tailcut.protocol.middleware import Middleware
 from tailcut.serving.host import Host
 from tailcut.transport.grpc.server import GRPCServer
+from tailcut.transport.http1.connection import Site
 from tailcut.transport.http1.listener import Listener
-from tailcut.transport.http1.site import Site
 
 T = TypeVar("T")
 HOST = "127.0.0.1"

@@ -12,7 +12,8 @@ from tailcut.common.tensors import NUMPY_OF
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, TailcutError, TooLarge
 from tailcut.protocol.open_inference.binary import raw_of
-from tailcut.transport.grpc.codec import MessageCodec, parse
+from tailcut.transport.grpc.calls import read as message_of
+from tailcut.transport.grpc.codec import MessageCodec
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest
 
 SPECS = [InputSpec("x", "FP32", (-1, 2)), InputSpec("t", "BYTES", (-1,)), InputSpec("n", "INT8", (-1, -1))]
@@ -66,7 +67,7 @@ def read(message: bytes) -> None:
     """Read it as the server does; an error is the client's, says why and is short."""
     refused: TailcutError | None = None
     try:
-        found = CODEC.decode(parse(message))
+        found = CODEC.decode(message_of(ModelInferRequest, message))
     except (BadRequest, TooLarge) as error:
         refused = error
     if refused is not None:

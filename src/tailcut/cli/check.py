@@ -383,20 +383,20 @@ class Inspection:
             await engine.start()
             await engine.close_request_log()  # what is sent here is no client's
         opened = engine.opened
-        report.executor, report.executors, report.rows_alone = opened.executor, opened.executors, opened.rows_alone
-        report.executor_reason = opened.executor_reason
+        report.executor, report.executors, report.rows_alone = opened.warm.executor, opened.executors, opened.rows_alone
+        report.executor_reason = opened.warm.choice.reason
         report.unjudged = engine.unjudged
-        report.warm_up_ms = {rows: _ms(ns) for rows, ns in opened.warm_up_ns.items()}
+        report.warm_up_ms = {rows: _ms(ns) for rows, ns in opened.warm.warm_up_ns.items()}
         report.groups_opened = [group.name for group in self._manifest.deployment.features.groups]
         return opened
 
     async def _row_through(self, opened: Opened) -> None:
         """Send a row: the caller's, one that the version keeps, or an invented one, which the model may refuse."""
         report = self.report
-        if report.origin == "example tensors" and opened.examples.are_real:
+        if report.origin == "example tensors" and opened.warm.examples.are_real:
             report.origin = "kept row"
         is_invented = report.origin == "example tensors"
-        if is_invented and not opened.warm_up_ns:
+        if is_invented and not opened.warm.warm_up_ns:
             report.untried.append(
                 Untried("infer", "the model refuses the invented row, and its version keeps no holdout rows")
             )
@@ -418,7 +418,7 @@ class Inspection:
         if self._entity is not msgspec.UNSET and pipeline.features is not None:
             with self._step("features"):
                 rows = [await self._features(pipeline.features)]
-        inputs = opened.examples.batch(1)
+        inputs = opened.warm.examples.batch(1)
         if rows:
             with self._step("preprocess"):
                 limits = pipeline.serving.limits
@@ -458,7 +458,7 @@ class Inspection:
             elif self._row is not None:
                 await pipeline.predict_rows(context, [self._row])
             else:
-                await pipeline.infer(context, opened.examples.batch(1), 1, pipeline.outputs)
+                await pipeline.infer(context, opened.warm.examples.batch(1), 1, pipeline.outputs)
         timings = context.timings
         stages_ms = {name: _ms(ns) for name, ns in zip(STAGE_NAMES, timings.ns, strict=True) if ns}
         return Request(stages_ms, _ms(timings.total_ns), context.cache)

@@ -8,8 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tailcut.client.attempts import Attempts, broken, closed, too_late, unreachable
-from tailcut.client.base import Base, is_unready
+from tailcut.client.base import Attempts, Base, broken, closed, is_unready, too_late, unreachable
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.replies import Outputs, Predictions, metadata_of, outputs_of, predictions_of
 from tailcut.client.wire import CHUNK_BYTES, Received, WireRequest
@@ -43,7 +42,7 @@ class AsyncClient(Base[_Connection]):
         timeout_s: float | None = None,
     ) -> Predictions:
         """Predict feature rows, or entities whose features the server looks up; see ``Client.predict``."""
-        return await self._ask(self._settings.predict(rows, entities), predictions_of, timeout_s)
+        return await self._ask(self._predicting(rows, entities), predictions_of, timeout_s)
 
     async def infer(
         self,
@@ -54,16 +53,16 @@ class AsyncClient(Base[_Connection]):
         timeout_s: float | None = None,
     ) -> Outputs:
         """Run the model on arrays, which travel as binary tensors; see ``Client.infer``."""
-        return await self._ask(self._settings.infer(inputs, outputs, version), outputs_of, timeout_s)
+        return await self._ask(self._inferring(inputs, outputs, version), outputs_of, timeout_s)
 
     async def metadata(self, *, timeout_s: float | None = None) -> dict[str, Any]:
         """Return name, versions, inputs and outputs of the model."""
-        return await self._ask(self._settings.metadata(), metadata_of, timeout_s)
+        return await self._ask(self._describing(), metadata_of, timeout_s)
 
     async def ready(self, *, timeout_s: float | None = None) -> bool:
         """Return whether requests should be sent: the server is there, and its model is warm and not draining."""
         try:
-            await self._ask(self._settings.ready(), metadata_of, timeout_s)
+            await self._ask(self._describing("/ready"), metadata_of, timeout_s)
         except TailcutError as error:
             if not is_unready(error):
                 raise
@@ -82,7 +81,7 @@ class AsyncClient(Base[_Connection]):
 
     async def _ask(self, request: WireRequest, read: Callable[[Received], T], timeout_s: float | None) -> T:
         now_s = asyncio.get_running_loop().time
-        attempts = self._settings.attempts(now_s(), timeout_s)
+        attempts = self._attempts(now_s(), timeout_s)
         while True:
             try:
                 return read(await self._exchange(request, attempts))
@@ -113,11 +112,10 @@ class AsyncClient(Base[_Connection]):
     async def _sent(
         self, connection: _Connection, request: WireRequest, attempts: Attempts, received: Received, phase: list[str]
     ) -> Received:
-        address = self._settings.address
         reader, writer = connection
         try:
             phase[0] = "sending its request"
-            writer.write(request.encoded(address, attempts.timeout_s(asyncio.get_running_loop().time())))
+            writer.write(request.encoded(self._address, attempts.timeout_s(asyncio.get_running_loop().time())))
             with suppress(BrokenPipeError, ConnectionResetError):  # refused before it was read: the answer says why
                 await writer.drain()
             phase[0] = "waiting for the answer"
@@ -126,7 +124,7 @@ class AsyncClient(Base[_Connection]):
         except TimeoutError:
             raise
         except OSError as error:
-            raise broken(address, phase[0], error) from error
+            raise broken(self._address, phase[0], error) from error
         finally:
             self._put_back(connection, received)
         return received
@@ -143,13 +141,12 @@ class AsyncClient(Base[_Connection]):
         return None
 
     async def _connected(self, attempts: Attempts) -> _Connection:
-        address = self._settings.address
         try:
-            return await asyncio.open_connection(address.host, address.port, ssl=address.tls)
+            return await asyncio.open_connection(self._address.host, self._address.port, ssl=self._address.tls)
         except TimeoutError:
             raise
         except OSError as error:
-            raise unreachable(address, error, attempts) from error
+            raise unreachable(self._address, error, attempts) from error
 
     def _put_back(self, connection: _Connection, received: Received) -> None:
         if self._keeps(received):

@@ -70,7 +70,7 @@ def outputs_of(received: Received) -> Outputs:
 def predictions_of(received: Received) -> Predictions:
     """Return the predictions of a reply; raises what an error says."""
     try:
-        found = Predictions(_json(received)["predictions"])
+        found = Predictions(metadata_of(received)["predictions"])
     except (KeyError, TypeError) as error:
         raise _unexpected(received, error) from error
     found.reply = _reply(received.headers)
@@ -79,10 +79,6 @@ def predictions_of(received: Received) -> Predictions:
 
 def metadata_of(received: Received) -> dict[str, Any]:
     """Return a reply that is one JSON object; raises what an error says."""
-    return _json(received)
-
-
-def _json(received: Received) -> dict[str, Any]:
     _check(received)
     try:
         return decode(_OBJECT, received.body)

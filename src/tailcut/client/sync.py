@@ -10,8 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tailcut.client.attempts import Attempts, broken, closed, too_late, unreachable
-from tailcut.client.base import Base, is_unready
+from tailcut.client.base import Attempts, Base, broken, closed, is_unready, too_late, unreachable
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.replies import Outputs, Predictions, metadata_of, outputs_of, predictions_of
 from tailcut.client.wire import CHUNK_BYTES, Received, WireRequest
@@ -63,7 +62,7 @@ class Client(Base[socket.socket]):
         Raises:
             TailcutError: of the class that the server raised; ConnectionFailed; DeadlineExceeded.
         """
-        return self._ask(self._settings.predict(rows, entities), predictions_of, timeout_s)
+        return self._ask(self._predicting(rows, entities), predictions_of, timeout_s)
 
     def infer(
         self,
@@ -83,16 +82,16 @@ class Client(Base[socket.socket]):
         Raises:
             TailcutError: of the class that the server raised; ConnectionFailed; DeadlineExceeded.
         """
-        return self._ask(self._settings.infer(inputs, outputs, version), outputs_of, timeout_s)
+        return self._ask(self._inferring(inputs, outputs, version), outputs_of, timeout_s)
 
     def metadata(self, *, timeout_s: float | None = None) -> dict[str, Any]:
         """Return name, versions, inputs and outputs of the model."""
-        return self._ask(self._settings.metadata(), metadata_of, timeout_s)
+        return self._ask(self._describing(), metadata_of, timeout_s)
 
     def ready(self, *, timeout_s: float | None = None) -> bool:
         """Return whether requests should be sent: the server is there, and its model is warm and not draining."""
         try:
-            self._ask(self._settings.ready(), metadata_of, timeout_s)
+            self._ask(self._describing("/ready"), metadata_of, timeout_s)
         except TailcutError as error:
             if not is_unready(error):
                 raise
@@ -110,7 +109,7 @@ class Client(Base[socket.socket]):
     # -- Inside ------------------------------------------------------------------------------------------------------
 
     def _ask(self, request: WireRequest, read: Callable[[Received], T], timeout_s: float | None) -> T:
-        attempts = self._settings.attempts(time.monotonic(), timeout_s)
+        attempts = self._attempts(time.monotonic(), timeout_s)
         while True:
             try:
                 return read(self._exchange(request, attempts))
@@ -134,12 +133,11 @@ class Client(Base[socket.socket]):
     def _sent(
         self, connection: socket.socket, request: WireRequest, attempts: Attempts, received: Received
     ) -> Received:
-        address = self._settings.address
         phase = "sending its request"
         try:
             connection.settimeout(_left_s(attempts, phase))
             with suppress(BrokenPipeError, ConnectionResetError):  # refused before it was read: the answer says why
-                connection.sendall(request.encoded(address, attempts.timeout_s(time.monotonic())))
+                connection.sendall(request.encoded(self._address, attempts.timeout_s(time.monotonic())))
             phase = "waiting for the answer"
             while not received.done:
                 connection.settimeout(_left_s(attempts, phase))
@@ -147,7 +145,7 @@ class Client(Base[socket.socket]):
         except TimeoutError as error:
             raise too_late(phase) from error
         except OSError as error:
-            raise broken(address, phase, error) from error
+            raise broken(self._address, phase, error) from error
         finally:
             self._put_back(connection, received)
         return received
@@ -175,25 +173,21 @@ class Client(Base[socket.socket]):
         connection.close()
 
     def _connected(self, attempts: Attempts) -> socket.socket:
-        address = self._settings.address
-        left_s = _left_s(attempts, "connecting")
+        left_s, tls = _left_s(attempts, "connecting"), self._address.tls
         try:
-            connection = socket.create_connection((address.host, address.port), left_s)
+            connection = socket.create_connection((self._address.host, self._address.port), left_s)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is None:
+                return connection
+            try:
+                return tls.wrap_socket(connection, server_hostname=self._address.host)
+            except OSError:
+                connection.close()
+                raise
         except TimeoutError as error:
             raise too_late("connecting") from error
         except OSError as error:
-            raise unreachable(address, error, attempts) from error
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if address.tls is None:
-            return connection
-        try:
-            return address.tls.wrap_socket(connection, server_hostname=address.host)
-        except TimeoutError as error:
-            connection.close()
-            raise too_late("connecting") from error
-        except OSError as error:
-            connection.close()
-            raise unreachable(address, error, attempts) from error
+            raise unreachable(self._address, error, attempts) from error
 
 
 def _left_s(attempts: Attempts, phase: str) -> float:

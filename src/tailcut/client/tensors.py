@@ -7,17 +7,17 @@ docs/protocol/extension_binary_data.md).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from tailcut.common import json_values
-from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays, datatype_of, element_bytes, elements_of, number_bytes
 from tailcut.errors import BadRequest
 
 BINARY_HEADER = "inference-header-content-length"
-_LENGTH_BYTES = 4
 _ANY = msgspec.json.Decoder()
 
 
@@ -63,7 +63,9 @@ def decode(headers: Mapping[str, str], body: bytes) -> Arrays:
             continue
         data, at = body[at : at + size], at + size
         if tensor["datatype"] == "BYTES":
-            found[tensor["name"]] = _elements(data).reshape(shape)
+            texts: Array = np.empty(prod(shape), object)
+            texts[:] = [_text(value) for value in elements_of(data, len(texts), f"output {tensor['name']!r}")]
+            found[tensor["name"]] = texts.reshape(shape)
         else:
             found[tensor["name"]] = np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
     return found
@@ -75,15 +77,15 @@ def _raw(name: str, array: Array) -> tuple[str, bytes]:
             f"input {name!r} is a {type(array).__name__}, expected an array with rows as its first dimension",
             hint="pass an array, for example np.asarray(rows, dtype=np.float32)",
         )
-    if array.dtype.kind in "OSU":
-        return "BYTES", b"".join([_element(name, value) for value in array.ravel().tolist()])
-    datatype = DATATYPE_OF.get(array.dtype.newbyteorder("="))
+    datatype = datatype_of(array)
     if datatype is None:
         raise BadRequest(
             f"input {name!r} is an array of {array.dtype}, for which the protocol has no datatype",
             hint="convert it with array.astype(...) to the datatype in metadata()",
         )
-    return datatype, array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    if datatype == "BYTES":
+        return datatype, element_bytes([_element(name, value) for value in array.ravel().tolist()])
+    return datatype, number_bytes(array)
 
 
 def _element(name: str, value: object) -> bytes:
@@ -99,21 +101,7 @@ def _element(name: str, value: object) -> bytes:
         raise BadRequest(
             f"input {name!r} holds a {type(value).__name__}", hint="put only text or bytes into an array of objects"
         )
-    return len(value).to_bytes(_LENGTH_BYTES, "little") + value
-
-
-def _elements(data: bytes) -> Array:
-    found: list[str | bytes] = []
-    at = 0
-    while at < len(data):
-        begin = at + _LENGTH_BYTES
-        at = begin + int.from_bytes(data[begin - _LENGTH_BYTES : begin], "little")
-        if at > len(data):
-            raise ValueError(f"an element ends at byte {at} of {len(data)}")
-        found.append(_text(data[begin:at]))
-    array = np.empty(len(found), np.object_)
-    array[:] = found
-    return array
+    return value
 
 
 def _text(value: bytes) -> str | bytes:

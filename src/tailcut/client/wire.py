@@ -18,6 +18,7 @@ CHUNK_BYTES = 256 * 1024
 
 _PORTS = {"http": 80, "https": 443}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
+_LATIN_1 = 0xFF
 _OWN = {"accept-encoding", "content-length", "host", "transfer-encoding"}
 
 
@@ -89,16 +90,15 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
             the client writes: a second content-length, say, lets the server read another request in this one.
     """
     for name, value in headers.items():
-        if not _TOKEN.fullmatch(name) or any(char in value for char in "\r\n\0") or _width(value) > 1:
+        if (
+            not _TOKEN.fullmatch(name)
+            or any(char in value for char in "\r\n\0")
+            or max(map(ord, value), default=0) > _LATIN_1
+        ):
             raise BadRequest(f"header {name!r} cannot be sent", hint="use one line of Latin-1 characters")
         if name.lower() in _OWN:
             raise BadRequest(f"header {name!r} is set by the client", hint="leave it out")
     return {name.lower(): value for name, value in headers.items()}
-
-
-def _width(text: str) -> int:
-    """Return the bytes of the widest character."""
-    return 1 if all(ord(char) < 256 for char in text) else 2
 
 
 class Received:

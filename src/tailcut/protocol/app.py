@@ -12,69 +12,73 @@ GET  /ui and what it shows, see ``ui.routes``
 from __future__ import annotations
 
 from time import perf_counter_ns
+from typing import Any
 from urllib.parse import unquote
 
 from tailcut import logs
-from tailcut.errors import MethodNotAllowed, NotFound, Shed, TailcutError
-from tailcut.pipeline.request_context import RequestContext
+from tailcut.errors import MethodNotAllowed, NotFound, TailcutError
 from tailcut.protocol.data_plane import DataPlane
-from tailcut.protocol.events import EVENT_STREAM, Events
 from tailcut.protocol.generate import Generate
 from tailcut.protocol.http import (
-    JSON,
     REQUEST_ID,
     Body,
     HeaderMap,
-    Headers,
     Reply,
     clipped,
     error_reply,
-    new_request_id,
-    request_id,
-    traceparent,
+    log_id,
 )
 from tailcut.protocol.model_routes import Models, ServerRoutes
-from tailcut.protocol.open_inference.codec import BinaryReply
+from tailcut.protocol.openapi.document import openapi
 from tailcut.protocol.operator_log import unforeseen
-from tailcut.protocol.pages import Pages, RequestPages
-from tailcut.protocol.predict import PredictRoutes
+from tailcut.protocol.pages import Pages
+from tailcut.protocol.predict import PredictReplies, PredictRoutes
 from tailcut.protocol.repository_routes import RepositoryRoutes
 from tailcut.protocol.routing import Route
 from tailcut.protocol.ui.routes import UI
 
-_MOST_TOLD = 64
-"""Variants by cache outcome and version: their headers are the same for each request."""
-
 
 class Application:
-    """Answers requests to the models of a host."""
+    """Answers requests to the models of a host.
+
+    Attributes:
+        routes: by path, without those of named versions and of the page.
+    """
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self._host = host = plane.host
         self._names_models = not host.manifest.is_single
         self._repository = RepositoryRoutes(host, plane.guard)
-        self._requests = RequestPages(host, plane.guard)
+        self._pages = Pages(host, plane.guard, self.document)
         self._ui = UI(host, plane.guard)
-        self._models: dict[str, _ModelRoutes] = {}
-        self._routes: dict[str, Route] = {
+        self._models: dict[str, tuple[PredictRoutes, Generate, Models]] = {}
+        self._of_server: dict[str, Route] = {
             **ServerRoutes(host, plane.guard).routes(),
             **self._repository.routes(),
-            **self._requests.routes(),
-            **Pages(host).routes(),
+            **self._pages.routes(),
         }
+        self.routes = dict(self._of_server)
         for name in host.engines:
             self._bind(name)
         host.on_added.append(self._bind)  # its routes count from before its first request
 
-    @property
-    def routes(self) -> dict[str, str]:
-        """Method by path, without those of named versions and of the page."""
-        return {path: method for path, (method, _) in self._routes.items()} | {"/debug/requests/{id}": "GET"}
+    def document(self) -> dict[str, Any]:
+        """Describe the interface, with the bounds of what is served where anything is."""
+        host = self._host
+        return openapi(
+            host.manifest.name if host.manifest.is_single else "",
+            host.server,
+            [
+                (engine.deployment, engine.opened.variant.bounds if engine.is_loaded else ())
+                for engine in host.engines.values()
+            ],
+            {name: self._routes_of(name) for name in self._models} | {"": self._of_server},
+        )
 
     async def handle(self, method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
         """Answer one request; never raises but for cancellation."""
-        route = self._routes.get(path)
+        route = self.routes.get(path)
         if self._names_models:
             logs.model.set("")  # of the request before on this connection
         try:
@@ -91,7 +95,7 @@ class Application:
 
     def _failed(self, error: Exception, what: str, headers: HeaderMap) -> Reply:
         """Return the reply to a request that is no prediction, or met a bug."""
-        named, incident = request_id(headers) or new_request_id(), ""
+        named, incident = log_id(headers), ""
         if not isinstance(error, TailcutError):
             error, incident = unforeseen(self._host.failures, f"on {what}", error, perf_counter_ns(), named)
         reply = error_reply(error, incident)
@@ -100,8 +104,16 @@ class Application:
 
     def _bind(self, name: str) -> None:
         """Add the routes of a model; raises as ``DataPlane.model``."""
-        found = self._models[name] = _ModelRoutes(self._plane, name)
-        self._routes |= found.routes() | self._repository.of_model(name)
+        model, replies = self._plane.model(name), PredictReplies()
+        models = Models(model.engine, self._plane.guard)
+        self._models[name] = PredictRoutes(model, replies), Generate(model, replies), models
+        self.routes |= self._routes_of(name)
+
+    def _routes_of(self, name: str) -> dict[str, Route]:
+        found = self._repository.of_model(name)
+        for group in self._models[name]:
+            found |= group.routes()
+        return found
 
     def _find(self, method: str, path: str) -> Route:
         """Find the route of a path that is in no table: of the page, a version, a model that came later, or none.
@@ -112,7 +124,7 @@ class Application:
         """
         parts = path.split("/")
         if parts[1:3] == ["debug", "requests"] and len(parts) > 3:
-            return self._requests.of_request(unquote("/".join(parts[3:])))
+            return self._pages.of_request(unquote("/".join(parts[3:])))
         if parts[1:2] == ["ui"] and (shown := self._ui.find(method, path)) is not None:
             return shown
         if parts[1:4] == ["v2", "repository", "models"] and len(parts) > 4:
@@ -127,67 +139,7 @@ class Application:
         if name:
             self._plane.model(name)
             if len(parts) in {6, 7} and parts[1:3] == ["v2", "models"] and parts[4] == "versions":
-                route = self._models[name].versioned(parts[5], "/".join(parts[6:]))
-                if route is not None:
-                    return route
+                for group in self._models[name]:
+                    if (route := group.versioned(parts[5], "/".join(parts[6:]))) is not None:
+                        return route
         raise NotFound(f"no such path: {clipped(path)}", hint="see /openapi.json for the paths")
-
-
-class _ModelRoutes:
-    """The routes of one model."""
-
-    def __init__(self, plane: DataPlane, name: str) -> None:
-        model, replies = plane.model(name), PredictReplies()
-        self._predictions = PredictRoutes(model, replies)
-        self._generate = Generate(model, replies)
-        self._models = Models(model.engine, plane.guard)
-
-    def routes(self) -> dict[str, Route]:
-        """Routes by path, without those of named versions."""
-        return {**self._predictions.routes(), **self._generate.routes(), **self._models.routes()}
-
-    def versioned(self, version: str, rest: str) -> Route | None:
-        """Return the route of a version; ``rest`` is the path behind it."""
-        if rest == "infer":
-            return "POST", self._predictions.infer(version)
-        return self._generate.versioned(version, rest) or self._models.versioned(version, rest)
-
-
-class PredictReplies:
-    """The replies to requests for predictions: the ``Door`` of HTTP."""
-
-    def __init__(self) -> None:
-        self._known_told: dict[tuple[str, str, str | None], Headers] = {}
-
-    def answered(self, context: RequestContext, headers: HeaderMap, answer: bytes | BinaryReply | Events) -> Reply:
-        """Return the reply with an answer."""
-        if isinstance(answer, bytes):
-            return Reply(200, self.headers(context, headers), answer)
-        if isinstance(answer, Events):
-            return Reply(200, [*EVENT_STREAM, *self.headers(context, headers)[1:]], b"", answer)
-        return Reply(200, [*answer.headers, *self.headers(context, headers)[1:]], answer.body)
-
-    def failed(self, context: RequestContext, headers: HeaderMap, error: TailcutError, incident: str) -> Reply:
-        """Return the reply with an error."""
-        reply = error_reply(error, incident)
-        reply.headers.extend(self.headers(context, headers)[1:])
-        if not isinstance(error, Shed):
-            reply.headers.append((REQUEST_ID, context.request_id))
-        return reply
-
-    def headers(self, context: RequestContext, headers: HeaderMap) -> Headers:
-        """Return the headers of an answer in JSON: where the time went and what answered."""
-        served = context.served
-        key = context.variant, context.cache, served.version if served is not None else None
-        told = self._known_told.get(key)
-        if told is None:
-            told = [("x-tailcut-variant", key[0]), ("x-tailcut-cache", key[1])]
-            if key[2] is not None:
-                told.append(("x-tailcut-version", key[2]))
-            if len(self._known_told) >= _MOST_TOLD:
-                self._known_told.clear()
-            self._known_told[key] = told
-        reply = [JSON, ("server-timing", context.timings.server_timing()), *told]
-        if headers.get("traceparent") is not None and (parent := traceparent(headers)) is not None:
-            reply.append(("traceparent", parent))
-        return reply

@@ -253,14 +253,3 @@ def _token(headers: HeaderMap) -> str:
 
 def _unknown(what: str) -> Unauthorized:
     return Unauthorized(f"the bearer token is not valid for {what}", hint="ask the operator for a token")
-
-
-def check_tokens(manifest: HostManifest) -> None:
-    """Read a server's files of tokens and forget them again.
-
-    Raises:
-        StartError: one cannot be read, or a line is wrong.
-    """
-    server = manifest.server
-    for name in filter(None, (server.tokens, server.management_tokens)):
-        read_tokens(manifest.directory / name)

@@ -23,15 +23,15 @@ from tailcut.errors import (
 )
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.auth import Guard
-from tailcut.protocol.bodies import Bodies
-from tailcut.protocol.encodings import decoded
 from tailcut.protocol.http import (
     REQUEST_ID,
     TIMEOUT,
+    Bodies,
     Body,
     HeaderMap,
     checked_tenant,
-    name_request,
+    decoded,
+    log_id,
     request_id,
     tenant,
     timeout_ns,
@@ -150,9 +150,6 @@ class ModelPlane:
             reply = door.answered(context, headers, answer)
             outcome = "" if context.is_streamed else "ok"
             return reply
-        except TailcutError as error:
-            outcome = error.code
-            return door.failed(context, headers, *self._failed(context, headers, error))
         except asyncio.CancelledError:
             ended = self._cancelled(context)
             outcome = ended.code
@@ -160,6 +157,8 @@ class ModelPlane:
                 raise
             return door.failed(context, headers, *self._failed(context, headers, ended))
         except Exception as error:
+            if isinstance(error, TailcutError):
+                outcome = error.code
             return door.failed(context, headers, *self._failed(context, headers, error))
         finally:
             if outcome:
@@ -211,8 +210,9 @@ class ModelPlane:
         self.identify(context, headers)
         # One that is logged is read before it is shed: a log without what was asked could not be replayed.
         if self._alike and not context.asked_ns and not context.tenant and context.logged is None:
-            refusal = self.engine.refused_unread(context.timings.start_ns)
-            if refusal is not None:
+            variants = self.engine.variants
+            start_ns = context.timings.start_ns
+            if variants is not None and (refusal := variants.pipeline.refused_unread(start_ns)) is not None:
                 raise refusal
         # The engine cancels the reading of a body that is late: no timer per request.
         context.waiting = asyncio.current_task()
@@ -247,7 +247,7 @@ class ModelPlane:
         now_ns = perf_counter_ns()
         context.timings.lap(unfinished_stage(context.timings.ns, error), now_ns)
         if not isinstance(error, Shed):  # refusing must cost little
-            name_request(context, headers)
+            context.request_id = context.request_id or log_id(headers)
         return told(self.engine.failures, context, error, now_ns)
 
     def _cancelled(self, context: RequestContext) -> TailcutError:

@@ -9,7 +9,8 @@ docs/protocol/extension_generate.md); events: https://html.spec.whatwg.org/multi
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 from reprlib import repr as shown
 from time import perf_counter_ns
@@ -21,18 +22,19 @@ from tailcut.common.json_values import UNREADABLE, decode, encode
 from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Stage
 from tailcut.common.validation import InputSpec, check_rows, limits_of
-from tailcut.errors import BadRequest
+from tailcut.errors import BadRequest, ClientGone, TooLarge
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.pipeline.streaming import no_stream
 from tailcut.protocol.data_plane import Door, ModelPlane
-from tailcut.protocol.events import Events
 from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, request_id, unread
-from tailcut.protocol.open_inference.codec import InferenceCodec
-from tailcut.protocol.open_inference.json_tensors import AnyTensor, array_of_json
+from tailcut.protocol.open_inference.codec import AnyTensor, InferenceCodec, array_of_json
 from tailcut.protocol.open_inference.parameters import timeout_ns as asked_timeout_ns
+from tailcut.protocol.openapi.document import prediction_operation
+from tailcut.protocol.operator_log import told
 from tailcut.protocol.routing import Codecs, Handler, Route, pipeline_of
+from tailcut.serving.engine import Engine
 
 _OWN = ("id", "parameters")
 """Keys of a request that are no inputs."""
@@ -58,6 +60,11 @@ class Generate:
         self._door = door
         self._decoder = msgspec.json.Decoder(dict[str, Any])
         self._codecs = Codecs(InferenceCodec, plane.engine)
+        schemas, server = ("GenerateRequest", "GenerateReply"), plane.engine.deployment.server
+        self._described = prediction_operation("Generate: values in, values out", *schemas, server)
+        self._stream_described = prediction_operation(
+            "Generate: values in, server-sent events out", *schemas, server, kind="text/event-stream"
+        )
 
     def routes(self) -> dict[str, Route]:
         """Routes by path."""
@@ -72,7 +79,10 @@ class Generate:
         answer, door = self._plane.answer, self._door
         whole: Handler = partial(answer, door, "generate", partial(self._whole, version))
         stream: Handler = partial(answer, door, "generate_stream", partial(self._stream, version))
-        return {"generate": ("POST", whole), "generate_stream": ("POST", stream)}
+        return {
+            "generate": Route("POST", whole, self._described),
+            "generate_stream": Route("POST", stream, self._stream_described),
+        }
 
     async def _whole(self, version: str, context: RequestContext, headers: HeaderMap, body: Body) -> bytes:
         asked = self._read(version, context, await self._plane.receive(context, headers, body))
@@ -80,7 +90,7 @@ class Generate:
         outputs = await pipeline.infer(context, asked.inputs, 1, pipeline.outputs)
         if context.logged is not None:
             context.logged.answer(outputs)
-        return self._described(asked, outputs)
+        return self._reply(asked, outputs)
 
     async def _stream(self, version: str, context: RequestContext, headers: HeaderMap, body: Body) -> Events:
         context.request_id = request_id(headers)
@@ -96,7 +106,7 @@ class Generate:
             raise no_stream(self._engine.deployment.name)
         asked = self._read(version, context, raw)
         async for part in self._engine.streams.run(context, runtime, asked.inputs, pipeline.outputs):
-            yield self._described(asked, part)
+            yield self._reply(asked, part)
 
     def _read(self, version: str, context: RequestContext, raw: bytes) -> Generation:
         """Read and admit a request."""
@@ -122,7 +132,7 @@ class Generate:
         pipeline.admit(context, 1)
         return Generation(served, request.get("id"), inputs)
 
-    def _described(self, asked: Generation, outputs: Arrays) -> bytes:
+    def _reply(self, asked: Generation, outputs: Arrays) -> bytes:
         """Return an answer: a single value as it is, several as a flat list."""
         name, version = self._engine.deployment.name, asked.served.version
         reply: dict[str, Any] = {"model_name": name, "model_version": version}
@@ -185,3 +195,77 @@ def _tensor(spec: InputSpec, value: Any) -> AnyTensor:
 
 def _form(specs: tuple[InputSpec, ...]) -> str:
     return f"send a JSON object with {', '.join(spec.name for spec in specs)}, and parameters or none"
+
+
+# -- Events ------------------------------------------------------------------------------------------------------------
+
+
+class Events:
+    """Yields each part of an answer as an event; see ``http.Chunks``."""
+
+    def __init__(self, engine: Engine, context: RequestContext, parts: AsyncGenerator[bytes, None]) -> None:
+        self._engine = engine
+        self._call = context
+        self._parts = parts
+        self._first: bytes | None = None
+        self._is_ended = False
+        self.failure: dict[str, str] | None = None
+
+    async def begin(self) -> None:
+        """Make the first part; raises what that raises. From then on the request ends with the stream."""
+        self._first = await anext(self._parts, None)
+        self._call.is_streamed = True
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._events()
+
+    def left_s(self) -> float:
+        """Return the seconds until the request's deadline; 0 where all streams end now."""
+        return 0.0 if self._engine.streams.are_stopping else (self._call.deadline_ns - perf_counter_ns()) / 1e9
+
+    async def aclose(self) -> None:
+        """End the request; as one whose client left, where it was not at its end."""
+        await self.end(ClientGone.code)
+
+    async def end(self, outcome: str, incident: str = "") -> None:
+        """Count the request's one end, and let what makes the parts stop."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        if outcome != "ok":
+            self.failure = {"code": outcome, "incident": incident} if incident else {"code": outcome}
+        try:
+            await self._parts.aclose()
+        finally:
+            self._engine.end(self._call, outcome)
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        part = self._first
+        size, most = 0, int(self._engine.deployment.server.max_stream_bytes)
+        try:
+            while part is not None:
+                size += len(part)
+                if size > most:
+                    raise TooLarge(
+                        f"the answer is over the limit of {most} bytes of a stream",
+                        hint="ask for less, or raise server.max_stream",
+                    )
+                yield _event(part)
+                part = await anext(self._parts, None)
+            await self.end("ok")
+        except asyncio.CancelledError:
+            await self.end(ClientGone.code)
+            if not self._call.gone:
+                raise
+        except Exception as error:
+            yield await self._failed(error)
+
+    async def _failed(self, error: Exception) -> bytes:
+        told_error, incident = told(self._engine.failures, self._call, error, perf_counter_ns())
+        await self.end(told_error.code, incident)
+        said = {"error": told_error.message, "code": told_error.code, "hint": told_error.hint}
+        return _event(msgspec.json.encode({**said, "incident": incident} if incident else said))
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"

@@ -1,14 +1,19 @@
-"""What the routes need of HTTP, whatever server carries it: a request in, a reply out, errors as replies."""
+"""What the routes need of HTTP, whatever server carries it: headers and bodies in, replies out, errors as replies.
+
+Source: RFC 9110, 8.4.1 (``gzip`` is RFC 1952, ``deflate`` is the zlib format of RFC 1950).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
+import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from itertools import count
 from math import ceil
 from reprlib import repr as shown
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -19,12 +24,15 @@ from tailcut.errors import (
     RequestTimeout,
     Shed,
     TailcutError,
+    TooLarge,
     Unauthorized,
     UnsupportedEncoding,
 )
-from tailcut.pipeline.request_context import RequestContext
 
 Headers = list[tuple[str, str]]
+HeaderMap = Mapping[str, str]
+"""Request headers by lower-case name."""
+
 LONGEST_TENANT = 256
 _LONGEST_SHOWN = 200
 
@@ -39,18 +47,11 @@ JSON = ("content-type", "application/json")
 CLOSE = ("connection", "close")
 REQUEST_ID = "x-request-id"
 TIMEOUT = "x-tailcut-timeout-ms"
-
-
-class HeaderMap(Protocol):
-    """Request headers by lower-case name."""
-
-    def get(self, key: str, /) -> str | None:
-        """Return a value; None where there is none."""
-        ...
-
-    def __contains__(self, key: object, /) -> bool:
-        """Whether the header was sent, whatever its value."""
-        ...
+EVENT_STREAM = (
+    ("content-type", "text/event-stream; charset=utf-8"),
+    ("cache-control", "no-store"),
+    ("x-accel-buffering", "no"),  # or nginx would send it in one piece
+)
 
 
 class Body(Protocol):
@@ -102,6 +103,29 @@ class Reply:
         self.headers = headers
         self.body = body
         self.chunks = chunks
+
+
+class Repeated(dict[str, str]):
+    """Headers by name, the last value of each; it knows the others, too."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self._pairs = list(pairs)
+        super().__init__(self._pairs)
+
+    def get_all(self, key: str) -> list[str]:
+        """Return every value of a header."""
+        return [value for name, value in self._pairs if name == key]
+
+
+def by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return headers by name; of a repeated one the last value, and ``is_repeated`` knows."""
+    headers = dict(pairs)
+    return headers if len(headers) == len(pairs) else Repeated(pairs)
+
+
+def is_repeated(headers: HeaderMap, name: str) -> bool:
+    """Whether a header was sent more than once."""
+    return isinstance(headers, Repeated) and len(headers.get_all(name)) > 1
 
 
 def timeout_ns(text: str) -> int:
@@ -170,14 +194,9 @@ def request_id(headers: HeaderMap) -> str:
     return parent.split("-")[1] if parent is not None else ""
 
 
-def new_request_id() -> str:
-    """Return an id for a request that failed and came without one."""
-    return f"{_PROCESS}-{next(_NUMBERS):x}"
-
-
-def name_request(context: RequestContext, headers: HeaderMap) -> None:
-    """Give a request the id that its client sent, or a new one."""
-    context.request_id = context.request_id or request_id(headers) or new_request_id()
+def log_id(headers: HeaderMap) -> str:
+    """Return the id by which logs find a request that failed: its own, or a new one where it came without."""
+    return request_id(headers) or f"{_PROCESS}-{next(_NUMBERS):x}"
 
 
 def clipped(text: object) -> str:
@@ -220,28 +239,179 @@ def error_reply(error: TailcutError, incident: str = "") -> Reply:
     return Reply(error.status, headers, msgspec.json.encode(body))
 
 
-# -- Repeated headers --------------------------------------------------------------------------------------------------
+# -- Bodies ------------------------------------------------------------------------------------------------------------
 
 
-class Repeated(dict[str, str]):
-    """Headers by name, the last value of each; it knows the others, too."""
+_LONGEST_LENGTH = 20
+_SMALL_DIGITS = 4
+"""Of the length of a body that is not counted: the HTTP layer has as much for each connection whatever it does."""
 
-    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
-        self._pairs = list(pairs)
-        super().__init__(self._pairs)
-
-    def get_all(self, key: str) -> list[str]:
-        """Return every value of a header."""
-        return [value for name, value in self._pairs if name == key]
+_RETRY_S = 1.0
+_READ_S = 10.0
 
 
-def by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return headers by name; of a repeated one the last value, and ``is_repeated`` knows."""
-    headers = dict(pairs)
-    return headers if len(headers) == len(pairs) else Repeated(pairs)
+class Bodies:
+    """The bodies that are arriving at one server.
+
+    A declared length is no more than a claim, so that claims alone must not shut others out. Half of the bound is for
+    declared lengths, whose bodies the HTTP layer reads in one go; where they fill it, and for those of no declared
+    length, the other half is for what has come, piece by piece.
+
+    Args:
+        limit_bytes: of one body.
+        total_bytes: of all that are arriving; at least twice ``limit_bytes`` count.
+
+    Attributes:
+        limit_bytes: of one body.
+    """
+
+    def __init__(self, limit_bytes: int, total_bytes: int = 0) -> None:
+        self.limit_bytes = limit_bytes
+        self._half_bytes = max(total_bytes // 2, limit_bytes)
+        self._declared_bytes = 0
+        self._received_bytes = 0
+        # As many digits as that are below the limit whatever they are.
+        self._small_digits = min(_SMALL_DIGITS, len(str(limit_bytes)) - 1)
+
+    def is_small(self, headers: HeaderMap) -> bool:
+        """Whether a body is declared and so small that there is nothing to ask: the HTTP layer reads no more."""
+        declared = headers.get("content-length")
+        return declared is not None and len(declared) <= self._small_digits and declared.isdecimal()
+
+    async def read(self, body: Body, headers: HeaderMap) -> bytes:
+        """Return a body, refused before it is buffered where it is too large.
+
+        Raises:
+            TooLarge: the declared or the received length exceeds the limit.
+            Shed: too much is arriving.
+        """
+        declared = headers.get("content-length")
+        if declared is None or not declared.isdecimal():
+            return await self._in_pieces(body)
+        # Python refuses to read a number of thousands of digits.
+        if len(declared) > _LONGEST_LENGTH or (size := int(declared)) > self.limit_bytes:
+            raise _too_large(f"a body of {declared[:_LONGEST_LENGTH]} bytes", self.limit_bytes)
+        if self._declared_bytes + size > self._half_bytes:
+            return await self._in_pieces(body)
+        self._declared_bytes += size
+        try:
+            return await body()  # the HTTP layer hands over no more than was declared
+        finally:
+            self._declared_bytes -= size
+
+    async def _in_pieces(self, body: Body) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async for piece in body:
+                size += len(piece)
+                self._received_bytes += len(piece)
+                if size > self.limit_bytes:
+                    raise _too_large(f"a body of more than {self.limit_bytes} bytes", self.limit_bytes)
+                if self._received_bytes > self._half_bytes:
+                    raise Shed(
+                        f"request bodies being received have {self._received_bytes} bytes, the limit is "
+                        f"{self._half_bytes}",
+                        hint="retry after Retry-After seconds; the limit is half of server.max_arriving",
+                        retry_after_s=_RETRY_S,
+                    )
+                pieces.append(piece)
+            return b"".join(pieces)
+        finally:
+            self._received_bytes -= size
 
 
-def is_repeated(headers: Any, name: str) -> bool:
-    """Whether a header was sent more than once."""
-    get_all = getattr(headers, "get_all", None)
-    return get_all is not None and len(get_all(name)) > 1
+def _too_large(what: str, limit_bytes: int) -> TooLarge:
+    return TooLarge(
+        f"{what} is over the limit of {limit_bytes} bytes", hint="send fewer rows at once, or raise server.max_body"
+    )
+
+
+async def read_small(headers: HeaderMap, body: Body, limit_bytes: int) -> bytes:
+    """Read the body of a request that is no prediction, for a bounded time.
+
+    It is not counted among those that are arriving: its limit is small, and what loads a model is not to wait for what
+    the model is asked.
+
+    Raises:
+        TooLarge: more than ``limit_bytes``.
+        RequestTimeout: it does not arrive.
+        ClientGone: the client left in its middle.
+    """
+    try:
+        async with asyncio.timeout(_READ_S):
+            return await decoded(await Bodies(limit_bytes).read(body, headers), headers, limit_bytes)
+    except TimeoutError as error:
+        raise RequestTimeout(
+            f"the request body was not complete after {_READ_S:g} s", hint="send the body at once"
+        ) from error
+
+
+_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_PIECE_BYTES = 256 * 1024
+"""Decompressed at most between two turns of the event loop: about a millisecond."""
+
+_SLICE_BYTES = 64 * 1024
+
+
+async def decoded(raw: bytes, headers: HeaderMap, limit_bytes: int) -> bytes:
+    """Undo the ``Content-Encoding`` of a body.
+
+    At no time is more decompressed than the limit and one byte, whatever the body claims of itself.
+
+    Args:
+        limit_bytes: of the decompressed body.
+
+    Raises:
+        UnsupportedEncoding: neither gzip nor deflate.
+        BadRequest: it is not what its header says.
+        TooLarge: more than the limit.
+    """
+    named = headers.get("content-encoding")
+    if named is None:
+        return raw
+    encoding = named.strip().lower()
+    if encoding in {"", "identity"}:
+        return raw
+    bits = _WINDOW_BITS.get(encoding)
+    if bits is None:
+        raise UnsupportedEncoding(
+            f"content-encoding {shown(named)} is not supported", hint="send gzip, deflate, or an uncompressed body"
+        )
+    try:
+        return await _inflated(raw, bits, encoding, limit_bytes)
+    except zlib.error as error:
+        raise BadRequest(
+            f"the body is not {encoding} data: {error}", hint="compress the body, or leave content-encoding out"
+        ) from error
+
+
+async def _inflated(raw: bytes, bits: int, encoding: str, limit_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    inflater = zlib.decompressobj(bits)
+    # In slices: what is left over of one is copied, and of the whole body that would be a copy each time.
+    view, at, rest = memoryview(raw), 0, b""
+    while True:
+        if not rest:
+            rest, at = bytes(view[at : at + _SLICE_BYTES]), at + _SLICE_BYTES
+        piece = inflater.decompress(rest, min(_PIECE_BYTES, limit_bytes - size + 1))
+        size += len(piece)
+        if size > limit_bytes:
+            raise TooLarge(
+                f"a body of more than {limit_bytes} bytes once decompressed is over the limit",
+                hint="send fewer rows at once, or raise server.max_body",
+            )
+        pieces.append(piece)
+        rest = inflater.unconsumed_tail
+        if inflater.eof:
+            unused = len(inflater.unused_data) + max(len(raw) - at, 0)
+            if unused:
+                raise BadRequest(
+                    f"{unused} bytes follow the end of the {encoding} data",
+                    hint="send one compressed body, of one gzip member",
+                )
+            return b"".join(pieces)
+        if not piece and not rest and at >= len(raw):
+            raise BadRequest(f"the {encoding} data ends too early", hint="send the whole compressed body")
+        await asyncio.sleep(0)

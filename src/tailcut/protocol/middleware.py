@@ -1,15 +1,23 @@
-"""What stands before the routes where the manifest asks for it: CORS, compression, the access log."""
+"""What stands before the routes where the manifest asks for it: CORS, compression, the access log.
+
+Source: RFC 9110, 12.5.3 (Accept-Encoding).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 
 from tailcut.manifest.host import HostManifest
 from tailcut.protocol.access_log import AccessLog
-from tailcut.protocol.encodings import compressed
 from tailcut.protocol.http import Body, HeaderMap, Reply
 
 Handle = Callable[[str, str, HeaderMap, Body], Awaitable[Reply]]
+
+_LEVEL = 1
+_INLINE_BYTES = 64 * 1024
+"""Of a body that is compressed on the event loop; a larger one is in a thread."""
 
 
 class Middleware:
@@ -47,6 +55,37 @@ def _compressing(handle: Handle, least_bytes: int) -> Handle:
     return wrapped
 
 
+def accepts_gzip(headers: HeaderMap) -> bool:
+    """Return whether the client takes gzip: it is named, or covered by ``*``, and not with quality 0."""
+    quality: dict[str, float] = {}
+    for part in (headers.get("accept-encoding") or "").split(","):
+        name, _, parameter = part.partition(";")
+        text = parameter.strip().removeprefix("q=") if parameter else "1"
+        try:
+            quality[name.strip().lower()] = float(text)
+        except ValueError:
+            continue
+    return quality.get("gzip", quality.get("*", 0.0)) > 0
+
+
+async def compressed(reply: Reply, headers: HeaderMap, least_bytes: int) -> Reply:
+    """Compress a reply that is large enough, for a client that takes it; a large one in a thread."""
+    if len(reply.body) < least_bytes or reply.chunks is not None:
+        return reply
+    reply.headers.append(("vary", "accept-encoding"))
+    if not accepts_gzip(headers):
+        return reply
+    body = reply.body
+    small = _deflated(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(_deflated, body)
+    reply.headers.append(("content-encoding", "gzip"))
+    reply.body = small
+    return reply
+
+
+def _deflated(body: bytes) -> bytes:
+    return zlib.compress(body, _LEVEL, wbits=31)
+
+
 # -- CORS --------------------------------------------------------------------------------------------------------------
 
 
@@ -67,7 +106,7 @@ _PREFLIGHT_S = 600
 class Cors:
     """Answers preflight requests, and tells browsers which pages may read a reply."""
 
-    def __init__(self, handle: Callable[[str, str, HeaderMap, Body], Awaitable[Reply]], origins: Sequence[str]) -> None:
+    def __init__(self, handle: Handle, origins: Sequence[str]) -> None:
         self._handle = handle
         self._origins = frozenset(origins)
         self._all = "*" in origins

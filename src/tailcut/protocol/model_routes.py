@@ -12,7 +12,8 @@ from typing import Any
 
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.http import Body, HeaderMap, Reply, json_reply
-from tailcut.protocol.routing import Handler, Route, no_version, pipeline_of
+from tailcut.protocol.openapi.document import INFERENCE, get_operation
+from tailcut.protocol.routing import Route, no_version, pipeline_of
 from tailcut.serving.engine import Engine
 from tailcut.serving.host import Host
 from tailcut.version import version
@@ -37,11 +38,12 @@ class ServerRoutes:
 
     def routes(self) -> dict[str, Route]:
         """Routes by path."""
+        statistics = get_operation("Statistics of every model", "Statistics", scheme=INFERENCE)
         return {
-            "/v2": ("GET", self._server),
-            "/v2/health/live": ("GET", self._live),
-            "/v2/health/ready": ("GET", self._ready),
-            "/v2/models/stats": ("GET", self._statistics),
+            "/v2": Route("GET", self._server, get_operation("Server metadata")),
+            "/v2/health/live": Route("GET", self._live, get_operation("Liveness of the process")),
+            "/v2/health/ready": Route("GET", self._ready, get_operation("Readiness of the server", not_ready=True)),
+            "/v2/models/stats": Route("GET", self._statistics, statistics),
         }
 
     async def _server(self, headers: HeaderMap, body: Body) -> Reply:
@@ -66,16 +68,17 @@ class Models:
     def __init__(self, engine: Engine, guard: Guard) -> None:
         self._engine = engine
         self._guard = guard
+        self._routes = {
+            "": self._guarded(partial(metadata_of, engine), "Model metadata"),
+            "/ready": Route("GET", self._ready, get_operation("Readiness of the model: 200 or 503", not_ready=True)),
+            "/config": self._guarded(partial(config_of, engine), "Configuration in Triton's format"),
+            "/stats": self._guarded(self._statistics, "Statistics", "Statistics"),
+        }
 
     def routes(self) -> dict[str, Route]:
         """Routes by path."""
-        name = self._engine.deployment.name
-        return {
-            f"/v2/models/{name}": ("GET", self._guarded(self._metadata)),
-            f"/v2/models/{name}/ready": ("GET", self._model_ready),
-            f"/v2/models/{name}/config": ("GET", self._guarded(self._config)),
-            f"/v2/models/{name}/stats": ("GET", self._guarded(self._all_statistics)),
-        }
+        model = f"/v2/models/{self._engine.deployment.name}"
+        return {f"{model}{rest}": route for rest, route in self._routes.items()}
 
     def versioned(self, version: str, rest: str) -> Route | None:
         """Return the route of a version; ``rest`` is the path behind it. A readiness is only that of what is served.
@@ -83,45 +86,34 @@ class Models:
         The route raises NotFound where another version is served; who may not ask does not hear which.
         """
         if rest == "stats":
-            return "GET", self._guarded(partial(self._statistics, version))
-        name = self._engine.deployment.name
-        found = self.routes().get(f"/v2/models/{name}/{rest}" if rest else f"/v2/models/{name}")
+            return self._guarded(partial(self._statistics, version), "Statistics")
+        found = self._routes.get(rest and f"/{rest}")
         if found is None:
             return None
-        method, handler = found
 
         async def answer(headers: HeaderMap, body: Body) -> Reply:
             if rest != "ready":
                 self._guard.inference(headers)
             pipeline_of(self._engine, version)
-            return await handler(headers, body)
+            return await found.handler(headers, body)
 
-        return method, answer
+        return Route("GET", answer)
 
-    def _guarded(self, describe: Callable[[], dict[str, Any]]) -> Handler:
+    def _guarded(self, describe: Callable[[], dict[str, Any]], summary: str, schema: str = "") -> Route:
         async def answer(headers: HeaderMap, body: Body) -> Reply:
             self._guard.inference(headers)
             return json_reply(describe())
 
-        return answer
+        return Route("GET", answer, get_operation(summary, schema, not_ready=True, scheme=INFERENCE))
 
-    async def _model_ready(self, headers: HeaderMap, body: Body) -> Reply:
+    async def _ready(self, headers: HeaderMap, body: Body) -> Reply:
         ready = self._engine.is_ready
         name = self._engine.deployment.name
         return json_reply({"name": name, "ready": ready, **self._engine.notices}, 200 if ready else 503)
 
-    def _metadata(self) -> dict[str, Any]:
-        return metadata_of(self._engine)
-
-    def _config(self) -> dict[str, Any]:
-        return config_of(self._engine)
-
-    def _all_statistics(self) -> dict[str, Any]:
-        return {"model_stats": self._engine.statistics.describe()}
-
-    def _statistics(self, version: str) -> dict[str, Any]:
+    def _statistics(self, version: str = "") -> dict[str, Any]:
         found = self._engine.statistics.describe(version)
-        if not found:
+        if version and not found:
             raise no_version(self._engine, version)
         return {"model_stats": found}
 
@@ -163,7 +155,7 @@ def config_of(engine: Engine) -> dict[str, Any]:
         ],
         "parameters": {
             "variant": {"string_value": variant.name},
-            "executor": {"string_value": opened.executor},
+            "executor": {"string_value": opened.warm.executor},
             "rows_alone": {"string_value": str(opened.rows_alone).lower()},
         },
     }

@@ -24,12 +24,15 @@ _NUMBER = re.compile(r"(?<![\w'\"])\d[\d.,]*")
 """A figure; not one that belongs to a name, as that of an input does."""
 
 
-def note(failures: ModelFailures, context: RequestContext, error: TailcutError, now_ns: int) -> str:
-    """Log an error that a request ended with, where it is the operator's business. Its tracebacks are gone afterwards.
+def told(failures: ModelFailures, context: RequestContext, error: Exception, now_ns: int) -> tuple[TailcutError, str]:
+    """Log an error that a request ended with, where it is the operator's business.
 
     Returns:
-        the incident under which the log has it; empty where it is not logged.
+        what the client hears of it, its tracebacks gone, and the incident under which the log has it; empty where it is
+        not logged.
     """
+    if not isinstance(error, TailcutError):
+        return unforeseen(failures, f"in {context.route}", error, now_ns, context.request_id)
     is_ours = error.status >= 500 and not isinstance(error, DeadlineExceeded | NotReady)
     incident = ""
     if is_ours or error.detail:
@@ -38,14 +41,7 @@ def note(failures: ModelFailures, context: RequestContext, error: TailcutError, 
         text = f"{context.route} failed: {error.explained}"
         incident = failures.failed(kind, text, _bug(error), now_ns, context.request_id)
     _forget_way(error)
-    return incident
-
-
-def told(failures: ModelFailures, context: RequestContext, error: Exception, now_ns: int) -> tuple[TailcutError, str]:
-    """Log an error that a request ended with; return what the client hears of it, and the incident. See ``note``."""
-    if isinstance(error, TailcutError):
-        return error, note(failures, context, error, now_ns)
-    return unforeseen(failures, f"in {context.route}", error, now_ns, context.request_id)
+    return error, incident
 
 
 def unforeseen(

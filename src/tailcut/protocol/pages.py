@@ -8,7 +8,7 @@ GET /debug/requests/{trace-id}     one request with its spans; its request id wi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from html import escape
 from typing import Any
@@ -17,7 +17,7 @@ from tailcut.errors import NotFound
 from tailcut.observe.exposition import CONTENT_TYPE
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, json_reply
-from tailcut.protocol.openapi.document import openapi
+from tailcut.protocol.openapi.document import MANAGEMENT, get_operation
 from tailcut.protocol.routing import Route
 from tailcut.serving.host import Host
 
@@ -28,20 +28,42 @@ _HTML = [
 ]
 
 _MINUTES = 10.0
+_ONE_REQUEST = get_operation("One request with its spans", errors=("403", "404"), scheme=MANAGEMENT) | {
+    "parameters": [
+        {
+            "name": "id",
+            "in": "path",
+            "required": True,
+            "description": "trace id, or x-request-id",
+            "schema": {"type": "string", "minLength": 1},
+        }
+    ]
+}
 
 
 class Pages:
-    """Answers with pages."""
+    """Answers with pages, and with kept traces: they name models, features and failures, so that management tokens are
+    asked for.
 
-    def __init__(self, host: Host) -> None:
+    Args:
+        document: describes the interface: see ``Application.document``.
+    """
+
+    def __init__(self, host: Host, guard: Guard, document: Callable[[], Mapping[str, Any]]) -> None:
         self._host = host
+        self._guard = guard
+        self._document = document
 
     def routes(self) -> dict[str, Route]:
-        """Routes by path."""
+        """Routes by path; that of one request has a placeholder."""
+        recent = get_operation("Slowest and last failed requests, with their spans", errors=("403",), scheme=MANAGEMENT)
+        page = get_operation("This document as an HTML page", kind="text/html")
         return {
-            "/metrics": ("GET", self._metrics),
-            "/openapi.json": ("GET", self._openapi),
-            "/docs": ("GET", self._docs),
+            "/metrics": Route("GET", self._metrics, get_operation("Prometheus metrics", kind="text/plain")),
+            "/openapi.json": Route("GET", self._openapi, get_operation("This document")),
+            "/docs": Route("GET", self._docs, page),
+            "/debug/requests": Route("GET", self._recent, recent),
+            "/debug/requests/{id}": self.of_request("{id}"),
         }
 
     async def _metrics(self, headers: HeaderMap, body: Body) -> Reply:
@@ -53,33 +75,9 @@ class Pages:
     async def _docs(self, headers: HeaderMap, body: Body) -> Reply:
         return Reply(200, list(_HTML), docs_page(self._document()).encode())
 
-    def _document(self) -> dict[str, Any]:
-        """Describe the interface, with the bounds of what is served where anything is."""
-        manifest = self._host.manifest
-        return openapi(
-            manifest.name if manifest.is_single else "",
-            self._host.server,
-            [
-                (engine.deployment, engine.opened.variant.bounds if engine.is_loaded else ())
-                for engine in self._host.engines.values()
-            ],
-        )
-
-
-class RequestPages:
-    """Answers with kept traces. They name models, features and failures, so that management tokens are asked for."""
-
-    def __init__(self, host: Host, guard: Guard) -> None:
-        self._host = host
-        self._guard = guard
-
-    def routes(self) -> dict[str, Route]:
-        """Routes by path, without those of single requests."""
-        return {"/debug/requests": ("GET", self._recent)}
-
     def of_request(self, key: str) -> Route:
         """Return the route of one request, by its trace id or its request id."""
-        return "GET", partial(self._one, key)
+        return Route("GET", partial(self._one, key), _ONE_REQUEST)
 
     async def _recent(self, headers: HeaderMap, body: Body) -> Reply:
         self._guard.management(headers)

@@ -14,15 +14,41 @@ import msgspec
 
 from tailcut.common.json_values import UNREADABLE, decode
 from tailcut.common.timings import Stage
-from tailcut.errors import BadRequest
+from tailcut.errors import BadRequest, Shed, TailcutError
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.protocol.data_plane import Door, ModelPlane
-from tailcut.protocol.http import Body, HeaderMap, Reply, request_id, unread
-from tailcut.protocol.open_inference.codec import BINARY_HEADER, BinaryReply, InferenceCodec
+from tailcut.protocol.generate import Events
+from tailcut.protocol.http import (
+    EVENT_STREAM,
+    JSON,
+    REQUEST_ID,
+    Body,
+    HeaderMap,
+    Headers,
+    Reply,
+    error_reply,
+    request_id,
+    traceparent,
+    unread,
+)
+from tailcut.protocol.open_inference.binary import BINARY_HEADER, BinaryReply
+from tailcut.protocol.open_inference.codec import InferenceCodec
+from tailcut.protocol.openapi.document import prediction_operation
 from tailcut.protocol.routing import Codecs, Handler, Route, pipeline_of
 
+_BINARY = "application/octet-stream"
+_BINARY_PARAMETER = {
+    "name": BINARY_HEADER,
+    "in": "header",
+    "description": "number of JSON bytes at the beginning of the body, if raw tensors follow",
+    "schema": {"type": "integer", "minimum": 0},
+}
 _PREDICT_FORM = 'send {"entities": [...]} or {"rows": [{...}, ...]}; see /openapi.json'
+
+
+_MOST_TOLD = 64
+"""Variants by cache outcome and version: their headers are the same for each request."""
 
 
 class _Predict(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,17 +70,28 @@ class PredictRoutes:
 
     def routes(self) -> dict[str, Route]:
         """Routes by path."""
-        name = self._engine.deployment.name
+        name, server = self._engine.deployment.name, self._engine.deployment.server
         predict: Handler = partial(self._plane.answer, self._door, "predict", self._predict)
+        infer: Handler = partial(self._plane.answer, self._door, "infer", self._infer)
+        predicting = prediction_operation(
+            "Predict for entities or for feature rows", "PredictionRequest", "PredictionReply", server
+        )
+        inferring = prediction_operation(
+            "Open Inference Protocol v2 inference", "InferenceRequest", "InferenceReply", server
+        )
+        inferring["parameters"].append(_BINARY_PARAMETER)
+        inferring["requestBody"]["content"][_BINARY] = {"schema": {"type": "string", "format": "binary"}}
+        inferring["responses"]["200"]["content"][_BINARY] = {}
         return {
-            f"/v2/models/{name}/infer": ("POST", self.infer()),
-            f"/predict/{name}": ("POST", predict),
+            f"/predict/{name}": Route("POST", predict, predicting),
+            f"/v2/models/{name}/infer": Route("POST", infer, inferring),
         }
 
-    def infer(self, version: str = "") -> Handler:
-        """Return the handler of inference by a version; empty for the one that is served."""
-        work = partial(self._infer, version=version) if version else self._infer
-        return partial(self._plane.answer, self._door, "infer", work)
+    def versioned(self, version: str, rest: str) -> Route | None:
+        """Return the route of a version; None for another path."""
+        if rest != "infer":
+            return None
+        return Route("POST", partial(self._plane.answer, self._door, "infer", partial(self._infer, version=version)))
 
     async def _infer(
         self, context: RequestContext, headers: HeaderMap, body: Body, version: str = ""
@@ -101,4 +138,44 @@ class PredictRoutes:
         reply = encode_answer({"model": self._engine.deployment.name, "predictions": values})
         if context.logged is not None:
             context.logged.reply = reply
+        return reply
+
+
+class PredictReplies:
+    """The replies to requests for predictions: the ``Door`` of HTTP."""
+
+    def __init__(self) -> None:
+        self._known_told: dict[tuple[str, str, str | None], Headers] = {}
+
+    def answered(self, context: RequestContext, headers: HeaderMap, answer: bytes | BinaryReply | Events) -> Reply:
+        """Return the reply with an answer."""
+        if isinstance(answer, bytes):
+            return Reply(200, self.headers(context, headers), answer)
+        if isinstance(answer, Events):
+            return Reply(200, [*EVENT_STREAM, *self.headers(context, headers)[1:]], b"", answer)
+        return Reply(200, [*answer.headers, *self.headers(context, headers)[1:]], answer.body)
+
+    def failed(self, context: RequestContext, headers: HeaderMap, error: TailcutError, incident: str) -> Reply:
+        """Return the reply with an error."""
+        reply = error_reply(error, incident)
+        reply.headers.extend(self.headers(context, headers)[1:])
+        if not isinstance(error, Shed):
+            reply.headers.append((REQUEST_ID, context.request_id))
+        return reply
+
+    def headers(self, context: RequestContext, headers: HeaderMap) -> Headers:
+        """Return the headers of an answer in JSON: where the time went and what answered."""
+        served = context.served
+        key = context.variant, context.cache, served.version if served is not None else None
+        told = self._known_told.get(key)
+        if told is None:
+            told = [("x-tailcut-variant", key[0]), ("x-tailcut-cache", key[1])]
+            if key[2] is not None:
+                told.append(("x-tailcut-version", key[2]))
+            if len(self._known_told) >= _MOST_TOLD:
+                self._known_told.clear()
+            self._known_told[key] = told
+        reply = [JSON, ("server-timing", context.timings.server_timing()), *told]
+        if headers.get("traceparent") is not None and (parent := traceparent(headers)) is not None:
+            reply.append(("traceparent", parent))
         return reply

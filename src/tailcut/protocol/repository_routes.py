@@ -15,15 +15,18 @@ from typing import Any
 
 import msgspec
 
+from tailcut.common.json_values import UNREADABLE
 from tailcut.errors import BadRequest
 from tailcut.protocol.auth import Guard
-from tailcut.protocol.bodies import read_small
-from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, json_reply
-from tailcut.protocol.open_inference.codec import UNREADABLE
+from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, json_reply, read_small
+from tailcut.protocol.openapi.document import INFERENCE, repository_operation
 from tailcut.protocol.routing import Route
 from tailcut.serving.host import Host
 
 _MAX_BODY_BYTES = 64 * 1024
+_REFUSED = ("400", "403", "404", "413", "500", "503")
+_LOAD = repository_operation("Load the promoted variant, or a given version and variant", "LoadRequest", _REFUSED)
+_UNLOAD = repository_operation("Unload the model until the next load", "UnloadRequest", _REFUSED)
 _PARAMETERS = ("version", "variant")
 
 
@@ -46,14 +49,18 @@ class RepositoryRoutes:
 
     def routes(self) -> dict[str, Route]:
         """Routes by path that belong to no model."""
-        return {"/v2/repository/index": ("POST", self._index)}
+        reply = {"$ref": "#/components/schemas/IndexReply"}
+        index = repository_operation(
+            "List of models, versions and variants", "IndexRequest", ("400", "413"), INFERENCE, reply
+        )
+        return {"/v2/repository/index": Route("POST", self._index, index)}
 
     def of_model(self, name: str) -> dict[str, Route]:
         """Routes of a model by path; it need not exist yet."""
         model = f"/v2/repository/models/{name}"
         return {
-            f"{model}/load": ("POST", partial(self._load, name)),
-            f"{model}/unload": ("POST", partial(self._unload, name)),
+            f"{model}/load": Route("POST", partial(self._load, name), _LOAD),
+            f"{model}/unload": Route("POST", partial(self._unload, name), _UNLOAD),
         }
 
     async def _index(self, headers: HeaderMap, body: Body) -> Reply:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Awaitable, Callable
 from reprlib import repr as shown
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tailcut.errors import NotFound
 from tailcut.pipeline.pipeline import Pipeline
@@ -15,8 +15,16 @@ from tailcut.serving.engine import Engine
 
 C = TypeVar("C")
 Handler = Callable[[HeaderMap, Body], Awaitable[Reply]]
-Route = tuple[str, Handler]
-"""A method and what answers it."""
+Operation = dict[str, Any]
+"""What /openapi.json says of a route."""
+
+
+class Route(NamedTuple):
+    """A method, what answers it, and its description; empty for a route that is not described."""
+
+    method: str
+    handler: Handler
+    operation: Operation = {}  # noqa: RUF012  # never written to
 
 
 def pipeline_of(engine: Engine, version: str) -> Pipeline:

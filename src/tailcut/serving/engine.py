@@ -23,12 +23,10 @@ from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import InFlight, RequestContext
 from tailcut.pipeline.streaming import Streams
 from tailcut.serving.deployment_loader import Choose, Opened, open_deployment
-from tailcut.serving.fallback import Fallbacks
 from tailcut.serving.host_state import HostState
-from tailcut.serving.promotion_watcher import Follower
-from tailcut.serving.repository import Repository
+from tailcut.serving.promotion import Follower, Repository
 from tailcut.serving.variant_checks import answering_version, tell_code, tell_trust, unjudged
-from tailcut.serving.variants import Variants
+from tailcut.serving.variants import Fallbacks, Variants
 
 log = logging.getLogger("tailcut.server")
 
@@ -116,14 +114,17 @@ class Engine:
                 self.adopt(await asyncio.to_thread(read))
             await self._open_request_log()
             self.repository, self.fallbacks = Repository(self), Fallbacks(self)
-            follower = await self._open_follower()
+            serve, follower = self.deployment.serve, None
+            if serve.variant == "promoted" and serve.follow_s:
+                follower = Follower(self)
+                await follower.note()
             opened = await open_deployment(
                 self.manifest,
                 self.sinks,
+                self.host,
                 self._in_flight_count,
                 self.fallbacks.stand_in,
-                choose=choose,
-                host=self.host,
+                choose,
             )
         except Exception as error:
             self.fallbacks.stop()
@@ -174,31 +175,13 @@ class Engine:
             self.host.sinks.remove(closing)
             await asyncio.to_thread(closing.close)
 
-    async def _open_follower(self) -> Follower | None:
-        serve = self.deployment.serve
-        if serve.variant != "promoted" or not serve.follow_s:
-            return None
-        follower = self.make_follower()
-        await follower.note()
-        return follower
-
-    def make_follower(self) -> Follower:
-        """Make what switches variants; it follows once it is started."""
-        return Follower(
-            self.manifest,
-            variants=self.loaded_variants,
-            sinks=self.sinks,
-            say=self.say,
-            refuse_too_large=self.host.refuse_too_large,
-        )
-
     def _served(self, opened: Opened) -> None:
         """Note which variant is served from now on."""
         self._variant = opened.variant.name
         self.statistics.begin(opened.variant.version)
         self.fallbacks.attach(opened)
         self.host.note_served(self.deployment.name, answering_version(opened.variant))
-        self.host.watch_drift(self.deployment.name, opened.drift)
+        self.host.watch_drift(self.deployment.name, opened.warm.drift)
 
     def unload(self) -> None:
         """Answer no more requests until the next ``start``; those that were admitted end, then all memory is freed.
@@ -294,17 +277,6 @@ class Engine:
         variants = self.variants
         return variants.pipeline if variants is not None else self.opened.pipeline
 
-    def refused_unread(self, now_ns: int) -> TailcutError | None:
-        """Return why a request is shed before its body is read; see ``Pipeline.refused_unread``."""
-        variants = self.variants
-        return variants.pipeline.refused_unread(now_ns) if variants is not None else None
-
-    @property
-    def promotion(self) -> dict[str, Any]:
-        """What is promoted or named but not served (yet), for clients; empty where nothing is amiss."""
-        switcher = self.repository.used
-        return switcher.describe() if switcher is not None else {}
-
     @property
     def outdated(self) -> dict[str, Any]:
         """Notice for clients that code has changed on the disk; empty where it has not."""
@@ -316,8 +288,9 @@ class Engine:
 
     @property
     def notices(self) -> dict[str, Any]:
-        """Notices for clients beside the state: about the promotion and the code."""
-        return self.promotion | self.outdated
+        """Notices for clients beside the state: what is promoted but not served (yet), and changed code."""
+        switcher = self.repository.used
+        return (switcher.describe() if switcher is not None else {}) | self.outdated
 
     @property
     def unjudged(self) -> str:
@@ -337,7 +310,7 @@ class Engine:
         pipeline = self.variants.pipeline
         return pipeline.router.healthy and (pipeline.hooks is None or pipeline.hooks.healthy)
 
-    def begin(self, route: str, start_ns: int, timeout_ns: int = 0, tenant: str = "") -> RequestContext:
+    def begin(self, route: str, start_ns: int, timeout_ns: int = 0) -> RequestContext:
         """Start the record of one request.
 
         Args:
@@ -345,7 +318,7 @@ class Engine:
         """
         if self.host.many:
             logs.model.set(self.deployment.name)  # for what features, say, log in its course
-        context = RequestContext(route, start_ns, start_ns + (timeout_ns or self.timeout_ns), tenant, self._variant)
+        context = RequestContext(route, start_ns, start_ns + (timeout_ns or self.timeout_ns), "", self._variant)
         self.in_flight[context] = None
         sampler = self._sampler
         if sampler is not None:
@@ -487,10 +460,11 @@ class Statistics:
             for rows, (count, ns) in _batches(self._recorder).items()
         }
         ran = {rows: found for rows, found in sorted(batches.items()) if found[0]}
+        last_ns = self._wall_ns() - (self._clock_ns() - self._recorder.last_ns)
         return {
             "name": self._name,
             "version": self._version,
-            "last_inference": self._last_ms() if totals["success"][0] or totals["fail"][0] else 0,
+            "last_inference": last_ns // 1_000_000 if totals["success"][0] or totals["fail"][0] else 0,
             "inference_count": sum(rows * count for rows, (count, _) in ran.items()),
             "execution_count": sum(count for count, _ in ran.values()),
             "inference_stats": {name: {"count": count, "ns": ns} for name, (count, ns) in totals.items()},
@@ -504,9 +478,6 @@ class Statistics:
                 for rows, (count, ns) in ran.items()
             ],
         }
-
-    def _last_ms(self) -> int:
-        return (self._wall_ns() - (self._clock_ns() - self._recorder.last_ns)) // 1_000_000
 
 
 def _totals(recorder: Recorder) -> _Totals:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from math import prod
 
 from tailcut import text
+from tailcut.code.digest import few
 from tailcut.errors import StartError, TailcutError
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import nearest
@@ -15,8 +16,8 @@ from tailcut.manifest.schema import FeatureGroup, TensorSpec
 from tailcut.pipeline.row_transform import columns_of
 
 
-def refuse_misfits(manifest: Manifest, models: Mapping[str, Manifest]) -> None:
-    """Refuse feature groups that their models can never answer. What hooks take and give is not known here.
+def refuse_misfits(manifest: Manifest, models: Mapping[str, Manifest]) -> Manifest:
+    """Return a manifest whose feature groups their models can answer. What hooks take and give is not known here.
 
     Args:
         models: manifests of the other models that are loaded, or are being loaded, by name.
@@ -34,6 +35,7 @@ def refuse_misfits(manifest: Manifest, models: Mapping[str, Manifest]) -> None:
     if not _has_preprocess(manifest):
         for tensor in manifest.deployment.model.inputs:
             _check_width(tensor, manifest, models)
+    return manifest
 
 
 def by_entity(key: Sequence[str], model: Deployment) -> bool:
@@ -104,7 +106,8 @@ def _check_width(tensor: TensorSpec, manifest: Manifest, models: Mapping[str, Ma
     given, takes = sum(widths[column] for column in columns if column in widths), prod(tail)
     if not widths or (given + rest <= takes if rest else given == takes):
         return
-    group = _group_of(next(iter(widths)), manifest)
+    first = next(iter(widths))
+    group = next(group for group in manifest.deployment.features.groups if first in group.columns)
     seen = ", ".join(f"{column!r} of model {_model_of(column, manifest)!r} has {widths[column]}" for column in widths)
     raise StartError(
         f"{_where(group)}: input {tensor.name!r} takes {takes} values per row, its columns have "
@@ -122,10 +125,6 @@ def _width(column: str, manifest: Manifest, models: Mapping[str, Manifest]) -> i
         if tensor.name == column:
             return None if any(size < 0 for size in tensor.shape[1:]) else prod(tensor.shape[1:])
     return None
-
-
-def _group_of(column: str, manifest: Manifest) -> FeatureGroup:
-    return next(group for group in manifest.deployment.features.groups if column in group.columns)
 
 
 def _model_of(column: str, manifest: Manifest) -> str:
@@ -151,8 +150,7 @@ def _where(group: FeatureGroup) -> str:
 
 
 def _few(names: list[str] | tuple[str, ...]) -> str:
-    listed = ", ".join(map(repr, names[:8]))
-    return f"{listed} and {len(names) - 8} more" if len(names) > 8 else listed
+    return few(tuple(map(repr, names)), 8)
 
 
 def _list(names: tuple[str, ...]) -> str:

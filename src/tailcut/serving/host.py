@@ -15,6 +15,7 @@ from time import perf_counter, perf_counter_ns
 from typing import Any
 
 from tailcut import logs
+from tailcut.code.digest import few
 from tailcut.errors import NotFound, NotReady, StartError, TailcutError
 from tailcut.features.sources.model import ServedModel
 from tailcut.manifest import Manifest
@@ -119,7 +120,7 @@ class Host:
             if hosted.error is not None:
                 log.error("the model cannot be loaded: %s", hosted.error, extra={"model": hosted.name})
         for name, engine in self.engines.items():
-            read = partial(self._fitting, engine.manifest, self._known(name)) if self._state.many else None
+            read = partial(refuse_misfits, engine.manifest, self._known(name)) if self._state.many else None
             self._begin(name, engine, read=read)
         loading = list(self._loading.values())
         await asyncio.gather(*loading, return_exceptions=True)
@@ -219,7 +220,10 @@ class Host:
             return found
         if (hosted := self._hosted.get(name)) is not None and hosted.error is not None:
             raise NotReady(f"model {name!r} failed to load: {hosted.error.message}", hint=hosted.error.hint)
-        raise NotFound(f"model {shown(name)} is unknown", hint=f"this server has {_names(self._hosted)}")
+        raise NotFound(
+            f"model {shown(name)} is unknown",
+            hint=f"this server has {few(tuple(map(repr, self._hosted)), _LONGEST_NAMES)}",
+        )
 
     def outdated(self, name: str) -> dict[str, Any]:
         """Return what clients are told of a model whose code has changed on the disk; empty where it has not."""
@@ -239,7 +243,8 @@ class Host:
             )
         if engine is None:
             raise StartError(
-                f"{where}: model {name!r} is not served here", hint=f"this server has {_names(self._hosted)}"
+                f"{where}: model {name!r} is not served here",
+                hint=f"this server has {few(tuple(map(repr, self._hosted)), _LONGEST_NAMES)}",
             )
         assert self.open_local is not None, "a host with several models is asked through a data plane"
         return self.open_local(name, key)
@@ -373,12 +378,6 @@ class Host:
         used = {"ready", "loading", "draining"}
         return {key: each.manifest for key, each in self.engines.items() if key != name and each.state in used}
 
-    @staticmethod
-    def _fitting(manifest: Manifest, known: dict[str, Manifest]) -> Manifest:
-        """Return a manifest whose feature groups fit the models that they ask; blocks. See ``refuse_misfits``."""
-        refuse_misfits(manifest, known)
-        return manifest
-
     def _read_again(self, hosted: Hosted, others: Sequence[Manifest], known: dict[str, Manifest]) -> Manifest:
         """Return a model's manifest as it is by now; blocks, so that it is given all that it looks at.
 
@@ -400,7 +399,7 @@ class Host:
                 refuse_misfits(other, {found.name: found.manifest})
             except TailcutError as error:
                 log.warning("its feature groups no longer fit model %s: %s", found.name, error, extra={"model": name})
-        return self._fitting(found.manifest, known)
+        return refuse_misfits(found.manifest, known)
 
     async def _read_failed(self, name: str) -> str:
         """Read the manifest again that could never be read; return the name that it gives the model.
@@ -484,10 +483,6 @@ class Host:
 
     # -- Metrics and the tick ----------------------------------------------------------------------------------------
 
-    def expose(self, source: Callable[[], Iterator[Sample]]) -> None:
-        """Have /metrics show what ``source`` yields, which belongs to no model."""
-        self.observed.exposition.add(source)
-
     def _about_models(self) -> dict[str, ModelAbout]:
         """Return what the page shows of each model beside its figures."""
         found = {}
@@ -538,9 +533,3 @@ def _about(name: str) -> Iterator[None]:
 def _renamed(found: Hosted, name: str, why: str) -> StartError:
     new = found.manifest.deployment.name if found.manifest is not None else ""
     return StartError(f"{found.file} says name = {new!r}, {why}", hint=f"write name = {name!r}, or restart the server")
-
-
-def _names(models: dict[str, Hosted]) -> str:
-    listed = [repr(name) for name in models][:_LONGEST_NAMES]
-    more = len(models) - len(listed)
-    return ", ".join(listed) + (f" and {more} more" if more > 0 else "")

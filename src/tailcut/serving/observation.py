@@ -18,7 +18,6 @@ from tailcut.observe.alerts.evaluation import MovedColumns
 from tailcut.observe.alerts.evaluator import AlertEvaluator
 from tailcut.observe.alerts.probes import SystemProbes
 from tailcut.observe.alerts.webhook import Webhook, WebhookTarget, read_secret
-from tailcut.observe.drift.state import ColumnState
 from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.exposition import Exposition, ModelSeries, process_samples
 from tailcut.observe.history.recorder import HistoryRecorder
@@ -34,19 +33,6 @@ from tailcut.system.machine import memory_bytes
 
 _REQUESTS_PER_S = 2_000
 """That are looked through: with many traces in memory the list is made less often than once a second."""
-
-
-def show_parts(live: LiveFigures, drift: DriftSink, traces: HostTraces) -> None:
-    """Have the live figures show drift, and kept requests where traces are on."""
-    live.drift = lambda name: drift_figures(drift.state(name))
-    if traces.sink is None:
-        return
-
-    def request(key: str) -> RequestDetail | None:
-        found = traces.find(key)
-        return None if found is None else request_detail(found)
-
-    live.kept, live.request = _KeptRequests(traces.sink.ring), request
 
 
 class _KeptRequests:
@@ -81,55 +67,6 @@ def history_path(manifest: HostManifest, *, by_default: bool) -> Path | None:
     return manifest.history_file
 
 
-def open_alerts(
-    manifest: HostManifest,
-    recorder: HistoryRecorder,
-    models: Callable[[], Collection[str]],
-    moved: Callable[[], Sequence[MovedColumns]],
-) -> AlertEvaluator:
-    """Return the alerts of a host; they are evaluated from their ``start`` on.
-
-    Args:
-        recorder: of the history; without a file nothing is known of the time before the start, and no alarm is kept.
-        models: names of the models that are served, or about to be; called on the event loop.
-        moved: what has drifted; called in the thread of the alerts.
-
-    Raises:
-        StartError: the webhook's secret cannot be read.
-        ManifestError: it is none.
-    """
-    settings, port = manifest.observe.alerts, manifest.server.port
-    history = recorder.history
-    return AlertEvaluator(
-        settings,
-        SystemProbes().read,
-        models,
-        moved=moved,
-        history=recorder.own_history,
-        state_file=None
-        if history is None
-        else history.path.with_name(f"{history.path.stem}.alerts-{manifest.name}-{port}.json"),
-        webhook=Webhook(_target(manifest)) if settings.webhook else None,
-        labels={
-            "server": manifest.name,
-            "host": socket.gethostname(),
-            "port": str(port),
-        },
-        memory_bytes=memory_bytes(),
-    )
-
-
-def check_webhook(manifest: HostManifest) -> None:
-    """See whether the webhook's secret can be read.
-
-    Raises:
-        StartError: it cannot.
-        ManifestError: it is none.
-    """
-    if manifest.observe.alerts.enabled and manifest.observe.alerts.webhook:
-        _target(manifest)
-
-
 def moved_columns(drift: DriftSink, limits: Mapping[str, float]) -> list[MovedColumns]:
     """Return what the detectors of models say that have seen enough to judge; from any thread.
 
@@ -139,15 +76,13 @@ def moved_columns(drift: DriftSink, limits: Mapping[str, float]) -> list[MovedCo
     found = []
     for model, limit in limits.items():
         state = drift.state(model)
-        columns = [] if state is None else sorted((each for each in state.columns if each.drifting), key=_by_effect)
-        if state is not None and (columns or state.is_judged):
+        if state is None:
+            continue
+        columns = sorted((each for each in state.columns if each.drifting), key=lambda column: -column.psi)
+        if columns or state.is_judged:
             effect = columns[0].psi if columns else 0.0
             found.append(MovedColumns(model, [each.name for each in columns], effect, limit))
     return found
-
-
-def _by_effect(column: ColumnState) -> float:
-    return -column.psi
 
 
 def _target(manifest: HostManifest) -> WebhookTarget:
@@ -173,7 +108,8 @@ def check_observation(manifest: HostManifest) -> None:
     Raises:
         TailcutError: the webhook's secret cannot be read, or the collector cannot be used.
     """
-    check_webhook(manifest)
+    if manifest.observe.alerts.enabled and manifest.observe.alerts.webhook:
+        _target(manifest)
     check_export(manifest)
 
 
@@ -227,28 +163,34 @@ class Observation:
         self.traces = HostTraces(manifest, shared, engines)
         self.exposition = Exposition(self._series, shared.loop_lag, [samples, process_samples, self.traces.samples])
         self.live = LiveFigures(self._series, about, state, shared.loop_lag)
-        show_parts(self.live, self.drift, self.traces)
+        self.live.drift = lambda name: drift_figures(self.drift.state(name))
+        if self.traces.sink is not None:
+            self.live.kept, self.live.request = _KeptRequests(self.traces.sink.ring), self._request
         self.history: HistoryRecorder | None = None
         self.alerts: AlertEvaluator | None = None
 
-    def begin_in_server(self) -> None:
+    def begin(self, *, in_application: bool) -> None:
         """Keep a history and evaluate alerts from the start on, unless the manifest switches them off.
 
-        Raises:
-            TailcutError: the webhook's secret cannot be read.
-        """
-        self._begin(by_default=True)
-
-    def begin_in_application(self) -> None:
-        """As ``begin_in_server``, in a process of others: only a history that the manifest names, and alerts with it.
-
-        Traces go to the application's OpenTelemetry provider, where it has one.
+        Args:
+            in_application: whether the process is another application's: then only a history that the manifest names is
+                kept, and alerts with it, and traces go to the application's OpenTelemetry provider where it has one.
 
         Raises:
             TailcutError: the webhook's secret cannot be read.
         """
-        self._begin(by_default=False)
-        self.traces.in_application = True
+        self.traces.in_application = in_application
+        path = history_path(self._manifest, by_default=not in_application)
+        settings, kept = self._manifest.observe.alerts, self._manifest.observe.history
+        has_alerts = settings.enabled and (not in_application or path is not None or bool(settings.webhook))
+        if path is None and not has_alerts:
+            return
+        self.history = HistoryRecorder(
+            path, self._series, self.exposition.families, keep_s=kept.keep_s, size_bytes=kept.size_bytes
+        )
+        self.exposition.add(self.history.samples)
+        if has_alerts:
+            self._evaluate_alerts(self.history)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to export, to write and to evaluate.
@@ -270,31 +212,32 @@ class Observation:
         closing = [each.close for each in (self.drift, self.history, self.alerts) if each is not None]
         await asyncio.gather(self.traces.close(), *(asyncio.to_thread(close, timeout_s) for close in closing))
 
-    def _begin(self, *, by_default: bool) -> None:
-        path, kept = history_path(self._manifest, by_default=by_default), self._manifest.observe.history
-        if path is not None:
-            self.history = HistoryRecorder(
-                path,
-                self._series,
-                self.exposition.families,
-                keep_s=kept.keep_s,
-                size_bytes=kept.size_bytes,
-            )
-            self.exposition.add(self.history.samples)
-        settings = self._manifest.observe.alerts
-        if settings.enabled and (by_default or self.history is not None or settings.webhook):
-            self._evaluate_alerts()
-
-    def _evaluate_alerts(self) -> None:
-        if self.history is None:
-            self.history = HistoryRecorder(None, self._series, self.exposition.families, keep_s=0, size_bytes=0)
-            self.exposition.add(self.history.samples)
-        alerts = self.alerts = open_alerts(self._manifest, self.history, self._served, self._moved)
-        self.history.listeners.append(alerts)
-        if "drift" not in self._manifest.observe.alerts.off:
+    def _evaluate_alerts(self, recorder: HistoryRecorder) -> None:
+        """Evaluate alerts; without a file nothing is known of the time before the start, and no alarm is kept."""
+        manifest, settings, history = self._manifest, self._manifest.observe.alerts, recorder.history
+        port, state_file = manifest.server.port, None
+        if history is not None:
+            state_file = history.path.with_name(f"{history.path.stem}.alerts-{manifest.name}-{port}.json")
+        alerts = self.alerts = AlertEvaluator(
+            settings,
+            SystemProbes().read,
+            self._served,
+            moved=self._moved,
+            history=recorder.own_history,
+            state_file=state_file,
+            webhook=Webhook(_target(manifest)) if settings.webhook else None,
+            labels={"server": manifest.name, "host": socket.gethostname(), "port": str(port)},
+            memory_bytes=memory_bytes(),
+        )
+        recorder.listeners.append(alerts)
+        if "drift" not in settings.off:
             self.drift.alarm_level = logging.INFO
         self.live.alerts = lambda: alert_figures(alerts.state.active)
         self.exposition.add(alerts.samples)
+
+    def _request(self, key: str) -> RequestDetail | None:
+        found = self.traces.find(key)
+        return None if found is None else request_detail(found)
 
     def _series(self) -> Iterable[ModelSeries]:
         for name, engine in self._engines.items():

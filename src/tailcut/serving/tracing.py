@@ -158,23 +158,21 @@ class HostTraces:
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows of traces."""
-        if self.sink is not None:
-            yield from self.sink.samples()
-            yield from self._exported(self.sink)
+        if self.sink is None:
+            return
+        yield from self.sink.samples()
+        dropped = Counter(rate=self.sink.limited.total())
+        for exporter in self._exporters:
+            dropped.update(exporter.dropped)
+        yield EXPORTED(sum(exporter.exported for exporter in self._exporters))
+        for reason in ("rate", "queue", "collector", "stop"):
+            yield DROPPED(dropped[reason], reason)
+        yield EXPORT_ERRORS(sum(exporter.errors for exporter in self._exporters))
 
     def _flush(self) -> None:
         """Have requests decided on that ended just now: who asked one may look for it at once."""
         for engine in self._engines.values():
             engine.sinks.flush()
-
-    def _exported(self, sink: TraceSink) -> Iterator[Sample]:
-        exporters, dropped = self._exporters, Counter(rate=sink.limited.total())
-        for exporter in exporters:
-            dropped.update(exporter.dropped)
-        yield EXPORTED(sum(exporter.exported for exporter in exporters))
-        for reason in ("rate", "queue", "collector", "stop"):
-            yield DROPPED(dropped[reason], reason)
-        yield EXPORT_ERRORS(sum(exporter.errors for exporter in exporters))
 
     def _slow_ns(self, model: str) -> int:
         """Return the loosest latency limit of a model's SLO; where it has none no request is slow."""

@@ -242,7 +242,7 @@ def tell_ready(name: str, opened: Opened, took_s: float, where: str) -> None:
     Args:
         where: that it is reached at, to follow "is ready".
     """
-    batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm_up_ns.items()}
+    batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm.warm_up_ns.items()}
     log.info(
         "%s is ready%s after %.1f s: variant %s (%s, version %s), %s executor (%s), %s%s%s",
         name,
@@ -251,8 +251,7 @@ def tell_ready(name: str, opened: Opened, took_s: float, where: str) -> None:
         opened.variant.name,
         opened.variant.runtime,
         opened.variant.version,
-        opened.executor,
-        opened.executor_reason,
+        *opened.warm.choice,
         f"ms per batch of rows {batch_ms}" if batch_ms else "not warmed up: the first request warms it up",
         _sharing(opened),
         f"; refused by the gate: {opened.variant.refused}" if opened.variant.refused else "",

@@ -15,7 +15,6 @@ from typing import Any
 from tailcut.errors import ClientGone
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import HostManifest, load_host
-from tailcut.manifest.loading import FILE_NAME
 from tailcut.protocol.app import Application
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.data_plane import DataPlane
@@ -24,6 +23,7 @@ from tailcut.protocol.middleware import Middleware
 from tailcut.serving.engine import Engine
 from tailcut.serving.host import Host
 from tailcut.serving.tracing import with_current_span
+from tailcut.transport.in_process import paths_of
 
 log = logging.getLogger("tailcut.server")
 
@@ -52,7 +52,7 @@ class ASGIApplication:
     def __init__(self, manifest: Manifest | HostManifest) -> None:
         self._manifest = HostManifest.of(manifest) if isinstance(manifest, Manifest) else manifest
         self.host = Host(self._manifest)
-        self.host.observed.begin_in_application()
+        self.host.observed.begin(in_application=True)
         self.application = Application(DataPlane(self.host, Guard.of(self._manifest)))
         self._middleware: Middleware | None = None
         self._failure: Exception | None = None
@@ -215,7 +215,4 @@ def asgi(*manifests: Manifest | Path | str, overrides: Sequence[str] = ()) -> AS
     """Make the ASGI application of one deployment or several; see ``tailcut.asgi``."""
     if len(manifests) == 1 and isinstance(manifests[0], Manifest):
         return ASGIApplication(manifests[0])
-    paths = [Path(each) for each in manifests if not isinstance(each, Manifest)]
-    if len(paths) < len(manifests):
-        raise TypeError("several models are given as paths; a Manifest has a server of its own")
-    return ASGIApplication(load_host(paths or [Path(FILE_NAME)], overrides=overrides))
+    return ASGIApplication(load_host(paths_of(manifests), overrides=overrides))

@@ -56,7 +56,7 @@ class InProcessModel:
 
     def __init__(self, manifest: Manifest | HostManifest, name: str = "") -> None:
         self.host = Host.of(manifest) if isinstance(manifest, Manifest) else Host(manifest)
-        self.host.observed.begin_in_application()
+        self.host.observed.begin(in_application=True)
         self.host.observed.drift.arrays_are_lent = True
         self._plane = DataPlane(self.host).model(name or self.host.only.deployment.name)
         self._engine = self._plane.engine
@@ -215,12 +215,9 @@ class InProcessModel:
         found = await pipeline.infer(context, inference.inputs, inference.rows, inference.outputs)
         if context.logged is not None:
             context.logged.answer(found)
-        return {name: _own(codec.finite(name, found[name]), shared=caches) for name in inference.outputs}
-
-
-def _own(array: Array, *, shared: bool) -> Array:
-    """Return an array that is no part of a batch or of a cache."""
-    return array.copy() if shared or not array.flags.owndata else array
+        arrays = {name: codec.finite(name, found[name]) for name in inference.outputs}
+        # The caller's own: no part of a batch or of a cache.
+        return {name: array.copy() if caches or not array.flags.owndata else array for name, array in arrays.items()}
 
 
 def _nanoseconds(deadline_s: float | None) -> int:
@@ -268,9 +265,14 @@ def open_model(*manifests: Manifest | Path | str, model: str = "", overrides: Se
     """Make the model of one deployment; see ``tailcut.open``."""
     if len(manifests) == 1 and isinstance(manifests[0], Manifest):
         return InProcessModel(manifests[0])
+    subject = find_subject(paths_of(manifests), model=model, overrides=overrides)
+    subject.refuse_missing('pass "{}" to tailcut.open as well')
+    return InProcessModel(subject.host, subject.name)
+
+
+def paths_of(manifests: Sequence[Manifest | Path | str]) -> list[Path]:
+    """Return the paths of several manifests; the one in this folder where none is named."""
     paths = [Path(each) for each in manifests if not isinstance(each, Manifest)]
     if len(paths) < len(manifests):
         raise TypeError("several models are given as paths; a Manifest has a server of its own")
-    subject = find_subject(paths or [Path(FILE_NAME)], model=model, overrides=overrides)
-    subject.refuse_missing('pass "{}" to tailcut.open as well')
-    return InProcessModel(subject.host, subject.name)
+    return paths or [Path(FILE_NAME)]

@@ -18,12 +18,11 @@ from tailcut import logs
 from tailcut.errors import MissingExtra, StartError
 from tailcut.manifest.host import HostManifest
 from tailcut.protocol.access_log import check_log
-from tailcut.protocol.auth import check_tokens
+from tailcut.protocol.auth import Guard
+from tailcut.transport.http1.connection import Site
 from tailcut.transport.http1.listener import Listener
-from tailcut.transport.http1.site import Site
 from tailcut.transport.log_relay import Outlet
-from tailcut.transport.signals import STOP
-from tailcut.transport.supervisor import Supervisor
+from tailcut.transport.supervisor import STOP, Supervisor
 from tailcut.transport.tls import Tls, context_of, find_tls
 from tailcut.transport.worker import EXIT_START_FAILED, Worker
 
@@ -47,7 +46,7 @@ def serve(manifest: HostManifest) -> int:
     server = manifest.server
     logs.configure(server.log, manifest.name)
     address = find_address(server.host)
-    check_tokens(manifest)
+    guard = Guard.of(manifest, address=address)
     check_log(manifest)
     tls = find_tls(manifest)
     listening = listen(address, server.port, server.backlog)
@@ -62,7 +61,7 @@ def serve(manifest: HostManifest) -> int:
             outlet.start()
 
         supervisor = Supervisor(
-            partial(_work, manifest, address, listening, tls, outlet, os.getpid()),
+            partial(_work, manifest, guard, address, listening, tls, outlet, os.getpid()),
             drain_s=float(server.drain_s),
             kill_s=float(server.kill_s),
             on_started=on_started,
@@ -78,6 +77,7 @@ def serve(manifest: HostManifest) -> int:
 
 def _work(
     manifest: HostManifest,
+    guard: Guard,
     address: str,
     listening: socket.socket,
     tls: Tls | None,
@@ -88,7 +88,9 @@ def _work(
     outlet.leave()
     host, port = manifest.server.host, listening.getsockname()[1]
     url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
-    serve_http1(Worker(manifest, url, address, supervisor_pid), listening, tls)
+    worker, loop = Worker(manifest, guard, url, address, supervisor_pid), uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(_serve(worker, listening, tls, loop))
 
 
 def _describe(exit_code: int) -> str:
@@ -101,30 +103,16 @@ def _describe(exit_code: int) -> str:
     return f"the worker was killed by {name}{likely.get(name, '')}"
 
 
-# -- HTTP/1.1 ----------------------------------------------------------------------------------------------------------
-
-
-def serve_http1(worker: Worker, listening: socket.socket, tls: Tls | None) -> None:
-    """Serve until told to stop.
-
-    Args:
-        listening: bound, and listening.
-    """
-    loop = uvloop.new_event_loop()
-    asyncio.set_event_loop(loop)
-    loop.run_until_complete(_serve(worker, listening, tls, loop))
-
-
 async def _serve(worker: Worker, listening: socket.socket, tls: Tls | None, loop: asyncio.AbstractEventLoop) -> None:
     stopped = asyncio.Event()
     loop.add_signal_handler(STOP, stopped.set)
     site = Site(worker, loop)
-    worker.expose(site.samples)
+    worker.host.observed.exposition.add(site.samples)
     listener = Listener(site, worker.server, listening, context_of(tls) if tls is not None else None)
     worker.begin(loop)
     listener.start()
     await stopped.wait()
-    worker.end_streams()
+    worker.host.end_streams()  # which would hold up the stop of the listener, which waits for open requests
     await listener.stop()
     await worker.end()
 
@@ -166,21 +154,7 @@ def check_grpc(address: str, grpc_port: int, http_port: int) -> None:
         raise StartError(
             f"server.grpc_port is {grpc_port}, which is also the HTTP port", hint="choose another server.grpc_port"
         )
-    probe_port(address, grpc_port, "server.grpc_port")
-
-
-def probe_port(address: str, port: int, setting: str) -> None:
-    """Bind a port once, for a server that begins to listen later.
-
-    Args:
-        address: an IP address.
-        port: 0 to 65535.
-        setting: what the user changes it with.
-
-    Raises:
-        StartError: another process uses this port, or this one may not.
-    """
-    _bound(address, port, setting).close()
+    _bound(address, grpc_port, "server.grpc_port").close()  # gRPC listens later
 
 
 def listen(address: str, port: int, backlog: int) -> socket.socket:

@@ -23,9 +23,10 @@ from contextlib import suppress
 from types import FrameType
 from typing import NamedTuple
 
-from tailcut.transport.signals import STOP
-
 log = logging.getLogger("tailcut.server")
+
+STOP = signal.SIGUSR2
+"""What the supervisor stops its worker with; SIGTERM and SIGINT may come from anybody."""
 
 _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP, signal.SIGCHLD)
 _LEAST_KILL_S = 0.1

@@ -20,7 +20,7 @@ from tailcut.protocol.auth import Guard
 from tailcut.protocol.data_plane import DataPlane
 from tailcut.protocol.middleware import Middleware
 from tailcut.serving.host import Host
-from tailcut.transport.signals import STOP
+from tailcut.transport.supervisor import STOP
 
 if TYPE_CHECKING:
     from tailcut.transport.grpc.server import GRPCServer
@@ -41,33 +41,32 @@ class Worker:
     """A host on an event loop. It loads in the background, so that health answers meanwhile.
 
     Args:
+        guard: of the server, made before this process was forked.
         url: that clients connect to, as people are told.
         address: the IP address of gRPC's port.
 
     Attributes:
         server: the settings of the server.
+        host: the models.
         handle: answers one request.
         arrivals: to be told of requests that are about to be handled.
-        expose: takes a function that yields samples for /metrics.
         is_draining: whether clients are to be told to connect anew, elsewhere.
         on_drain: called when that begins.
     """
 
-    def __init__(self, manifest: HostManifest, url: str, address: str, supervisor_pid: int) -> None:
+    def __init__(self, manifest: HostManifest, guard: Guard, url: str, address: str, supervisor_pid: int) -> None:
         self.server = manifest.server
         self._url = url
         self._address = address
-        self._host = Host(manifest)
+        self.host = Host(manifest)
         try:
-            self._host.observed.begin_in_server()
+            self.host.observed.begin(in_application=False)
         except TailcutError as error:
             fail(str(error))
-        self._guard = Guard.of(manifest, address=address)
-        self._plane = DataPlane(self._host, self._guard)
+        self._plane = DataPlane(self.host, guard)
         self._middleware = Middleware(Application(self._plane).handle, manifest)
         self.handle = self._middleware.handle
-        self.arrivals = self._host.arrivals
-        self.expose = self._host.expose
+        self.arrivals = self.host.arrivals
         self.is_draining = False
         self.on_drain: Callable[[], None] = _ignore
         self._supervisor_pid = supervisor_pid
@@ -90,16 +89,12 @@ class Worker:
         if self.server.scheduling == "batch":
             run_as_batch()
 
-    def end_streams(self) -> None:
-        """End what would hold the stop up; before the requests that are open are waited for."""
-        self._host.end_streams()
-
     async def end(self) -> None:
         """Stop, once no request is open any more."""
         if self._grpc is not None:
             # Half of what is left until the kill: requests that were begun are answered, connections told to go.
             await self._grpc.stop(max(float(self.server.kill_s) - float(self.server.drain_s), 0.2) / 2)
-        await self._host.stop(timeout_s=1.0)
+        await self.host.stop(timeout_s=1.0)
         self._middleware.close()
 
     def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -118,23 +113,18 @@ class Worker:
     def _drain(self) -> None:
         self.is_draining = True
         self.on_drain()
-        self._host.drain()
-
-    async def _listen_grpc(self) -> str:
-        """Listen for gRPC where that is wanted, from before the models are loaded; return its address."""
-        port = self.server.grpc_port
-        if not port:
-            return ""
-        from tailcut.transport.grpc.server import GRPCServer
-
-        self._grpc = GRPCServer(self._plane, self._address, port, self._middleware.log)
-        await self._grpc.start()
-        return f" and for gRPC on port {self._grpc.port}"
+        self.host.drain()
 
     async def _load(self) -> None:
         try:
-            self._host.where = f" on {self._url}{await self._listen_grpc()}"
-            await self._host.start()
+            self.host.where = f" on {self._url}"
+            if port := self.server.grpc_port:  # from before the models are loaded
+                from tailcut.transport.grpc.server import GRPCServer
+
+                self._grpc = GRPCServer(self._plane, self._address, port, self._middleware.log)
+                await self._grpc.start()
+                self.host.where += f" and for gRPC on port {self._grpc.port}"
+            await self.host.start()
         except TailcutError as error:
             fail(str(error))
         except Exception:
@@ -144,7 +134,7 @@ class Worker:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
-        if self._guard.leaves_management_open:
+        if self._plane.guard.leaves_management_open:
             log.warning(
                 "server.tokens is set but server.management_tokens is not: every process on this machine may load and "
                 "unload models; set it to a file of tokens (docs/how-to/secure.md)"

@@ -37,7 +37,7 @@ MAY_READ = {
     "serving/observation.py": "which kept requests are of the last minutes",
     "protocol/access_log.py": "the time of a line",
     "serving/engine.py": "when the last request was, as Triton shows it",
-    "transport/http1/site.py": "the Date of a reply",
+    "transport/http1/connection.py": "the Date of a reply",
 }
 JUMP_S = 86_400 * 365
 SITE = """

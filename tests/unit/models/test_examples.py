@@ -20,11 +20,12 @@ from tailcut.errors import InferenceError, StartError
 from tailcut.manifest import Manifest, load
 from tailcut.models import variant_loader
 from tailcut.models.example_rows import Examples, examples_of
+from tailcut.models.variant_loader import open_variant
 from tailcut.models.warm_up import WARM_UP_RUNS
 from tailcut.registry import Registry
 from tailcut.registry.rows import KeptRows
 from tailcut.scheduler.cost import LatencyLearner, kind_of
-from tailcut.serving.deployment_loader import find_variant, open_variant
+from tailcut.serving.deployment_loader import find_variant
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 YEARS = PICKY["an index before the first"]
@@ -84,7 +85,7 @@ def test_without_kept_rows_the_first_request_warms_up(
 
     async def main() -> None:
         async with running(manifest) as client:
-            assert client.app.engine.opened.warm_up_ns == {}
+            assert client.app.engine.opened.warm.warm_up_ns == {}
             assert (await client.get("/v2/health/ready")).status == 200
             for row in range(6):
                 request, expected = body(model, row)
@@ -142,7 +143,7 @@ def test_what_the_warm_up_took_is_known_of_rows_of_its_length(tmp_path: Path) ->
         async with running(manifest) as client:
             opened = client.app.engine.opened
             kind, known = kind_of(32), LatencyLearner()  # 20 tokens are padded to 32
-            known.seed(opened.warm_up_ns, kind)
+            known.seed(opened.warm.warm_up_ns, kind)
             assert opened.served.dispatcher.costs.of(kind) == known.of(kind)
 
     asyncio.run(main())

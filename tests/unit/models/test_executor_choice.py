@@ -18,10 +18,11 @@ from tailcut.common.fingerprint import Trust
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import Manifest, load
 from tailcut.models import variant_loader
+from tailcut.models.variant_loader import open_variant
 from tailcut.models.warm_up import BRIEF, THOROUGH, Warmth
 from tailcut.registry import Variant
 from tailcut.serving import deployment_loader
-from tailcut.serving.deployment_loader import find_variant, open_variant
+from tailcut.serving.deployment_loader import find_variant
 from tailcut.testing.runtimes import StubRuntime
 
 pytestmark = pytest.mark.slow

@@ -30,6 +30,7 @@ from tailcut.observe.model_sinks import ModelSinks
 from tailcut.pipeline.hook_loading import import_code
 from tailcut.registry import NewVariant, Registry
 from tailcut.serving import deployment_loader
+from tailcut.serving.host_state import HostState
 
 MANIFEST = """
 name = "rows"
@@ -274,7 +275,7 @@ def test_an_opened_variant_has_the_version_of_one_whose_rows_run_alone(tmp_path:
     found = manifest(tmp_path)
 
     async def main() -> bytes:
-        opened = await deployment_loader.open_deployment(found, ModelSinks("m"))
+        opened = await deployment_loader.open_deployment(found, ModelSinks("m"), HostState())
         await opened.stop(5)
         assert opened.rows_alone
         assert opened.served.dispatcher.scheduler.window is None, "no row waits for company that it will not have"

@@ -12,7 +12,7 @@ from tests.unit.serving.test_opening_following import Bench, serve
 
 from tailcut.common.runtime_spec import BUILT_IN, RuntimeSpec
 from tailcut.models.runtime_import import bring_in, load_shared
-from tailcut.serving import promotion_watcher
+from tailcut.serving import deployment_loader
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_promoted_variants_library_is_brought_in_before_it_is_opened(
     seen: list[str] = []
 
     async def test(bench: Bench) -> None:
-        monkeypatch.setattr(promotion_watcher, "bring_in", seen.append)
+        monkeypatch.setattr(deployment_loader, "bring_in", seen.append)
         await bench.promote(2.0)
         assert seen == ["onnxruntime"]
         assert (await bench.answer())[0] == 2.0

@@ -18,7 +18,8 @@ from tailcut.errors import BadRequest, InferenceError, TooLarge
 from tailcut.manifest import load
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import OpenSpec
-from tailcut.protocol.open_inference.codec import BINARY_HEADER, BinaryReply, InferenceCodec
+from tailcut.protocol.open_inference.binary import BINARY_HEADER, BinaryReply
+from tailcut.protocol.open_inference.codec import InferenceCodec
 
 X = np.array([[1, 2], [3, 4]], np.float32)
 

@@ -14,7 +14,8 @@ import pytest
 from tests.app_kit import GOOD, INFER, Client, deployment, running
 
 from tailcut.errors import BadRequest, TailcutError, TooLarge, UnsupportedEncoding
-from tailcut.protocol.encodings import accepts_gzip, decoded
+from tailcut.protocol.http import decoded
+from tailcut.protocol.middleware import accepts_gzip
 
 BODY = json.dumps(GOOD).encode()
 LIMIT = 1_000_000

@@ -17,7 +17,7 @@ from tailcut.common.slo import LatencyObjective
 from tailcut.common.timings import Stage, Timings
 from tailcut.errors import BadRequest, NotFound, NotReady, TailcutError
 from tailcut.observe.recorder import Recorder
-from tailcut.protocol import bodies
+from tailcut.protocol import http
 from tailcut.registry import NewVariant, Registry, Version
 from tailcut.serving.engine import Statistics
 
@@ -212,7 +212,7 @@ def test_a_source_that_is_served_as_it_is_is_listed_and_loaded(tmp_path: Path) -
 def test_a_body_that_does_not_come_is_a_408_and_one_that_breaks_off_is_no_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "_READ_S", 0.01)
+    monkeypatch.setattr(http, "_READ_S", 0.01)
 
     async def test(client: Client, promotions: Promotions) -> None:
         slow = client.connect("POST", "/v2/repository/index")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,10 +9,13 @@ import pytest
 
 from tailcut.common.bounds import Bound
 from tailcut.errors import BadRequest
-from tailcut.manifest import Deployment, FeatureGroup, Features, Field, Model, TensorSpec
+from tailcut.manifest import Deployment, FeatureGroup, Features, Field, Manifest, Model, TensorSpec
 from tailcut.models.value_limits import PathLimits
 from tailcut.pipeline.row_transform import RowTransform, limited_inputs
-from tailcut.protocol.openapi.document import data_schema, field_schemas, openapi, row_value
+from tailcut.protocol.app import Application
+from tailcut.protocol.data_plane import DataPlane
+from tailcut.protocol.openapi.document import data_schema, field_schemas, row_value
+from tailcut.serving.host import Host
 
 GROUP = FeatureGroup(name="g", key=("id",), columns=("a",), ttl="5s", sql="SELECT id, a FROM t")
 MODEL = Model(
@@ -32,7 +36,7 @@ def references(node: Any) -> set[str]:
 
 
 def openapi_of(deployment: Deployment) -> dict[str, Any]:
-    return openapi(deployment.name, deployment.server, [(deployment, ())])
+    return Application(DataPlane(Host.of(Manifest(deployment, Path("/"))))).document()
 
 
 @pytest.mark.parametrize("deployment", [PLAIN, ONE_FIELD, TWO_FIELDS])

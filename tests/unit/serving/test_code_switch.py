@@ -19,10 +19,10 @@ from tailcut.code.files import lacks
 from tailcut.code.loaded import CodeSnapshot, LoadedCode
 from tailcut.errors import ArtifactError
 from tailcut.models.deployment_version import version_of
+from tailcut.models.variant_loader import open_variant
 from tailcut.pipeline.hook_loading import import_code
 from tailcut.registry.code import code_of
-from tailcut.serving.deployment_loader import open_variant
-from tailcut.serving.promotion_watcher import Follower
+from tailcut.serving.promotion import Follower
 
 pytestmark = pytest.mark.slow
 

@@ -18,10 +18,11 @@ from tailcut.cli.console import ExitCode
 from tailcut.errors import StartError
 from tailcut.manifest import Manifest
 from tailcut.models import variant_loader
+from tailcut.models.variant_loader import open_variant
 from tailcut.registry import Version
 from tailcut.registry.rows import KeptRows
-from tailcut.serving.deployment_loader import find_variant, open_variant
-from tailcut.serving.promotion_watcher import Follower
+from tailcut.serving.deployment_loader import find_variant
+from tailcut.serving.promotion import Follower
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 YEARS = PICKY["an index before the first"]

@@ -21,7 +21,7 @@ from tailcut.models import variant_loader
 from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.warm_up import WARM_UP_RUNS
 from tailcut.registry import Registry
-from tailcut.serving import deployment_loader, promotion_watcher
+from tailcut.serving import deployment_loader, promotion
 from tailcut.transport.asgi import ASGIApplication
 
 
@@ -134,7 +134,7 @@ def test_what_nobody_follows_is_tried_again_too(
         assert (await counters(client, "tailcut_switch_failed"))[()] == 0.0
         assert client.app.engine.opened.fallback is not None
 
-    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.02)
+    monkeypatch.setattr(promotion, "_RETRY_S", 0.02)
     serve(tmp_path, test, '["fast"]', named=named, follow="0s")
     assert says in caplog.text
 
@@ -155,9 +155,9 @@ def test_what_a_client_chose_is_not_replaced_by_what_is_tried_again(
         assert engine.fallbacks._relieving is not None
         await asyncio.wait({engine.fallbacks._relieving}, timeout=10)
         assert await variant(client) == chosen
-        assert engine.promotion == {}
+        assert engine.notices == {}
 
-    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.02)
+    monkeypatch.setattr(promotion, "_RETRY_S", 0.02)
     serve(tmp_path, test, '["fast"]', named="slow")
 
 
@@ -165,7 +165,7 @@ def test_a_first_load_that_hangs_holds_up_no_promotion(tmp_path: Path, opener: O
     async def test(client: Client) -> None:
         engine = client.app.engine
         assert await variant(client) == "fast"
-        assert engine.promotion == {"promotion": {"state": "loading"}}
+        assert engine.notices == {"promotion": {"state": "loading"}}
         Registry.of(engine.manifest).promote("m", engine.opened.variant.version, "spare")
         await answered_by(client, "spare")
         opener.may_open.set()
@@ -199,7 +199,7 @@ def test_a_load_of_something_else_does_not_wait_for_what_loads(tmp_path: Path, o
         async with asyncio.timeout(10):
             await client.app.engine.repository.load(variant="spare")
         assert await variant(client) == "spare"
-        assert client.app.engine.promotion == {}
+        assert client.app.engine.notices == {}
         opener.may_open.set()
 
     serve(tmp_path, test, '["fast"]', named="slow")
@@ -241,7 +241,7 @@ def test_a_start_that_fails_closes_what_it_opened(
             await until(runtime.closed.is_set)
         await app.stop()
 
-    monkeypatch.setattr(deployment_loader, "_open_stores", refuse)
+    monkeypatch.setattr(deployment_loader, "open_features", refuse)
     fails(tmp_path, test)
 
 

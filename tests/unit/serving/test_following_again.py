@@ -7,13 +7,14 @@ import logging
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.unit.serving.test_opening_following import MODEL, Bench, Slow, retired, serve
 
 from tailcut.models.runtimes.priority import short_turns
-from tailcut.serving import promotion_watcher
+from tailcut.serving import promotion
 from tailcut.serving.host_state import LoadingMemory
 
 
@@ -45,7 +46,7 @@ def test_an_artifact_that_was_built_again_is_followed_although_the_promotion_is_
         assert await bench.answer() == (2.0, version)
         assert await state(bench) == {}
 
-    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.0)
+    monkeypatch.setattr(promotion, "_RETRY_S", 0.0)
     serve(tmp_path, test)
 
 
@@ -66,7 +67,7 @@ def test_what_fails_again_in_the_same_way_is_counted_and_told_once(
         assert (bench.follower.failures, told()) == (5, 2)
         assert (await bench.answer())[0] == 1.0
 
-    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.0)
+    monkeypatch.setattr(promotion, "_RETRY_S", 0.0)
     serve(tmp_path, test)
 
 
@@ -89,7 +90,7 @@ def test_a_promotion_that_does_not_fit_into_memory_is_told_with_the_figures_and_
         assert await bench.answer() == (2.0, version)
         assert await state(bench) == {}
 
-    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.0)
+    monkeypatch.setattr(promotion, "_RETRY_S", 0.0)
     serve(tmp_path, test)
 
 
@@ -140,7 +141,7 @@ def test_a_registry_that_cannot_be_read_shows_until_it_can_be(tmp_path: Path, mo
     said: list[str] = []
 
     async def test(bench: Bench) -> None:
-        monkeypatch.setattr(bench.follower, "_say", said.append)
+        monkeypatch.setattr(bench.client.app.engine, "say", said.append)
         models = bench.promotions.registry.root / "models"
         away = models.with_name("away")
         models.rename(away)
@@ -184,7 +185,7 @@ def test_loading_that_hangs_is_overtaken_by_the_next_promotion(tmp_path: Path, m
             await closed.wait()
         assert (await bench.answer())[0] == 3.0
 
-    monkeypatch.setattr(promotion_watcher, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(promotion, "_PATIENCE_S", 0.01)
     serve(tmp_path, test)
 
 
@@ -199,7 +200,7 @@ def test_a_switch_that_fails_at_the_last_step_leaves_nothing_open(
 
     async def test(bench: Bench) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(promotion_watcher, "open_beside", failing)
+            patch.setattr(promotion, "open_beside", failing)
             await bench.promote(2.0)
         assert (await bench.answer())[0] == 1.0
         assert "no thread can be started" in (await state(bench))["error"]
@@ -207,7 +208,7 @@ def test_a_switch_that_fails_at_the_last_step_leaves_nothing_open(
         await bench.follower.look()
         assert (await bench.answer())[0] == 2.0
 
-    monkeypatch.setattr(promotion_watcher, "_RETRY_S", 0.0)
+    monkeypatch.setattr(promotion, "_RETRY_S", 0.0)
     serve(tmp_path, test)
 
 
@@ -227,7 +228,8 @@ def test_an_old_variant_that_does_not_close_is_told_and_its_executors_stop(
             await stop(timeout_s)
             stopped.append(old)
 
-        monkeypatch.setattr(old, "close", failing)
+        fake = SimpleNamespace(close=failing)
+        monkeypatch.setattr(old, "warm", old.warm._replace(runtimes=[fake]))
         monkeypatch.setattr(old.served.dispatcher, "stop", stopping)
         await bench.promote(2.0)
         await retired(bench)

@@ -53,7 +53,7 @@ def test_several_models_have_one_history_in_the_folder_of_the_host(tmp_path: Pat
 def test_drift_is_a_warning_where_no_alert_tells_of_it(tmp_path: Path, setting: str, expected: int) -> None:
     deployment(tmp_path)
     host = Host.of(load(tmp_path, environment={}, overrides=[f"observe.alerts.{setting}"]))
-    host.observed.begin_in_server()
+    host.observed.begin(in_application=False)
     assert host.observed.drift.alarm_level == expected
 
 

@@ -26,6 +26,7 @@ from tailcut.observe.model_sinks import ModelSinks
 from tailcut.pipeline import hook_loading
 from tailcut.registry import Variant
 from tailcut.serving import deployment_loader
+from tailcut.serving.host_state import HostState
 from tailcut.system.machine import read_machine
 from tailcut.testing.runtimes import StubRuntime
 
@@ -58,7 +59,7 @@ def test_a_model_that_answers_another_number_of_rows_never_becomes_ready() -> No
     specs = (InputSpec("x", "FP32", (-1, 2)),)
     fixed = StubRuntime(lambda inputs: {"y": np.zeros(1, np.float32)})
     with pytest.raises(StartError, match=r"warm-up failed at 2 rows: output 'y' has shape \[1\] for a batch of 2"):
-        deployment_loader.warm_up(fixed, Examples(specs), ("y",), 4)
+        warming.warm_up(fixed, Examples(specs), ("y",), 4)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_waiting_for_a_core_is_no_part_of_what_a_model_takes_that_loads_beside_a
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
     manifest = load(tmp_path, environment={}, overrides=[f"pool.{settings}"])
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: StubRuntime(run))
-    warm = deployment_loader.open_variant(manifest, deployment_loader.find_variant(manifest), warmth)
+    warm = variant_loader.open_variant(manifest, deployment_loader.find_variant(manifest), warmth)
     warm.close()
     assert (min(warm.warm_up_ns.values()) >= 3_000_000) is waits
     assert warm.executor == ("thread" if waits else "inline")
@@ -123,7 +124,7 @@ def test_runtimes_are_closed_where_features_do_not_open(tmp_path: Path, monkeypa
     stub = StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]})
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: stub)
     with pytest.raises(StartError):
-        asyncio.run(deployment_loader.open_deployment(load(tmp_path / "tailcut.toml"), ModelSinks("m")))
+        asyncio.run(deployment_loader.open_deployment(load(tmp_path / "tailcut.toml"), ModelSinks("m"), HostState()))
     assert stub.batches, "it was warmed up"
     assert stub.closed
 
@@ -140,7 +141,7 @@ def test_the_variants_evidence_decides_whether_requests_share_batches(
     monkeypatch.setattr(deployment_loader, "find_variant", lambda _: variant)
 
     async def main() -> None:
-        opened = await deployment_loader.open_deployment(manifest, ModelSinks("m"))
+        opened = await deployment_loader.open_deployment(manifest, ModelSinks("m"), HostState())
         assert opened.merges is merges
         assert opened.served.dispatcher.scheduler.merge is merges
         await opened.served.dispatcher.stop(5)
@@ -177,7 +178,7 @@ def test_threads_and_executors_are_the_manifests_else_the_variants_else_one(
         return StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]})
 
     monkeypatch.setattr(variant_loader, "open_runtime", opened)
-    warm = deployment_loader.open_variant(manifest, variant)
+    warm = variant_loader.open_variant(manifest, variant)
     assert asked == [threads] * executors
     assert len(warm.runtimes) == executors
     if executors > 1:
@@ -193,7 +194,7 @@ def test_an_inline_executor_cannot_be_several(tmp_path: Path, monkeypatch: pytes
     waiting = iter(stubs)
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: next(waiting))
     with pytest.raises(StartError, match="but the build measured the variant with 2 executors"):
-        deployment_loader.open_variant(manifest, variant)
+        variant_loader.open_variant(manifest, variant)
     assert [stub.closed for stub in stubs] == [True, False], "the second was not opened"
 
 
@@ -219,10 +220,10 @@ def test_a_model_that_takes_longer_than_a_millisecond_is_never_run_on_the_event_
         variant = deployment_loader.find_variant(manifest)
         if executor == "inline":
             with pytest.raises(StartError, match=r"a batch that takes \d+\.\d ms; the limit is 1 ms") as caught:
-                deployment_loader.open_variant(manifest, variant)
+                variant_loader.open_variant(manifest, variant)
             assert 'pool.executor = "thread"' in str(caught.value.hint)
         else:
-            found.append(deployment_loader.open_variant(manifest, variant).executor)
+            found.append(variant_loader.open_variant(manifest, variant).executor)
     assert found == ["thread"]
 
 
@@ -250,7 +251,7 @@ def test_two_executors_are_kept_warm_where_cores_and_memory_allow(
     machine = msgspec.structs.replace(read_machine(), cores=cores, quota_cores=None, memory_bytes=memory_bytes)
     monkeypatch.setattr(variant_loader, "read_machine", lambda: machine)
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: StubRuntime(answer))
-    warm = deployment_loader.open_variant(manifest, deployment_loader.find_variant(manifest))
+    warm = variant_loader.open_variant(manifest, deployment_loader.find_variant(manifest))
     assert len(warm.runtimes) == executors
     assert warm.executor == ("thread" if answer is slow else "inline")
 
@@ -304,7 +305,7 @@ def test_the_warm_up_keeps_to_the_limits_of_the_variant(tmp_path: Path, monkeypa
     variant = Variant("m", "onnx", "onnxruntime", artifact, "", model.inputs, model.outputs, "1", bounds=bounds)
     stub = StubRuntime(lambda inputs: {"y": np.zeros(len(inputs["city"]), np.float32)})
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: stub)
-    deployment_loader.open_variant(manifest, variant)
+    variant_loader.open_variant(manifest, variant)
     given = stub.batches[0]
     assert given["city"].tolist() == ["Bern"]
     assert given["code"].tolist() == [[0, 1, 7]]

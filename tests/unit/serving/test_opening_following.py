@@ -25,7 +25,7 @@ from tailcut.models.background_loading import in_background
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import Registry
 from tailcut.serving import deployment_loader
-from tailcut.serving.promotion_watcher import Follower
+from tailcut.serving.promotion import Follower
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 ROWS = {"rows": [{"id": 1, "value": 2}]}

@@ -12,8 +12,9 @@ from tailcut.common.tensors import NUMPY_OF
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError, TailcutError, TooLarge
 from tailcut.protocol.open_inference.binary import raw_of
-from tailcut.transport.grpc.calls import error_metadata, value_of
-from tailcut.transport.grpc.codec import GrpcInference, MessageCodec, parameters_of, parse
+from tailcut.protocol.open_inference.codec import Inference
+from tailcut.transport.grpc.calls import error_metadata, read, value_of
+from tailcut.transport.grpc.codec import MessageCodec, parameters_of
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest
 
 VALUES: dict[str, list[Any]] = {
@@ -61,7 +62,7 @@ def array_of(datatype: str) -> Any:
 def test_raw_data_of_every_datatype_comes_in_and_goes_out(datatype: str) -> None:
     array = array_of(datatype)
     found = codec(datatype).decode(request(datatype, raw_input_contents=[raw_of(array)], id="7"))
-    assert (found.rows, found.raw, found.outputs, found.id) == (2, True, ("y",), "7")
+    assert (found.rows, found.binary, found.outputs, found.id) == (2, ("y",), ("y",), "7")
     assert found.inputs["x"].dtype == array.dtype
     assert found.inputs["x"].tolist() == array.tolist()
     reply = codec(datatype).encode(found, {"y": array})
@@ -77,7 +78,7 @@ def test_typed_data_of_every_datatype_comes_in_and_goes_out(datatype: str) -> No
     values = VALUES[datatype]
     sent = [value.encode() if isinstance(value, str) else value for value in values]
     found = codec(datatype).decode(request(datatype, contents={field_of(datatype): sent}))
-    assert not found.raw
+    assert not found.binary
     assert found.inputs["x"].dtype == NUMPY_OF[datatype]
     assert found.inputs["x"].ravel().tolist() == values
     reply = codec(datatype).encode(found, {"y": array_of(datatype)})
@@ -149,7 +150,7 @@ def test_too_many_rows_are_too_large() -> None:
 
 def test_bytes_that_are_no_message() -> None:
     with pytest.raises(BadRequest, match="not a ModelInferRequest"):
-        parse(b"\xff\xff\xff")
+        read(ModelInferRequest, b"\xff\xff\xff")
 
 
 def test_parameters_are_plain_values() -> None:
@@ -167,7 +168,7 @@ def test_parameters_are_plain_values() -> None:
 
 @pytest.mark.parametrize("raw", [True, False])
 def test_an_answer_that_is_no_number_is_an_error_unless_it_is_allowed(raw: bool) -> None:
-    asked = GrpcInference({}, 1, ("y",), "", raw, {})
+    asked = Inference({}, 1, ("y",), "", 0, ("y",) if raw else ())
     answer = {"y": np.array([1, np.nan], np.float32)}
     with pytest.raises(InferenceError, match="NaN or infinity in output 'y'"):
         codec().encode(asked, answer)

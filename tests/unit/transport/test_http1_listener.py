@@ -20,8 +20,8 @@ from tests.wait_kit import until
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.protocol.http import Body, HeaderMap, Reply
 from tailcut.transport.http1 import listener
+from tailcut.transport.http1.connection import Site
 from tailcut.transport.http1.listener import Listener
-from tailcut.transport.http1.site import Site
 from tailcut.transport.tls import Tls, context_of
 
 pytestmark = pytest.mark.slow

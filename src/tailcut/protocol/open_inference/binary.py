@@ -1,7 +1,7 @@
 """Raw tensor bytes <-> arrays: the binary tensor extension over HTTP, and ``raw_input_contents`` over gRPC. No I/O.
 
-Little-endian, row-major, no padding. BOOL is one byte, 0 or 1; a BYTES element is a 4-byte unsigned length and that
-many bytes.
+The bytes are little-endian, as this machine is. BOOL is one byte, 0 or 1. Over HTTP raw tensors follow the JSON;
+requests with one input and replies that are all raw are the common ones, and have a reader and a writer of their own.
 
 Source: Triton's binary tensor data extension (https://github.com/triton-inference-server/server,
 docs/protocol/extension_binary_data.md); Open Inference Protocol, gRPC, "raw_input_contents".
@@ -9,23 +9,23 @@ docs/protocol/extension_binary_data.md); Open Inference Protocol, gRPC, "raw_inp
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from math import prod
 from reprlib import repr as shown
-from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
-from tailcut.common.tensors import DATATYPE_OF, Array
+from tailcut.common.json_values import UNREADABLE
+from tailcut.common.tensors import DATATYPE_OF, Array, Arrays, Raw, element_bytes, elements_of, number_bytes
 from tailcut.common.texts import bytes_of, text_of
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError
+from tailcut.protocol.http import Headers
 
-Raw = bytes | bytearray | memoryview
-
-_LENGTH_BYTES = 4
-_SWAPS = sys.byteorder != "little"
+BINARY_HEADER = "inference-header-content-length"
+_BINARY = ("content-type", "application/octet-stream")
 
 
 def array_of(raw: Raw, spec: InputSpec, shape: Sequence[int], max_rows: int) -> Array:
@@ -40,8 +40,8 @@ def array_of(raw: Raw, spec: InputSpec, shape: Sequence[int], max_rows: int) -> 
         max_rows: most rows.
 
     Returns:
-        the array, aligned and in this machine's byte order. It shares the memory of ``raw`` where that is aligned, and
-        is then read-only where ``raw`` is. A BYTES element is text, as from JSON.
+        the array, aligned. It shares the memory of ``raw`` where that is aligned, and is then read-only where ``raw``
+        is. A BYTES element is text, as from JSON.
 
     Raises:
         BadRequest: the shape is wrong, ``raw`` is longer or shorter than the shape says, or a value is not allowed.
@@ -51,7 +51,16 @@ def array_of(raw: Raw, spec: InputSpec, shape: Sequence[int], max_rows: int) -> 
     spec.check_size(shape, max_rows)
     count = prod(shape)
     if spec.datatype == "BYTES":
-        return _elements(memoryview(raw), spec.name, count).reshape(shape)
+        try:
+            elements = elements_of(raw, count, f"input {spec.name!r}")
+        except ValueError as error:
+            raise BadRequest(
+                str(error),
+                hint="send every element as a 4-byte little-endian length and its bytes, as many as the shape says",
+            ) from error
+        texts: Array = np.empty(count, object)
+        texts[:] = [text_of(element, spec.name) for element in elements]
+        return texts.reshape(shape)
     size = len(raw)
     if size != count * spec.dtype.itemsize:
         raise BadRequest(
@@ -59,12 +68,12 @@ def array_of(raw: Raw, spec: InputSpec, shape: Sequence[int], max_rows: int) -> 
             f"{count * spec.dtype.itemsize}",
             hint="send every value little-endian, in row-major order, without padding",
         )
-    if spec.datatype == "BOOL":
-        return _bools(raw, spec.name).reshape(shape)
     array: Array = np.frombuffer(raw, spec.dtype)
-    if _SWAPS:
-        array = array.byteswap()
-    elif not array.flags.aligned:
+    if spec.datatype == "BOOL" and (largest := array.view(np.uint8).max()) > 1:
+        raise BadRequest(
+            f"input {spec.name!r} holds the byte {largest}, which is no BOOL", hint="send one byte per value: 0 or 1"
+        )
+    if not array.flags.aligned:
         array = array.copy()
     array = array.reshape(shape)
     spec.check_values(array)
@@ -78,11 +87,14 @@ def raw_of(array: Array) -> bytes:
         InferenceError: an element of a BYTES tensor is neither text nor bytes, is text that is no Unicode, or is longer
             than its length can say.
     """
-    if array.dtype.hasobject:
-        return b"".join([part for value in array.ravel().tolist() for part in _element(value)])
-    if _SWAPS or not array.dtype.isnative:
-        return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-    return array.tobytes()
+    if not array.dtype.hasobject:
+        return array.tobytes() if array.dtype.isnative else number_bytes(array)
+    try:
+        return element_bytes(map(bytes_of, array.ravel().tolist()))
+    except OverflowError as error:
+        raise InferenceError(
+            "the model returned an element of 4 GiB or more", hint="make the model return shorter elements"
+        ) from error
 
 
 def output_datatype(array: Array) -> str:
@@ -100,48 +112,169 @@ def output_datatype(array: Array) -> str:
     return found
 
 
-def _bools(raw: Raw, name: str) -> Array:
-    octets: Any = np.frombuffer(raw, np.uint8)
-    if octets.max() > 1:
-        raise BadRequest(
-            f"input {name!r} holds the byte {octets.max()}, which is no BOOL", hint="send one byte per value: 0 or 1"
-        )
-    found: Array = octets.view(np.bool_)
-    return found
+# -- Binary requests ---------------------------------------------------------------------------------------------------
 
 
-def _elements(raw: memoryview, name: str, count: int) -> Array:
-    """Read ``count`` BYTES elements; the memory taken is in proportion to ``raw``, whatever the lengths in it say."""
-    size = len(raw)
-    if count * _LENGTH_BYTES > size:
-        raise BadRequest(
-            f"input {name!r} has {size} bytes for {count} BYTES elements, expected at least {count * _LENGTH_BYTES}",
-            hint="send every element as a 4-byte little-endian length and its bytes",
-        )
-    found: Array = np.empty(count, object)
-    at = 0
-    for index in range(count):
-        begin = at + _LENGTH_BYTES
-        at = begin + int.from_bytes(raw[begin - _LENGTH_BYTES : begin], "little")
-        if begin > size or at > size:
-            raise BadRequest(
-                f"element {index} of input {name!r} ends at byte {max(begin, at)} of {size}",
-                hint="send every element as a 4-byte little-endian length and its bytes",
-            )
-        found[index] = text_of(bytes(raw[begin:at]), name)
-    if at != size:
-        raise BadRequest(
-            f"input {name!r} has {size} bytes, its {count} elements end at byte {at}",
-            hint="make data and shape agree",
-        )
-    return found
+_LONGEST_KNOWN = 4096
 
 
-def _element(element: object) -> tuple[bytes, bytes]:
-    value = bytes_of(element)
-    if len(value) >= 1 << 32:
-        raise InferenceError(
-            f"the model returned an element of {len(value)} bytes, the limit is {(1 << 32) - 1}",
-            hint="make the model return shorter elements",
-        )
-    return len(value).to_bytes(_LENGTH_BYTES, "little"), value
+class _Size(msgspec.Struct, gc=False):
+    binary_data_size: int
+
+
+class _RawTensor(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: _Size
+    data: UnsetType = UNSET
+
+
+class _RequestParameters(msgspec.Struct, frozen=True, gc=False):
+    binary_data_output: bool = False
+    timeout: int = 0
+    sequence_id: UnsetType = UNSET
+    priority: UnsetType = UNSET
+
+
+class _OutputParameters(msgspec.Struct, frozen=True, gc=False):
+    binary_data: bool | UnsetType = UNSET
+    classification: UnsetType = UNSET
+
+
+class _RawOutput(msgspec.Struct):
+    name: str
+    parameters: _OutputParameters = _OutputParameters()
+
+
+class RawRequest(msgspec.Struct):
+    """A request whose one input is raw."""
+
+    inputs: list[_RawTensor]
+    id: str | UnsetType = UNSET
+    parameters: _RequestParameters = _RequestParameters()
+    outputs: list[_RawOutput] = []
+
+    @property
+    def raw_names(self) -> list[str]:
+        """Those of the outputs asked for that are wanted raw."""
+        usual = self.parameters.binary_data_output
+        return [
+            output.name
+            for output in self.outputs
+            if (usual if output.parameters.binary_data is UNSET else output.parameters.binary_data)
+        ]
+
+
+class RawReader:
+    """Reads the common binary request: one input, raw. Everything else is left to the codec.
+
+    Clients send the same JSON before other numbers again and again, so the last one is remembered with what was found
+    to be right in it: comparing it costs a tenth of reading it.
+
+    Args:
+        spec: of the model's only input.
+    """
+
+    def __init__(self, spec: InputSpec, max_rows: int) -> None:
+        self._spec = spec
+        self._max_rows = max_rows
+        self._decoder = msgspec.json.Decoder(RawRequest)
+        self._numbers = spec.datatype not in {"BYTES", "BOOL"}
+        self._known: tuple[bytes, RawRequest, list[int], int] | None = None
+
+    def read(self, body: bytes, at: int) -> tuple[RawRequest, Array] | None:
+        """Return a request with its input; None where it is another kind, or wrong in its JSON.
+
+        The same JSON again gives the same request.
+
+        Args:
+            at: where the raw tensor begins.
+
+        Raises:
+            BadRequest, TooLarge: what is wrong with the tensor itself.
+        """
+        known = self._known
+        if known is not None and len(known[0]) == at and body.startswith(known[0]) and len(body) == known[3]:
+            return known[1], self._numbers_of(body, at, known[2])
+        head = body[:at]
+        request = self._decoded(head)
+        if request is None or at + request.inputs[0].parameters.binary_data_size != len(body):
+            return None
+        shape = request.inputs[0].shape
+        array = array_of(memoryview(body)[at:], self._spec, shape, self._max_rows)
+        if self._numbers and at <= _LONGEST_KNOWN:
+            self._known = head, request, shape, len(body)
+        return request, array
+
+    def _decoded(self, head: bytes) -> RawRequest | None:
+        try:
+            request = self._decoder.decode(head)
+        except UNREADABLE:
+            return None
+        if len(request.inputs) != 1 or request.parameters.timeout < 0:
+            return None
+        tensor, spec = request.inputs[0], self._spec
+        return request if tensor.name == spec.name and tensor.datatype == spec.datatype else None
+
+    def _numbers_of(self, body: bytes, at: int, shape: list[int]) -> Array:
+        """Read numbers whose shape and size are known to be right."""
+        # A slice begins where numbers may; looking into the body itself would mean to copy what does not.
+        array: Array = np.ndarray(shape, self._spec.dtype, body[at:])
+        if not array.flags.aligned:
+            array = array.copy()
+        self._spec.check_values(array)
+        return array
+
+
+# -- Binary replies ----------------------------------------------------------------------------------------------------
+
+
+class BinaryReply:
+    """A body of JSON and raw tensors, with the headers that say so."""
+
+    __slots__ = ("body", "headers")
+
+    def __init__(self, header: bytes, raw: Sequence[bytes], headers: Headers | None = None) -> None:
+        self.body = b"".join((header, *raw))
+        self.headers = headers or [_BINARY, (BINARY_HEADER, str(len(header)))]
+
+
+class RawWriter:
+    """Writes replies whose outputs are all raw, without an id.
+
+    Its JSON is the same for the same shapes, so the last one is remembered.
+    """
+
+    def __init__(self, model: str, version: str) -> None:
+        self._start = {"model_name": model, "model_version": version}
+        self._known: tuple[object, bytes, Headers] = None, b"", []
+
+    def write(self, names: Sequence[str], outputs: Arrays, raw: Sequence[bytes]) -> BinaryReply:
+        """Write one.
+
+        Args:
+            raw: the bytes of each output, in the order of ``names``.
+        """
+        if len(names) == 1:
+            array = outputs[names[0]]
+            key: object = (names[0], array.dtype, array.shape, len(raw[0]))
+        else:
+            key = [
+                (name, outputs[name].dtype, outputs[name].shape, len(each))
+                for name, each in zip(names, raw, strict=True)
+            ]
+        known = self._known
+        if known[0] != key:
+            described = [
+                {
+                    "name": name,
+                    "datatype": output_datatype(outputs[name]),
+                    "shape": outputs[name].shape,
+                    "parameters": {"binary_data_size": len(each)},
+                }
+                for name, each in zip(names, raw, strict=True)
+            ]
+            header = msgspec.json.encode({**self._start, "outputs": described})
+            known = self._known = key, header, [_BINARY, (BINARY_HEADER, str(len(header)))]
+        return BinaryReply(known[1], raw, known[2])

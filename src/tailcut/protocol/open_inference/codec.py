@@ -1,17 +1,19 @@
 """Open Inference Protocol v2, inference request and reply <-> arrays, tensors in JSON or binary. No I/O.
 
-Source: Open Inference Protocol, REST, "Inference" (``$inference_request``, ``$inference_response``); Triton's binary
-tensor data extension (https://github.com/triton-inference-server/server, docs/protocol/extension_binary_data.md): raw
-tensors follow the JSON in its order, ``binary_data_size`` says how long each is, the header
-``Inference-Header-Content-Length`` where they begin, and ``binary_data`` of an output or ``binary_data_output`` of the
-request asks for raw outputs.
+Source: Open Inference Protocol, REST, "Inference" (``$inference_request``, ``$inference_response``) and "Tensor Data":
+flat or nested, in row-major order; Triton's binary tensor data extension
+(https://github.com/triton-inference-server/server, docs/protocol/extension_binary_data.md): raw tensors follow the JSON
+in its order, ``binary_data_size`` says how long each is, the header ``Inference-Header-Content-Length`` where they
+begin, and ``binary_data`` of an output or ``binary_data_output`` of the request asks for raw outputs.
 """
 
 from __future__ import annotations
 
 import math
-import sys
+import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
+from math import prod
 from reprlib import repr as shown
 from typing import Any, Generic, TypeVar
 
@@ -22,24 +24,24 @@ from msgspec import UNSET, UnsetType
 
 from tailcut.common.json_values import INFINITY, MINUS_INFINITY, UNREADABLE
 from tailcut.common.json_values import decode as decoded
-from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
-from tailcut.common.texts import no_unicode, texts_of
+from tailcut.common.tensors import Array, Arrays, datatype_of
+from tailcut.common.texts import MISSING_TEXT, no_unicode, texts_of
 from tailcut.common.validation import InputSpec, all_finite, check_names, check_rows, limits_of, not_finite
 from tailcut.errors import BadRequest
 from tailcut.pipeline.value_conversion import converted
-from tailcut.protocol.http import Headers, unread
-from tailcut.protocol.open_inference.binary import array_of, output_datatype, raw_of
-from tailcut.protocol.open_inference.json_tensors import (
-    AnyTensor,
-    FlatTensor,
-    LoneRow,
-    Parameters,
-    RowsTensor,
-    array_of_json,
-    check_datatype,
+from tailcut.protocol.http import unread
+from tailcut.protocol.open_inference.binary import (
+    BINARY_HEADER,
+    BinaryReply,
+    RawReader,
+    RawRequest,
+    RawWriter,
+    array_of,
+    output_datatype,
+    raw_of,
 )
 from tailcut.protocol.open_inference.parameters import (
-    binary_size,
+    Parameters,
     flag,
     priority,
     refuse_sequences,
@@ -47,7 +49,42 @@ from tailcut.protocol.open_inference.parameters import (
     wants_raw,
 )
 
-__all__ = ["BINARY_HEADER", "UNREADABLE", "BinaryReply", "Inference", "InferenceCodec"]
+_LONGEST_LENGTH = 20
+
+Value = TypeVar("Value", float, int)
+
+
+class FlatTensor(msgspec.Struct, Generic[Value]):
+    """The common case, decoded straight to floats, or to ints for inputs of whole numbers."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[Value]
+    parameters: Parameters | UnsetType = UNSET
+
+
+class RowsTensor(msgspec.Struct, Generic[Value]):
+    """The same, nested once: a list per row."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[list[Value]]
+    parameters: Parameters | UnsetType = UNSET
+
+
+class AnyTensor(msgspec.Struct):
+    """Any other: nested deeper, of several datatypes, or without data because that is binary."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[Any] | UnsetType = UNSET
+    parameters: Parameters | UnsetType = UNSET
+
+
+Tensor = FlatTensor[Any] | RowsTensor[Any] | AnyTensor
 
 
 class _Output(msgspec.Struct):
@@ -74,6 +111,7 @@ class Inference(msgspec.Struct):
         timeout_ns: the client's ``timeout`` parameter (microseconds on the wire), 0 where it sent none.
         binary: names of the outputs that are wanted raw.
         priority: the client's ``priority`` parameter: 1 runs first; 0 where it sent none.
+        wants_final: whether a stream is to end with a response without outputs.
     """
 
     inputs: dict[str, Any]
@@ -83,10 +121,11 @@ class Inference(msgspec.Struct):
     timeout_ns: int
     binary: Sequence[str] = ()
     priority: int = 0
+    wants_final: bool = False
 
 
-class InferenceCodec:
-    """Reads requests and writes replies for one model.
+class ModelCodec:
+    """What every protocol checks of requests to one model, and of its replies.
 
     Args:
         specs: what each input must be.
@@ -105,26 +144,85 @@ class InferenceCodec:
         max_rows: int,
         nan_outputs: Collection[str] = (),
     ) -> None:
+        self._model = model
+        self._version = version
         self._specs = {spec.name: spec for spec in specs}
-        self._all = tuple(specs)
-        self._names = [spec.name for spec in specs]
+        self._names = list(self._specs)
         self._limits = limits_of(specs)
         self._outputs = outputs
         self._max_rows = max_rows
         self._nan_outputs = frozenset(nan_outputs)
+
+    def finite(self, name: str, array: Array) -> Array:
+        """Return an output.
+
+        Raises:
+            InferenceError: it holds NaN or infinity and is not one of ``nan_outputs``.
+        """
+        if array.dtype.kind == "f" and not all_finite(array) and name not in self._nan_outputs:
+            raise not_finite(name)
+        return array
+
+    def _check_names(self, names: list[str]) -> None:
+        if names != self._names:
+            check_names(names, self._names, "input")
+
+    def _check_limits(self, inputs: Arrays) -> None:
+        for name, limits in self._limits:
+            limits.check(inputs[name])
+
+    def _many(self, inputs: Arrays) -> tuple[Arrays, int]:
+        """Return the inputs in the model's order, and their rows."""
+        rows = len(next(iter(inputs.values())))
+        for array in inputs.values():
+            if len(array) != rows:
+                check_rows({name: len(one) for name, one in inputs.items()})
+        return {name: inputs[name] for name in self._names}, rows
+
+    def _wanted(self, names: list[str]) -> tuple[str, ...]:
+        for name in names:
+            if name not in self._outputs:
+                raise BadRequest(
+                    f"output {shown(name)} is unknown", hint=f"this model's outputs: {', '.join(self._outputs)}"
+                )
+        if len(set(names)) != len(names):
+            raise BadRequest(f"outputs are requested twice: {shown(names)}", hint="name each output once")
+        return self._outputs if tuple(names) == self._outputs else tuple(names)
+
+
+_Known = tuple[object, bytes, "Way", bool, bool]
+"""An output's datatype and shape, its JSON as far as its values, what writes those, whether it is a float, and whether
+all of its values must be finite."""
+
+
+class InferenceCodec(ModelCodec):
+    """Reads requests and writes replies over HTTP for one model; arguments as ``ModelCodec``.
+
+    All but the values of an output in JSON is the same for the same shape, so the last is remembered.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        version: str,
+        specs: Sequence[InputSpec],
+        outputs: tuple[str, ...],
+        *,
+        max_rows: int,
+        nan_outputs: Collection[str] = (),
+    ) -> None:
+        super().__init__(model, version, specs, outputs, max_rows=max_rows, nan_outputs=nan_outputs)
         self._only = specs[0] if len(specs) == 1 else None
         self._typed = _typed(specs)
         lone = self._only is not None and self._only.is_float and self._only.fixed
         self._lone = LoneRow(specs[0]) if lone else None
-        self._json_writer = JsonWriter(model, version, self._nan_outputs)
         self._raw_reader = RawReader(specs[0], max_rows) if len(specs) == 1 else None
         self._raw_writer = RawWriter(model, version)
-        self._json_length = JsonLength()
-        self._known: tuple[RawRequest, tuple[str, ...], Sequence[str]] | None = None
+        self._length: tuple[str | None, int] = None, 0
+        self._known_raw: tuple[RawRequest, tuple[str, ...], Sequence[str]] | None = None
         self._any = msgspec.json.Decoder(_Request[AnyTensor])
-        self._encode = msgspec.json.Encoder().encode
-        self._model = model
-        self._version = version
+        self._start = _encode({"model_name": model, "model_version": version}).removesuffix(b"}")
+        self._known: dict[str, _Known] = {}
 
     def decode(self, body: bytes, header: str | None = None) -> Inference:
         """Read and check one request.
@@ -138,7 +236,7 @@ class InferenceCodec:
         """
         request: _Request[Any]
         if header is not None:
-            at = self._json_length.read(header, len(body))
+            at = self._json_bytes(header, len(body))
             if self._raw_reader is not None and (found := self._raw_reader.read(body, at)) is not None:
                 return self._read_raw(*found)
             request, inputs, rows = self._decode_binary(body, at)
@@ -162,9 +260,7 @@ class InferenceCodec:
                 array = array_of_json(tensors[0], only, self._max_rows)
             inputs, rows = {only.name: array}, array.shape[0]
         else:
-            names = [tensor.name for tensor in tensors]
-            if names != self._names:
-                check_names(names, self._names, "input")
+            self._check_names([tensor.name for tensor in tensors])
             specs, max_rows = self._specs, self._max_rows
             inputs, rows = self._many(
                 {tensor.name: array_of_json(tensor, specs[tensor.name], max_rows) for tensor in tensors}
@@ -175,15 +271,27 @@ class InferenceCodec:
         """Write the reply; data flat, in row-major order, or raw where the client wants it so.
 
         Raises:
-            InferenceError: an output holds NaN or infinity and is not one of ``nan_outputs``.
+            InferenceError: an output holds NaN or infinity and must not, or bytes that are no text, or has a datatype
+                that the protocol has not.
         """
         binary = inference.binary
+        if not binary:
+            start = self._start
+            if inference.id is not UNSET:
+                start = b"".join((start, b',"id":', _encode(inference.id)))
+            names = inference.outputs
+            if len(names) == 1:
+                return b"".join((start, b',"outputs":[', *self._tensor(names[0], outputs[names[0]]), b"}]}"))
+            parts = [start, b',"outputs":[']
+            for name in names:
+                parts += self._tensor(name, outputs[name])
+                parts.append(b"},")
+            parts[-1] = b"}]}"
+            return b"".join(parts)
         if binary is inference.outputs and inference.id is UNSET:
             return self._raw_writer.write(
                 binary, outputs, [raw_of(self.finite(name, outputs[name])) for name in binary]
             )
-        if not binary:
-            return self._json_writer.write(inference.outputs, outputs, inference.id)
         reply: dict[str, Any] = {"model_name": self._model, "model_version": self._version}
         if inference.id is not UNSET:
             reply["id"] = inference.id
@@ -196,10 +304,10 @@ class InferenceCodec:
                 raw.append(raw_of(self.finite(name, array)))
                 tensor["parameters"] = {"binary_data_size": len(raw[-1])}
             else:
-                tensor["data"] = msgspec.Raw(self._json_writer.values(name, array))
+                tensor["data"] = msgspec.Raw(self.values(name, array))
             described.append(tensor)
         reply["outputs"] = described
-        return BinaryReply(self._encode(reply), raw)
+        return BinaryReply(_encode(reply), raw)
 
     def check(self, arrays: Mapping[str, Array], outputs: Sequence[str] | None = None) -> Inference:
         """Check the arrays of a caller in this process; raises as ``decode``.
@@ -207,31 +315,44 @@ class InferenceCodec:
         Args:
             outputs: names wanted; None for all.
         """
-        names = list(arrays)
-        if names != self._names:
-            check_names(names, self._names, "input")
-        max_rows = self._max_rows
-        inputs, rows = self._many({spec.name: checked_array(arrays[spec.name], spec, max_rows) for spec in self._all})
-        for name, limits in self._limits:
-            limits.check(inputs[name])
+        self._check_names(list(arrays))
+        inputs, rows = self._many(
+            {name: checked_array(arrays[name], spec, self._max_rows) for name, spec in self._specs.items()}
+        )
+        self._check_limits(inputs)
         return Inference(inputs, rows, self._outputs if outputs is None else self._wanted(list(outputs)), UNSET, 0)
 
-    def finite(self, name: str, array: Array) -> Array:
-        """Return an output; raises as ``encode`` where it holds NaN or infinity."""
-        if array.dtype.kind == "f" and not all_finite(array) and name not in self._nan_outputs:
-            raise not_finite(name)
-        return array
-
     def values(self, name: str, array: Array) -> bytes:
-        """Write an output's values alone; see ``encode``."""
-        return self._json_writer.values(name, array)
+        """Write an output's values flat, in row-major order; NaN as null, infinity as 1e999, bytes as text.
+
+        Raises:
+            InferenceError: see ``encode``.
+        """
+        return self._tensor(name, array)[1]
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
+    def _tensor(self, name: str, array: Array) -> tuple[bytes, bytes]:
+        """Return an output's JSON as far as its values, and those."""
+        what = array.dtype, array.shape
+        known = self._known.get(name)
+        if known is None or known[0] != what:
+            tensor = {"name": name, "datatype": output_datatype(array), "shape": array.shape}
+            described = _encode(tensor).removesuffix(b"}") + b',"data":'
+            way, is_finite = way_of(array.dtype, array.size), name not in self._nan_outputs
+            known = self._known[name] = what, described, way, array.dtype.kind == "f", is_finite
+        _, described, way, is_float, is_finite = known
+        values = way(array)
+        if is_float and NULL in values:
+            if is_finite:
+                raise not_finite(name)
+            values = with_infinity(values, array)
+        return described, values
+
     def _checked(self, request: _Request[Any], inputs: Arrays, rows: int) -> Inference:
         """Put a request together whose inputs are read."""
-        for name, limits in self._limits:
-            limits.check(inputs[name])
+        if self._limits:
+            self._check_limits(inputs)
         outputs = self._outputs
         parameters = request.parameters
         asked = request.outputs
@@ -255,23 +376,37 @@ class InferenceCodec:
         assert self._only is not None
         if self._only.limits is not None:
             self._only.limits.check(array)
-        if self._known is None or self._known[0] is not request:
-            outputs = self._wanted(request.names) if request.outputs else self._outputs
+        if self._known_raw is None or self._known_raw[0] is not request:
+            outputs = self._wanted([output.name for output in request.outputs]) if request.outputs else self._outputs
             binary: Sequence[str] = request.raw_names
             if not request.outputs:
                 binary = outputs if request.parameters.binary_data_output else ()
-            self._known = request, outputs, outputs if len(binary) == len(outputs) else binary
-        _, outputs, binary = self._known
+            self._known_raw = request, outputs, outputs if len(binary) == len(outputs) else binary
+        _, outputs, binary = self._known_raw
         timeout_ns = request.parameters.timeout * 1000
         return Inference({self._only.name: array}, array.shape[0], outputs, request.id, timeout_ns, binary)
 
+    def _json_bytes(self, header: str, size: int) -> int:
+        """Return where raw tensors begin in a body of ``size`` bytes; what the last client said, most say again."""
+        text, length = self._length
+        if header != text:
+            is_number = header.isascii() and header.isdecimal() and len(header) <= _LONGEST_LENGTH
+            length = int(header) if is_number else size + 1
+        if length > size:
+            raise BadRequest(
+                f"header {BINARY_HEADER} is {shown(header)}, the body has {size} bytes",
+                hint="send the number of JSON bytes at the beginning of the body",
+            )
+        self._length = header, length
+        return length
+
     def _decode_binary(self, body: bytes, at: int) -> tuple[_Request[AnyTensor], Arrays, int]:
         request = self._decode_any(memoryview(body)[:at])
-        check_names([tensor.name for tensor in request.inputs], self._names, "input")
+        self._check_names([tensor.name for tensor in request.inputs])
         inputs = {}
         for tensor in request.inputs:
             spec = self._specs[tensor.name]
-            size = binary_size(tensor)
+            size = _binary_size(tensor)
             if size < 0:
                 inputs[tensor.name] = array_of_json(tensor, spec, self._max_rows)
                 continue
@@ -280,7 +415,7 @@ class InferenceCodec:
                     f"input {tensor.name!r} has binary_data_size {size}, but {len(body) - at} bytes of the body remain",
                     hint="send raw tensors after the JSON, in the order of the inputs",
                 )
-            check_datatype(tensor, spec)
+            check_datatype(tensor.name, tensor.datatype, spec)
             inputs[tensor.name] = array_of(memoryview(body)[at : at + size], spec, tensor.shape, self._max_rows)
             at += size
         if at != len(body):
@@ -290,33 +425,12 @@ class InferenceCodec:
             )
         return request, *self._many(inputs)
 
-    def _many(self, inputs: Arrays) -> tuple[Arrays, int]:
-        """Return the inputs in the model's order, and their rows."""
-        rows = len(next(iter(inputs.values())))
-        for array in inputs.values():
-            if len(array) != rows:
-                check_rows({name: len(one) for name, one in inputs.items()})
-        return {name: inputs[name] for name in self._names}, rows
-
     def _decode_any(self, body: bytes | memoryview) -> _Request[AnyTensor]:
         try:
             return decoded(self._any, body)
         except UNREADABLE as error:
-            raise _malformed(error, body) from error
-
-    def _wanted(self, names: list[str]) -> tuple[str, ...]:
-        for name in names:
-            if name not in self._outputs:
-                raise BadRequest(
-                    f"output {shown(name)} is unknown", hint=f"this model's outputs: {', '.join(self._outputs)}"
-                )
-        if len(set(names)) != len(names):
-            raise BadRequest(f"outputs are requested twice: {shown(names)}", hint="name each output once")
-        return self._outputs if tuple(names) == self._outputs else tuple(names)
-
-
-def _malformed(error: Exception, body: bytes | memoryview) -> BadRequest:
-    return BadRequest(f"the body is not an inference request: {unread(error, body)}", hint="see /openapi.json")
+            said = f"the body is not an inference request: {unread(error, body)}"
+            raise BadRequest(said, hint="see /openapi.json") from error
 
 
 def _typed(specs: Sequence[InputSpec]) -> tuple[msgspec.json.Decoder[Any], ...]:
@@ -326,9 +440,6 @@ def _typed(specs: Sequence[InputSpec]) -> tuple[msgspec.json.Decoder[Any], ...]:
     if all("INT" in spec.datatype for spec in specs):
         return msgspec.json.Decoder(_Request[FlatTensor[int]]), msgspec.json.Decoder(_Request[RowsTensor[int]])
     return ()
-
-
-# -- Arrays ------------------------------------------------------------------------------------------------------------
 
 
 def checked_array(array: Array, spec: InputSpec, max_rows: int) -> Array:
@@ -344,8 +455,7 @@ def checked_array(array: Array, spec: InputSpec, max_rows: int) -> Array:
             hint="pass an array, for example np.asarray(rows, dtype=np.float32)",
         )
     shape = list(array.shape)
-    kind = "BYTES" if array.dtype.kind in "OSU" else DATATYPE_OF.get(array.dtype.newbyteorder("="), str(array.dtype))
-    check_datatype(AnyTensor(spec.name, shape, kind), spec)
+    check_datatype(spec.name, datatype_of(array) or str(array.dtype), spec)
     spec.check_shape(shape)
     spec.check_size(shape, max_rows)
     if spec.datatype == "BYTES":
@@ -355,14 +465,185 @@ def checked_array(array: Array, spec: InputSpec, max_rows: int) -> Array:
     return found
 
 
+# -- JSON requests -----------------------------------------------------------------------------------------------------
+
+
+def _binary_size(tensor: AnyTensor) -> int:
+    """Return the bytes of a tensor that is sent raw; -1 where it is in JSON."""
+    size = tensor.parameters.get("binary_data_size") if tensor.parameters is not UNSET else None
+    if size is None:
+        return -1
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise BadRequest(
+            f"parameter binary_data_size of input {tensor.name!r} is {shown(size)}, expected a number of bytes",
+            hint="send the tensor's length in bytes",
+        )
+    if tensor.data is not UNSET:
+        raise BadRequest(f"input {tensor.name!r} has both data and binary_data_size", hint="send one of the two")
+    return size
+
+
+_PACKED = {
+    **{"FP16": "e", "FP32": "f", "FP64": "d", "BOOL": "?"},
+    **{"INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q"},
+    **{"UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q"},
+}
+_FEW_WHOLE = 48
+"""Up to here NumPy reads a list of whole numbers faster than they are packed."""
+
+_UNFIT = (OverflowError, struct.error, ValueError)
+
+
+def array_of_json(tensor: Tensor, spec: InputSpec, max_rows: int) -> Array:
+    """Read and check one input.
+
+    Raises:
+        BadRequest: it has no data, or its datatype, shape or a value is wrong.
+        TooLarge: more than ``max_rows`` rows.
+    """
+    data: list[Any] | UnsetType = tensor.data
+    shape = tensor.shape
+    if data is UNSET:
+        raise BadRequest(
+            f"input {tensor.name!r} has no data",
+            hint="send data as a JSON array, or raw with binary_data_size and Inference-Header-Content-Length",
+        )
+    check_datatype(tensor.name, tensor.datatype, spec)
+    spec.check_shape(shape)
+    spec.check_size(shape, max_rows)
+    kind = type(tensor)
+    if kind is not FlatTensor:
+        is_typed = kind is RowsTensor and len(shape) == 2  # then it holds numbers only
+        data = _unnested(tensor.name, data, shape) if is_typed else flat(tensor.name, data, shape, spec)
+    if len(data) != (shape[0] * spec.tail_size if spec.fixed else prod(shape)):
+        raise BadRequest(
+            f"input {tensor.name!r} has {len(data)} values for shape {shape}, expected {prod(shape)}",
+            hint="make data and shape agree, in row-major order",
+        )
+    try:
+        array = pack(data, spec).reshape(shape)
+    except _UNFIT as error:
+        raise BadRequest(
+            f"input {tensor.name!r} holds a value that {spec.datatype} cannot hold: {_unfit(data, spec)}",
+            hint=f"values must fit {spec.datatype}",
+        ) from error
+    if kind is AnyTensor:
+        spec.check_values(array)
+    return array
+
+
+class LoneRow:
+    """Reads the most common tensor at once: one row of floats of a fixed shape, flat, with nothing else said.
+
+    Args:
+        spec: of the input; a float of fixed shape.
+    """
+
+    def __init__(self, spec: InputSpec) -> None:
+        self._spec = spec
+        self._shape = [1, *spec.tail]
+        self._pack = struct.Struct(f"<{spec.tail_size}{_PACKED[spec.datatype]}").pack
+
+    def read(self, tensor: Tensor) -> Array | None:
+        """Return its array; None where it is another kind, or wrong, which ``array_of_json`` tells."""
+        spec = self._spec
+        if tensor.shape != self._shape or tensor.datatype != spec.datatype or not isinstance(tensor, FlatTensor):
+            return None
+        try:
+            packed = self._pack(*tensor.data)
+        except _UNFIT:
+            return None
+        array: Array = np.ndarray(self._shape, spec.dtype, bytearray(packed))
+        return array
+
+
+def check_datatype(name: str, datatype: str, spec: InputSpec) -> None:
+    """Refuse a datatype that is not the input's."""
+    if datatype != spec.datatype:
+        raise BadRequest(
+            f"input {name!r} has datatype {shown(datatype)}, expected {spec.datatype}", hint=f"send {spec.datatype}"
+        )
+
+
+def pack(data: list[Any], spec: InputSpec) -> Array:
+    """Turn flat JSON values into an array.
+
+    Floats are packed, which refuses what the datatype cannot hold (NumPy would make it infinite) and is faster; so are
+    many whole numbers.
+    """
+    if spec.is_float or (len(data) > _FEW_WHOLE and spec.datatype in _PACKED):
+        packed = bytearray(struct.pack(f"<{len(data)}{_PACKED[spec.datatype]}", *data))
+        return np.frombuffer(packed, spec.dtype)
+    return np.array(data, dtype=spec.dtype)
+
+
+def _unfit(data: list[Any], spec: InputSpec) -> str:
+    """Return the first of some values that the datatype cannot hold, shortened."""
+    while len(data) > 1:
+        half = data[: len(data) // 2]
+        try:
+            pack(half, spec)
+        except _UNFIT:
+            data = half
+        else:
+            data = data[len(half) :]
+    return shown(data[0])
+
+
+def flat(name: str, data: list[Any], shape: Sequence[int], spec: InputSpec) -> list[Any]:
+    """Flatten nested data, checking that it nests as the shape says, and refuse values of another kind."""
+    data = _unnested(name, data, shape)
+    kinds = set(map(type, data))
+    allowed: set[type] = {bool}
+    if spec.is_float:
+        allowed = {int, float, type(None)}
+    elif spec.datatype == "BYTES":
+        allowed = {str, type(None)} if spec.allow_nan else {str}
+    elif spec.datatype != "BOOL":
+        allowed = {int}
+    if kinds - allowed:
+        wrong = next(value for value in data if type(value) not in allowed)
+        raise BadRequest(
+            f"input {name!r} holds {_said(wrong)}, which is no {spec.datatype}",
+            hint=f"send {' or '.join(sorted(kind.__name__ for kind in allowed - {type(None)}))} values",
+        )
+    if type(None) not in kinds:
+        return data
+    missing = MISSING_TEXT if spec.datatype == "BYTES" else math.nan
+    return [missing if value is None else value for value in data]
+
+
+def _said(value: Any) -> str:
+    """Return a value of JSON for an error."""
+    if value is None:
+        return "null"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinity"
+    return f"{shown(value)} ({type(value).__name__})"
+
+
+def _unnested(name: str, data: list[Any], shape: Sequence[int]) -> list[Any]:
+    """Flatten nested data; flat data is returned as it is."""
+    if not data or not isinstance(data[0], list):
+        return data
+    wanted = 1
+    for size in shape[:-1]:
+        wanted *= size
+        if len(data) != wanted:
+            raise BadRequest(f"input {name!r}: nested data does not have shape {shape}", hint="see the shape")
+        if not all(isinstance(part, list) for part in data):
+            raise BadRequest(
+                f"input {name!r}: data is nested unevenly", hint="nest data like the shape, or send it flat"
+            )
+        if len({len(part) for part in data}) > 1:
+            raise BadRequest(f"input {name!r}: data is ragged", hint="every row must have the same length")
+        data = list(chain.from_iterable(data))
+    return data
+
+
 # -- JSON replies ------------------------------------------------------------------------------------------------------
 
 
-# A reply in JSON alone. No I/O.
-# Source: Open Inference Protocol, REST, "Inference Response JSON Object".
-
-# An array's values as JSON. No I/O.
-#
 # A number is written as the shortest decimal that reads back as itself in its own datatype (FP16 as FP32), so that
 # FP32 0.1 is 0.1 and not the 0.10000000149011612 which is its neighbour among doubles: half the bytes, and the same
 # text for one row as for many. Clients that read doubles and cast them get the same bits. NaN and infinity are those
@@ -438,290 +719,3 @@ def _singles(array: Array) -> bytes:
     text = _numbers(array)
     # Looked for only beside an exponent, which few texts have: looking for one byte is much faster.
     return text.replace(_TWICE_ROUNDED, _ONCE_ROUNDED) if _E in text else text
-
-
-_Known = tuple[object, bytes, Way, bool, bool]
-"""An output's datatype and shape, its JSON as far as its values, what writes those, whether it is a float, and whether
-all of its values must be finite."""
-
-
-class JsonWriter:
-    """Writes replies.
-
-    All but the values of an output is the same for the same shape, so the last is remembered.
-
-    Args:
-        nan_outputs: see ``InferenceCodec``.
-    """
-
-    def __init__(self, model: str, version: str, nan_outputs: Collection[str]) -> None:
-        self._encode = msgspec.json.Encoder().encode
-        self._start = self._encode({"model_name": model, "model_version": version}).removesuffix(b"}")
-        self._nan_outputs = nan_outputs
-        self._known: dict[str, _Known] = {}
-
-    def write(self, names: Sequence[str], outputs: Arrays, id: str | UnsetType) -> bytes:
-        """Write one.
-
-        Raises:
-            InferenceError: an output holds NaN or infinity and must not, or bytes that are no text, or has a datatype
-                that the protocol has not.
-        """
-        start = self._start if id is UNSET else b"".join((self._start, b',"id":', self._encode(id)))
-        if len(names) == 1:
-            return b"".join((start, b',"outputs":[', *self._tensor(names[0], outputs[names[0]]), b"}]}"))
-        parts = [start, b',"outputs":[']
-        for name in names:
-            parts += self._tensor(name, outputs[name])
-            parts.append(b"},")
-        parts[-1] = b"}]}"
-        return b"".join(parts)
-
-    def values(self, name: str, array: Array) -> bytes:
-        """Write an output's values flat, in row-major order; NaN as null, infinity as 1e999, bytes as text.
-
-        Raises:
-            InferenceError: see ``write``.
-        """
-        return self._tensor(name, array)[1]
-
-    def _tensor(self, name: str, array: Array) -> tuple[bytes, bytes]:
-        """Return an output as far as its values, and those."""
-        what = array.dtype, array.shape
-        known = self._known.get(name)
-        if known is None or known[0] != what:
-            known = self._known[name] = what, self._described(name, array), *self._way(name, array)
-        _, described, way, is_float, is_finite = known
-        values = way(array)
-        if is_float and NULL in values:
-            if is_finite:
-                raise not_finite(name)
-            values = with_infinity(values, array)
-        return described, values
-
-    def _described(self, name: str, array: Array) -> bytes:
-        tensor = {"name": name, "datatype": output_datatype(array), "shape": array.shape}
-        return self._encode(tensor).removesuffix(b"}") + b',"data":'
-
-    def _way(self, name: str, array: Array) -> tuple[Way, bool, bool]:
-        return way_of(array.dtype, array.size), array.dtype.kind == "f", name not in self._nan_outputs
-
-
-# -- Binary requests ---------------------------------------------------------------------------------------------------
-
-
-# The common binary request, decoded straight: one input, raw. Everything else is left to the general way. No I/O.
-
-_LONGEST_KNOWN = 4096
-_LONGEST_LENGTH = 20
-
-
-class _Size(msgspec.Struct, gc=False):
-    binary_data_size: int
-
-
-class _RawTensor(msgspec.Struct):
-    name: str
-    shape: list[int]
-    datatype: str
-    parameters: _Size
-    data: UnsetType = UNSET
-
-
-class _RequestParameters(msgspec.Struct, frozen=True, gc=False):
-    binary_data_output: bool = False
-    timeout: int = 0
-    sequence_id: UnsetType = UNSET
-    priority: UnsetType = UNSET
-
-
-class _OutputParameters(msgspec.Struct, gc=False):
-    binary_data: bool | UnsetType = UNSET
-    classification: UnsetType = UNSET
-
-
-class _RawOutput(msgspec.Struct):
-    name: str
-    parameters: _OutputParameters | UnsetType = UNSET
-
-    def is_raw(self, usual: bool) -> bool:
-        if self.parameters is UNSET or self.parameters.binary_data is UNSET:
-            return usual
-        return self.parameters.binary_data
-
-
-class RawRequest(msgspec.Struct):
-    """A request whose one input is raw."""
-
-    inputs: list[_RawTensor]
-    id: str | UnsetType = UNSET
-    parameters: _RequestParameters = _RequestParameters()
-    outputs: list[_RawOutput] = []
-
-    @property
-    def size(self) -> int:
-        """Bytes of the input."""
-        return self.inputs[0].parameters.binary_data_size
-
-    @property
-    def names(self) -> list[str]:
-        """Outputs that are asked for."""
-        return [output.name for output in self.outputs]
-
-    @property
-    def raw_names(self) -> list[str]:
-        """Those of them that are wanted raw."""
-        usual = self.parameters.binary_data_output
-        return [output.name for output in self.outputs if output.is_raw(usual)]
-
-
-class JsonLength:
-    """Reads ``Inference-Header-Content-Length``; what the last client said, most say again."""
-
-    def __init__(self) -> None:
-        self._known: tuple[str | None, int] = None, 0
-
-    def read(self, header: str, size: int) -> int:
-        """Return where raw tensors begin in a body of ``size`` bytes.
-
-        Raises:
-            BadRequest: the header is no number, or lies beyond the body.
-        """
-        text, length = self._known
-        if header != text:
-            if not (header.isascii() and header.isdecimal() and len(header) <= _LONGEST_LENGTH):
-                raise _no_length(header, size)
-            length = int(header)
-        if length > size:
-            raise _no_length(header, size)
-        self._known = header, length
-        return length
-
-
-def _no_length(header: str, size: int) -> BadRequest:
-    return BadRequest(
-        f"header {BINARY_HEADER} is {shown(header)}, the body has {size} bytes",
-        hint="send the number of JSON bytes at the beginning of the body",
-    )
-
-
-class RawReader:
-    """Reads such requests.
-
-    Clients send the same JSON before other numbers again and again, so the last one is remembered with what was found
-    to be right in it: comparing it costs a tenth of reading it.
-
-    Args:
-        spec: of the model's only input.
-    """
-
-    def __init__(self, spec: InputSpec, max_rows: int) -> None:
-        self._spec = spec
-        self._max_rows = max_rows
-        self._decoder = msgspec.json.Decoder(RawRequest)
-        self._numbers = spec.datatype not in {"BYTES", "BOOL"} and sys.byteorder == "little"
-        self._known: tuple[bytes, RawRequest, list[int], int] | None = None
-
-    def read(self, body: bytes, at: int) -> tuple[RawRequest, Array] | None:
-        """Return a request with its input; None where it is another kind, or wrong in its JSON.
-
-        The same JSON again gives the same request.
-
-        Args:
-            at: where the raw tensor begins.
-
-        Raises:
-            BadRequest, TooLarge: what is wrong with the tensor itself.
-        """
-        known = self._known
-        if known is not None and len(known[0]) == at and body.startswith(known[0]) and len(body) == known[3]:
-            return known[1], self._numbers_of(body, at, known[2])
-        head = body[:at]
-        request = self._decoded(head)
-        if request is None or at + request.size != len(body):
-            return None
-        shape = request.inputs[0].shape
-        array = array_of(memoryview(body)[at:], self._spec, shape, self._max_rows)
-        if self._numbers and at <= _LONGEST_KNOWN:
-            self._known = head, request, shape, len(body)
-        return request, array
-
-    def _decoded(self, head: bytes) -> RawRequest | None:
-        try:
-            request = self._decoder.decode(head)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None
-        if len(request.inputs) != 1 or request.parameters.timeout < 0:
-            return None
-        tensor, spec = request.inputs[0], self._spec
-        return request if tensor.name == spec.name and tensor.datatype == spec.datatype else None
-
-    def _numbers_of(self, body: bytes, at: int, shape: list[int]) -> Array:
-        """Read numbers whose shape and size are known to be right."""
-        # A slice begins where numbers may; looking into the body itself would mean to copy what does not.
-        array: Array = np.ndarray(shape, self._spec.dtype, body[at:])
-        if not array.flags.aligned:
-            array = array.copy()
-        self._spec.check_values(array)
-        return array
-
-
-# -- Replies without a codec -------------------------------------------------------------------------------------------
-
-
-# A reply whose outputs are all raw. No I/O.
-# Source: Triton's binary tensor data extension (https://github.com/triton-inference-server/server,
-# docs/protocol/extension_binary_data.md).
-
-BINARY_HEADER = "inference-header-content-length"
-_BINARY = ("content-type", "application/octet-stream")
-
-
-class BinaryReply:
-    """A body of JSON and raw tensors, with the headers that say so."""
-
-    __slots__ = ("body", "headers")
-
-    def __init__(self, header: bytes, raw: Sequence[bytes], headers: Headers | None = None) -> None:
-        self.body = b"".join((header, *raw))
-        self.headers = headers or [_BINARY, (BINARY_HEADER, str(len(header)))]
-
-
-class RawWriter:
-    """Writes replies without an id.
-
-    Its JSON is the same for the same shapes, so the last one is remembered.
-    """
-
-    def __init__(self, model: str, version: str) -> None:
-        self._start = {"model_name": model, "model_version": version}
-        self._known: tuple[object, bytes, Headers] = None, b"", []
-
-    def write(self, names: Sequence[str], outputs: Arrays, raw: Sequence[bytes]) -> BinaryReply:
-        """Write one.
-
-        Args:
-            raw: the bytes of each output, in the order of ``names``.
-        """
-        if len(names) == 1:
-            array = outputs[names[0]]
-            key: object = (names[0], array.dtype, array.shape, len(raw[0]))
-        else:
-            key = [
-                (name, outputs[name].dtype, outputs[name].shape, len(each))
-                for name, each in zip(names, raw, strict=True)
-            ]
-        known = self._known
-        if known[0] != key:
-            described = [
-                {
-                    "name": name,
-                    "datatype": output_datatype(outputs[name]),
-                    "shape": outputs[name].shape,
-                    "parameters": {"binary_data_size": len(each)},
-                }
-                for name, each in zip(names, raw, strict=True)
-            ]
-            header = msgspec.json.encode({**self._start, "outputs": described})
-            known = self._known = key, header, [_BINARY, (BINARY_HEADER, str(len(header)))]
-        return BinaryReply(known[1], raw, known[2])

@@ -1,4 +1,4 @@
-"""Parameters of an inference request, its inputs and its outputs: read, or refused by name. No I/O.
+"""Parameters of an inference request and of its outputs: read, or refused by name. No I/O.
 
 Source: Open Inference Protocol, REST, "Parameters"; Triton's binary data, classification, sequence and schedule policy
 extensions (https://github.com/triton-inference-server/server, docs/protocol).
@@ -7,26 +7,13 @@ extensions (https://github.com/triton-inference-server/server, docs/protocol).
 from __future__ import annotations
 
 from reprlib import repr as shown
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 
 from tailcut.errors import BadRequest
-from tailcut.protocol.open_inference.json_tensors import AnyTensor, Parameters
 
-
-def binary_size(tensor: AnyTensor) -> int:
-    """Return the bytes of a tensor that is sent raw; -1 where it is in JSON."""
-    size = tensor.parameters.get("binary_data_size") if tensor.parameters is not UNSET else None
-    if size is None:
-        return -1
-    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise BadRequest(
-            f"parameter binary_data_size of input {tensor.name!r} is {shown(size)}, expected a number of bytes",
-            hint="send the tensor's length in bytes",
-        )
-    if tensor.data is not UNSET:
-        raise BadRequest(f"input {tensor.name!r} has both data and binary_data_size", hint="send one of the two")
-    return size
+Parameters = dict[str, Any]
 
 
 def wants_raw(output: str, parameters: Parameters | UnsetType, *, default: bool) -> bool:
@@ -34,11 +21,16 @@ def wants_raw(output: str, parameters: Parameters | UnsetType, *, default: bool)
     if parameters is UNSET or not parameters:
         return default
     if parameters.get("classification"):
-        raise BadRequest(
-            f"output {output!r} asks for classification, which is not supported",
-            hint="request the output itself and select its largest values",
-        )
+        raise no_classification(output)
     return flag(parameters, "binary_data", default=default)
+
+
+def no_classification(output: str) -> BadRequest:
+    """Return the error for an output that asks for its largest values only."""
+    return BadRequest(
+        f"output {output!r} asks for classification, which is not supported",
+        hint="request the output itself and select its largest values",
+    )
 
 
 def flag(parameters: Parameters, name: str, *, default: bool) -> bool:

@@ -9,7 +9,7 @@ from tailcut.common.bounds import Bound
 from tailcut.manifest import Deployment, Model, ServerSettings, TensorSpec
 from tailcut.models.value_limits import bounds_of, fields_of, limits_said
 from tailcut.protocol.http import LONGEST_TENANT
-from tailcut.protocol.open_inference.codec import BINARY_HEADER
+from tailcut.protocol.routing import Operation, Route
 from tailcut.version import version
 
 INFERENCE, MANAGEMENT = "inference", "management"
@@ -32,6 +32,14 @@ _PREDICTING = ("400", "404", "408", "413", "415", "429", "500", "503", "504")
 
 _ANY = {"type": "object"}
 SCHEMAS: dict[str, Any] = {
+    "Error": {
+        "type": "object",
+        "required": ["error", "code", "hint"],
+        "properties": {
+            **{key: {"type": "string"} for key in ("error", "code", "hint")},
+            "incident": {"type": "string", "description": "key of this error in the server's log"},
+        },
+    },
     "IndexRequest": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
     "IndexReply": {
         "type": "array",
@@ -62,87 +70,34 @@ SCHEMAS: dict[str, Any] = {
 }
 
 
-def model_paths(deployment: Deployment) -> dict[str, Any]:
-    """Return the paths of one model."""
-    name, server = deployment.name, deployment.server
-    model = f"/v2/models/{name}"
-    versioned = {f"{model}/versions/{{version}}": True, model: False}
-    found: dict[str, Any] = {f"/predict/{name}": {"post": _predict(server)}}
-    for base, has_version in sorted(versioned.items(), key=lambda one: one[1]):
-        for path, operation in _of_model(base, server).items():
-            found[path] = _with_version(operation) if has_version else operation
-    return found | _of_repository(name, server)
+def _paths(routes: Mapping[str, Route], server: ServerSettings, model: str = "") -> dict[str, Any]:
+    """Return what is described of some routes; those of a model also with a version.
+
+    Args:
+        model: path of the model; empty for routes of none.
+    """
+    found: dict[str, Any] = {}
+    for path, route in routes.items():
+        operation = dict(route.operation)
+        schemes = {INFERENCE: server.tokens, MANAGEMENT: server.management_tokens}
+        if "security" in operation and not any(schemes[name] for each in operation["security"] for name in each):
+            del operation["security"]
+        elif "security" in operation:
+            operation["responses"] = {**operation["responses"], "401": _error(_ERRORS["401"])}
+        found[path] = {route.method.lower(): operation}
+        if model and f"{path}/".startswith(f"{model}/"):
+            versioned = f"{model}/versions/{{version}}{path.removeprefix(model)}"
+            found[versioned] = {route.method.lower(): _of_version(operation)}
+    return found
 
 
-def server_paths(server: ServerSettings) -> dict[str, Any]:
-    """Return the paths that belong to no model."""
-    index = _manage(
-        "List of models, versions and variants", "IndexRequest", ("400", "413"), INFERENCE if server.tokens else ""
-    )
-    index["responses"]["200"]["content"] = _content("IndexReply")
-    return {
-        "/v2/models/stats": {"get": _guarded(server, _get("Statistics of every model", "Statistics"))},
-        "/v2/repository/index": {"post": index},
-        "/v2": {"get": _get("Server metadata")},
-        "/v2/health/live": {"get": _get("Liveness of the process")},
-        "/v2/health/ready": {"get": _get("Readiness of the server", not_ready=True)},
-        "/metrics": {"get": _get("Prometheus metrics", kind="text/plain")},
-        "/openapi.json": {"get": _get("This document")},
-        "/docs": {"get": _get("This document as an HTML page", kind="text/html")},
-        "/debug/requests": {"get": _debug(server, "Slowest and last failed requests, with their spans")},
-        "/debug/requests/{id}": {"get": _debug(server, "One request with its spans", by_id=True)},
-    }
-
-
-def _of_model(base: str, server: ServerSettings) -> dict[str, Any]:
-    infer = _post("Open Inference Protocol v2 inference", "InferenceRequest", "InferenceReply", server)
-    infer["parameters"] = [*infer["parameters"], _BINARY]
-    infer["requestBody"]["content"]["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
-    infer["responses"]["200"]["content"]["application/octet-stream"] = {}
-    generate = _post("Generate: values in, values out", "GenerateRequest", "GenerateReply", server)
-    stream = _post("Generate: values in, server-sent events out", "GenerateRequest", "GenerateReply", server)
-    stream["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
-    return {
-        f"{base}/infer": {"post": infer},
-        f"{base}/generate": {"post": generate},
-        f"{base}/generate_stream": {"post": stream},
-        base: {"get": _guarded(server, _get("Model metadata", not_ready=True))},
-        f"{base}/ready": {"get": _get("Readiness of the model: 200 or 503", not_ready=True)},
-        f"{base}/config": {"get": _guarded(server, _get("Configuration in Triton's format", not_ready=True))},
-        f"{base}/stats": {"get": _guarded(server, _get("Statistics", "Statistics", not_ready=True))},
-    }
-
-
-def _of_repository(name: str, server: ServerSettings) -> dict[str, Any]:
-    model = f"/v2/repository/models/{name}"
-    management = MANAGEMENT if server.management_tokens else ""
-    refused = ("400", "403", "404", "413", "500", "503")
-    return {
-        f"{model}/load": {
-            "post": _manage(
-                "Load the promoted variant, or a given version and variant", "LoadRequest", refused, management
-            )
-        },
-        f"{model}/unload": {
-            "post": _manage("Unload the model until the next load", "UnloadRequest", refused, management)
-        },
-    }
-
-
-def _predict(server: ServerSettings) -> dict[str, Any]:
-    return _post("Predict for entities or for feature rows", "PredictionRequest", "PredictionReply", server)
-
-
-def _with_version(operations: dict[str, Any]) -> dict[str, Any]:
+def _of_version(operation: Operation) -> Operation:
     version = {"name": "version", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     return {
-        method: {
-            **operation,
-            "summary": f"{operation['summary']}, of a version",
-            "parameters": [version, *operation.get("parameters", [])],
-            "responses": {**operation["responses"], "404": _error(_ERRORS["404"])},
-        }
-        for method, operation in operations.items()
+        **operation,
+        "summary": f"{operation['summary']}, of a version",
+        "parameters": [version, *operation.get("parameters", [])],
+        "responses": {**operation["responses"], "404": _error(_ERRORS["404"])},
     }
 
 
@@ -152,14 +107,6 @@ def _content(schema: str) -> dict[str, Any]:
 
 def _error(description: str) -> dict[str, Any]:
     return {"description": description, "content": _content("Error")}
-
-
-_BINARY = {
-    "name": BINARY_HEADER,
-    "in": "header",
-    "description": "number of JSON bytes at the beginning of the body, if raw tensors follow",
-    "schema": {"type": "integer", "minimum": 0},
-}
 
 
 def _headers(server: ServerSettings) -> list[dict[str, Any]]:
@@ -184,75 +131,84 @@ def _headers(server: ServerSettings) -> list[dict[str, Any]]:
     return headers
 
 
-def _post(summary: str, request: str, reply: str, server: ServerSettings) -> dict[str, Any]:
-    answer = {"description": "the answer; Server-Timing has each stage in ms", "content": _content(reply)}
-    operation = {
-        "summary": summary,
-        "parameters": _headers(server),
-        "requestBody": {"required": True, "content": _content(request)},
-        "responses": {"200": answer, **_errors(_PREDICTING)},
-    }
-    return _guarded(server, operation)
-
-
-def _manage(summary: str, request: str, errors: Sequence[str], scheme: str) -> dict[str, Any]:
-    operation: dict[str, Any] = {
-        "summary": summary,
-        "requestBody": {"required": False, "content": _content(request)},
-        "responses": {
-            "200": {"description": "done", "content": {"application/json": {"schema": _ANY}}},
-            **_errors(errors),
-        },
-    }
-    return _secured(operation, scheme)
-
-
-def _guarded(server: ServerSettings, operation: dict[str, Any]) -> dict[str, Any]:
-    return _secured(operation, INFERENCE if server.tokens else "")
-
-
-def _secured(operation: dict[str, Any], scheme: str) -> dict[str, Any]:
-    if scheme:
-        operation["security"] = [{scheme: []}]
-        operation["responses"] = {**operation["responses"], "401": _error(_ERRORS["401"])}
-    return operation
-
-
 def _errors(statuses: Sequence[str]) -> dict[str, Any]:
     return {status: _error(_ERRORS[status]) for status in statuses}
 
 
-def _debug(server: ServerSettings, summary: str, *, by_id: bool = False) -> dict[str, Any]:
-    operation = _get(summary)
-    operation["responses"].update(_errors(("403", "404") if by_id else ("403",)))
-    if by_id:
-        text = "trace id, or x-request-id"
-        schema = {"type": "string", "minLength": 1}
-        operation["parameters"] = [
-            {"name": "id", "in": "path", "required": True, "description": text, "schema": schema}
-        ]
-    return _secured(operation, MANAGEMENT if server.management_tokens else "")
+def prediction_operation(
+    summary: str, request: str, reply: str, server: ServerSettings, *, kind: str = "application/json"
+) -> Operation:
+    """Describe a route that answers with predictions.
+
+    Args:
+        request, reply: names of schemas.
+        kind: of the reply; another than JSON has no schema.
+    """
+    content = _content(reply) if kind == "application/json" else {kind: {"schema": {"type": "string"}}}
+    return {
+        "summary": summary,
+        "parameters": _headers(server),
+        "requestBody": {"required": True, "content": _content(request)},
+        "responses": {
+            "200": {"description": "the answer; Server-Timing has each stage in ms", "content": content},
+            **_errors(_PREDICTING),
+        },
+        "security": [{INFERENCE: []}],
+    }
 
 
-def _get(summary: str, schema: str = "", *, kind: str = "application/json", not_ready: bool = False) -> dict[str, Any]:
+def repository_operation(
+    summary: str, request: str, errors: Sequence[str], scheme: str = MANAGEMENT, reply: Mapping[str, Any] = _ANY
+) -> Operation:
+    """Describe a route about the repository of models; the body may be left out."""
+    return {
+        "summary": summary,
+        "requestBody": {"required": False, "content": _content(request)},
+        "responses": {
+            "200": {"description": "done", "content": {"application/json": {"schema": reply}}},
+            **_errors(errors),
+        },
+        "security": [{scheme: []}],
+    }
+
+
+def get_operation(
+    summary: str,
+    schema: str = "",
+    *,
+    kind: str = "application/json",
+    not_ready: bool = False,
+    errors: Sequence[str] = (),
+    scheme: str = "",
+) -> Operation:
+    """Describe a route that is only read.
+
+    Args:
+        schema: of the reply, by name; empty where it has none.
+        not_ready: whether it answers 503 before the model is ready.
+        scheme: of the token that it needs, where the manifest names a file of them.
+    """
     content = _content(schema) if schema else {kind: {}}
-    responses: dict[str, Any] = {"200": {"description": summary, "content": content}}
+    responses: dict[str, Any] = {"200": {"description": summary, "content": content}, **_errors(errors)}
     if not_ready:
         responses["503"] = {"description": "not ready", "content": {"application/json": {}}}
-    return {"summary": summary, "responses": responses}
+    return {"summary": summary, "responses": responses} | ({"security": [{scheme: []}]} if scheme else {})
 
 
 Described = tuple[Deployment, Sequence[Bound]]
 """A model, and the bounds of its inputs beside the manifest's own: those of the version that is served."""
 
 
-def openapi(name: str, server: ServerSettings, models: Sequence[Described]) -> dict[str, Any]:
+def openapi(
+    name: str, server: ServerSettings, models: Sequence[Described], routes: Mapping[str, Mapping[str, Route]]
+) -> dict[str, Any]:
     """Return the OpenAPI 3.1 description of a server's HTTP interface.
 
     Where it has several models, the name of each stands before those of its schemas.
 
     Args:
         name: of the only model; empty where there are several.
+        routes: by path, of each model by name; under the empty name those that belong to none.
     """
     document: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -263,16 +219,17 @@ def openapi(name: str, server: ServerSettings, models: Sequence[Described]) -> d
             "reports the time of its stages in Server-Timing. Every error has a code and a hint.",
         },
         "paths": {},
-        "components": {"schemas": dict(_SHARED)},
+        "components": {"schemas": dict(SCHEMAS)},
     }
     for deployment, bounds in models:
         own = _schemas(deployment, bounds)
         prefix = f"{deployment.name}." if len(models) > 1 else ""
-        document["paths"] |= _renamed(model_paths(deployment), own, prefix)
+        paths = _paths(routes[deployment.name], deployment.server, f"/v2/models/{deployment.name}")
+        document["paths"] |= _renamed(paths, own, prefix)
         document["components"]["schemas"] |= {
             f"{prefix}{name}": _renamed(schema, own, prefix) for name, schema in own.items()
         }
-    document["paths"] |= server_paths(server)
+    document["paths"] |= _paths(routes[""], server)
     schemes = {}
     if server.tokens:
         schemes[INFERENCE] = {"type": "http", "scheme": "bearer", "description": "a token of server.tokens"}
@@ -303,8 +260,21 @@ def _schemas(deployment: Deployment, bounds: Sequence[Bound]) -> dict[str, Any]:
                 "outputs": {"type": "array", "items": {"oneOf": [_tensor(tensor) for tensor in model.outputs]}},
             },
         },
-        "GenerateRequest": _generate_request(model.inputs, bounds),
-        "GenerateReply": _generate_reply(deployment),
+        "GenerateRequest": {
+            "type": "object",
+            "required": [tensor.name for tensor in model.inputs],
+            "properties": {
+                "id": {},
+                "parameters": {"type": "object"},
+                **{tensor.name: row_value(tensor, bounds) for tensor in model.inputs},
+            },
+            "additionalProperties": False,
+        },
+        "GenerateReply": {
+            "type": "object",
+            "required": ["model_name", "model_version", *(tensor.name for tensor in model.outputs)],
+            "properties": {"model_name": {"const": deployment.name}, "model_version": {"type": "string"}},
+        },
     }
 
 
@@ -322,17 +292,6 @@ def _renamed(value: Any, own: Mapping[str, Any], prefix: str) -> Any:
 
 
 _REF = "#/components/schemas/"
-_SHARED = {
-    **SCHEMAS,
-    "Error": {
-        "type": "object",
-        "required": ["error", "code", "hint"],
-        "properties": {
-            **{key: {"type": "string"} for key in ("error", "code", "hint")},
-            "incident": {"type": "string", "description": "key of this error in the server's log"},
-        },
-    },
-}
 
 
 def _prediction_request(deployment: Deployment, bounds: Sequence[Bound]) -> dict[str, Any]:
@@ -418,27 +377,6 @@ def _entity(fields: tuple[str, ...], limits: Mapping[str, Any]) -> dict[str, Any
     if len(fields) == 1:
         return {**parts[fields[0]], "description": fields[0]}
     return {"type": "object", "required": list(fields), "properties": parts}
-
-
-def _generate_request(inputs: tuple[TensorSpec, ...], bounds: Sequence[Bound]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": [tensor.name for tensor in inputs],
-        "properties": {
-            "id": {},
-            "parameters": {"type": "object"},
-            **{tensor.name: row_value(tensor, bounds) for tensor in inputs},
-        },
-        "additionalProperties": False,
-    }
-
-
-def _generate_reply(deployment: Deployment) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": ["model_name", "model_version", *(tensor.name for tensor in deployment.model.outputs)],
-        "properties": {"model_name": {"const": deployment.name}, "model_version": {"type": "string"}},
-    }
 
 
 # -- Limits as JSON schema ---------------------------------------------------------------------------------------------

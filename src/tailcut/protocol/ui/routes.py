@@ -26,14 +26,12 @@ import msgspec
 from msgspec.structs import replace
 
 from tailcut.common.timings import STAGE_NAMES
-from tailcut.errors import BadRequest, Forbidden, NotFound, Shed, TailcutError, Unauthorized
+from tailcut.errors import BadRequest, Forbidden, NotFound, Shed, Unauthorized
 from tailcut.observe.live.figures import ModelFigures, Snapshot
 from tailcut.observe.live.live import LiveFigures
 from tailcut.observe.live.model_figures import POINT
 from tailcut.protocol.auth import Guard
-from tailcut.protocol.bodies import read_small
-from tailcut.protocol.events import EVENT_STREAM
-from tailcut.protocol.http import JSON, Body, HeaderMap, Headers, Reply, clipped
+from tailcut.protocol.http import EVENT_STREAM, JSON, Body, HeaderMap, Headers, Reply, clipped, read_small
 from tailcut.protocol.routing import Handler, Route
 from tailcut.serving.host import Host
 
@@ -126,11 +124,6 @@ class Access:
         return token if token and self._clock_s() < until_s else None
 
 
-def reason(error: TailcutError) -> str:
-    """Return why a form was refused, for the page."""
-    return f"{error.message}; {error.hint}" if error.hint else error.message
-
-
 def _cookie(headers: HeaderMap) -> str:
     for each in (headers.get("cookie") or "").split(";"):
         name, _, value = each.strip().partition("=")
@@ -180,7 +173,7 @@ class UI:
             return None
         if method == "HEAD" and "events" in {kind, what}:
             handler = _no_events
-        return "POST" if kind in {"login", "logout"} else "GET", handler
+        return Route("POST" if kind in {"login", "logout"} else "GET", handler)
 
     def _named(self, kind: str, name: str, what: str) -> Handler | None:
         """Return what answers for a model, a request or a file; None where nothing does."""
@@ -200,16 +193,14 @@ class UI:
             try:
                 self._access.check(headers)
             except (Unauthorized, Forbidden) as error:
-                return self._refused(error, root, back)
+                if isinstance(error, Unauthorized):
+                    return page("login", root, 401, back=back if _NEXT.fullmatch(back) else "ui", reason="")
+                said = f"{error.message}; {error.hint}" if error.hint else error.message
+                return page("closed", root, 403, reason=said)
             session = "yes" if self._access.is_session(headers) else ""
             return page("page", root, kind=kind, session=session)
 
         return answer
-
-    def _refused(self, error: TailcutError, root: str, back: str) -> Reply:
-        if isinstance(error, Forbidden):
-            return page("closed", root, 403, reason=reason(error))
-        return page("login", root, 401, back=back if _NEXT.fullmatch(back) else "ui", reason="")
 
     def _closed(self, handler: Handler) -> Handler:
         async def answer(headers: HeaderMap, body: Body) -> Reply:
@@ -219,7 +210,7 @@ class UI:
         return answer
 
     async def _data(self, headers: HeaderMap, body: Body) -> Reply:
-        return _json(await self._feed.data())
+        return _json(_encode(await self._live.asked()))
 
     async def _events(self, model: str, headers: HeaderMap, body: Body) -> Reply:
         viewer = await self._feed.watch(model, partial(self._access.allows, headers))
@@ -363,17 +354,9 @@ class Feed:
         self._live = live
         self._clock_s = clock_s
         self._viewers: dict[str, set[Viewer]] = {}
-        self._whole: tuple[Snapshot | None, bytes] = (None, b"")
         self.is_stopping = False
         live.on_snapshot.append(self._send)
         live.on_stop.append(self._stop)
-
-    async def data(self) -> bytes:
-        """Return the latest snapshot as JSON; raises NotReady as ``LiveFigures.asked``."""
-        snapshot = await self._live.asked()
-        if self._whole[0] is not snapshot:
-            self._whole = snapshot, _encode(snapshot)
-        return self._whole[1]
 
     async def watch(self, model: str = "", may: Callable[[], bool] = _always) -> Viewer:
         """Return the events of the host, or those of one model.
@@ -482,14 +465,11 @@ class Viewer:
             await self._has_next.wait()
             self._has_next.clear()
             event, self._next = self._next, None
-            if not event or self._is_late() or not self._may():
+            # Not taken for so long, the connection is given up.
+            if not event or self._clock_s() - self._sent_s >= _PATIENCE_S or not self._may():
                 return
             self._sent_s = self._clock_s()
             yield event
-
-    def _is_late(self) -> bool:
-        """Whether the last event was not taken for so long that the connection is given up."""
-        return self._clock_s() - self._sent_s >= _PATIENCE_S
 
 
 def _of_model(snapshot: Snapshot, model: str) -> Snapshot:

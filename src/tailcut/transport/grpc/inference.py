@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from reprlib import repr as shown
 from time import perf_counter_ns
 from typing import NoReturn
 
 from tailcut.common.timings import Stage
-from tailcut.errors import BadRequest, TailcutError
+from tailcut.errors import BadRequest, NotFound, TailcutError
 from tailcut.models.runtimes.base import StreamingRuntime
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.protocol.access_log import AccessLog
 from tailcut.protocol.data_plane import DataPlane, ModelPlane
-from tailcut.protocol.http import REQUEST_ID, HeaderMap, name_request, new_request_id, request_id, traceparent
-from tailcut.protocol.open_inference.parameters import flag, priority, timeout_ns
-from tailcut.protocol.routing import Codecs
-from tailcut.transport.grpc.calls import SERVICE, Context, Metadata, abort, headers_of, remaining_ns
-from tailcut.transport.grpc.codec import FINAL, WANTS_FINAL, GrpcInference, MessageCodec, parse
-from tailcut.transport.grpc.models import pipeline_of
+from tailcut.protocol.http import REQUEST_ID, HeaderMap, log_id
+from tailcut.protocol.open_inference.codec import Inference
+from tailcut.protocol.predict import PredictReplies
+from tailcut.protocol.routing import Codecs, pipeline_of
+from tailcut.transport.grpc.calls import SERVICE, Context, Metadata, abort, headers_of, read, remaining_ns
+from tailcut.transport.grpc.codec import FINAL, MessageCodec
 from tailcut.transport.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 
 Emit = Callable[[ModelInferResponse], Awaitable[None]]
@@ -59,7 +60,8 @@ class Inferences:
         headers = headers_of(context)
         try:
             model, request = self._of(message, headers)
-            reply, metadata = await model.unary(start_ns, headers, request, remaining_ns(context))
+            source = request, remaining_ns(context)
+            reply, metadata = await model.plane.answer(model, "grpc_infer", model.whole, headers, source, start_ns)
             context.set_trailing_metadata(metadata)
             return reply
         except RpcFailed as failed:
@@ -75,7 +77,8 @@ class Inferences:
         """
         start_ns = perf_counter_ns()
         model, request = self._of(message, headers)
-        await model.in_stream(start_ns, headers, request, left_ns, emit)
+        source = request, left_ns, emit
+        await model.plane.answer(model, "grpc_stream", model.parts, headers, source, start_ns)
 
     def _of(self, message: bytes, headers: Mapping[str, str]) -> tuple[_ModelInferences, _Message]:
         """Return whose request it is, and the request: not read yet where there is only one model.
@@ -89,10 +92,10 @@ class Inferences:
             return only, message
         try:
             self._plane.guard.inference(headers)
-            request = parse(message)
+            request: ModelInferRequest = read(ModelInferRequest, message)
             self._plane.model(request.model_name)
         except TailcutError as error:
-            raise RpcFailed(error, "", ((REQUEST_ID, request_id(headers) or new_request_id()),)) from None
+            raise RpcFailed(error, "", ((REQUEST_ID, log_id(headers)),)) from None
         return self._models[request.model_name], request
 
     def _add(self, name: str) -> None:
@@ -103,55 +106,45 @@ class _ModelInferences:
     """Answers inference requests to one model: the ``Door`` of gRPC."""
 
     def __init__(self, plane: ModelPlane, log: AccessLog | None = None) -> None:
-        self._plane = plane
+        self.plane = plane
         self._engine = plane.engine
         self._log = log
         self._codecs = Codecs(MessageCodec, plane.engine)
+        self._replies = PredictReplies()
         for route in _METHODS:
             plane.engine.recorder.expect(route)
 
-    def unary(
-        self, start_ns: int, headers: Mapping[str, str], message: _Message, left_ns: int
-    ) -> Awaitable[tuple[bytes, Metadata]]:
-        """Answer ModelInfer; raises Failed.
-
-        Args:
-            left_ns: nanoseconds to gRPC's own deadline; 0 where there is none.
-        """
-        return self._plane.answer(self, "grpc_infer", self._whole, headers, (message, left_ns), start_ns)
-
-    def in_stream(
-        self, start_ns: int, headers: Mapping[str, str], message: _Message, left_ns: int, emit: Emit
-    ) -> Awaitable[tuple[bytes, Metadata]]:
-        """Answer one request of ModelStreamInfer; raises Failed."""
-        return self._plane.answer(self, "grpc_stream", self._parts, headers, (message, left_ns, emit), start_ns)
-
     def answered(self, call: RequestContext, headers: HeaderMap, reply: bytes) -> tuple[bytes, Metadata]:
         """Return the reply with its metadata."""
-        metadata = _metadata(call, headers)
+        metadata = tuple(self._replies.headers(call, headers)[1:])
         if self._log is not None:
             self._note(self._log, call, headers, metadata, size_bytes=len(reply))
         return reply, metadata
 
     def failed(self, call: RequestContext, headers: HeaderMap, error: TailcutError, incident: str) -> NoReturn:
         """Raise Failed."""
-        name_request(call, headers)
-        metadata = (*_metadata(call, headers), (REQUEST_ID, call.request_id))
+        call.request_id = call.request_id or log_id(headers)
+        metadata = (*self._replies.headers(call, headers)[1:], (REQUEST_ID, call.request_id))
         if self._log is not None:
             self._note(self._log, call, headers, metadata, error=error, incident=incident)
         raise RpcFailed(error, incident, metadata) from None  # in no variable here: a circle would keep the request
 
-    async def _whole(self, call: RequestContext, headers: HeaderMap, source: tuple[_Message, int]) -> bytes:
+    async def whole(self, call: RequestContext, headers: HeaderMap, source: tuple[_Message, int]) -> bytes:
+        """Answer ModelInfer.
+
+        Args:
+            source: the message, and the nanoseconds to gRPC's own deadline; 0 where there is none.
+        """
         pipeline, codec, inference = self._admitted(call, headers, *source)
         outputs = await pipeline.infer(call, inference.inputs, inference.rows, inference.outputs)
         if call.logged is not None:
             call.logged.answer(outputs)
         return codec.encode(inference, outputs).SerializeToString()
 
-    async def _parts(self, call: RequestContext, headers: HeaderMap, source: tuple[_Message, int, Emit]) -> bytes:
+    async def parts(self, call: RequestContext, headers: HeaderMap, source: tuple[_Message, int, Emit]) -> bytes:
+        """Answer one request of ModelStreamInfer."""
         message, left_ns, emit = source
         pipeline, codec, inference = self._admitted(call, headers, message, left_ns)
-        wants_final = flag(inference.parameters, WANTS_FINAL, default=False)
         runtime = self._engine.opened.streaming
         if runtime is None:
             outputs = await pipeline.infer(call, inference.inputs, inference.rows, inference.outputs)
@@ -160,12 +153,12 @@ class _ModelInferences:
             await emit(_marked(codec.encode(inference, outputs), is_final=True))
         else:
             await self._streamed(call, codec, inference, runtime, emit)
-            if wants_final:
-                await emit(_marked(codec.empty(inference.id), is_final=True))
+            if inference.wants_final:
+                await emit(_marked(codec.empty(inference), is_final=True))
         return b""
 
     async def _streamed(
-        self, call: RequestContext, codec: MessageCodec, inference: GrpcInference, runtime: StreamingRuntime, emit: Emit
+        self, call: RequestContext, codec: MessageCodec, inference: Inference, runtime: StreamingRuntime, emit: Emit
     ) -> None:
         if inference.rows != 1:
             raise BadRequest(
@@ -180,18 +173,21 @@ class _ModelInferences:
 
     def _admitted(
         self, call: RequestContext, headers: HeaderMap, message: _Message, left_ns: int
-    ) -> tuple[Pipeline, MessageCodec, GrpcInference]:
+    ) -> tuple[Pipeline, MessageCodec, Inference]:
         """Identify, read, check and admit a request."""
-        self._plane.identify(call, headers, left_ns)
+        self.plane.identify(call, headers, left_ns)
         call.timings.lap(Stage.RECEIVE, perf_counter_ns())
-        request = parse(message) if isinstance(message, bytes) else message
-        pipeline = pipeline_of(self._engine, request.model_name, request.model_version)
+        request = read(ModelInferRequest, message) if isinstance(message, bytes) else message
+        name = self._engine.deployment.name
+        if request.model_name != name:
+            raise NotFound(f"model {shown(request.model_name)} is unknown", hint=f"this server has {name!r}")
+        pipeline = pipeline_of(self._engine, request.model_version)
         codec = self._codecs.of(pipeline.serving)
         inference = codec.decode(request)
         if call.logged is not None:
             call.logged.take(inference.inputs, "grpc", inference.outputs)
-        call.priority = priority(inference.parameters)
-        self._plane.bound(call, timeout_ns(inference.parameters))
+        call.priority = inference.priority
+        self.plane.bound(call, inference.timeout_ns)
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
         # A stream is not cached: what would recall its answer is not on its way.
         pipeline.admit(call, inference.rows, recalls=pipeline.recalls_tensors and not self._engine.opened.streams)
@@ -224,17 +220,3 @@ class _ModelInferences:
 def _marked(reply: ModelInferResponse, *, is_final: bool) -> ModelInferResponse:
     reply.parameters[FINAL].bool_param = is_final
     return reply
-
-
-def _metadata(call: RequestContext, headers: HeaderMap) -> Metadata:
-    pairs = [
-        ("server-timing", call.timings.server_timing()),
-        ("x-tailcut-variant", call.variant),
-        ("x-tailcut-cache", call.cache),
-    ]
-    if call.served is not None:
-        pairs.append(("x-tailcut-version", call.served.version))
-    parent = traceparent(headers)
-    if parent is not None:
-        pairs.append(("traceparent", parent))
-    return tuple(pairs)

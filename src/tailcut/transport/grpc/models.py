@@ -11,12 +11,10 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 
 from tailcut.errors import NotFound
-from tailcut.pipeline.pipeline import Pipeline
 from tailcut.protocol.auth import Guard
 from tailcut.protocol.model_routes import config_of, metadata_of
 from tailcut.protocol.repository_routes import load_parameters
-from tailcut.protocol.routing import no_version
-from tailcut.protocol.routing import pipeline_of as pipeline_of_version
+from tailcut.protocol.routing import no_version, pipeline_of
 from tailcut.serving.engine import Engine
 from tailcut.serving.host import Host
 from tailcut.transport.grpc import open_inference_pb2 as messages
@@ -29,18 +27,6 @@ EXTENSIONS = ("model_configuration", "model_repository", "parameters", "statisti
 
 _Headers = Mapping[str, str]
 M = TypeVar("M", bound=Message)
-
-
-def pipeline_of(engine: Engine, name: str, version: str) -> Pipeline:
-    """Return the pipeline that answers a model; an empty version means the one that is served.
-
-    Raises:
-        NotFound: no such model or version here.
-        NotReady: it is not loaded (yet).
-    """
-    if name != engine.deployment.name:
-        raise NotFound(f"model {shown(name)} is unknown", hint=f"this server has {engine.deployment.name!r}")
-    return pipeline_of_version(engine, version)
 
 
 class GrpcModels:
@@ -98,7 +84,7 @@ class GrpcModels:
     def _loaded(self, name: str, version: str, headers: _Headers) -> Engine:
         self._guard.inference(headers)
         engine = self._host.engine(name)
-        pipeline_of_version(engine, version)
+        pipeline_of(engine, version)
         return engine
 
     def _statistics(

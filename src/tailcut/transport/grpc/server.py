@@ -18,11 +18,15 @@ from tailcut.protocol.http import clipped
 from tailcut.serving.host import Host
 from tailcut.transport.grpc import health_pb2, open_inference_pb2, reflection_pb2
 from tailcut.transport.grpc.calls import EOF, SERVICE, Context, Method, abort, answering, headers_of, read, remaining_ns
-from tailcut.transport.grpc.codec import FINAL, parse
+from tailcut.transport.grpc.codec import FINAL
 from tailcut.transport.grpc.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tailcut.transport.grpc.inference import Inferences, RpcFailed
 from tailcut.transport.grpc.models import GrpcModels
-from tailcut.transport.grpc.open_inference_pb2 import ModelInferResponse, ModelStreamInferResponse
+from tailcut.transport.grpc.open_inference_pb2 import (
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
 from tailcut.transport.grpc.reflection_pb2 import (
     ErrorResponse,
     ExtensionNumberResponse,
@@ -39,15 +43,15 @@ _AHEAD = 256
 
 
 class InferenceStreams:
-    """The streams of a host's clients."""
+    """The streams of a host's clients.
 
-    def __init__(self, inferences: Inferences) -> None:
+    Args:
+        stopping: ends every stream once what it has sent is answered: an idle one would hold the stop up.
+    """
+
+    def __init__(self, inferences: Inferences, stopping: asyncio.Event) -> None:
         self._inferences = inferences
-        self._stopping = asyncio.Event()
-
-    def stop(self) -> None:
-        """End every stream once what it has sent is answered: an idle one would hold the stop up."""
-        self._stopping.set()
+        self._stopping = stopping
 
     async def stream(self, _: object, context: Context) -> None:
         """Answer ModelStreamInfer: each request when it is done, an error as a message of the stream."""
@@ -119,7 +123,7 @@ def _retrieve(reading: asyncio.Future[Any]) -> None:
 
 def _id_of(message: bytes) -> str:
     try:
-        return parse(message).id
+        return str(read(ModelInferRequest, message).id)
     except TailcutError:
         return ""
 
@@ -223,24 +227,18 @@ class Health:
 
     Args:
         services: names of the services that are as ready as the host.
+        stopping: ends every ``Watch`` after a last word: it would hold the stop up.
     """
 
     NAME = "grpc.health.v1.Health"
 
-    def __init__(self, host: Host, services: frozenset[str]) -> None:
+    def __init__(self, host: Host, services: frozenset[str], stopping: asyncio.Event) -> None:
         self._host = host
         self._services = services | {""}
-        self._stopping = asyncio.Event()
+        self._stopping = stopping
 
-    def check(self) -> Method:
-        """Return the method ``Check``."""
-        return answering(self._host.failures, HealthCheckRequest, self._check)
-
-    def stop(self) -> None:
-        """End every ``Watch`` after a last word: it would hold the stop up."""
-        self._stopping.set()
-
-    def _check(self, request: HealthCheckRequest, headers: Mapping[str, str]) -> HealthCheckResponse:
+    def check(self, request: HealthCheckRequest, headers: Mapping[str, str]) -> HealthCheckResponse:
+        """Answer ``Check``."""
         status = self._status(request.service)
         if status == _UNKNOWN:
             known = ", ".join(sorted(filter(None, self._services)))
@@ -294,14 +292,13 @@ class GRPCServer:
     """
 
     def __init__(self, plane: DataPlane, address: str, port: int, log: AccessLog | None = None) -> None:
-        self._host = host = plane.host
+        self._host = plane.host
         self._address = f"[{address}]" if ":" in address else address
         self.port = port
         self._server: grpc.aio.Server | None = None
         self._guard = plane.guard
         self._inferences = Inferences(plane, log)
-        self._streams = InferenceStreams(self._inferences)
-        self._health = Health(host, frozenset({SERVICE}))
+        self._stopping = asyncio.Event()
 
     async def start(self) -> None:
         """Listen and answer; before the model is loaded inference is refused as not ready.
@@ -309,7 +306,18 @@ class GRPCServer:
         Raises:
             StartError: the port is taken or may not be used, or the certificate or its key cannot be read.
         """
-        server = grpc.aio.server(options=self._options())
+        settings = self._host.server
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", int(settings.max_body_bytes)),
+                # The answer to a request that was accepted is sent whatever its size, as over HTTP.
+                ("grpc.max_send_message_length", -1),
+                # A second server on the port is an error, not a silent half of the requests.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_connection_idle_ms", int(settings.idle_s * 1000)),
+                *_CONNECTIONS,
+            ]
+        )
         server.add_generic_rpc_handlers(tuple(self._handlers()))
         try:
             self.port = self._listen(server, f"{self._address}:{self.port}")
@@ -325,21 +333,8 @@ class GRPCServer:
         """Take no new requests, answer those that were begun for at most ``timeout_s``, then cancel what is left."""
         server, self._server = self._server, None
         if server is not None:
-            self._health.stop()
-            self._streams.stop()
+            self._stopping.set()
             await server.stop(timeout_s)
-
-    def _options(self) -> list[tuple[str, int]]:
-        server = self._host.server
-        return [
-            ("grpc.max_receive_message_length", int(server.max_body_bytes)),
-            # The answer to a request that was accepted is sent whatever its size, as over HTTP.
-            ("grpc.max_send_message_length", -1),
-            # A second server on the port is an error, not a silent half of the requests.
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_connection_idle_ms", int(server.idle_s * 1000)),
-            *_CONNECTIONS,
-        ]
 
     def _listen(self, server: grpc.aio.Server, where: str) -> int:
         tls = find_tls(self._host.manifest)
@@ -354,12 +349,13 @@ class GRPCServer:
         rpcs: dict[str, Any] = {name: unary(method) for name, method in methods.items()}
         # Messages are handed over as bytes: gRPC answers one that it cannot read itself with INTERNAL.
         rpcs["ModelInfer"] = unary(self._inferences.unary)
-        rpcs["ModelStreamInfer"] = stream(self._streams.stream)
-        health = {
-            "Check": unary(self._health.check()),
-            "Watch": grpc.unary_stream_rpc_method_handler(self._health.watch),
+        rpcs["ModelStreamInfer"] = stream(InferenceStreams(self._inferences, self._stopping).stream)
+        health = Health(self._host, frozenset({SERVICE}), self._stopping)
+        checks = {
+            "Check": unary(answering(self._host.failures, HealthCheckRequest, health.check)),
+            "Watch": grpc.unary_stream_rpc_method_handler(health.watch),
         }
         files = [module.DESCRIPTOR for module in (open_inference_pb2, health_pb2, reflection_pb2)]
         reflection = {"ServerReflectionInfo": stream(Reflection(files).info)}
-        services = {SERVICE: rpcs, Health.NAME: health, **dict.fromkeys(NAMES, reflection)}
+        services = {SERVICE: rpcs, Health.NAME: checks, **dict.fromkeys(NAMES, reflection)}
         return [grpc.method_handlers_generic_handler(name, handlers) for name, handlers in services.items()]

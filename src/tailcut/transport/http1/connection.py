@@ -1,7 +1,7 @@
 """One connection: reads its requests, answers them one after the other, and ends it.
 
 A state machine with three parts: ``Connection`` decides whose turn it is and when the connection ends, ``Incoming``
-reads and stops reading, ``Replies`` writes no faster than the client takes it.
+reads and stops reading, ``Replies`` writes no faster than the client takes it. ``Site`` is what all connections share.
 
 Source: RFC 9112, 9.3 (persistence, pipelining) and 9.6 (tear-down); RFC 9110, 10.1.1 (Expect).
 """
@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from tailcut.errors import Shed, TailcutError
+from tailcut.observe.sample import Sample, counter
 from tailcut.protocol.http import CLOSE, Chunks, Headers, Reply, error_reply
-from tailcut.transport.http1.reading import Exchange, Reader, Wire
+from tailcut.transport.http1.reading import Exchange, Reader
 
 if TYPE_CHECKING:
-    from tailcut.transport.http1.site import Site
+    from tailcut.transport.worker import Worker
 
+PARSE_ERRORS = counter("tailcut_http_parse_errors", "Malformed HTTP/1.1 requests, by error code.", "code", of_host=True)
 
 log = logging.getLogger("tailcut.server")
 
@@ -29,6 +34,63 @@ _SHED_PAUSE_S = 0.01
 
 _REST_S = 1.0
 """For the rest of a body whose request was answered before it had come, and for the client to read the last reply."""
+
+
+class Site:
+    """The routes, the connections that are open, and whether they are to end.
+
+    Attributes:
+        handle: answers one request.
+        arrivals: see ``Worker``.
+        is_leaving: whether clients are told to connect anew, elsewhere.
+        is_stopping: whether every reply is the last on its connection.
+        on_left: called when a connection has ended.
+    """
+
+    def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.handle = worker.handle
+        self.arrivals = worker.arrivals
+        self.connections: set[Connection] = set()
+        self.is_leaving = self.is_stopping = False
+        worker.on_drain = self.leave
+        self.on_left: Callable[[], None] = _nothing
+        self._refused: Counter[str] = Counter()
+        self._date = ""
+        self._date_until_s = 0.0
+
+    def leave(self) -> None:
+        """Have every reply be the last on its connection from now on."""
+        self.is_leaving = True
+
+    def left(self, connection: Connection) -> None:
+        """Note that a connection has ended."""
+        self.connections.discard(connection)
+        self.on_left()
+
+    def refused(self, error: TailcutError) -> None:
+        """Count what could not be read as a request: no route hears of it. The first of each kind is logged."""
+        self._refused[error.code] += 1
+        if self._refused[error.code] == 1:
+            log.warning("refused one or more malformed requests: %s; %s", error.message, error.hint)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what /metrics shows."""
+        for code, count in sorted(self._refused.items()):
+            yield PARSE_ERRORS(count, code)
+
+    def date(self) -> str:
+        """Return the header that says when a reply was made (RFC 9110, 6.6.1), to the second."""
+        now_s = self.loop.time()
+        if now_s >= self._date_until_s:
+            wall_s = time.time()
+            self._date = f"date: {formatdate(wall_s, usegmt=True)}\r\n"
+            self._date_until_s = now_s + 1.0 - wall_s % 1.0
+        return self._date
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class Connection(asyncio.Protocol):
@@ -43,7 +105,6 @@ class Connection(asyncio.Protocol):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._transport: Any = None
-        self._incoming = Incoming(self)
         self._current: Exchange | None = None
         self._next: asyncio.Future[bool] | None = None
         self._task: asyncio.Task[None] | None = None  # kept, because the loop does not keep it
@@ -66,7 +127,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._incoming.begin(transport)
+        self._incoming = Incoming(self, transport)
         self._replies = Replies(self._site, transport)
         self.since_s = self._site.loop.time()
         self._site.connections.add(self)
@@ -324,16 +385,12 @@ class Incoming:
 
     __slots__ = ("_away_bytes", "_held", "_is_paused", "_transport", "queue", "reader")
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Connection, transport: Any) -> None:
         self.queue: deque[Exchange] = deque()
         self.reader = Reader(wire, self.queue.append)
         self._held = b""  # behind requests that wait for their turn
         self._is_paused = False
         self._away_bytes = 0
-        self._transport: Any = None
-
-    def begin(self, transport: Any) -> None:
-        """Read a connection that was made."""
         self._transport = transport
 
     def close(self) -> None:
@@ -572,7 +629,7 @@ _field = ": ".join
 
 
 def reply_head(status: int, headers: Headers, framing: str, size_bytes: int | None = None) -> bytes:
-    """Return a reply's reply_head.
+    """Return the head of a reply.
 
     Args:
         headers: names in lower case, values in Latin-1.

@@ -7,11 +7,9 @@ import errno
 import logging
 import socket
 import ssl
-from functools import partial
 
 from tailcut.manifest import ServerSettings
-from tailcut.transport.http1.connection import Connection
-from tailcut.transport.http1.site import Site
+from tailcut.transport.http1.connection import Connection, Site
 
 log = logging.getLogger("tailcut.server")
 
@@ -122,7 +120,7 @@ class Listener:
             connection = Connection(self._site)
             task = self._loop.create_task(self._admit(accepted, connection))
             self._admitting.add(task)
-            task.add_done_callback(partial(self._admitted, accepted, connection))
+            task.add_done_callback(self._admitting.discard)
 
     async def _admit(self, accepted: socket.socket, connection: Connection) -> None:
         """Give a connection to the event loop; over TLS once the client has shown that it speaks that."""
@@ -133,12 +131,10 @@ class Listener:
             )
         except OSError as error:  # of which TimeoutError and ssl.SSLError are some
             log.debug("a connection ended before its first request: %s", error)
-
-    def _admitted(self, accepted: socket.socket, connection: Connection, task: asyncio.Task[None]) -> None:
-        self._admitting.discard(task)
-        if not connection.is_made:
-            accepted.close()
-            self._left()
+        finally:
+            if not connection.is_made:
+                accepted.close()
+                self._left()
 
     def _left(self) -> None:
         self._open -= 1

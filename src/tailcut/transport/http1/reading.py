@@ -7,44 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from reprlib import repr as shown
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from tailcut.errors import BadRequest, ClientGone, HeadTooLarge, TailcutError
 from tailcut.protocol.http import HeaderMap, by_name, is_repeated
 
-# One request as it arrives: what the routes read, and what the connection writes into it.
+if TYPE_CHECKING:
+    from tailcut.transport.http1.connection import Connection
+
 
 AHEAD_BYTES = 256 * 1024
 """Of a body that nobody reads: more is left to the kernel, and by it to the client."""
-
-
-class Wire(Protocol):
-    """The connection of a request."""
-
-    def wants_body(self, exchange: Exchange) -> None:
-        """Have the client send it, where it waits for that."""
-        ...
-
-    def has_room(self) -> None:
-        """Read on."""
-        ...
-
-    def threw_away(self, size_bytes: int) -> None:
-        """Count bytes of a body that is discarded."""
-        ...
-
-    def wait(self) -> None:
-        """Wait for the next head: such a body has come to its end."""
-        ...
-
-    async def lost(self) -> None:
-        """Return when the connection is closed."""
-        ...
 
 
 class Exchange:
@@ -71,7 +49,7 @@ class Exchange:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: Connection,
         method: str,
         path: str,
         headers: HeaderMap,
@@ -210,6 +188,9 @@ _MOST_MISSES = 8
 """Heads that were not like the ones before them, until this connection's are not compared any more."""
 
 _ENCODING = b"transfer-encoding"
+_NO_HOST = re.compile(r"[\s,/@?#]")
+"""What no host and port have in them (RFC 3986, 3.2.2). A comma is what two of them are joined with on the way."""
+
 _OF_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
 
 Fields = list[tuple[bytes, bytes]]
@@ -253,7 +234,7 @@ class Reader:
         "was_answered",
     )
 
-    def __init__(self, wire: Wire, take: Callable[[Exchange], None]) -> None:
+    def __init__(self, wire: Connection, take: Callable[[Exchange], None]) -> None:
         self._wire: Any = wire
         self._take = take
         self._parser: Any = HttpRequestParser(self)
@@ -305,10 +286,18 @@ class Reader:
         except HttpParserCallbackError:
             raise  # a fault of ours
         except HttpParserError as error:
-            self._fail(parsed(error, self._url, data))
+            self._fail(_unparsed(error, self._url, data))
         if self._read_bytes > _BESIDE_BYTES and self._read_bytes > _BESIDE_BYTES + _FRAMING * self.begun_bytes:
-            beside = self.arriving is not None
-            self._fail(framing(_BESIDE_BYTES) if beside else head_bytes(_HEAD_BYTES))
+            if self.arriving is None:
+                self._fail(_head_too_large())
+            else:
+                self._fail(
+                    BadRequest(
+                        "the framing of the chunked body (sizes, extensions, trailers) exceeds the limit of "
+                        f"{_BESIDE_BYTES} bytes and eight more for each byte of the body",
+                        hint="send larger chunks, without extensions, or content-length",
+                    )
+                )
 
     def close(self) -> None:
         """Let go of who knows this reader, and of what came: cycles would live until the collector comes."""
@@ -335,9 +324,13 @@ class Reader:
     def _count(self, size_bytes: int) -> None:
         self._head_bytes += size_bytes
         if self._head_bytes > _HEAD_BYTES:
-            self._fail(head_bytes(_HEAD_BYTES))
+            self._fail(_head_too_large())
         elif len(self._raw) > _MOST_HEADERS:
-            self._fail(headers(_MOST_HEADERS))
+            self._fail(
+                HeadTooLarge(
+                    f"the request's head is over the limit of {_MOST_HEADERS} headers", hint="send fewer headers"
+                )
+            )
 
     def on_headers_complete(self) -> None:
         self._is_at_head = False
@@ -352,13 +345,25 @@ class Reader:
         if raw != self._known_raw:  # most clients say the same each time
             self._known_raw = raw
             self._known = by_name([(name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in raw])
-            if len(self._known.get("content-length", "")) > _MOST_DIGITS:
-                self._fail(length(self._known["content-length"]))
+            length = self._known.get("content-length", "")
+            if len(length) > _MOST_DIGITS:
+                self._fail(
+                    BadRequest(
+                        f"content-length is {shown(length)}, a number of {len(length)} digits",
+                        hint="send it without leading zeros",
+                    )
+                )
                 return
-            self._is_host = NO_HOST.search(self._known.get("host", "").strip(" \t")) is None
+            self._is_host = _NO_HOST.search(self._known.get("host", "").strip(" \t")) is None
         version = parser.get_http_version()
         if ("host" not in self._known and version == "1.1") or not self._is_host or is_repeated(self._known, "host"):
-            self._fail(host([value.decode("latin-1") for name, value in raw if name.lower() == b"host"]))
+            hosts = [value.decode("latin-1") for name, value in raw if name.lower() == b"host"]
+            said = (
+                f"names {shown(', '.join(hosts))} in Host, which is not a single host"
+                if hosts
+                else "has no Host header"
+            )
+            self._fail(BadRequest(f"the request {said}", hint="send one Host header, the server's name and port"))
             return
         if version != "1.1" or "transfer-encoding" in self._known:
             self._check_framing(version)
@@ -436,7 +441,7 @@ class Reader:
         except HttpParserCallbackError:
             raise
         except HttpParserError as error:
-            self._fail(parsed(error, self._url, rest))
+            self._fail(_unparsed(error, self._url, rest))
 
     def _reread_head(self) -> bool:
         """Have the head read that was read last, without what asks for another protocol; False where that is all."""
@@ -537,53 +542,14 @@ class HeadAlike:
         self._size_bytes = int(length)
 
 
-# -- Heads that cannot be read -----------------------------------------------------------------------------------------
-
-
-NO_HOST = re.compile(r"[\s,/@?#]")
-"""What no host and port have in them (RFC 3986, 3.2.2). A comma is what two of them are joined with on the way."""
-
-
-def head_bytes(most: int) -> HeadTooLarge:
-    """Return that a head is too long."""
+def _head_too_large() -> HeadTooLarge:
     return HeadTooLarge(
-        f"the request's head is over the limit of {most} bytes", hint="send less, such as fewer or shorter headers"
+        f"the request's head is over the limit of {_HEAD_BYTES} bytes",
+        hint="send less, such as fewer or shorter headers",
     )
 
 
-def headers(most: int) -> HeadTooLarge:
-    """Return that a head has too many headers."""
-    return HeadTooLarge(f"the request's head is over the limit of {most} headers", hint="send fewer headers")
-
-
-def framing(most_bytes: int) -> BadRequest:
-    """Return that too much stands beside a chunked body."""
-    return BadRequest(
-        f"the framing of the chunked body (sizes, extensions, trailers) exceeds the limit of {most_bytes} bytes and "
-        "eight"
-        " more for each byte of the body",
-        hint="send larger chunks, without extensions, or content-length",
-    )
-
-
-def host(hosts: Sequence[str]) -> BadRequest:
-    """Return that a request does not say once which host it is for (RFC 9112, 3.2).
-
-    Args:
-        hosts: what its Host headers say.
-    """
-    said = f"names {shown(', '.join(hosts))} in Host, which is not a single host" if hosts else "has no Host header"
-    return BadRequest(f"the request {said}", hint="send one Host header, the server's name and port")
-
-
-def length(said: str) -> BadRequest:
-    """Return that the body's length is no number of bytes that anybody has."""
-    return BadRequest(
-        f"content-length is {shown(said)}, a number of {len(said)} digits", hint="send it without leading zeros"
-    )
-
-
-def parsed(error: Exception, url: bytes, data: bytes) -> BadRequest:
+def _unparsed(error: Exception, url: bytes, data: bytes) -> BadRequest:
     """Return what the parser did not like.
 
     Args:
