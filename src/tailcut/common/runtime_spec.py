@@ -46,6 +46,7 @@ class RuntimeSpec(msgspec.Struct, frozen=True, kw_only=True):
         on_gpu: whether it runs on a GPU whatever its settings say.
         live: whether the artifact holds numbers only, and the model comes from ``model.source``.
         imports: the package that it imports, to be imported ahead of a switch.
+        loads: "package.module:function" that imports it, where that takes more than an import.
         shared: large shared libraries of that package, patterns of paths within it, those that others need first.
             None that uses Python.
         computes: whether its batches do nothing but compute, on cores, and in the calling thread where threads are 1.
@@ -62,6 +63,7 @@ class RuntimeSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_gpu: bool = False
     live: bool = False
     imports: str = ""
+    loads: str = ""
     shared: tuple[str, ...] = ()
     computes: bool = False
     reads_onnx: bool = False
@@ -92,10 +94,11 @@ BUILT_IN = {
         ),
         RuntimeSpec(
             name="openvino",
-            opens=f"{_OWN}.openvino:open_variant",
+            opens=f"{_OWN}.openvino:OpenVinoRuntime",
             packages=("openvino",),
             binding="format",
             imports="openvino",
+            loads=f"{_OWN}.openvino:load_openvino",
             shared=("libs/libopenvino.so.*",),
             computes=True,
             reads_onnx=True,
@@ -134,7 +137,7 @@ BUILT_IN = {
         RuntimeSpec(name="huggingface", packages=("torch",), binding="format"),
         RuntimeSpec(
             name="sklearn",
-            opens=f"{_OWN}.sklearn:open_variant",
+            opens=f"{_OWN}.sklearn:SklearnRuntime",
             packages=("scikit-learn",),
             binding="format",
             live=True,
@@ -142,16 +145,17 @@ BUILT_IN = {
         ),
         RuntimeSpec(
             name="skops",
-            opens=f"{_OWN}.skops:open_variant",
+            opens=f"{_OWN}.skops:SkopsRuntime",
             packages=("scikit-learn",),
             beside=("skops",),
             binding="version",
             imports="skops.io",
+            loads=f"{_OWN}.skops:load_skops",
         ),
         RuntimeSpec(name="pickle", packages=("scikit-learn",), binding="version"),
         RuntimeSpec(name="torch-compile", packages=("torch",)),
         RuntimeSpec(name="tensorrt", opens=f"{_OWN}.tensorrt:open_variant", packages=("tensorrt",), on_gpu=True),
-        RuntimeSpec(name="pair", opens=f"{_OWN}.pair:open_variant", packages=("pair",), reads_onnx=True),
+        RuntimeSpec(name="pair", opens=f"{_OWN}.pair:PairRuntime", packages=("pair",), reads_onnx=True),
     )
 }
 

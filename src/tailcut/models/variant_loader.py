@@ -271,8 +271,7 @@ def _runs_in_one_thread(manifest: Manifest, variant: Variant) -> bool:
     So it is in onnxruntime 1.31 and OpenVINO 2026.4, unless OpenVINO's own properties (in capitals) say otherwise.
     """
     pool, settings = manifest.deployment.pool, variant.settings
-    own = variant.runtime == "openvino" and any(name.isupper() for name in settings)
-    usual = spec_of(variant.runtime).computes and not own
+    usual = spec_of(variant.runtime).computes and not any(name.isupper() for name in settings)
     return usual and pool.executor != "process" and pool.threads_of(settings) == 1
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import ArtifactError
 from tailcut.manifest import TensorSpec
-from tailcut.models.runtimes.base import Openable
 from tailcut.models.runtimes.batch_buckets import parts
 
 FREE = 8
@@ -23,20 +22,6 @@ WARM_UP_RUNS = 3
 def fixed(inputs: Sequence[TensorSpec]) -> bool:
     """Tell whether the batch is the only free dimension."""
     return all(-1 not in tensor.shape[1:] for tensor in inputs)
-
-
-def refuse_text(variant: Openable, runtime: str) -> None:
-    """Refuse inputs that no device takes.
-
-    Raises:
-        ArtifactError: an input is BYTES.
-    """
-    for tensor in variant.inputs:
-        if tensor.datatype == "BYTES":
-            raise ArtifactError(
-                f"input {tensor.name!r} is BYTES, which {runtime} cannot take",
-                hint="turn text into numbers in the preprocess hook",
-            )
 
 
 def buckets_of(settings: Mapping[str, Any], variant: str) -> tuple[int, ...]:
@@ -55,16 +40,20 @@ def buckets_of(settings: Mapping[str, Any], variant: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def zeros(inputs: Sequence[TensorSpec], rows: int) -> Arrays:
-    """Inputs to warm up with."""
+def zeros(inputs: Sequence[TensorSpec], rows: int, free: int = FREE) -> Arrays:
+    """Return inputs to warm up with: zeros, and empty texts.
+
+    Args:
+        free: size of free dimensions.
+    """
     return {
-        tensor.name: np.zeros((rows, *(FREE if size == -1 else size for size in tensor.shape[1:])), _kind(tensor))
+        tensor.name: np.full(
+            (rows, *(free if size == -1 else size for size in tensor.shape[1:])),
+            "" if tensor.datatype == "BYTES" else 0,
+            NUMPY_OF[tensor.datatype],
+        )
         for tensor in inputs
     }
-
-
-def _kind(tensor: TensorSpec) -> np.dtype[np.generic]:
-    return NUMPY_OF[tensor.datatype]
 
 
 def fill(array: Array, start: int, rows: int, target: Array) -> None:

@@ -7,7 +7,7 @@ the estimator gave to them when it was built. An estimator that answers them dif
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from io import BytesIO
@@ -18,28 +18,25 @@ from zipfile import BadZipFile, ZipFile
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, MissingExtra, TailcutError
 from tailcut.models.runtimes.base import Openable, OpenOptions
+from tailcut.models.runtimes.checks import AGAIN, load_library, named_line
 from tailcut.models.runtimes.sklearn import SklearnRuntime, read_probes
 from tailcut.models.runtimes.skops_types import OwnTypes, reference_of, unknown_types
 
 PROBES = "probes.npz"
 """Member of the archive with the rows and their answers."""
 
-_AGAIN = "run `tailcut build` again, or promote another version"
-
 
 class SkopsRuntime(SklearnRuntime):
     """A stored estimator or pipeline. Use ``open_runtime``.
 
-    Args:
-        source: gives the types that the manifest trusts (``model.trusted``); None where it trusts none.
+    ``options.source`` gives the types that the manifest trusts (``model.trusted``); None where it trusts none.
     """
 
     _origin = "the stored model"
     _differs_hint = "install the library versions of the build (`tailcut registry show --json`), or build again"
 
-    def __init__(self, variant: Openable, *, source: Callable[[], OwnTypes] | None = None) -> None:
-        own = source() if source is not None else {}
-        super().__init__(variant, source=lambda: load(variant.artifact, own, variant.name))
+    def _opened(self, variant: Openable, options: OpenOptions) -> Any:
+        return load(variant.artifact, options.source() if options.source is not None else {}, variant.name)
 
     def _probes(self, artifact: Path) -> tuple[Arrays, Array]:
         with ZipFile(artifact) as archive:
@@ -52,14 +49,8 @@ def load_skops() -> Any:
     Raises:
         MissingExtra: it is not installed.
     """
-    try:
-        with _no_array_libraries():
-            import skops.io
-    except ImportError as error:
-        raise MissingExtra(
-            f"a stored scikit-learn model needs skops: {error}", hint="pip install 'tailcut[trees]'"
-        ) from error
-    return skops.io
+    with _no_array_libraries():
+        return load_library("skops.io", "a stored scikit-learn model needs skops", "'tailcut[trees]'")
 
 
 class _NoArrayLibraries(MetaPathFinder):
@@ -106,7 +97,9 @@ def load(path: Path, own: OwnTypes, name: str = "sklearn") -> Any:
         names = skops.get_untrusted_types(file=path)
         if found := unknown_types(names, own):
             raise untrusted(found, what)
-        _import(own, names)
+        for each in names:  # imported from the manifest's folders: types of other versions may be gone
+            if each in own:
+                own[each]()
         return skops.load(path, trusted=names)
     except TailcutError:
         raise
@@ -115,9 +108,8 @@ def load(path: Path, own: OwnTypes, name: str = "sklearn") -> Any:
             f"{what} needs {error.name or 'a package'}: {error}", hint=f"pip install {error.name or 'it'}"
         ) from error
     except Exception as error:  # skops raises whatever the state of a type makes it raise
-        said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        damaged = isinstance(error, (BadZipFile, KeyError))
-        raise ArtifactError(f"cannot {'read' if damaged else 'open'} {what}: {said}", hint=_AGAIN) from error
+        verb = "read" if isinstance(error, (BadZipFile, KeyError)) else "open"
+        raise ArtifactError(f"cannot {verb} {what}: {named_line(error)}", hint=AGAIN) from error
 
 
 def untrusted(names: list[str], what: str) -> ArtifactError:
@@ -127,15 +119,3 @@ def untrusted(names: list[str], what: str) -> ArtifactError:
         f"{what} holds {listed}, which scikit-learn does not define and model.trusted does not name",
         hint=f"if that code is yours, set model.trusted = {[reference_of(name) for name in names]}".replace("'", '"'),
     )
-
-
-def _import(own: Mapping[str, Callable[[], object]], names: list[str]) -> None:
-    """Import the types that the file needs, from the manifest's folders: those of other versions may be gone."""
-    for name in names:
-        if name in own:
-            own[name]()
-
-
-def open_variant(variant: Openable, options: OpenOptions) -> SkopsRuntime:
-    """Open a variant of this runtime; see ``open_runtime``."""
-    return SkopsRuntime(variant, source=options.source)

@@ -369,8 +369,11 @@ def labels_of(config: dict[str, Any]) -> tuple[str, ...]:
 EMBEDS, SCORES = "SentenceTransformer", "CrossEncoder"
 ENCODER, CLASSIFIER = "feature-extraction", "sequence-classification"
 
-_FILES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-"""sentence_..._config.json has one of these names; the library takes the first that is there."""
+_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""The library takes the first that is there."""
 
 _OUTPUTS = {ENCODER: "last_hidden_state", CLASSIFIER: "logits"}
 
@@ -437,7 +440,7 @@ def read_sentence(folder: Path, transformer: Path) -> Sentence:
     library = overall.get("model_type", EMBEDS)
     if library not in (EMBEDS, SCORES):
         raise refused(path, "model_type", library, f"known are {EMBEDS} and {SCORES}")
-    own = next((each for each in map(transformer.joinpath, _names()) if each.is_file()), transformer / _names()[0])
+    own = next((each for each in map(transformer.joinpath, _FILES) if each.is_file()), transformer / _FILES[0])
     settings = settings_of(own)
     refuse_unknown(own, settings, _TRANSFORMER, settings)
     task = _task(own, settings, library)
@@ -453,14 +456,11 @@ def read_sentence(folder: Path, transformer: Path) -> Sentence:
     )
 
 
-def _names() -> list[str]:
-    return [f"sentence_{name}_config.json" for name in _FILES]
-
-
 def _task(path: Path, settings: dict[str, Any], library: str) -> str:
     task = str(settings.get("transformer_task", ENCODER))
     if task not in _OUTPUTS or (task == CLASSIFIER and library != SCORES):
-        raise refused(path, "transformer_task", task, f"a {library} is served with {ENCODER}" + _or(library))
+        served = f"{ENCODER} or {CLASSIFIER}" if library == SCORES else ENCODER
+        raise refused(path, "transformer_task", task, f"a {library} is served with {served}")
     modalities = settings.get("modality_config", {"text": {"method": "forward", "method_output_name": _OUTPUTS[task]}})
     plain = [{"text": {"method": "forward", "method_output_name": name}} for name in (_OUTPUTS[task], [_OUTPUTS[task]])]
     if modalities not in plain:
@@ -472,10 +472,6 @@ def _task(path: Path, settings: dict[str, Any], library: str) -> str:
         if settings.get(key):
             raise refused(path, key, settings[key], "it changes the tokens of a text")
     return task
-
-
-def _or(library: str) -> str:
-    return f" or {CLASSIFIER}" if library == SCORES else ""
 
 
 def _arguments(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
