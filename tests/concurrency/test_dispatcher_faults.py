@@ -29,7 +29,7 @@ def test_cancelled_before_it_starts_it_is_never_computed() -> None:
         assert gone[0].future.cancelled()
         assert (answer(running), answer(stays)) == ([1], [3])
         assert [batch["x"].ravel().tolist() for batch in bench.runtime.batches] == [[1], [3]]
-        assert bench.dispatcher.scheduler.queue_rows == 0
+        assert bench.dispatcher.scheduler.waiting.rows == 0
 
     bench.run(main())
 

@@ -335,6 +335,6 @@ def test_every_ticket_ends_once_whatever_becomes_of_the_executors(  # noqa: C901
                 executor.finish()
         await bench.settle()
         assert len(ended) == len({id(future) for future in ended}) == count
-        assert bench.dispatcher.scheduler.queue_rows == 0
+        assert bench.dispatcher.scheduler.waiting.rows == 0
 
     bench.run(main())

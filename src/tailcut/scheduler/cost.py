@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect, bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import exp, log, log2, sqrt
@@ -109,7 +109,7 @@ class BatchCost(NamedTuple):
         if whole_ns < _SHORT_NS:
             return rows
         sizes = self._sizes(rows, least)
-        each_ns = self._each_ns(sizes, self._hoped_ns if tried else self._feared_ns)
+        each_ns = [(self._hoped_ns(size) if tried else self._feared_ns(size)) / size for size in sizes]
         least_ns = min(each_ns)
         followers = rows * min(max(busy_rows / rows, _FOLLOWERS), _MOST_FOLLOWERS)
         waits = [
@@ -129,22 +129,15 @@ class BatchCost(NamedTuple):
         if rows < 2 or not self.shaped:
             return rows
         sizes = self._sizes(rows, least)
-        each_ns = self._each_ns(sizes, self._hoped_ns if tried else self.batch_ns)
+        each_ns = [(self._hoped_ns(size) if tried else self.batch_ns(size)) / size for size in sizes]
         limit_ns = _NO_DEARER * min(each_ns)
         return next(size for size, each in zip(sizes, each_ns, strict=True) if each <= limit_ns)
-
-    @staticmethod
-    def _each_ns(sizes: list[int], batch_ns: Callable[[int], float]) -> list[float]:
-        """What a row takes of batches of these sizes."""
-        return [batch_ns(size) / size for size in sizes]
 
     def _hoped_ns(self, rows: int) -> float:
         """Return the least that a batch may take: sizes of which little is known are so tried now and then.
 
         Else a size that once seemed dear, by a hiccup or in a slow minute, would never be seen again.
         """
-        if not self.doubts:
-            return self.batch_ns(rows)
         return self.batch_ns(rows) * (1.0 - self._between(self.doubts, rows))
 
     def _feared_ns(self, rows: int) -> float:
@@ -153,22 +146,15 @@ class BatchCost(NamedTuple):
         Else large batches of which nothing is known but a guess run in bursts, when all wait for them to no avail. A
         size that has run once, in warm-up for one, is not feared any more.
         """
-        if not self.fears:
-            return self.batch_ns(rows)
         return self.batch_ns(rows) * (1.0 + self._between(self.fears, rows))
 
     def _between(self, parts: tuple[float, ...], rows: int) -> float:
-        """Return what holds for a size of what is known of the points."""
-        place, share = self._place(rows)
-        return parts[place] + share * (parts[place + 1] - parts[place]) if share else parts[place]
-
-    def _place(self, rows: int) -> tuple[int, float]:
-        """Where a size stands among the points, and how far on the way to the next; 0 at the last."""
+        """Return what holds for a size of what is known of the points; 0 where nothing is."""
         size = int(self.padded(rows)) if self.steps else rows
         place = size.bit_length() - 1
-        if place + 1 >= len(self.points):
-            return len(self.points) - 1, 0.0
-        return place, size / (1 << place) - 1.0
+        if place + 1 >= len(parts):
+            return parts[-1] if parts else 0.0
+        return parts[place] + (size / (1 << place) - 1.0) * (parts[place + 1] - parts[place])
 
     def _sizes(self, rows: int, least: int) -> list[int]:
         """``rows``, and smaller sizes from ``least`` on that are worth a thought, largest first."""

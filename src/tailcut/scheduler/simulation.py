@@ -304,7 +304,7 @@ class _Run:
     def _kick(self, _: int) -> None:
         """Plan, and start batches."""
         self.kick_due = False
-        if not self.idle or not self.scheduler.queue_rows:
+        if not self.idle or not self.scheduler.waiting.rows:
             return
         now_ns = int(self.now_ns)
         count = self.scenario.executors
@@ -333,8 +333,8 @@ class _Run:
         started_ns, rows, batch = self.running.pop(executor)
         self.idle.append(executor)
         self.costs.observe(rows, self.now_ns - started_ns)
-        self.scheduler.expire(int(self.now_ns))
-        if self.scheduler.queue_rows and not self.scenario.inline:
+        self.scheduler.waiting.expire(int(self.now_ns))
+        if self.scheduler.waiting.rows and not self.scenario.inline:
             self._schedule_kick()  # before the answers are written, as the dispatcher does
         for entry in batch:
             parts = self.parts[entry.number]
@@ -342,7 +342,7 @@ class _Run:
             if not parts:  # of a request of which a part expired, that part stays: it has no answer
                 del self.parts[entry.number]
                 self.ready.append((self._reply, entry.number))
-        if self.scheduler.queue_rows:
+        if self.scheduler.waiting.rows:
             self._schedule_kick()
         else:
             self.scheduler.rest(nothing_runs=not self.running)
