@@ -18,7 +18,7 @@ from tailcut.features import FeatureService
 from tailcut.manifest import Features, Model, TensorSpec
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.models.executors.in_process import InlineExecutor
+from tailcut.models.executors import InlineExecutor
 from tailcut.observe.model_sinks import ModelSinks, VariantBatches
 from tailcut.pipeline.cache_stores import Caches
 from tailcut.pipeline.pipeline import Pipeline, Stores

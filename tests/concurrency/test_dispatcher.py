@@ -10,7 +10,7 @@ from tests.concurrency.dispatching import Bench, S, answer, error_of
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError, Shed, TooLarge
-from tailcut.models.executors.in_process import InlineExecutor
+from tailcut.models.executors import InlineExecutor
 from tailcut.testing.runtimes import StubRuntime
 
 

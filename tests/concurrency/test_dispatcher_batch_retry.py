@@ -10,7 +10,7 @@ from tests.concurrency.dispatching import Bench, answer, error_of
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError, NotReady, QueueTimeout
-from tailcut.models.executors.in_process import InlineExecutor, ThreadExecutor
+from tailcut.models.executors import InlineExecutor, ThreadExecutor
 from tailcut.testing.runtimes import StubRuntime
 
 BAD = 99.0

@@ -10,7 +10,7 @@ import pytest
 from tests.concurrency.dispatching import Bench, S, answer, error_of
 
 from tailcut.errors import InferenceError, InferTimeout, NotReady, QueueTimeout
-from tailcut.models.executors.in_process import InlineExecutor, ThreadExecutor
+from tailcut.models.executors import InlineExecutor, ThreadExecutor
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 

@@ -18,8 +18,7 @@ from tailcut.errors import ExecutorLost, TailcutError
 from tailcut.models.background_loading import in_background
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Coming, Dispatcher
-from tailcut.models.executors.in_process import THREADS, Executor, InlineExecutor, ThreadExecutor
-from tailcut.models.executors.process import ProcessExecutor
+from tailcut.models.executors import THREADS, Executor, InlineExecutor, ProcessExecutor, ThreadExecutor
 from tailcut.models.runtimes.base import Runtime
 from tailcut.models.runtimes.remote import RemoteRuntime
 from tailcut.models.shared_runtime import is_lent

@@ -37,11 +37,9 @@ class Form(Protocol[V]):
 
     def pack(self, value: V) -> bytes | None:
         """Write a value; None where it has no exact form."""
-        ...
 
     def unpack(self, raw: bytes) -> V | None:
         """Read a value; None where it is none."""
-        ...
 
 
 class JsonForm:

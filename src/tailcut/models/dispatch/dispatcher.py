@@ -16,7 +16,7 @@ from tailcut.common.tensors import Arrays, Keys
 from tailcut.errors import InferTimeout, QueueTimeout, TailcutError
 from tailcut.models import shed_errors
 from tailcut.models.batch_item import BatchItem, WrongRows, bytes_of, cut, length_class
-from tailcut.models.executors.in_process import Executor, InlineExecutor
+from tailcut.models.executors import Executor, InlineExecutor
 from tailcut.scheduler.admission import Admission, AdmissionRequest, Executors
 from tailcut.scheduler.batching_delay import Fixed
 from tailcut.scheduler.core_budget import CoreUser
@@ -446,7 +446,6 @@ class BatchObserver(Protocol):
         entities: Sequence[Keys | None],
     ) -> None:
         """Note a batch; see ``FinishedBatch``."""
-        ...
 
 
 class RunningBatch(NamedTuple):

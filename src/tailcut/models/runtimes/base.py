@@ -24,11 +24,9 @@ class Runtime(Protocol):
         Returns:
             each wanted output by name, first dimension as long as the inputs'.
         """
-        ...
 
     def close(self) -> None:
         """Free what the runtime holds. Calling it twice is allowed."""
-        ...
 
 
 @runtime_checkable
@@ -51,7 +49,6 @@ class StreamingRuntime(Runtime, Protocol):
         Yields:
             each wanted output by name, of any shape whose first dimension is 1.
         """
-        ...
 
 
 class Openable(Protocol):
@@ -78,7 +75,6 @@ class Openable(Protocol):
     @property
     def parts(self) -> Mapping[str, Path]:
         """Of a pair: artifacts of the variants that it runs, by their names; empty for all others."""
-        ...
 
 
 class OpenOptions(NamedTuple):

@@ -53,7 +53,6 @@ class Graphs(Protocol):
 
     def capture(self, call: Callable[[], tuple[Any, ...]]) -> tuple[tuple[Any, ...], Callable[[], None]]:
         """Return the buffers that the outputs will be in, and what fills them anew from the same inputs."""
-        ...
 
 
 class CudaGraphs:

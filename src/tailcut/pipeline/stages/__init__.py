@@ -44,8 +44,6 @@ class PathStage(Protocol[N_contra, H_co]):
 
     def bind(self, next_handler: N_contra, /) -> H_co:
         """Return the handler of this stage and of all behind it."""
-        ...
 
     def samples(self) -> Iterable[Sample]:
         """Yield what /metrics shows of the stage besides its times."""
-        ...
