@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -251,9 +252,9 @@ def _smoke_test(
     """
     if quick:
         return None
-    from tailcut.models.smoke_test import SmokeTest
+    from tailcut.models.smoke_test import try_variant
 
-    return SmokeTest(registry, load_named(manifest, model, settings) if place is None else None)
+    return partial(try_variant, registry, load_named(manifest, model, settings) if place is None else None)
 
 
 def code(
