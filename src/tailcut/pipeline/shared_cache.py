@@ -9,14 +9,14 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
-import numpy as np
 
 from tailcut.cache import BypassedStore
 from tailcut.common.json_values import is_json
-from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Arrays
+from tailcut.common.tensors import DATATYPE_OF, Arrays
+from tailcut.models.tensor_bytes import array_of
 
 V = TypeVar("V")
 
@@ -59,8 +59,6 @@ class _StoredTensor(msgspec.Struct, array_like=True, frozen=True):
     datatype: str
     shape: tuple[int, ...]
     data: bytes
-    elements: list[Any]
-    """Of a BYTES tensor, each a text or bytes, in place of ``data``."""
 
 
 class TensorForm:
@@ -78,31 +76,21 @@ class TensorForm:
             elements = array.ravel().tolist() if array.dtype.hasobject else []
             if datatype is None or not all([type(element) in (str, bytes) for element in elements]):
                 return None
-            data = b"" if datatype == "BYTES" else array.tobytes()
-            tensors.append(_StoredTensor(name, datatype, array.shape, data, elements))
-        try:
-            return self._encode(tensors)
-        except UnicodeEncodeError:  # half a surrogate pair
-            return None
+            try:
+                data = self._encode(elements) if datatype == "BYTES" else array.tobytes()
+            except UnicodeEncodeError:  # half a surrogate pair
+                return None
+            tensors.append(_StoredTensor(name, datatype, array.shape, data))
+        return self._encode(tensors)
 
     def unpack(self, raw: bytes) -> Arrays | None:
         """Read what ``pack`` has written."""
         try:
             tensors = self._decode(raw)
-            return {tensor.name: _array(tensor) for tensor in tensors}
+            # Copies, because what is made of bytes cannot be written to, and a hook may change its outputs in place.
+            return {tensor.name: array_of(tensor.datatype, tensor.shape, tensor.data).copy() for tensor in tensors}
         except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, ValueError, TypeError):
             return None
-
-
-def _array(tensor: _StoredTensor) -> Any:
-    if tensor.datatype != "BYTES":
-        # A copy, because what is made of bytes cannot be written to, and a hook may change its outputs in place.
-        return np.frombuffer(tensor.data, NUMPY_OF[tensor.datatype]).reshape(tensor.shape).copy()
-    if not all([type(element) in (str, bytes) for element in tensor.elements]):
-        raise ValueError("an element is neither text nor bytes")
-    flat = np.empty(len(tensor.elements), object)
-    flat[:] = tensor.elements
-    return flat.reshape(tensor.shape)
 
 
 class SharedCache(Generic[V]):

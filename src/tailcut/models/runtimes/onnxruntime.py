@@ -13,8 +13,6 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-import numpy as np
-
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError
 from tailcut.models.runtimes.base import Openable
@@ -22,6 +20,7 @@ from tailcut.models.runtimes.checks import AGAIN, Described, batch_failed, check
 from tailcut.models.runtimes.floats import subnormals_kept
 from tailcut.models.runtimes.priority import LOADERS, aside
 from tailcut.models.runtimes.telemetry import keep_off
+from tailcut.models.tensor_bytes import objects
 
 _DATATYPES: dict[str, str] = {
     "tensor(bool)": "BOOL",
@@ -117,9 +116,7 @@ def _frees_gil(version: str) -> bool:
 def _as_text(array: Array) -> Array:
     """Return an array of text: of bytes onnxruntime would make their representation, "b'...'", without a word."""
     values = [value.decode() if isinstance(value, bytes) else value for value in array.ravel().tolist()]
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found.reshape(array.shape)
+    return objects(values, array.shape)
 
 
 def session_options(threads: int, settings: Mapping[str, Any] | None = None) -> Any:

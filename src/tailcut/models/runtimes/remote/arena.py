@@ -6,13 +6,13 @@ import mmap
 import os
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
+from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.models.runtimes.remote.messages import Placed
+from tailcut.models.tensor_bytes import array_of
 
 _ALIGN_BYTES = 64
 """Of a tensor's first byte: a cache line, and what vector instructions like."""
@@ -101,11 +101,4 @@ class Arena:
         return memoryview(self._map)[place.offset : place.offset + place.size_bytes]
 
     def _array(self, place: Placed) -> Array:
-        if place.datatype == "BYTES":
-            values = msgspec.msgpack.decode(self._view(place), type=list[Any])
-            if not all([type(value) in (str, bytes) for value in values]):
-                raise ValueError(f"tensor {place.name!r} holds an element that is neither text nor bytes")
-            found = np.empty(len(values), object)
-            found[:] = values
-            return found.reshape(place.shape)
-        return np.frombuffer(self._view(place), NUMPY_OF[place.datatype]).reshape(place.shape)
+        return array_of(place.datatype, place.shape, self._view(place))

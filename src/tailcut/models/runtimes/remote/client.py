@@ -181,7 +181,7 @@ class RemoteRuntime:
         """
         try:
             return {name: np.array(view) for name, view in self._replies.get(reply.tensors, reply.size_bytes).items()}
-        except (ValueError, KeyError, TypeError) as error:
+        except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
             raise self.lost() from error
 
     def lost(self) -> ExecutorLost:
