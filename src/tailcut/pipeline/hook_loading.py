@@ -50,23 +50,19 @@ def import_code(manifest: Manifest, also: Sequence[str] = ()) -> HookCode:
         ManifestError: one cannot be imported, or a file of ``model.files`` is missing.
         StartError: a hook is async, or a tokenizer cannot be read.
     """
-    with IMPORTS:
-        return _import_code(manifest, also)
-
-
-def _import_code(manifest: Manifest, also: Sequence[str]) -> HookCode:
     model = manifest.deployment.model
-    before, began_s = begin()
-    found: dict[str, Callable[..., Any]] = {
-        reference: resolve(reference, manifest) for reference in serving_references(manifest)
-    }
-    for key, reference in (("model.preprocess", model.preprocess), ("model.postprocess", model.postprocess)):
-        _refuse_async(key, reference, found.get(reference))
-    preprocess = found.get(model.preprocess) or text.preprocess_of(manifest)
-    postprocess = found.get(model.postprocess) or text.postprocess_of(manifest)
-    files = LoadedCode(manifest, before, began_s)
-    files.import_also(also)
-    return HookCode(preprocess, postprocess, files, text.fields_of(preprocess))
+    with IMPORTS:
+        before, began_s = begin()
+        found: dict[str, Callable[..., Any]] = {
+            reference: resolve(reference, manifest) for reference in serving_references(manifest)
+        }
+        for key, reference in (("model.preprocess", model.preprocess), ("model.postprocess", model.postprocess)):
+            _refuse_async(key, reference, found.get(reference))
+        preprocess = found.get(model.preprocess) or text.preprocess_of(manifest)
+        postprocess = found.get(model.postprocess) or text.postprocess_of(manifest)
+        files = LoadedCode(manifest, before, began_s)
+        files.import_also(also)
+        return HookCode(preprocess, postprocess, files, text.fields_of(preprocess))
 
 
 def _refuse_async(key: str, reference: str, hook: Any) -> None:

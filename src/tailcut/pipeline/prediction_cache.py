@@ -206,14 +206,18 @@ class PredictionStore(Generic[V]):
         self._misses = 0
         if not self.advisor.on:
             return
-        seen = self.store.statistics()
-        hits = seen.hits + self.joins + (self.shared.hits if self.shared is not None else 0)
-        lookups = seen.hits + seen.misses
         hits_before, lookups_before = self._counted
-        self._counted = hits, lookups
-        full = seen.evictions > self._foreign
+        hits, lookups = self._tally()
+        full = self.store.statistics().evictions > self._foreign
         repeats = min(hits - hits_before, lookups - lookups_before)
         self._say(self.advisor.judge(self.store.monotonic_s(), lookups - lookups_before, repeats, full=full))
+
+    def _tally(self) -> tuple[int, int]:
+        """Count hits and look-ups so far."""
+        seen, shared = self.store.statistics(), self.shared
+        hits = seen.hits + self.joins + (shared.hits if shared is not None else 0)
+        self._counted = hits, seen.hits + seen.misses
+        return self._counted
 
     def watch(self, keys: Sequence[bytes]) -> None:
         """Look, while the cache is off, whether it would have had the keys that are watched."""
@@ -221,10 +225,9 @@ class PredictionStore(Generic[V]):
         repeats = sum([self._sketch.see(hash(key), now_s, life_s) for key in keys])
         self._say(self.advisor.judge(now_s, len(keys), repeats))
         if self.advisor.on:
-            seen = self.store.statistics()
-            shared_hits = self.shared.hits if self.shared is not None else 0
-            self._counted = seen.hits + self.joins + shared_hits, seen.hits + seen.misses
+            self._tally()
             # What it still holds of the time before goes first; only then its own entries do.
+            seen = self.store.statistics()
             self._foreign = seen.evictions + seen.entries
 
     async def close(self) -> None:
@@ -295,12 +298,8 @@ def cache_samples(cache: Name, found: PredictionStore[Any]) -> Iterator[Sample]:
     yield JOINS(found.joins, cache)
     yield PREDICTION_CACHE_STALE(found.stale, cache)
     if found.shared is not None:
-        yield from _shared_samples(cache, found.shared)
-
-
-def _shared_samples(cache: Name, shared: SharedCache[Any]) -> Iterator[Sample]:
-    statistics = shared.store.statistics()
-    yield SHARED_HITS(shared.hits, cache)
-    yield SHARED_DROPPED(shared.dropped, cache)
-    yield SHARED_BYPASSES(statistics.bypasses, cache)
-    yield SHARED_FAILURES(statistics.failures, cache)
+        remote = found.shared.store.statistics()
+        yield SHARED_HITS(found.shared.hits, cache)
+        yield SHARED_DROPPED(found.shared.dropped, cache)
+        yield SHARED_BYPASSES(remote.bypasses, cache)
+        yield SHARED_FAILURES(remote.failures, cache)
