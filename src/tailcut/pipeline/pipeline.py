@@ -17,8 +17,8 @@ from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, TailcutError
 from tailcut.features import FeatureService
 from tailcut.observe.sample import Sample
-from tailcut.pipeline.cache_stores import Caches
 from tailcut.pipeline.hooks import Hooks
+from tailcut.pipeline.prediction_cache import Caches
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.router import Router
 from tailcut.pipeline.row_transform import Rows, RowTransform

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from hashlib import blake2b
 from random import Random
 from sys import getsizeof
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from tailcut.cache import MemoryStore
+from tailcut.cache import BypassedStore, MemoryStore
 from tailcut.cache.cache_advisor import CacheAdvisor
 from tailcut.cache.flights import Flights
 from tailcut.cache.freshness import effective_ttl_s
 from tailcut.cache.keys import EXACT, Normal
+from tailcut.cache.redis import open_redis
 from tailcut.cache.repeat_rate import SAMPLE, KeySketch
 from tailcut.common.tensors import Arrays
+from tailcut.manifest import Deployment, TensorCache
 from tailcut.observe.path_metrics import (
     PREDICTION_CACHE_BYTES,
     PREDICTION_CACHE_ENABLED,
@@ -26,7 +29,7 @@ from tailcut.observe.path_metrics import (
     PREDICTION_CACHE_STALE,
 )
 from tailcut.observe.sample import Sample, counter, gauge
-from tailcut.pipeline.shared_cache import SharedCache
+from tailcut.pipeline.shared_cache import JSON, TENSORS, Form, SharedCache, StoredAnswer
 
 EVICTIONS = counter("tailcut_prediction_cache_evictions", "Entries evicted from a prediction cache.", "cache")
 ADVICE = gauge(
@@ -303,3 +306,73 @@ def cache_samples(cache: Name, found: PredictionStore[Any]) -> Iterator[Sample]:
         yield SHARED_DROPPED(found.shared.dropped, cache)
         yield SHARED_BYPASSES(remote.bypasses, cache)
         yield SHARED_FAILURES(remote.failures, cache)
+
+
+# -- Both caches of a deployment ---------------------------------------------------------------------------------------
+
+
+class Caches(NamedTuple):
+    """Both prediction caches, each None where it is off."""
+
+    entity: PredictionStore[msgspec.Raw] | None
+    tensor: PredictionStore[Arrays] | None
+
+    async def close(self) -> None:
+        """Close what is shared with other servers."""
+        for cache in self:
+            if cache is not None:
+                await cache.close()
+
+
+async def open_caches(deployment: Deployment) -> Caches:
+    """Open the caches that the manifest enables.
+
+    Raises:
+        StartError: one is shared, and Redis refuses us or its URL is wrong. That it is down is no reason.
+        MissingExtra: one is shared, and redis-py is not installed.
+    """
+    entity, tensor, features = deployment.cache.entity, deployment.cache.tensor, deployment.features
+    shares = [name for name, one in (("entity", entity), ("tensor", tensor)) if one.enabled and one.shared]
+    remote: BypassedStore[StoredAnswer] | None = None
+    if shares:
+        wanted_by = f"cache.{shares[0]}.shared = true"
+        remote = await open_redis(features.redis, StoredAnswer, features.redis_timeout_s, wanted_by)
+    if tensor.enabled and tensor.round_digits:
+        _log.warning(
+            "cache.tensor.round_digits: requests whose inputs round alike get the answer of the first of them, so that "
+            "answers may differ from the model's: %s",
+            ", ".join(f"{name} to {digits} digits" for name, digits in tensor.round_digits.items()),
+        )
+    by_entity = features.groups and entity.enabled
+    return Caches(
+        _open(deployment, "entity", remote, JSON, json_bytes) if by_entity else None,
+        _open(deployment, "tensor", remote, TENSORS, size_bytes) if tensor.enabled else None,
+    )
+
+
+def _open(
+    deployment: Deployment, name: Name, remote: BypassedStore[StoredAnswer] | None, form: Form[Any], size: Any
+) -> PredictionStore[Any]:
+    settings = deployment.cache.entity if name == "entity" else deployment.cache.tensor
+    shared, normal = None, EXACT
+    if isinstance(settings, TensorCache) and (settings.normalise != "exact" or settings.round_digits):
+        normal = Normal(settings.normalise == "zeros", settings.round_digits)
+    if remote is not None and settings.shared:
+        shared = SharedCache(remote, form, scope=_scope(deployment), ttl_s=settings.ttl_s)
+    return PredictionStore(
+        MemoryStore(settings.max_bytes, stale_for_s=settings.stale_for_s),
+        settings.ttl_s,
+        name=name,
+        jitter=settings.ttl_jitter,
+        size=size,
+        shared=shared,
+        # What it saves when there is no room for requests cannot be told from what it saves now.
+        auto=settings.auto and not settings.stale_for_s,
+        normal=normal,
+    )
+
+
+def _scope(deployment: Deployment) -> bytes:
+    """Hash what an answer depends on beside the deployment version: staging and production may share a Redis."""
+    features = deployment.features
+    return blake2b(msgspec.msgpack.encode((features.database, features.clock)), digest_size=16).digest()

@@ -26,9 +26,9 @@ from tailcut.models.value_limits import PathLimits
 from tailcut.models.variant_loader import Warm, artifact_bytes, held_bytes, open_variant
 from tailcut.models.warm_up import BRIEF, THOROUGH, warm_up
 from tailcut.observe.model_sinks import ModelSinks, VariantBatches
-from tailcut.pipeline.cache_stores import Caches, open_caches
 from tailcut.pipeline.hook_loading import HookCode, import_code, place_hooks
 from tailcut.pipeline.pipeline import Pipeline, Stores
+from tailcut.pipeline.prediction_cache import Caches, open_caches
 from tailcut.pipeline.row_transform import RowTransform
 from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.pipeline.stages.features import open_features
