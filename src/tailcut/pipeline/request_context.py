@@ -20,7 +20,7 @@ class RequestContext:
     Attributes:
         served: the variant that answers it, from its admission to its end; None before.
         priority: as the client sent it: 1 runs first, larger later; 0, the default, between 1 and 3.
-        refusal: why there is no room for it, where a cache may still know its answer (see ``Router.admit``).
+        refusal: why there is no room for it, where a cache may still know its answer (see ``Pipeline.admit``).
         request_id: by which the log names it, where the client sent one and the log may need it.
         asked_ns: the shortest deadline that the client asked for, from the begin; 0 where it asked for none.
         is_streamed: whether its answer is a stream, with whose end it ends.
