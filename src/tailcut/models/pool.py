@@ -54,16 +54,6 @@ class ExecutorHandle:
         return 0.0
 
 
-def has_room(handle: ExecutorHandle, size_bytes: int) -> bool:
-    """Whether another executor like this one fits into memory beside it.
-
-    Args:
-        size_bytes: what its runtime is taken to hold, where no process of its own tells.
-    """
-    free = free_bytes()
-    return free is None or max(handle.warm_bytes, size_bytes) <= _FREE_SHARE * free
-
-
 EXECUTORS_OPENED = counter("tailcut_executors_opened", "Executors started after the first ones.")
 EXECUTORS_TERMINATED = counter("tailcut_executors_terminated", "Executors ended, by reason.", "reason")
 
@@ -174,18 +164,20 @@ class Pool:
     # -- Inside ------------------------------------------------------------------------------------------------------
 
     def _handle(self, runtime: Runtime) -> None:
-        executor = self._executor(runtime)
-        warm_bytes = runtime.resident_bytes if isinstance(runtime, RemoteRuntime) else 0
+        executor: Executor
+        warm_bytes = 0
+        if isinstance(runtime, RemoteRuntime):
+            executor, warm_bytes = (
+                ProcessExecutor(runtime, self._done, self._on_lost, self._loop),
+                runtime.resident_bytes,
+            )
+        elif self.kind == "inline":
+            executor = InlineExecutor(runtime, self._dispatcher.on_done)
+        else:
+            name = f"{THREADS}{self.opened + len(self._handles)}"
+            executor = ThreadExecutor(runtime, self._done, self._loop, name)
         self._handles[executor] = ExecutorHandle(executor, runtime, self._clock_s(), warm_bytes)
         self._dispatcher.add(executor)
-
-    def _executor(self, runtime: Runtime) -> Executor:
-        if isinstance(runtime, RemoteRuntime):
-            return ProcessExecutor(runtime, self._done, self._on_lost, self._loop)
-        if self.kind == "inline":
-            return InlineExecutor(runtime, self._dispatcher.on_done)
-        name = f"{THREADS}{self.opened + len(self._handles)}"
-        return ThreadExecutor(runtime, self._done, self._loop, name)
 
     def _done(
         self,
@@ -226,7 +218,8 @@ class Pool:
             why = self._wear.reason(handle.requests, now_s - handle.opened_s, handle.growth)
             if not why:
                 continue
-            if has_room(handle, self._size_bytes):
+            free = free_bytes()
+            if free is None or max(handle.warm_bytes, self._size_bytes) <= _FREE_SHARE * free:
                 self._worn = handle
                 self._open(f"an executor is replaced: {why}")
             elif is_lent(handle.runtime):
@@ -306,10 +299,9 @@ class Pool:
         handle = self._handles.pop(executor, None)
         self.lost += 1
         log.error("%s", error)
-        if handle is None:  # it was to go, and ended before its last batch did
-            self._dispatcher.fail(executor, error)
-            return
         self._dispatcher.fail(executor, error)
+        if handle is None:
+            return  # it was to go, and ended before its last batch did
         self._close(handle)
         now_s = self._clock_s()
         self._reopening.lost(now_s, now_s - handle.opened_s)

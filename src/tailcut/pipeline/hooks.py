@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from tailcut.errors import HookError, HookTimeout, NotReady, Shed, TailcutError
 from tailcut.models.shed_errors import stopping
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import RowTransform
-from tailcut.scheduler.executor_placement import HookPlacement
+from tailcut.scheduler.executor_placement import ALL_ROWS, HookPlacement
 
 log = logging.getLogger("tailcut.server")
 
@@ -273,8 +274,8 @@ def _fail(job: _Job, error: TailcutError) -> None:
 def _placement(exists: bool, on_loop: bool) -> HookPlacement:
     """Return where the calls of a hook run; without a hook, what the manifest does by itself runs on the loop."""
     if not exists:
-        return HookPlacement.inline()
-    return HookPlacement() if on_loop else HookPlacement.threaded()
+        return HookPlacement(inline_rows=ALL_ROWS, look_ns=ALL_ROWS)
+    return HookPlacement(back_ns=0.0 if on_loop else inf)
 
 
 def ran_inline(placement: HookPlacement, context: RequestContext, stage: Stage, rows: int) -> None:

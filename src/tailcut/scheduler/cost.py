@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect, bisect_left, insort
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import exp, log, log2, sqrt
@@ -232,7 +232,7 @@ _ERA = 2000
 class CostModel:
     """Learns what the batches of one kind take.
 
-    ``scheduler.latency_table`` predicts the time of each size. This class learns how much longer than that one in
+    ``LatencyTable`` predicts the time of each size. This class learns how much longer than that one in
     twenty takes, and how long hiccups are.
 
     Args:
@@ -337,7 +337,9 @@ class CostModel:
         hiccup_ns = sorted([*self._worst[0], *self._worst[1]])[-2]
         if self._batches < _ERA:
             # Machines have hiccups: until it is known how long they are here, the first should not break a promise.
-            hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * self._run_ns(points))
+            # A hiccup lengthens one run of a sliced batch, not all of them.
+            largest = min(nearest(self._run_rows), len(points) - 1) if self._run_rows else -1
+            hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * points[largest])
         base_ns = max(2 * points[0] - points[1], 0.0) if len(points) > 1 else 0.0
         shaped = len(points) > 1 and 0 in self._table.sizes
         fears = tuple([0.0 if count else _FEAR for count in counts])
@@ -346,10 +348,6 @@ class CostModel:
         row_ns = points[0] - base_ns
         cost = self._cost = BatchCost(base_ns, row_ns, tuple(points), self._late.late, hiccup_ns, *sizes, *lates)
         return cost
-
-    def _run_ns(self, points: Sequence[float]) -> float:
-        """Return the time of the largest run: a hiccup lengthens one run of a sliced batch, not all of them."""
-        return points[min(nearest(self._run_rows), len(points) - 1)] if self._run_rows else points[-1]
 
 
 class LatencyLearner:
