@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import cycle, islice
+from math import inf
 
 from hypothesis import assume, given
 from hypothesis import strategies as st

@@ -167,10 +167,8 @@ class Pool:
         executor: Executor
         warm_bytes = 0
         if isinstance(runtime, RemoteRuntime):
-            executor, warm_bytes = (
-                ProcessExecutor(runtime, self._done, self._on_lost, self._loop),
-                runtime.resident_bytes,
-            )
+            executor = ProcessExecutor(runtime, self._done, self._on_lost, self._loop)
+            warm_bytes = runtime.resident_bytes
         elif self.kind == "inline":
             executor = InlineExecutor(runtime, self._dispatcher.on_done)
         else:
