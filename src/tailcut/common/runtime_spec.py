@@ -51,7 +51,9 @@ class RuntimeSpec(msgspec.Struct, frozen=True, kw_only=True):
             None that uses Python.
         computes: whether its batches do nothing but compute, on cores, and in the calling thread where threads are 1.
         reads_onnx: whether an artifact, or a part of it, may be an ONNX file.
-        variations: settings that may be tuned.
+        tuned: whether it takes a number of threads, which the build chooses with the number of executors.
+        variations: further settings that may be tuned then.
+        tables: whether it is of a library for tables.
         error: why another package's registration cannot be used; empty where it can. Opening a variant raises it.
     """
 
@@ -67,7 +69,9 @@ class RuntimeSpec(msgspec.Struct, frozen=True, kw_only=True):
     shared: tuple[str, ...] = ()
     computes: bool = False
     reads_onnx: bool = False
+    tuned: bool = False
     variations: tuple[Variation, ...] = ()
+    tables: bool = False
     error: str = ""
 
 
@@ -85,6 +89,7 @@ BUILT_IN = {
             imports="onnxruntime",
             computes=True,
             reads_onnx=True,
+            tuned=True,
             variations=(
                 # How long idle threads spin, in microseconds; and subnormal floats computed as they are.
                 Variation(settings={"spin_us": 0}, threaded=True),
@@ -102,6 +107,7 @@ BUILT_IN = {
             shared=("libs/libopenvino.so.*",),
             computes=True,
             reads_onnx=True,
+            tuned=True,
             variations=(
                 Variation(settings={"hint": "THROUGHPUT"}),
                 # Where no other executor would be pinned to the same cores.
@@ -117,6 +123,7 @@ BUILT_IN = {
             live=True,
             imports="torch",
             shared=_TORCH,
+            tuned=True,
         ),
         RuntimeSpec(
             name="lightgbm",
@@ -125,6 +132,8 @@ BUILT_IN = {
             binding="format",
             imports="lightgbm",
             shared=("lib/lib_lightgbm.so",),
+            tuned=True,
+            tables=True,
         ),
         RuntimeSpec(
             name="xgboost",
@@ -133,6 +142,8 @@ BUILT_IN = {
             binding="format",
             imports="xgboost",
             shared=("lib/libxgboost.so",),
+            tuned=True,
+            tables=True,
         ),
         RuntimeSpec(name="huggingface", packages=("torch",), binding="format"),
         RuntimeSpec(
@@ -142,6 +153,7 @@ BUILT_IN = {
             binding="format",
             live=True,
             imports="sklearn",
+            tables=True,
         ),
         RuntimeSpec(
             name="skops",
@@ -151,6 +163,7 @@ BUILT_IN = {
             binding="version",
             imports="skops.io",
             loads=f"{_OWN}.skops:load_skops",
+            tables=True,
         ),
         RuntimeSpec(name="pickle", packages=("scikit-learn",), binding="version"),
         RuntimeSpec(name="torch-compile", packages=("torch",)),

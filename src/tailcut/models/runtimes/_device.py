@@ -28,9 +28,7 @@ def load_cudart() -> Any:
     Raises:
         MissingExtra: cuda-bindings is not installed.
     """
-    return load_library(
-        "cuda.bindings.runtime", "the TensorRT runtime needs the cuda-bindings package", "'tailcut[tensorrt]'"
-    )
+    return load_library("cuda.bindings.runtime", "the TensorRT runtime needs the cuda-bindings package")
 
 
 class Device:

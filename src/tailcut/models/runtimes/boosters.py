@@ -41,7 +41,7 @@ class BoosterRuntime:
         self, variant: Openable, library: str, open_model: Callable[[Any], Booster], *, doubles: bool = False
     ) -> None:
         package = library.lower()
-        module = load_library(package, f"the {package} runtime needs the {package} package", "'tailcut[trees]'")
+        module = load_library(package, f"the {package} runtime needs the {package} package")
         self._output = check_one_output(variant)
         self._classes = bool(variant.settings.get("classes", False))
         self._name = variant.name

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from tailcut.common.extras import install
 from tailcut.common.tensors import DATATYPE_OF, Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra
 from tailcut.manifest import TensorSpec
@@ -29,13 +30,13 @@ Described = tuple[str, tuple[int, ...] | None]
 """Datatype, and dimensions with -1 for a free one; None where the model does not tell its rank."""
 
 
-def load_library(package: str, needs: str, install: str) -> Any:
+def load_library(package: str, needs: str, otherwise: str = "") -> Any:
     """Import the library of a runtime.
 
     Args:
         package: to import, such as "openvino" or "skops.io".
         needs: what needs which package, for the error.
-        install: what pip is to install.
+        otherwise: another way out than installing it.
 
     Raises:
         MissingExtra: it is not installed.
@@ -43,7 +44,7 @@ def load_library(package: str, needs: str, install: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        raise MissingExtra(f"{needs}: {error}", hint=f"pip install {install}") from error
+        raise MissingExtra(f"{needs}: {error}", hint=install(package) + otherwise) from error
 
 
 def refuse_text(variant: Openable, runtime: str) -> None:

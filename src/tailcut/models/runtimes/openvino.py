@@ -118,7 +118,7 @@ def load_openvino() -> Any:
         MissingExtra: openvino is not installed.
     """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None blocks an import
-    return load_library("openvino", "the openvino runtime needs the openvino package", "'tailcut[openvino]'")
+    return load_library("openvino", "the openvino runtime needs the openvino package")
 
 
 def properties(threads: int, settings: Mapping[str, Any]) -> dict[str, Any]:

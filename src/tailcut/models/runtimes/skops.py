@@ -50,7 +50,7 @@ def load_skops() -> Any:
         MissingExtra: it is not installed.
     """
     with _no_array_libraries():
-        return load_library("skops.io", "a stored scikit-learn model needs skops", "'tailcut[trees]'")
+        return load_library("skops.io", "a stored scikit-learn model needs skops")
 
 
 class _NoArrayLibraries(MetaPathFinder):

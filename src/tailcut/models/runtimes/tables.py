@@ -145,7 +145,7 @@ class EstimatorTable:
         self._pandas: Any = None
         if fitted is not None:
             needs = f"{what} was fitted on a DataFrame, so it is called with one, which needs pandas"
-            self._pandas = load_library("pandas", needs, "pandas, or serve the 'onnx' variant")
+            self._pandas = load_library("pandas", needs, ", or serve the 'onnx' variant")
 
     def __call__(self, inputs: Arrays) -> Any:
         """Return the DataFrame, the matrix or the texts of a batch."""

@@ -187,7 +187,7 @@ def load_tensorrt() -> Any:
     Raises:
         MissingExtra: it is not installed.
     """
-    return load_library("tensorrt", "the TensorRT runtime needs the tensorrt package", "'tailcut[tensorrt]'")
+    return load_library("tensorrt", "the TensorRT runtime needs the tensorrt package")
 
 
 def _check_key(variant: Openable, here: Mapping[str, str]) -> None:

@@ -72,7 +72,7 @@ def load_torch() -> Any:
     Raises:
         MissingExtra: it is not installed.
     """
-    return load_library("torch", "the torch runtime needs the torch package", "'tailcut[torch]'")
+    return load_library("torch", "the torch runtime needs the torch package")
 
 
 RETURN_TENSORS = "return a tensor, or a tuple with a tensor for each of model.outputs in their order"

@@ -94,7 +94,7 @@ def _shaped(scores: torch.Tensor, folder: Folder, rank: int) -> torch.Tensor:
 
 def _load(folder: Folder, *, weights: bool) -> Any:
     needs = "a Hugging Face folder needs the transformers package"
-    transformers = load_library("transformers", needs, "'tailcut[text-build]'")
+    transformers = load_library("transformers", needs)
     kind: Any = transformers.AutoModelForSequenceClassification if folder.classifies else transformers.AutoModel
     # Plain attention: the exporters and quantizers know its operators.
     options: dict[str, Any] = {"attn_implementation": "eager", "trust_remote_code": False}

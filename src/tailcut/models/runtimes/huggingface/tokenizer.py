@@ -21,7 +21,7 @@ def load(folder: Folder) -> tuple[Any, str]:
         MissingExtra: tokenizers is not installed.
         ArtifactError: the file is missing or cannot be read, or no file says how long an input may be.
     """
-    tokenizers = load_library("tokenizers", "text needs the tokenizers package", "'tailcut[text]'")
+    tokenizers = load_library("tokenizers", "text needs the tokenizers package")
     # Its own threads take the cores of the executors, and do not survive a fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     path, texts = folder.transformer / "tokenizer.json", folder.texts
