@@ -22,9 +22,8 @@ from tailcut.models.executors import InlineExecutor
 from tailcut.observe.model_sinks import ModelSinks, VariantBatches
 from tailcut.pipeline.pipeline import Pipeline, Stores
 from tailcut.pipeline.prediction_cache import Caches, Name, PredictionStore, json_bytes, size_bytes
-from tailcut.pipeline.request_context import RequestContext
+from tailcut.pipeline.request_context import RequestContext, ServedVariant
 from tailcut.pipeline.row_transform import RowTransform
-from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.pipeline.shared_cache import JSON, TENSORS, SharedCache, StoredAnswer
 from tailcut.scheduler.scheduler import Scheduler
 from tailcut.testing.clock import FakeClock

@@ -16,8 +16,8 @@ from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.observe.model_sinks import ModelSinks, VariantBatches
 from tailcut.pipeline.pipeline import Pipeline
+from tailcut.pipeline.request_context import ServedVariant
 from tailcut.pipeline.row_transform import encode_answer
-from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.scheduler.admission import Admission
 from tailcut.scheduler.cost import LatencyLearner
 from tailcut.scheduler.scheduler import Scheduler

@@ -26,8 +26,7 @@ from tests.build_kit import live, made
 from tailcut.builder.sources import sklearn as source
 from tailcut.errors import ArtifactError, ManifestError
 from tailcut.models.runtimes.base import OpenOptions, OpenSpec
-from tailcut.models.runtimes.skops import SkopsRuntime, load
-from tailcut.models.runtimes.skops_types import unknown_types
+from tailcut.models.runtimes.skops import SkopsRuntime, load, unknown_types
 
 R = np.random.default_rng(5)
 ROWS = R.normal(size=(120, 6)).astype(np.float32)

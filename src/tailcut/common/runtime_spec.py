@@ -83,7 +83,7 @@ BUILT_IN = {
     for spec in (
         RuntimeSpec(
             name="onnxruntime",
-            opens=f"{_OWN}.placement:open_onnx",
+            opens=f"{_OWN}.cuda:open_onnx",
             packages=("onnxruntime", "onnxruntime-gpu"),
             binding="format",
             imports="onnxruntime",
@@ -116,7 +116,7 @@ BUILT_IN = {
         ),
         RuntimeSpec(
             name="torch",
-            opens=f"{_OWN}.placement:open_torch",
+            opens=f"{_OWN}.compiled:open_torch",
             packages=("torch",),
             beside=("transformers",),
             binding="format",

@@ -17,7 +17,7 @@ from tailcut.common.tensors import Arrays
 from tailcut.errors import StartError
 from tailcut.manifest import Deployment, Manifest, resolve
 from tailcut.models.batch_item import run_rows
-from tailcut.models.runtimes.batch_buckets import powers
+from tailcut.models.runtimes.bucketed import powers
 from tailcut.models.variant_loader import Warm
 from tailcut.models.warm_up import WARM_UP_RUNS
 from tailcut.pipeline.hooks import Hooks, time_postprocess

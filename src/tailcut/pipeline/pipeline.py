@@ -19,9 +19,8 @@ from tailcut.features import FeatureService
 from tailcut.observe.sample import Sample
 from tailcut.pipeline.hooks import Hooks
 from tailcut.pipeline.prediction_cache import Caches
-from tailcut.pipeline.request_context import RequestContext
+from tailcut.pipeline.request_context import RequestContext, ServedVariant
 from tailcut.pipeline.row_transform import Rows, RowTransform
-from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.pipeline.stages import EntityHandler, PathStage, RowHandler, TensorHandler
 from tailcut.pipeline.stages.batching import BatchingStage, dispatcher_samples
 from tailcut.pipeline.stages.entity_cache import EntityCacheStage

@@ -29,8 +29,8 @@ from tailcut.observe.model_sinks import ModelSinks, VariantBatches
 from tailcut.pipeline.hook_loading import HookCode, import_code, place_hooks
 from tailcut.pipeline.pipeline import Pipeline, Stores
 from tailcut.pipeline.prediction_cache import Caches, open_caches
+from tailcut.pipeline.request_context import ServedVariant
 from tailcut.pipeline.row_transform import RowTransform
-from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.pipeline.stages.features import open_features
 from tailcut.pipeline.streaming import streaming_of
 from tailcut.registry import Registry, Variant

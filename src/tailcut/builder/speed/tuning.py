@@ -29,7 +29,7 @@ from tailcut.common.tensors import Arrays
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
 from tailcut.models.runtimes import Runtime, open_runtime
-from tailcut.models.runtimes.batch_buckets import powers
+from tailcut.models.runtimes.bucketed import powers
 from tailcut.models.runtimes.live import source_of
 from tailcut.models.runtimes.sliced import CLEAR, RUN_ROWS, best_run_rows
 from tailcut.models.runtimes.tuning import Setting, Timing, choose, choose_variation, grid, variations, without_tuned

@@ -21,16 +21,17 @@ from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import ArtifactError
 from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import bucketed
-from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.base import Openable, OpenOptions, Runtime
 from tailcut.models.runtimes.checks import (
     AGAIN,
     batch_failed,
     named_line,
     refuse_text,
+    source_for,
     unfit_settings,
     unknown_setting,
 )
-from tailcut.models.runtimes.torch import load_module, load_torch
+from tailcut.models.runtimes.torch import TorchRuntime, load_module, load_torch
 from tailcut.models.runtimes.torch_call import in_order
 
 DEVICES = ("cpu", "cuda")
@@ -75,6 +76,14 @@ class CudaGraphs:
         with cuda.graph(graph, capture_error_mode="thread_local"):
             outputs = call()
         return outputs, graph.replay
+
+
+def open_torch(variant: Openable, options: OpenOptions) -> Runtime:
+    """Open a state dict with the module that ``options.source`` makes, on the device that the settings name."""
+    source = source_for(variant, options, "a torch state dict and needs the module")
+    if placed(variant.settings):
+        return PlacedTorch(variant, threads=options.threads, source=source)
+    return TorchRuntime(variant, threads=options.threads, source=source)
 
 
 class PlacedTorch:

@@ -20,7 +20,7 @@ import numpy as np
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import ArtifactError, MissingExtra
 from tailcut.models.runtimes import bucketed
-from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.base import Openable, OpenOptions, Runtime
 from tailcut.models.runtimes.checks import (
     AGAIN,
     batch_failed,
@@ -29,7 +29,7 @@ from tailcut.models.runtimes.checks import (
     unfit_settings,
     unknown_setting,
 )
-from tailcut.models.runtimes.onnxruntime import check_nodes, load_onnxruntime, session_options
+from tailcut.models.runtimes.onnxruntime import OnnxRuntime, check_nodes, load_onnxruntime, session_options
 
 
 class Place(NamedTuple):
@@ -49,6 +49,13 @@ class _Bucket(NamedTuple):
     outputs: dict[str, Any]
     binding: Any
     options: Any
+
+
+def open_onnx(variant: Openable, options: OpenOptions) -> Runtime:
+    """Open an .onnx file on the device that the variant's settings name: the processor or a GPU."""
+    if variant.settings.get("provider", "cpu") == "cpu":
+        return OnnxRuntime(variant, threads=options.threads)
+    return OnnxCudaRuntime(variant, threads=options.threads)
 
 
 class OnnxCudaRuntime:
