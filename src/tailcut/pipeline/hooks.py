@@ -6,7 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -295,21 +295,3 @@ def ran_inline(placement: HookPlacement, context: RequestContext, stage: Stage, 
                 took_ns / 1e6,
                 (placement.back_ns - now_ns) / 1e9,
             )
-
-
-def time_postprocess(transform: RowTransform, outputs: Iterable[Arrays], runs: int) -> list[tuple[int, int]]:
-    """Return rows and nanoseconds of runs of postprocess on what the model made of the warm-up's inputs.
-
-    They may be invented: a hook that cannot take what became of them is measured by its first requests, in threads.
-    """
-    durations_ns: list[tuple[int, int]] = []
-    for arrays in outputs:
-        rows = len(next(iter(arrays.values())))
-        for _ in range(runs):
-            started_ns = perf_counter_ns()
-            try:
-                transform.answers(arrays, rows)
-            except Exception:
-                return durations_ns
-            durations_ns.append((rows, perf_counter_ns() - started_ns))
-    return durations_ns

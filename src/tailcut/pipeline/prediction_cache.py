@@ -233,6 +233,27 @@ class PredictionStore(Generic[V]):
             seen = self.store.statistics()
             self._foreign = seen.evictions + seen.entries
 
+    def samples(self) -> Iterator[Sample]:
+        """Yield what /metrics shows of the cache."""
+        self.judge()
+        cache, statistics = self.name, self.store.statistics()
+        yield PREDICTION_CACHE_LOOKUPS(statistics.hits, cache, "hit")
+        yield PREDICTION_CACHE_LOOKUPS(statistics.misses, cache, "miss")
+        yield EVICTIONS(statistics.evictions, cache)
+        yield PREDICTION_CACHE_ENTRIES(statistics.entries, cache)
+        yield PREDICTION_CACHE_BYTES(statistics.bytes, cache)
+        yield PREDICTION_CACHE_ENABLED(float(self.advisor.on), cache)
+        yield ADVICE(self.advisor.advice, cache)
+        yield REPEATS(self.advisor.share.value, cache)
+        yield JOINS(self.joins, cache)
+        yield PREDICTION_CACHE_STALE(self.stale, cache)
+        if self.shared is not None:
+            remote = self.shared.store.statistics()
+            yield SHARED_HITS(self.shared.hits, cache)
+            yield SHARED_DROPPED(self.shared.dropped, cache)
+            yield SHARED_BYPASSES(remote.bypasses, cache)
+            yield SHARED_FAILURES(remote.failures, cache)
+
     async def close(self) -> None:
         """Close the shared level."""
         if self.shared is not None:
@@ -284,28 +305,6 @@ def size_bytes(value: Arrays) -> int:
         ]
     )
     return held + sum([array.nbytes for array in value.values()]) + ENTRY_OVERHEAD_BYTES * len(value)
-
-
-def cache_samples(cache: Name, found: PredictionStore[Any]) -> Iterator[Sample]:
-    """Yield what /metrics shows of a prediction cache."""
-    found.judge()
-    statistics = found.store.statistics()
-    yield PREDICTION_CACHE_LOOKUPS(statistics.hits, cache, "hit")
-    yield PREDICTION_CACHE_LOOKUPS(statistics.misses, cache, "miss")
-    yield EVICTIONS(statistics.evictions, cache)
-    yield PREDICTION_CACHE_ENTRIES(statistics.entries, cache)
-    yield PREDICTION_CACHE_BYTES(statistics.bytes, cache)
-    yield PREDICTION_CACHE_ENABLED(float(found.advisor.on), cache)
-    yield ADVICE(found.advisor.advice, cache)
-    yield REPEATS(found.advisor.share.value, cache)
-    yield JOINS(found.joins, cache)
-    yield PREDICTION_CACHE_STALE(found.stale, cache)
-    if found.shared is not None:
-        remote = found.shared.store.statistics()
-        yield SHARED_HITS(found.shared.hits, cache)
-        yield SHARED_DROPPED(found.shared.dropped, cache)
-        yield SHARED_BYPASSES(remote.bypasses, cache)
-        yield SHARED_FAILURES(remote.failures, cache)
 
 
 # -- Both caches of a deployment ---------------------------------------------------------------------------------------
