@@ -86,7 +86,6 @@ class Pool:
         recorder: whose latencies say how requests fare.
         load_s: how long opening one took.
         size_bytes: what the runtime of one is taken to hold, where its process does not tell.
-        clock_s: monotonic seconds.
 
     Attributes:
         opened, lost, replaced: how many executors were opened later, died or hung, and wore out.
@@ -104,7 +103,6 @@ class Pool:
         recorder: Recorder,
         load_s: float,
         size_bytes: int = 0,
-        clock_s: Callable[[], float] = perf_counter,
     ) -> None:
         self.kind = kind
         self.opened = self.lost = self.replaced = 0
@@ -113,7 +111,6 @@ class Pool:
         self._wear = wear
         self._reopening = RestartBackoff(load_s)
         self._size_bytes = size_bytes
-        self._clock_s = clock_s
         self._loop = asyncio.get_running_loop()
         self._scaler = Scaler(limits)
         self._load = PoolLoad(dispatcher, recorder)
@@ -174,7 +171,7 @@ class Pool:
         else:
             name = f"{THREADS}{self.opened + len(self._handles)}"
             executor = ThreadExecutor(runtime, self._done, self._loop, name)
-        self._handles[executor] = ExecutorHandle(executor, runtime, self._clock_s(), warm_bytes)
+        self._handles[executor] = ExecutorHandle(executor, runtime, perf_counter(), warm_bytes)
         self._dispatcher.add(executor)
 
     def _done(
@@ -195,7 +192,7 @@ class Pool:
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(_LOOK_S, self._look)
-        now_s = self._clock_s()
+        now_s = perf_counter()
         there, opening = len(self._handles), int(self._opening is not None)
         self._wanted = self._scaler.target(self._load.seen(now_s, there, opening, self._reopening.load_s))
         if self._opening is not None or self._goes_first is not None:
@@ -238,16 +235,16 @@ class Pool:
     async def _opened(self) -> None:
         """Open one executor and put it to use; then let the one go whose place it takes."""
         worn, self._worn = self._worn, None
-        self._reopening.began(self._clock_s())
+        self._reopening.began(perf_counter())
         try:
             runtime = await in_background(self._open_one, lambda runtime: runtime.close())
         except TailcutError as error:
-            self._reopening.failed(self._clock_s())
+            self._reopening.failed(perf_counter())
             log.error("an executor could not start, next attempt in %.3g s: %s", self._reopening.pause_s, error)
             return
         finally:
             self._opening = None
-        self._reopening.ended(self._clock_s())
+        self._reopening.ended(perf_counter())
         self._handle(runtime)
         self.opened += 1
         if worn is not None and worn.executor in self._handles:
@@ -289,7 +286,7 @@ class Pool:
         """Say when an executor comes where none is there; None where none does."""
         if self._stopped or self.kind == "inline" or (self._handles and self.kind == "thread"):
             return None  # a thread that hangs and was not given up takes its place for as long as it does
-        now_s = self._clock_s()
+        now_s = perf_counter()
         return Coming(self._reopening.left_s(now_s), self._reopening.retry_s(now_s))
 
     def _on_lost(self, executor: Executor, error: TailcutError) -> None:
@@ -301,7 +298,7 @@ class Pool:
         if handle is None:
             return  # it was to go, and ended before its last batch did
         self._close(handle)
-        now_s = self._clock_s()
+        now_s = perf_counter()
         self._reopening.lost(now_s, now_s - handle.opened_s)
         if self._opening is None and self._reopening.may(now_s):
             self._open("")

@@ -135,7 +135,11 @@ class RowTransform:
         except (Exception, SystemExit) as error:
             if isinstance(error, InferenceError) and not self._checks_answers:
                 raise  # there is no hook to blame
-            raise postprocess_failed(error) from error
+            raise HookError(
+                f"postprocess failed ({type(error).__name__})",
+                hint="fix model.postprocess; `tailcut check` runs it on one row",
+                detail=said(error),
+            ) from error
         if not isinstance(values, list | tuple | np.ndarray):
             raise HookError(
                 f"postprocess returned {type(values).__name__}", hint="return a list with one JSON value per row"
@@ -395,15 +399,6 @@ def preprocess_failed(error: BaseException, rows: Sequence[Mapping[str, Any]], *
     return HookError(
         f"preprocess failed ({kind})",
         hint="find the reason in the server's log by this incident; to refuse a row, raise tailcut.errors.BadRequest",
-        detail=said(error),
-    )
-
-
-def postprocess_failed(error: BaseException) -> HookError:
-    """Return the error for a postprocess hook that raised."""
-    return HookError(
-        f"postprocess failed ({type(error).__name__})",
-        hint="fix model.postprocess; `tailcut check` runs it on one row",
         detail=said(error),
     )
 

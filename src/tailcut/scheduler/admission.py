@@ -310,10 +310,8 @@ class Admission(Generic[E]):
             own_ns: what the request takes alone.
         """
         overload = self._scheduler.overload
-        if overload is None or not overload.stands:
-            return left_ns
-        if own_ns > overload.aim.limit_ns:
-            return left_ns  # the SLO is out of its reach, whatever else is refused
+        if overload is None or not overload.stands or own_ns > overload.aim.limit_ns:
+            return left_ns  # in the last case the SLO is out of its reach, whatever else is refused
         return overload.aim.of(0, left_ns)
 
     def wait_ns(self, ahead_rows: int, request: AdmissionRequest, executors: Executors, left_ns: float = 0.0) -> float:

@@ -130,7 +130,8 @@ def read(path: Path) -> Folder:
 def _plain(path: Path, config: dict[str, Any], architecture: str) -> Sentence:
     """Return the settings of a folder without modules.json: a classifier, or an encoder whose tokens are averaged."""
     if architecture.endswith(_CLASSIFIER):
-        library = SCORES if is_cross_encoder(config) else PIPELINE
+        # What a CrossEncoder leaves in config.json.
+        library = SCORES if _OLD_ACTIVATION in config or "sentence_transformers" in config else PIPELINE
         return Sentence(library, CLASSIFIER)
     if architecture and (architecture.endswith(_DECODERS) or not architecture.endswith(_HEADLESS)):
         raise ArtifactError(
@@ -287,11 +288,6 @@ class Head:
     columns: int
     activation: str
     labels: tuple[str, ...] = ()
-
-
-def is_cross_encoder(config: dict[str, Any]) -> bool:
-    """Tell whether a folder without modules.json was saved by a CrossEncoder, by what that leaves in config.json."""
-    return _OLD_ACTIVATION in config or "sentence_transformers" in config
 
 
 def of_pipeline(path: Path, config: dict[str, Any]) -> Head:
