@@ -83,7 +83,7 @@ class TensorRTRuntime:
             check_tensors(self._variant, kind, wanted, found, mine)
 
     def _datatype(self, name: str) -> str:
-        kind = np.dtype(self._tensorrt.nptype(self._engine.get_tensor_dtype(name)))
+        kind: np.dtype[np.generic] = np.dtype(self._tensorrt.nptype(self._engine.get_tensor_dtype(name)))
         return DATATYPE_OF.get(kind, kind.name)
 
     def _prepare(self) -> None:
