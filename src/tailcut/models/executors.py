@@ -6,8 +6,9 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter_ns
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import TailcutError
@@ -16,6 +17,8 @@ from tailcut.models.runtimes.base import Runtime
 from tailcut.models.runtimes.floats import mode_of_models, take_mode_of_models
 from tailcut.models.runtimes.remote import RemoteRuntime
 from tailcut.models.runtimes.remote.messages import BatchFailed, Ran
+
+J = TypeVar("J")
 
 THREADS = "tailcut-executor-"
 """What the names of the threads begin with in which models run."""
@@ -31,7 +34,7 @@ Lost = Callable[["Executor", TailcutError], None]
 class Executor(Protocol):
     """Runs one batch at a time."""
 
-    def start(self, batch: Sequence[BatchItem]) -> None:
+    def start(self, batch: Sequence[BatchItem], /) -> None:
         """Begin a batch; ``done`` is called once, on the event loop, when it has ended."""
 
     def close(self, timeout_s: float) -> None:
@@ -74,36 +77,55 @@ class InlineExecutor:
         self._runtime.close()
 
 
-class ThreadExecutor:
+class JobThread(Generic[J]):
+    """A thread that does one job at a time and hands each result to the event loop.
+
+    Args:
+        attempt: does a job; returns its error where it fails.
+        done: called on the event loop with this thread, the job, what ``attempt`` returned, its start and its end.
+
+    Attributes:
+        start: takes a job; None ends the thread.
+    """
+
+    def __init__(
+        self, attempt: Callable[[J], Any], done: Callable[..., None], loop: asyncio.AbstractEventLoop, name: str
+    ) -> None:
+        self._attempt = attempt
+        self._done = done
+        self._loop = loop
+        self._inbox: queue.SimpleQueue[J | None] = queue.SimpleQueue()
+        self.start: Callable[[J | None], None] = self._inbox.put
+        # A daemon: what hangs must not keep the process alive past kill_s.
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while (job := self._inbox.get()) is not None:
+            started_ns = perf_counter_ns()
+            result = self._attempt(job)
+            finished_ns = perf_counter_ns()
+            try:
+                self._loop.call_soon_threadsafe(self._done, self, job, result, started_ns, finished_ns)
+            except RuntimeError:
+                break  # the loop is closed: nobody is left to be told
+            del job, result  # an idle thread keeps nobody's arrays
+
+
+class ThreadExecutor(JobThread[Sequence[BatchItem]]):
     """Runs batches in one thread of its own; the runtime releases the GIL while it computes."""
 
     def __init__(self, runtime: Runtime, done: Done, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._runtime = runtime
-        self._done = done
-        self._loop = loop
-        self._inbox: queue.SimpleQueue[Sequence[BatchItem] | None] = queue.SimpleQueue()
-        # A daemon: a hung model must not keep the process alive past kill_s.
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
-
-    def start(self, batch: Sequence[BatchItem]) -> None:
-        self._inbox.put(batch)
+        super().__init__(partial(_attempt, runtime), done, loop, name)
 
     def close(self, timeout_s: float) -> None:
-        self._inbox.put(None)
+        self.start(None)
         self._thread.join(timeout_s)
 
     def _work(self) -> None:
         take_mode_of_models()
-        while (batch := self._inbox.get()) is not None:
-            started_ns = perf_counter_ns()
-            result = _attempt(self._runtime, batch)
-            finished_ns = perf_counter_ns()
-            try:
-                self._loop.call_soon_threadsafe(self._done, self, batch, result, started_ns, finished_ns)
-            except RuntimeError:
-                break  # the loop is closed: nobody is left to be told
-            del batch, result  # an idle thread keeps nobody's arrays
+        super()._work()
         self._runtime.close()
 
 

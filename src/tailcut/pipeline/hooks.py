@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from typing import Any, TypeVar
 from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Stage
 from tailcut.errors import HookError, HookTimeout, NotReady, Shed, TailcutError
+from tailcut.models.executors import JobThread
 from tailcut.models.shed_errors import stopping
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import RowTransform
@@ -50,31 +49,6 @@ class _Job:
     context: Context = field(default_factory=copy_context)
     started_ns: int = 0
     stuck_ns: int = 0
-
-
-class _Worker:
-    """A thread that runs one job at a time."""
-
-    def __init__(
-        self, done: Callable[[_Worker, _Job, Any, int], None], loop: asyncio.AbstractEventLoop, n: int
-    ) -> None:
-        self._done = done
-        self._loop = loop
-        self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self.put = self._inbox.put
-        """Hands over a job; None ends the thread."""
-        # A daemon: a hung hook must not keep the process alive past kill_s.
-        threading.Thread(target=self._work, name=f"tailcut-hook-{n}", daemon=True).start()
-
-    def _work(self) -> None:
-        while (job := self._inbox.get()) is not None:
-            started_ns = perf_counter_ns()
-            result = _attempt(job)
-            try:
-                self._loop.call_soon_threadsafe(self._done, self, job, result, perf_counter_ns() - started_ns)
-            except RuntimeError:
-                break  # the loop is closed
-            del job, result  # an idle thread keeps no arrays alive
 
 
 def _attempt(job: _Job) -> Any:
@@ -120,8 +94,8 @@ class Hooks:
         self._max_threads = max_threads
         self._max_waiting = max_waiting
         self._loop = asyncio.get_running_loop()
-        self._idle: list[_Worker] = []
-        self._busy: dict[_Worker, _Job] = {}
+        self._idle: list[JobThread[_Job]] = []
+        self._busy: dict[JobThread[_Job], _Job] = {}
         self._waiting: dict[_Job, None] = {}
         self._closed = False
 
@@ -171,7 +145,7 @@ class Hooks:
         for job in self._busy.values():
             _fail(job, stopping())
         for worker in [*self._idle, *self._busy]:
-            worker.put(None)
+            worker.start(None)
         self._idle.clear()
 
     async def _run(
@@ -227,25 +201,25 @@ class Hooks:
             expected_ns = job.placement.cost.batch_ns(job.rows)
             job.stuck_ns = job.started_ns + max(self._stuck_after_ns, int(_STUCK_FACTOR * expected_ns))
             self._busy[worker] = job
-            worker.put(job)
+            worker.start(job)
 
-    def _free(self) -> _Worker | None:
+    def _free(self) -> JobThread[_Job] | None:
         if self._idle:
             return self._idle.pop()
         if len(self._busy) < self._max_threads:
-            return _Worker(self._on_done, self._loop, len(self._busy))
+            return JobThread(_attempt, self._on_done, self._loop, f"tailcut-hook-{len(self._busy)}")
         return None
 
-    def _on_done(self, worker: _Worker, job: _Job, result: Any, took_ns: int) -> None:
+    def _on_done(self, worker: JobThread[_Job], job: _Job, result: Any, started_ns: int, finished_ns: int) -> None:
         del self._busy[worker]
         if isinstance(result, TailcutError):
             _fail(job, result)  # and nothing is learned: a call that fails at once does not make the hook quick
         else:
-            job.placement.observe(job.rows, took_ns, perf_counter_ns())
+            job.placement.observe(job.rows, finished_ns - started_ns, perf_counter_ns())
             if not job.future.done():
                 job.future.set_result(result)
         if self._closed:
-            worker.put(None)
+            worker.start(None)
             return
         self._idle.append(worker)
         self._start_next()

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from time import monotonic
 
 import msgspec
 import numpy as np
@@ -204,9 +203,8 @@ class RemoteRuntime:
     def close(self, timeout_s: float = 5.0) -> None:
         """Let the child end by itself, at most for ``timeout_s``; then it is killed. Calling it twice is allowed."""
         self.connection.close()
-        ends_s = monotonic() + timeout_s
         try:
-            self.process.wait(max(ends_s - monotonic(), 0.0))
+            self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
             self.process.wait()
