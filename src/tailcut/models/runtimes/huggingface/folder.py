@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from tailcut.errors import ArtifactError
-from tailcut.models.runtimes.huggingface import activations, stages
-from tailcut.models.runtimes.huggingface.files import EXPORT, read_object, refuse_unknown, refused, settings_of
+from tailcut.models.runtimes.huggingface import stages
+from tailcut.models.runtimes.huggingface.files import (
+    EXPORT,
+    IDENTITY,
+    SIGMOID,
+    activation_of,
+    read_object,
+    refuse_unknown,
+    refused,
+    settings_of,
+)
 from tailcut.models.runtimes.huggingface.stages import EncoderStage
 
 PIPELINE = "text-classification"
@@ -303,13 +312,13 @@ def of_pipeline(path: Path, config: dict[str, Any]) -> Head:
     if problem not in (None, *_PROBLEMS):
         raise refused(path, "problem_type", problem, f"known are {', '.join(_PROBLEMS)}")
     if problem == "regression":
-        activation = activations.IDENTITY
+        activation = IDENTITY
     elif problem == "multi_label_classification" or columns == 1:
-        activation = activations.SIGMOID
+        activation = SIGMOID
     else:
         activation = "Softmax"
     function = config.get("function_to_apply")
-    applied = "none" if activation == activations.IDENTITY else activation.lower()
+    applied = "none" if activation == IDENTITY else activation.lower()
     if function is not None and str(function).lower() != applied:
         raise refused(
             path,
@@ -340,8 +349,8 @@ def of_cross_encoder(path: Path, config: dict[str, Any], *, columns: int, saved:
         (_OLD_ACTIVATION, config.get(_OLD_ACTIVATION)),
     ):
         if value is not None:
-            return Head(columns, activations.named(path, key, value), labels_of(config))
-    return Head(columns, activations.SIGMOID if columns == 1 else activations.IDENTITY, labels_of(config))
+            return Head(columns, activation_of(path, key, value), labels_of(config))
+    return Head(columns, SIGMOID if columns == 1 else IDENTITY, labels_of(config))
 
 
 def columns_of(config: dict[str, Any]) -> int:

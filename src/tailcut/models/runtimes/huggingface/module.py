@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailcut.errors import ArtifactError
 from tailcut.models.runtimes.checks import first_line, load_library
-from tailcut.models.runtimes.huggingface import activations, tokenizer
+from tailcut.models.runtimes.huggingface import tokenizer
 from tailcut.models.runtimes.huggingface.folder import PIPELINE, Folder, read
 from tailcut.models.runtimes.huggingface.stages import SCORES, TOKENS, VECTOR, EncoderStage
 
@@ -58,6 +58,8 @@ def module(folder: Path, inputs: tuple[str, ...], *, rank: int = 1, weights: boo
 def _joined(model: Any, parts: list[Any], folder: Folder, names: tuple[str, ...], rank: int) -> torch.nn.Module:
     import torch
 
+    from tailcut.models.runtimes.huggingface import pooling
+
     class Whole(torch.nn.Module):
         """Tokens in the manifest's order -> the answer."""
 
@@ -65,7 +67,7 @@ def _joined(model: Any, parts: list[Any], folder: Folder, names: tuple[str, ...]
             super().__init__()
             self.model = model
             self.stages = torch.nn.ModuleList(parts)
-            self.activation = activations.make(folder.head.activation) if folder.head else None
+            self.activation = pooling.activation(folder.head.activation) if folder.head else None
 
         def forward(self, first: torch.Tensor, second: torch.Tensor, third: torch.Tensor | None = None) -> torch.Tensor:
             given: dict[str, Any] = dict(zip(names, (first, second, third), strict=False))
