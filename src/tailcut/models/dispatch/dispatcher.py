@@ -326,10 +326,10 @@ class Dispatcher:
         self.admission.learn(len(plan.expired))
         for batch in plan.batches:
             executor, cost = running.idle.pop(), self.costs.of(batch[0].kind)
-            stuck_ns = running.begin(executor, batch, now_ns, cost)
-            self._noted_ns = min(self._noted_ns, stuck_ns)
+            started = running.begin(executor, batch, now_ns, cost)
+            self._noted_ns = min(self._noted_ns, started.stuck_ns)
             if cores is not None:
-                cores.started(executor, now_ns, cost.batch_ns(sum([item.rows for item in batch])))
+                cores.started(executor, now_ns, cost.batch_ns(started.rows))
             executor.start(batch)
         for item in plan.expired:
             _expire(item, now_ns)
@@ -544,12 +544,12 @@ class ExecutorSet:
         self._limit_idle()
         return started.items if started is not None else ()
 
-    def begin(self, executor: Executor, items: Sequence[BatchItem], now_ns: int, cost: BatchCost) -> int:
-        """Note a batch; return from when on it is stuck."""
+    def begin(self, executor: Executor, items: Sequence[BatchItem], now_ns: int, cost: BatchCost) -> RunningBatch:
+        """Note a batch."""
         rows = sum([item.rows for item in items])
         stuck_ns = now_ns + max(self._stuck_after_ns, int(_STUCK_FACTOR * cost.batch_ns(rows)))
-        self._started[executor] = RunningBatch(items, rows, now_ns, stuck_ns)
-        return stuck_ns
+        started = self._started[executor] = RunningBatch(items, rows, now_ns, stuck_ns)
+        return started
 
     def end(self, executor: Executor) -> RunningBatch | None:
         """Take an executor back whose batch has ended; None where it was lost meanwhile."""
