@@ -7,10 +7,8 @@ the estimator gave to them when it was built. An estimator that answers them dif
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,10 @@ from tailcut.models.runtimes.sklearn import SklearnRuntime, read_probes
 
 PROBES = "probes.npz"
 """Member of the archive with the rows and their answers."""
+
+_NOT_NEEDED = [f"sklearn.externals.array_api_compat.{library}" for library in ("torch", "cupy", "dask")]
+"""skops lists scikit-learn's estimators, for which scikit-learn imports every package of its own, and with one of them
+the whole of torch where that is installed: two seconds and 200 MiB for nothing."""
 
 OwnTypes = Mapping[str, Callable[[], object]]
 """Types and functions beyond scikit-learn's, named as skops does ("package.module.Name"), with what imports each."""
@@ -52,33 +54,14 @@ def load_skops() -> Any:
     Raises:
         MissingExtra: it is not installed.
     """
-    with _no_array_libraries():
-        return load_library("skops.io", "a stored scikit-learn model needs skops")
-
-
-class _NoArrayLibraries(MetaPathFinder):
-    """Says that the parts of scikit-learn that import torch, CuPy or Dask are not there."""
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        if fullname.startswith("sklearn.externals.array_api_compat."):
-            _, _, library = fullname.removeprefix("sklearn.externals.").partition(".")
-            if library in {"torch", "cupy", "dask"}:
-                raise ImportError(f"{fullname} is not imported for its own sake")
-
-
-@contextmanager
-def _no_array_libraries() -> Iterator[None]:
-    """Keep ``import skops.io`` from importing torch.
-
-    skops lists scikit-learn's estimators, for which scikit-learn imports every package of its own, and with one of them
-    the whole of torch where that is installed: two seconds and 200 MiB for nothing.
-    """
-    finder = _NoArrayLibraries()
-    sys.meta_path.insert(0, finder)
+    for name in _NOT_NEEDED:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None blocks an import
     try:
-        yield
+        return load_library("skops.io", "a stored scikit-learn model needs skops")
     finally:
-        sys.meta_path.remove(finder)
+        for name in _NOT_NEEDED:
+            if sys.modules.get(name, sys) is None:
+                del sys.modules[name]
 
 
 def load(path: Path, own: OwnTypes, name: str = "sklearn") -> Any:
