@@ -233,8 +233,6 @@ class FieldRule:
         why: what has this limit; for errors.
     """
 
-    __slots__ = ("_datatype", "_kind", "_max_length", "_range", "_said", "_takes_lists", "_values", "why")
-
     def __init__(
         self,
         kind: Kind = "any",

@@ -133,25 +133,6 @@ class PredictionStore(Generic[V]):
         stale: rows answered past their TTL.
     """
 
-    __slots__ = (
-        "_counted",
-        "_draw",
-        "_foreign",
-        "_jitter",
-        "_misses",
-        "_size",
-        "_sketch",
-        "advisor",
-        "flights",
-        "joins",
-        "name",
-        "normal",
-        "shared",
-        "stale",
-        "store",
-        "ttl_s",
-    )
-
     def __init__(
         self,
         store: MemoryStore[V],

@@ -128,16 +128,12 @@ class Arrivals:
         coming: how many.
     """
 
-    __slots__ = ("coming",)
-
     def __init__(self) -> None:
         self.coming = 0
 
 
 class InFlight:
     """Its length is the number of a model's requests in flight, and of arriving requests to any model."""
-
-    __slots__ = ("_arrivals", "_in_flight")
 
     def __init__(self, in_flight: Sized, arrivals: Arrivals) -> None:
         self._in_flight = in_flight

@@ -241,18 +241,6 @@ class CostModel:
             cost no more by the row, and a hiccup is one run's; 0 where batches run whole.
     """
 
-    __slots__ = (
-        "_batches",
-        "_cost",
-        "_era",
-        "_late",
-        "_run_rows",
-        "_short",
-        "_steps",
-        "_table",
-        "_worst",
-    )
-
     def __init__(self, steps: tuple[int, ...] = (), *, run_rows: int = 0) -> None:
         self._steps = steps
         self._run_rows = run_rows
@@ -357,8 +345,6 @@ class LatencyLearner:
         steps, run_rows: see ``CostModel``.
     """
 
-    __slots__ = ("_make", "_models", "_only")
-
     def __init__(self, steps: tuple[int, ...] = (), *, run_rows: int = 0) -> None:
         self._make = partial(CostModel, steps, run_rows=run_rows)
         self._only = self._make()
@@ -440,8 +426,6 @@ _MOST = 3.0
 
 class TailQuantile:
     """The last batches of a kind, by what they took over what was expected of them."""
-
-    __slots__ = ("_ratios", "_sorted")
 
     def __init__(self) -> None:
         self._ratios: deque[float] = deque()

@@ -115,19 +115,6 @@ class HookPlacement:
         back_ns: no call runs on the loop before this time.
     """
 
-    __slots__ = (
-        "_covariance",
-        "_mean_ns",
-        "_mean_rows",
-        "_seen",
-        "_slope_ns",
-        "_variance",
-        "back_ns",
-        "cost",
-        "inline_rows",
-        "look_ns",
-    )
-
     def __init__(self, *, inline_rows: int = 0, look_ns: int = 0, back_ns: float = 0.0) -> None:
         self.inline_rows = inline_rows
         self.look_ns = look_ns
