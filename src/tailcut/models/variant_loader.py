@@ -88,11 +88,6 @@ class Warm(NamedTuple):
     drift: Watch | None = None
 
     @property
-    def executor(self) -> str:
-        """Kind of executor: "inline", "thread" or "process"."""
-        return self.choice.executor
-
-    @property
     def length_class(self) -> int:
         """Of the rows of ``warm_up_ns``: see ``item.length_class``."""
         return length_class(self.examples.batch(1), 1)

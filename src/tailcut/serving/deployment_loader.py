@@ -389,7 +389,7 @@ def _pool(deployment: Deployment, dispatcher: Dispatcher, warm: Warm, sinks: Mod
     useful = max(dispatcher.running.at_once or warm.most, len(warm.runtimes))
     return Pool(
         dispatcher,
-        warm.executor,
+        warm.choice.executor,
         warm.runtimes,
         warm.open_one,
         limits=ScalingLimits(len(warm.runtimes), min(warm.most, useful), float(latency_s)),
