@@ -84,7 +84,7 @@ class Pipeline:
         self._stores = stores
         self.hooks, self.caches, self.features = hooks, caches, features = stores
         self.fallback_stale = fallback_stale
-        self._stages: list[PathStage[Any, Any]] = []
+        self._stages: list[PathStage] = []
         tensors: TensorHandler = BatchingStage(transform.specs, outputs, in_flight).run
         if caches.tensor is not None:
             tensors = self._bound(TensorCacheStage(caches.tensor, stale=fallback_stale), tensors)
@@ -97,7 +97,7 @@ class Pipeline:
         self._tensors, self._rows, self._entities = tensors, rows, entities
         self._recalls = caches.tensor is not None or caches.entity is not None
 
-    def _bound(self, stage: PathStage[Any, Any], behind: Any) -> Any:
+    def _bound(self, stage: PathStage, behind: Any) -> Any:
         self._stages.append(stage)
         return stage.bind(behind)
 
