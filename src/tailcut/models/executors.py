@@ -146,7 +146,6 @@ class ProcessExecutor:
         self._lost = lost
         self._loop = loop
         self._batch: Sequence[BatchItem] = ()
-        self._sent_ns = 0
         self._reads = True
         runtime.listen()
         loop.add_reader(runtime.connection.fileno(), self._readable)
@@ -154,7 +153,7 @@ class ProcessExecutor:
             loop.add_reader(runtime.ended, self._died)
 
     def start(self, batch: Sequence[BatchItem]) -> None:
-        self._batch, self._sent_ns = batch, perf_counter_ns()
+        self._batch, sent_ns = batch, perf_counter_ns()
         try:
             self.runtime.send([item.inputs for item in batch], batch[0].outputs)
         except OSError:
@@ -162,7 +161,7 @@ class ProcessExecutor:
             self._loop.call_soon(self._ended)
         except Exception as error:
             rows = sum([item.rows for item in batch])
-            self._finish(failed(error, rows), self._sent_ns, perf_counter_ns())
+            self._finish(failed(error, rows), sent_ns, perf_counter_ns())
 
     def kill(self) -> None:
         """End the process at once; ``lost`` is called as soon as the event loop sees it."""
