@@ -22,9 +22,9 @@ import tailcut.transport.http1.connection  # noqa: F401  # both define metrics
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import BUILT_IN
 from tailcut.builder.recipes.base import Recipe, Subject
-from tailcut.builder.speed.tuning import TUNED
 from tailcut.cli.app import COMMANDS, build
 from tailcut.cli.console import EXIT_REASONS
+from tailcut.common.runtime_spec import spec_of
 from tailcut.manifest import Build, Deployment, Model, TensorSpec
 from tailcut.manifest.keys import Key, expected, keys_at, keys_of, to_toml, variable
 from tailcut.manifest.overrides import OTHER_VARIABLES
@@ -208,7 +208,7 @@ def _asked_for(recipe: Recipe, subject: Subject) -> dict[str, str]:
 def _tuned(recipe: Recipe, *, on_gpu: bool) -> str:
     if on_gpu:
         return "none, CPU threads change nothing on a GPU"
-    if recipe.runtime not in TUNED:
+    if not spec_of(recipe.runtime).tuned:
         return "those of its two variants"
     more = dict.fromkeys(key for one in variations(recipe.runtime, Setting(threads=2)) for key in one.more)
     return ", ".join(["threads, executors", *(f"`{key}`" for key in more)])

@@ -11,7 +11,7 @@ import numpy as np
 from tailcut.errors import TailcutError
 from tailcut.models.batch_item import BatchItem, join, run_batch
 from tailcut.models.dispatch.dispatcher import Dispatcher, ExecutorSet
-from tailcut.models.executors.in_process import Done
+from tailcut.models.executors import Done
 from tailcut.scheduler.scheduler import Scheduler
 from tailcut.testing.clock import FakeClock
 from tailcut.testing.runtimes import StubRuntime

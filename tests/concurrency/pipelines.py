@@ -18,15 +18,13 @@ from tailcut.features import FeatureService
 from tailcut.manifest import Features, Model, TensorSpec
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.models.executors.in_process import InlineExecutor
+from tailcut.models.executors import InlineExecutor
 from tailcut.observe.model_sinks import ModelSinks, VariantBatches
-from tailcut.pipeline.cache_stores import Caches
 from tailcut.pipeline.pipeline import Pipeline, Stores
-from tailcut.pipeline.prediction_cache import Name, PredictionStore, json_bytes, size_bytes
-from tailcut.pipeline.request_context import RequestContext
+from tailcut.pipeline.prediction_cache import Caches, Name, PredictionStore, json_bytes, size_bytes
+from tailcut.pipeline.request_context import RequestContext, ServedVariant
 from tailcut.pipeline.row_transform import RowTransform
-from tailcut.pipeline.served_variant import ServedVariant
-from tailcut.pipeline.shared_cache import JsonForm, SharedCache, StoredAnswer, TensorForm
+from tailcut.pipeline.shared_cache import JSON, TENSORS, SharedCache, StoredAnswer
 from tailcut.scheduler.scheduler import Scheduler
 from tailcut.testing.clock import FakeClock
 from tailcut.testing.runtimes import StubRuntime
@@ -83,9 +81,9 @@ class PipelineBench:
         self.entity: PredictionStore[Any] | None = None
         self.tensor: PredictionStore[Any] | None = None
         if entity_ttl_s is not None:
-            self.entity = self._store("entity", entity_ttl_s, JsonForm(), json_bytes)
+            self.entity = self._store("entity", entity_ttl_s, JSON, json_bytes)
         if tensor_ttl_s is not None:
-            self.tensor = self._store("tensor", tensor_ttl_s, TensorForm(), size_bytes)
+            self.tensor = self._store("tensor", tensor_ttl_s, TENSORS, size_bytes)
         self._manual = settings.pop("manual", False)
         self._features: Features | None = settings.pop("features", None)
         self._max_rows = settings.pop("max_rows", 8)

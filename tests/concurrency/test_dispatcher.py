@@ -10,7 +10,7 @@ from tests.concurrency.dispatching import Bench, S, answer, error_of
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError, Shed, TooLarge
-from tailcut.models.executors.in_process import InlineExecutor
+from tailcut.models.executors import InlineExecutor
 from tailcut.testing.runtimes import StubRuntime
 
 
@@ -105,7 +105,7 @@ def test_a_full_queue_sheds_with_the_time_it_needs_to_drain() -> None:
             bench.submit(1)
         # One batch runs and two wait, 2 s each; predictions are taken a little longer.
         assert 6 < caught.value.retry_after_s < 7.2
-        assert bench.dispatcher.scheduler.queue_rows == 8
+        assert bench.dispatcher.scheduler.waiting.rows == 8
 
     bench.run(main())
 
@@ -117,7 +117,7 @@ def test_rows_that_the_queue_could_never_take_are_too_many_and_not_shed() -> Non
         bench.open()
         with pytest.raises(TooLarge, match="9 rows exceed the queue's limit of 8 rows"):
             bench.submit(*range(9))
-        assert bench.dispatcher.scheduler.queue_rows == 0
+        assert bench.dispatcher.scheduler.waiting.rows == 0
 
     bench.run(main())
 
@@ -260,7 +260,7 @@ def test_batches_are_as_large_as_pays_for_those_who_come_later_until_an_executor
             first, second = second, first
         early = await end()
         for _ in range(120):
-            ask(64 - bench.dispatcher.scheduler.queue_rows)
+            ask(64 - bench.dispatcher.scheduler.waiting.rows)
             late = await end()
         assert (early, late) == (8, 32)
         while first.batch is not None:

@@ -10,7 +10,7 @@ from tests.concurrency.dispatching import Bench, answer, error_of
 
 from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError, NotReady, QueueTimeout
-from tailcut.models.executors.in_process import InlineExecutor, ThreadExecutor
+from tailcut.models.executors import InlineExecutor, ThreadExecutor
 from tailcut.testing.runtimes import StubRuntime
 
 BAD = 99.0
@@ -102,7 +102,7 @@ def test_one_whose_deadline_passes_meanwhile_is_not_computed_again() -> None:
         bench.executors[0].finish()
         assert error_of(hasty[0]) is not None
         assert error_of(other[0]) is not None
-        assert bench.dispatcher.scheduler.queue_rows == 0
+        assert bench.dispatcher.scheduler.waiting.rows == 0
 
     bench.run(main())
 
@@ -203,7 +203,7 @@ def test_when_the_server_stops_nothing_is_run_again() -> None:
         await stopping
         assert all(isinstance(error_of(item), InferenceError | NotReady) for item in items)
         assert bench.executors[0].batch is None
-        assert bench.dispatcher.scheduler.queue_rows == 0
+        assert bench.dispatcher.scheduler.waiting.rows == 0
 
     bench.run(main())
 

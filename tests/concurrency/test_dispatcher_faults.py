@@ -10,7 +10,7 @@ import pytest
 from tests.concurrency.dispatching import Bench, S, answer, error_of
 
 from tailcut.errors import InferenceError, InferTimeout, NotReady, QueueTimeout
-from tailcut.models.executors.in_process import InlineExecutor, ThreadExecutor
+from tailcut.models.executors import InlineExecutor, ThreadExecutor
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 
@@ -29,7 +29,7 @@ def test_cancelled_before_it_starts_it_is_never_computed() -> None:
         assert gone[0].future.cancelled()
         assert (answer(running), answer(stays)) == ([1], [3])
         assert [batch["x"].ravel().tolist() for batch in bench.runtime.batches] == [[1], [3]]
-        assert bench.dispatcher.scheduler.queue_rows == 0
+        assert bench.dispatcher.scheduler.waiting.rows == 0
 
     bench.run(main())
 

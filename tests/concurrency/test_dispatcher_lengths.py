@@ -42,7 +42,7 @@ def test_a_long_row_is_refused_where_a_short_one_is_in_time() -> None:
         with pytest.raises(Shed, match=r"\(2 rows queued\) exceeds the deadline of 60 ms"):
             ask(LONG, 60)
         items += ask(SHORT, 60) + ask(LONG, 500)
-        assert scheduler.queue_rows == 4
+        assert scheduler.waiting.rows == 4
         dispatcher.cancel(items)
 
     clock = FakeClock()

@@ -15,7 +15,7 @@ from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError, InferTimeout, NotReady, Shed, TailcutError
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher, ExecutorSet
-from tailcut.models.executors.in_process import Executor, InlineExecutor
+from tailcut.models.executors import Executor, InlineExecutor
 from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.scheduler.scheduler import Scheduler
 from tailcut.testing.runtimes import StubRuntime
@@ -335,6 +335,6 @@ def test_every_ticket_ends_once_whatever_becomes_of_the_executors(  # noqa: C901
                 executor.finish()
         await bench.settle()
         assert len(ended) == len({id(future) for future in ended}) == count
-        assert bench.dispatcher.scheduler.queue_rows == 0
+        assert bench.dispatcher.scheduler.waiting.rows == 0
 
     bench.run(main())

@@ -55,7 +55,7 @@ class History:
             for item in items:
                 self._check_one(item, values[at : at + item.rows], set(computed))
                 at += item.rows
-        assert self.bench.dispatcher.scheduler.queue_rows == 0
+        assert self.bench.dispatcher.scheduler.waiting.rows == 0
         assert self.bench.dispatcher.running.rows == 0
         assert self.bench.dispatcher.healthy
 

@@ -157,4 +157,4 @@ def test_nobody_for_what_a_tenant_is_refused_for_its_own_backlog() -> None:
     assert refusal is not None
     assert refusal.why == "slo"
     assert admission.check(NOW, AdmissionRequest(1, NOW + 500 * MS), busy) is None, "a token without a tenant"
-    assert not scheduler.overload.is_full(NOW, scheduler.queue_rows)
+    assert not scheduler.overload.is_full(NOW, scheduler.waiting.rows)

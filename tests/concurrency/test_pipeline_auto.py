@@ -13,7 +13,7 @@ from tests.features_kit import features, group
 
 from tailcut.cache.keys import Normal
 from tailcut.common.tensors import Arrays
-from tailcut.pipeline import cache_fill, router
+from tailcut.pipeline import cache_fill
 from tailcut.pipeline import pipeline as path_module
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.stages import batching, entity_cache, tensor_cache, transform
@@ -46,7 +46,7 @@ class SlowModel:
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowModel]:
     made = SlowModel()
     stages = entity_cache, feature_stage, transform, tensor_cache, batching
-    for module in (*stages, router, cache_fill, path_module, pipelines):
+    for module in (*stages, cache_fill, path_module, pipelines):
         monkeypatch.setattr(module, "perf_counter_ns", made.now_ns)
     return made
 

@@ -16,8 +16,8 @@ from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.observe.model_sinks import ModelSinks, VariantBatches
 from tailcut.pipeline.pipeline import Pipeline
+from tailcut.pipeline.request_context import ServedVariant
 from tailcut.pipeline.row_transform import encode_answer
-from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.scheduler.admission import Admission
 from tailcut.scheduler.cost import LatencyLearner
 from tailcut.scheduler.scheduler import Scheduler
@@ -214,7 +214,7 @@ def test_a_tenant_pays_a_fallback_for_what_it_takes_and_for_nothing_else() -> No
             executor = ManualExecutor(bench.runtime, dispatcher.on_done, bench.clock)
             dispatcher.add(executor)
             fallback = ServedVariant(dispatcher, name="spare", version="2", deployment_version=b"v2")
-            pipeline.router.put(pipeline.serving, fallback)
+            pipeline.put(pipeline.serving, fallback)
             asking = []
             for at in range(2):  # one runs, and one waits: the share of the queue
                 pipeline.admit(call := bench.context("a"), 1)

@@ -58,7 +58,7 @@ def test_a_client_that_leaves_the_queue_is_not_computed() -> None:
             await bench.clock.settle()
             assert leaves.cancelled()
             assert context.gone
-            assert pipeline.serving.dispatcher.scheduler.queue_rows == 1
+            assert pipeline.serving.dispatcher.scheduler.waiting.rows == 1
             for _ in range(2):
                 executor(bench).finish()
                 await bench.clock.settle()
@@ -97,7 +97,7 @@ def test_a_client_that_leaves_takes_all_parts_of_its_request_with_it() -> None:
             context.abandon()
             await bench.clock.settle()
             assert leaves.cancelled()
-            assert pipeline.serving.dispatcher.scheduler.queue_rows == 0
+            assert pipeline.serving.dispatcher.scheduler.waiting.rows == 0
             executor(bench).finish()
             await bench.clock.settle()
             assert bench.computed == [0, 1]
@@ -225,7 +225,7 @@ def test_when_one_part_of_a_request_fails_the_rest_is_not_computed() -> None:
             with pytest.raises(InferenceError, match="told to fail"):
                 await work
             await bench.clock.settle()
-            assert pipeline.serving.dispatcher.scheduler.queue_rows == 0
+            assert pipeline.serving.dispatcher.scheduler.waiting.rows == 0
             assert bench.computed == []
 
     bench.run(main())

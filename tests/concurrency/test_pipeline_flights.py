@@ -174,7 +174,7 @@ def test_who_waited_for_two_that_failed_tries_it_alone() -> None:
             for left in (10, 9, 8):
                 await bench.clock.settle()
                 assert [task.done() for task in tasks].count(False) == left
-                rows = pipeline.serving.dispatcher.running.rows + pipeline.serving.dispatcher.scheduler.queue_rows
+                rows = pipeline.serving.dispatcher.running.rows + pipeline.serving.dispatcher.scheduler.waiting.rows
                 assert rows == (1 if left > 8 else 8)
                 executor(bench).finish(InferenceError("never"))
             await bench.clock.settle()

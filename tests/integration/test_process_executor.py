@@ -20,8 +20,7 @@ from tests.models.graphs import linear
 from tailcut.common.units import Duration, Share
 from tailcut.errors import ArtifactError, ExecutorLost, InferenceError, StartError
 from tailcut.manifest import Batching, Deployment, Manifest, Model, PoolSettings, Serve, Slo, TensorSpec
-from tailcut.models.executors.in_process import ThreadExecutor
-from tailcut.models.executors.process import ProcessExecutor
+from tailcut.models.executors import ProcessExecutor, ThreadExecutor
 from tailcut.models.pool import Pool
 from tailcut.models.runtimes.remote import RemoteRuntime
 from tailcut.pipeline.request_context import RequestContext

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from tests.stored_kit import add_versions, run_tailcut, write_model
 from tailcut.errors import ArtifactError, NotServable
 from tailcut.manifest import load
 from tailcut.models import smoke_test
-from tailcut.models.smoke_test import SmokeTest
+from tailcut.models.smoke_test import try_variant
 from tailcut.registry import NewVariant, Registry, Version, read_machine
 
 pytestmark = pytest.mark.integration
@@ -65,10 +66,10 @@ def test_another_version_of_scikit_learn_is_refused_with_the_one_that_fits(folde
     packages = {**here.packages, "scikit-learn": "1.5.0"}
     other = Registry(registry.root, machine=msgspec.structs.replace(here, packages=packages))
     with pytest.raises(NotServable, match=r"version of scikit-learn: .* where it was built, 1\.5\.0 here") as refused:
-        SmokeTest(other, load(folder / "tailcut.toml"))(version, "sklearn")
+        try_variant(other, load(folder / "tailcut.toml"), version, "sklearn")
     assert f"pip install 'scikit-learn=={here.packages['scikit-learn']}'" in refused.value.hint
     with pytest.raises(ArtifactError, match=r"1\.5\.0 here"):
-        other.rollback("stored", trial=SmokeTest(other, None))
+        other.rollback("stored", trial=partial(try_variant, other, None))
     with pytest.raises(NotServable):
         other.variant("stored", "sklearn", version.id)
 
@@ -113,7 +114,7 @@ def add_onnx(registry: Registry, folder: Path, operator: str) -> Version:
 def test_answers_that_are_no_numbers_are_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry, _ = newest(folder)
     version = add_onnx(registry, folder, "Log")
-    test = SmokeTest(registry, load(folder / "tailcut.toml"))
+    test = partial(try_variant, registry, load(folder / "tailcut.toml"))
     said = test(version, "onnx")
     assert said == "opened, but not with invented rows: output 'p' is not finite in 2 of 2 rows"
     rows = {"x": np.array([[1.0] * 4, [-1.0] * 4, [2.0] * 4])}
@@ -123,7 +124,7 @@ def test_answers_that_are_no_numbers_are_reported(folder: Path, monkeypatch: pyt
     manifest = folder / "tailcut.toml"
     manifest.write_text(manifest.read_text().replace('name = "p"', 'name = "p"\nallow_nan = true'))
     allowed = add_onnx(registry, folder, "Log")
-    assert SmokeTest(registry, load(manifest))(allowed, "onnx") == "opened, 3 rows of the holdout"
+    assert try_variant(registry, load(manifest), allowed, "onnx") == "opened, 3 rows of the holdout"
 
 
 TORCH = """

@@ -18,8 +18,7 @@ from tailcut.common.timings import Stage
 from tailcut.errors import StartError
 from tailcut.manifest import load
 from tailcut.pipeline.cache_fill import CacheFill
-from tailcut.pipeline.cache_stores import open_caches
-from tailcut.pipeline.prediction_cache import PredictionStore
+from tailcut.pipeline.prediction_cache import PredictionStore, open_caches
 from tailcut.pipeline.request_context import RequestContext
 
 pytestmark = pytest.mark.integration

@@ -304,10 +304,10 @@ def test_cancelling_drops_what_waits(hanging: InProcess, faulty: FaultyRuntime) 
         first = client.async_infer("m", [tensor()], lambda result, error: ended.put(error))
         assert faulty.entered.wait(30)
         waiting = client.async_infer("m", [tensor()], lambda result, error: ended.put(error))
-        hanging.wait_until(lambda: scheduler.queue_rows == 2)
+        hanging.wait_until(lambda: scheduler.waiting.rows == 2)
         waiting.cancel()
         assert ended.get(timeout=30).status() == "StatusCode.CANCELLED"
-        hanging.wait_until(lambda: scheduler.queue_rows == 0)
+        hanging.wait_until(lambda: scheduler.waiting.rows == 0)
         assert hanging.counts("grpc_infer") == {"client_gone": 1}
         faulty.release()
         assert ended.get(timeout=30) is None
@@ -333,7 +333,7 @@ def test_a_full_queue_says_when_to_come_back(hanging: InProcess, faulty: FaultyR
         waiting = [threads.submit(client.infer, "m", [four])]
         assert faulty.entered.wait(30)
         waiting += [threads.submit(client.infer, "m", [four]) for _ in range(4)]
-        hanging.wait_until(lambda: hanging.engine.pipeline.serving.dispatcher.scheduler.queue_rows == 16)
+        hanging.wait_until(lambda: hanging.engine.pipeline.serving.dispatcher.scheduler.waiting.rows == 16)
         with pytest.raises(InferenceServerException) as caught:
             client.infer("m", [four])
         assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"

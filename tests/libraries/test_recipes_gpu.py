@@ -24,7 +24,7 @@ from tailcut.builder.recipes.cuda import NO_DEVICE
 from tailcut.builder.records import Made
 from tailcut.errors import ArtifactError, BuildError, InferenceError, MissingExtra
 from tailcut.manifest import TensorSpec
-from tailcut.models.runtimes import batch_buckets, open_runtime
+from tailcut.models.runtimes import bucketed, open_runtime
 from tailcut.models.runtimes._device import CudaError, Device
 from tailcut.models.runtimes.cuda import OnnxCudaRuntime, Place
 from tailcut.models.runtimes.tensorrt import TensorRTRuntime
@@ -110,7 +110,7 @@ def test_each_recipe_stands_after_those_that_it_is_made_from() -> None:
 
 @given(st.integers(1, 5000), st.integers(2, 10))
 def test_buckets_ascend_from_one_row_to_the_largest_batch_and_are_few(max_rows: int, most: int) -> None:
-    found = batch_buckets.sizes(max_rows, most)
+    found = bucketed.sizes(max_rows, most)
     assert found[0] == 1
     assert found[-1] == max_rows
     assert list(found) == sorted(set(found))
@@ -120,7 +120,7 @@ def test_buckets_ascend_from_one_row_to_the_largest_batch_and_are_few(max_rows: 
 @given(st.integers(1, 300), st.sets(st.integers(1, 40), min_size=1, max_size=8))
 def test_parts_hold_every_row_once_in_order_each_in_the_smallest_bucket(count: int, sizes: set[int]) -> None:
     ascending = sorted(sizes)
-    found = batch_buckets.parts(count, ascending)
+    found = bucketed.parts(count, ascending)
     assert [row for part in found for row in range(part.start, part.start + part.rows)] == list(range(count))
     for part in found:
         assert part.bucket == next(size for size in ascending if size >= part.rows)

@@ -155,7 +155,7 @@ def test_torch_refuses_a_source_that_is_no_module(torch_variant: Variant) -> Non
 def test_torch_fails_one_batch_and_runs_the_next(torch_variant: Variant) -> None:
     runtime = open_runtime(torch_variant, threads=1, source=tabular.tabular)
     rows = tabular.rows(2)
-    with pytest.raises(InferenceError, match=r"variant 'torch' failed on .*'numeric': \[2, 3\]"):
+    with pytest.raises(InferenceError, match=r"variant 'torch' failed on .*numeric FP32 \[2, 3\]"):
         runtime.run({**rows, "numeric": rows["numeric"][:, :3]}, ["probability"])
     assert runtime.run(rows, ["probability"])["probability"].shape == (2,)
 

@@ -25,9 +25,8 @@ from tests.build_kit import live, made
 
 from tailcut.builder.sources import sklearn as source
 from tailcut.errors import ArtifactError, ManifestError
-from tailcut.models.runtimes.base import OpenSpec
-from tailcut.models.runtimes.skops import SkopsRuntime, load
-from tailcut.models.runtimes.skops_types import unknown_types
+from tailcut.models.runtimes.base import OpenOptions, OpenSpec
+from tailcut.models.runtimes.skops import SkopsRuntime, load, unknown_types
 
 R = np.random.default_rng(5)
 ROWS = R.normal(size=(120, 6)).astype(np.float32)
@@ -192,7 +191,7 @@ def test_a_model_that_answers_otherwise_than_it_did_is_not_served(tmp_path: Path
         intercept = next(name for name in archive.namelist() if is_like(archive.read(name), model[-1].intercept_))
     rewrite(Path(found.path), file, lambda text: text, {intercept: saved(model[-1].intercept_ + 1)})
     with pytest.raises(ArtifactError, match="the stored model gives another Pipeline than the build had") as refused:
-        SkopsRuntime(OpenSpec("sklearn", "skops", file, held.inputs, held.outputs, {}))
+        SkopsRuntime(OpenSpec("sklearn", "skops", file, held.inputs, held.outputs, {}), OpenOptions(threads=1))
     assert "library versions" in refused.value.hint
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import cycle, islice
+from math import inf
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -129,7 +130,7 @@ def test_a_hook_that_held_the_loop_comes_back_after_that_time() -> None:
 
 @given(calls=st.lists(st.tuples(ROWS, st.integers(0, 10**7)), max_size=60))
 def test_a_hook_that_belongs_in_threads_never_leaves_them(calls: list[tuple[int, int]]) -> None:
-    placement = HookPlacement.threaded()
+    placement = HookPlacement(back_ns=inf)
     for rows, took_ns in calls:
         placement.observe(rows, took_ns, now_ns=10**18)
         assert placement.inline_rows == 0
@@ -160,7 +161,7 @@ def test_rows_that_were_never_seen_are_taken_in_proportion(rows: int, row_ns: fl
 
 
 def test_without_a_hook_everything_is_inline_and_nothing_is_learned() -> None:
-    placement = HookPlacement.inline()
+    placement = HookPlacement(inline_rows=ALL_ROWS, look_ns=ALL_ROWS)
     assert play(placement, 10**9, 10**15)
     assert placement.inline_rows == ALL_ROWS
 

@@ -65,7 +65,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         due = [e for e in self.waiting if e.deadline_ns <= self.now_ns]
-        assert {id(e) for e in self.scheduler.expire(self.now_ns)} == {id(e) for e in due}
+        assert {id(e) for e in self.scheduler.waiting.expire(self.now_ns)} == {id(e) for e in due}
         for entry in due:
             self._leave(entry)
 
@@ -94,8 +94,8 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def rows_are_counted(self) -> None:
-        assert self.scheduler.queue_rows == sum(e.rows for e in self.waiting)
-        assert self.scheduler.next_deadline_ns() == min((e.deadline_ns for e in self.waiting), default=None)
+        assert self.scheduler.waiting.rows == sum(e.rows for e in self.waiting)
+        assert self.scheduler.waiting.next_deadline_ns() == min((e.deadline_ns for e in self.waiting), default=None)
         late = [e for heap in self.scheduler.waiting.late.values() for *_, e in heap if e.waiting]
         assert self.scheduler.waiting.late_entries == len(late)
         assert self.scheduler.waiting.late_rows == sum(e.rows for e in late)
@@ -121,7 +121,7 @@ def test_everything_leaves_once_when_executors_are_there(items: list[tuple[int, 
     assert len(flat) == len(entries)
     assert {id(e) for e in flat} == {id(e) for e in entries}
     assert [e.deadline_ns for e in flat] == sorted(e.deadline_ns for e in entries)
-    assert scheduler.queue_rows == 0
+    assert scheduler.waiting.rows == 0
 
 
 @given(st.integers(1, 20))
@@ -157,7 +157,7 @@ def test_every_batch_is_predicted_to_be_in_time_and_nothing_is_lost(
         assert len(batches) == len(batches[0]) == 1
     left = [id(e) for batch in batches for e in batch] + [id(e) for e in expired]
     assert len(left) == len(set(left))
-    assert scheduler.queue_rows == sum(e.rows for e in entries if id(e) not in left)
+    assert scheduler.waiting.rows == sum(e.rows for e in entries if id(e) not in left)
     assert {id(e) for e in entries if e.waiting} == {id(e) for e in entries} - set(left)
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tailcut.common.json_values import encode
 from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.pipeline.prediction_cache import row_marks, watched
-from tailcut.pipeline.shared_cache import JsonForm, StoredAnswer, TensorForm
+from tailcut.pipeline.shared_cache import JSON as JSON_FORM
+from tailcut.pipeline.shared_cache import TENSORS, StoredAnswer
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
@@ -49,7 +50,7 @@ def same(one: Arrays, other: Arrays) -> bool:
 
 @given(OUTPUTS)
 def test_tensors_come_back_to_the_bit_and_may_be_changed(outputs: Arrays) -> None:
-    form = TensorForm()
+    form = TENSORS
     raw = form.pack(outputs)
     assert raw is not None
     found = form.unpack(raw)
@@ -61,18 +62,18 @@ def test_tensors_come_back_to_the_bit_and_may_be_changed(outputs: Arrays) -> Non
 @given(JSON)
 def test_json_comes_back_as_it_was(value: object) -> None:
     raw = msgspec.Raw(encode(value))
-    packed = JsonForm().pack(raw)
+    packed = JSON_FORM.pack(raw)
     assert packed is not None
-    found = JsonForm().unpack(packed)
+    found = JSON_FORM.unpack(packed)
     assert found is not None
     assert json.loads(bytes(found)) == json.loads(bytes(raw))
 
 
 @given(st.binary(max_size=60))
 def test_any_other_bytes_are_no_answer_and_no_error(raw: bytes) -> None:
-    found = TensorForm().unpack(raw)
+    found = TENSORS.unpack(raw)
     assert found is None or same(found, found)
-    JsonForm().unpack(raw)
+    JSON_FORM.unpack(raw)
     try:
         msgspec.msgpack.decode(raw, type=StoredAnswer)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -81,22 +82,22 @@ def test_any_other_bytes_are_no_answer_and_no_error(raw: bytes) -> None:
 
 @given(OUTPUTS, st.data())
 def test_a_cut_or_changed_entry_is_no_answer_or_one_of_the_right_form(outputs: Arrays, data: st.DataObject) -> None:
-    raw = TensorForm().pack(outputs)
+    raw = TENSORS.pack(outputs)
     assert raw is not None
     at = data.draw(st.integers(0, max(len(raw) - 1, 0)))
     for spoiled in (raw[:at], raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]):
-        found = TensorForm().unpack(spoiled)
+        found = TENSORS.unpack(spoiled)
         assert found is None or all(array.dtype in NUMPY_OF.values() for array in found.values())
 
 
 def test_what_has_no_exact_form_is_not_shared() -> None:
-    assert TensorForm().pack({"y": np.array([1, {}], object)}) is None
-    assert TensorForm().pack({"y": np.array(["\ud800"], object)}) is None
-    assert JsonForm().unpack(b"[NaN]") is None
-    assert JsonForm().unpack(b"[1e999,-1e999]") is not None
-    assert JsonForm().unpack(b"[1e999,NaN]") is None
-    assert JsonForm().unpack(b"[1e999,") is None
-    assert TensorForm().pack({"y": np.zeros(1, np.complex64)}) is None
+    assert TENSORS.pack({"y": np.array([1, {}], object)}) is None
+    assert TENSORS.pack({"y": np.array(["\ud800"], object)}) is None
+    assert JSON_FORM.unpack(b"[NaN]") is None
+    assert JSON_FORM.unpack(b"[1e999,-1e999]") is not None
+    assert JSON_FORM.unpack(b"[1e999,NaN]") is None
+    assert JSON_FORM.unpack(b"[1e999,") is None
+    assert TENSORS.pack({"y": np.zeros(1, np.complex64)}) is None
 
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), min_size=1, max_size=8))

@@ -12,7 +12,7 @@ import numpy as np
 from tailcut.errors import TailcutError
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher, ExecutorSet
-from tailcut.models.executors.in_process import Done
+from tailcut.models.executors import Done
 from tailcut.scheduler.admission import Admission
 from tailcut.scheduler.batching_delay import Gain
 from tailcut.scheduler.core_budget import CoreBudget

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tailcut.models.runtimes.batch_buckets import sizes
+from tailcut.models.runtimes.bucketed import sizes
 from tailcut.scheduler.cost import BatchCost, CostModel
 
 NS_PER_MS = 1e6

@@ -73,7 +73,7 @@ def missed(
             end_ns = now_ns + int(costs.of(batch[0].kind).batch_ns(sum(each.rows for each in batch)))
             found += [each for each in batch if end_ns > each.deadline_ns]
             heappush(events, (end_ns, number, None))
-    assert not scheduler.queue_rows
+    assert not scheduler.waiting.rows
     return found
 
 
@@ -177,7 +177,7 @@ def test_who_waits_in_other_lanes_makes_the_next_batch_no_longer() -> None:
     found = Counter[bool]()
     scheduler = scheduler_of(waiting)
     now_ns = NOW
-    while scheduler.queue_rows:
+    while scheduler.waiting.rows:
         [batch] = scheduler.plan(now_ns, 1, LINE).batches
         now_ns += int(LINE.batch_ns(len(batch)))
         for entry in batch:

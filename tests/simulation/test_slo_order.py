@@ -480,7 +480,7 @@ def test_nobody_is_refused_unread_for_a_deadline_that_is_not_the_usual_one() -> 
     ):
         scheduler, admission, overload = crowded(waiting)
         assert not asked(admission, deadline_ms)
-        assert overload.is_full(600 * MS, scheduler.queue_rows) is full
+        assert overload.is_full(600 * MS, scheduler.waiting.rows) is full
 
 
 def test_batches_that_differ_by_a_fifth_in_time_are_not_cut_short() -> None:
@@ -508,7 +508,7 @@ def test_batches_grow_while_nobody_is_idle_only_where_those_in_them_have_time() 
         scheduler: Scheduler[QueueEntry] = Scheduler(max_rows=16, max_queue_rows=4096)
         now_ns = 0
         while True:
-            while scheduler.queue_rows < 16:
+            while scheduler.waiting.rows < 16:
                 scheduler.offer(QueueEntry(1, now_ns + slack_ms * MS, "x"))
             [batch] = scheduler.plan(now_ns, 1, cost).batches
             if busy <= 0:

@@ -35,6 +35,7 @@ from tailcut.builder.sources.registry import RegistryBase
 from tailcut.builder.speed import served, verdicts
 from tailcut.builder.speed.rounds import Entrant, Rounds
 from tailcut.builder.steps import SELECTION_FILE
+from tailcut.common.runtime_spec import spec_of
 from tailcut.errors import ArtifactError, BuildError, DoesNotApply, TailcutError
 from tailcut.gate import QualityVerdict
 from tailcut.manifest import Deployment, Manifest
@@ -102,8 +103,6 @@ def build(
 
 
 NOT_JUDGED = "the source variant: speed was not judged (build.rounds = 0)"
-TABLES = frozenset({"sklearn", "skops", "lightgbm", "xgboost"})
-"""Runtimes of libraries for tables."""
 
 
 def _make_others(running: Building, subject: Subject) -> None:
@@ -140,7 +139,7 @@ def _check_exported(running: Building, left: Collection[Recipe]) -> None:
     """
     failed = [each for each in running.candidates.values() if each.base and each.failure is not None]
     made = [each.name for each in running.made]
-    if running.candidates[running.source].runtime in TABLES:
+    if spec_of(running.candidates[running.source].runtime).tables:
         return
     if not failed or failed[0].failure is None or len(made) > 1 or any(base_of(each, made) for each in left):
         return

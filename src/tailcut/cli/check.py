@@ -383,7 +383,11 @@ class Inspection:
             await engine.start()
             await engine.close_request_log()  # what is sent here is no client's
         opened = engine.opened
-        report.executor, report.executors, report.rows_alone = opened.warm.executor, opened.executors, opened.rows_alone
+        report.executor, report.executors, report.rows_alone = (
+            opened.warm.choice.executor,
+            opened.executors,
+            opened.rows_alone,
+        )
         report.executor_reason = opened.warm.choice.reason
         report.unjudged = engine.unjudged
         report.warm_up_ms = {rows: _ms(ns) for rows, ns in opened.warm.warm_up_ns.items()}

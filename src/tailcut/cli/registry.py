@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from tailcut.errors import ArtifactError, ManifestError, NotInRegistry, NotServa
 from tailcut.manifest import Manifest
 from tailcut.manifest.answer_settings import other_settings
 from tailcut.manifest.host import is_one_manifest
-from tailcut.models.smoke_test import SmokeTest
+from tailcut.models.smoke_test import try_variant
 from tailcut.registry import Promotion, Registry, Version, read_machine
 from tailcut.registry.checking import Trial
 from tailcut.registry.code import ARCHIVE, Check, code_of, nothing
@@ -335,7 +336,7 @@ class RegistryTarget:
 
     def trial(self, *, quick: bool) -> Trial | None:
         """Return what opens a variant and runs rows on it; None for the quick check."""
-        return None if quick else SmokeTest(self.registry, self.loaded)
+        return None if quick else partial(try_variant, self.registry, self.loaded)
 
     def check(self, *, force: bool) -> Check:
         """Return the check that a variant which is to be served was built with the manifest and its folder's code.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 EXTRA_OF_MODULE = {
     "asyncpg": "postgres",
+    "cuda": "tensorrt",
     "fsspec": "remote",
     "grpc": "grpc",
     "hiredis": "redis",
@@ -23,6 +24,7 @@ EXTRA_OF_MODULE = {
     "sklearn": "trees",
     "skops": "trees",
     "sympy": "build",
+    "tensorrt": "tensorrt",
     "tokenizers": "text",
     "torch": "torch",
     "transformers": "text-build",

@@ -46,11 +46,14 @@ class RuntimeSpec(msgspec.Struct, frozen=True, kw_only=True):
         on_gpu: whether it runs on a GPU whatever its settings say.
         live: whether the artifact holds numbers only, and the model comes from ``model.source``.
         imports: the package that it imports, to be imported ahead of a switch.
+        loads: "package.module:function" that imports it, where that takes more than an import.
         shared: large shared libraries of that package, patterns of paths within it, those that others need first.
             None that uses Python.
         computes: whether its batches do nothing but compute, on cores, and in the calling thread where threads are 1.
         reads_onnx: whether an artifact, or a part of it, may be an ONNX file.
-        variations: settings that may be tuned.
+        tuned: whether it takes a number of threads, which the build chooses with the number of executors.
+        variations: further settings that may be tuned then.
+        tables: whether it is of a library for tables.
         error: why another package's registration cannot be used; empty where it can. Opening a variant raises it.
     """
 
@@ -62,10 +65,13 @@ class RuntimeSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_gpu: bool = False
     live: bool = False
     imports: str = ""
+    loads: str = ""
     shared: tuple[str, ...] = ()
     computes: bool = False
     reads_onnx: bool = False
+    tuned: bool = False
     variations: tuple[Variation, ...] = ()
+    tables: bool = False
     error: str = ""
 
 
@@ -77,12 +83,13 @@ BUILT_IN = {
     for spec in (
         RuntimeSpec(
             name="onnxruntime",
-            opens=f"{_OWN}.placement:open_onnx",
+            opens=f"{_OWN}.cuda:open_onnx",
             packages=("onnxruntime", "onnxruntime-gpu"),
             binding="format",
             imports="onnxruntime",
             computes=True,
             reads_onnx=True,
+            tuned=True,
             variations=(
                 # How long idle threads spin, in microseconds; and subnormal floats computed as they are.
                 Variation(settings={"spin_us": 0}, threaded=True),
@@ -92,13 +99,15 @@ BUILT_IN = {
         ),
         RuntimeSpec(
             name="openvino",
-            opens=f"{_OWN}.openvino:open_variant",
+            opens=f"{_OWN}.openvino:OpenVinoRuntime",
             packages=("openvino",),
             binding="format",
             imports="openvino",
+            loads=f"{_OWN}.openvino:load_openvino",
             shared=("libs/libopenvino.so.*",),
             computes=True,
             reads_onnx=True,
+            tuned=True,
             variations=(
                 Variation(settings={"hint": "THROUGHPUT"}),
                 # Where no other executor would be pinned to the same cores.
@@ -107,13 +116,14 @@ BUILT_IN = {
         ),
         RuntimeSpec(
             name="torch",
-            opens=f"{_OWN}.placement:open_torch",
+            opens=f"{_OWN}.compiled:open_torch",
             packages=("torch",),
             beside=("transformers",),
             binding="format",
             live=True,
             imports="torch",
             shared=_TORCH,
+            tuned=True,
         ),
         RuntimeSpec(
             name="lightgbm",
@@ -122,6 +132,8 @@ BUILT_IN = {
             binding="format",
             imports="lightgbm",
             shared=("lib/lib_lightgbm.so",),
+            tuned=True,
+            tables=True,
         ),
         RuntimeSpec(
             name="xgboost",
@@ -130,28 +142,33 @@ BUILT_IN = {
             binding="format",
             imports="xgboost",
             shared=("lib/libxgboost.so",),
+            tuned=True,
+            tables=True,
         ),
         RuntimeSpec(name="huggingface", packages=("torch",), binding="format"),
         RuntimeSpec(
             name="sklearn",
-            opens=f"{_OWN}.sklearn:open_variant",
+            opens=f"{_OWN}.sklearn:SklearnRuntime",
             packages=("scikit-learn",),
             binding="format",
             live=True,
             imports="sklearn",
+            tables=True,
         ),
         RuntimeSpec(
             name="skops",
-            opens=f"{_OWN}.skops:open_variant",
+            opens=f"{_OWN}.skops:SkopsRuntime",
             packages=("scikit-learn",),
             beside=("skops",),
             binding="version",
             imports="skops.io",
+            loads=f"{_OWN}.skops:load_skops",
+            tables=True,
         ),
         RuntimeSpec(name="pickle", packages=("scikit-learn",), binding="version"),
         RuntimeSpec(name="torch-compile", packages=("torch",)),
         RuntimeSpec(name="tensorrt", opens=f"{_OWN}.tensorrt:open_variant", packages=("tensorrt",), on_gpu=True),
-        RuntimeSpec(name="pair", opens=f"{_OWN}.pair:open_variant", packages=("pair",), reads_onnx=True),
+        RuntimeSpec(name="pair", opens=f"{_OWN}.pair:PairRuntime", packages=("pair",), reads_onnx=True),
     )
 }
 

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from tailcut.errors import StartError, TailcutError
@@ -43,8 +44,6 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
         try:
             with low_priority():
                 result.append(work())
-        except TailcutError as raised:
-            error = raised
         except BaseException as raised:  # the user's code may raise SystemExit
             error = foreseen(raised)
         try:
@@ -58,9 +57,8 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
     try:
         return await future
     except asyncio.CancelledError:
-        # The result may have arrived already, and this task not have had its turn since.
-        if future.done() and not future.cancelled() and future.exception() is None:
-            close_later(drop, future.result())
+        if future.done():  # the result may have arrived already, and this task not have had its turn since
+            _drop(drop, future)
         raise
 
 
@@ -71,15 +69,10 @@ async def in_thread(work: Callable[[], T], drop: Callable[[T], None]) -> T:
         drop: closes a result that is no longer wanted; see ``in_background``.
     """
     future = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, work)
-
-    def ended(opening: asyncio.Future[T]) -> None:
-        if not opening.cancelled() and opening.exception() is None:
-            close_later(drop, opening.result())
-
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        future.add_done_callback(ended)
+        future.add_done_callback(partial(_drop, drop))
         raise
 
 
@@ -90,13 +83,14 @@ def close_later(close: Callable[[T], None], opened: T) -> None:
 
 def abandon(opening: asyncio.Task[T], drop: Callable[[T], None]) -> None:
     """Wait no more for what is being opened, and let go of it where it is open by now; nobody else may have it."""
-
-    def ended(task: asyncio.Task[T]) -> None:
-        if not task.cancelled() and task.exception() is None:
-            close_later(drop, task.result())
-
     opening.cancel()
-    opening.add_done_callback(ended)
+    opening.add_done_callback(partial(_drop, drop))
+
+
+def _drop(drop: Callable[[T], None], opening: asyncio.Future[T]) -> None:
+    """Close the result of a future that is done, where it has one."""
+    if not opening.cancelled() and opening.exception() is None:
+        close_later(drop, opening.result())
 
 
 def foreseen(error: BaseException) -> TailcutError:

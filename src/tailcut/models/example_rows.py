@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from math import prod
 
 import numpy as np
 
@@ -39,8 +40,9 @@ class Examples:
         self._rows = rows if rows is not None else KeptRows({spec.name: _invented(spec) for spec in specs})
         alike: dict[tuple[tuple[int, ...], ...], list[int]] = {}
         for place in range(self._rows.count):
-            alike.setdefault(_shapes(self._rows.at([place])), []).append(place)
-        self._alike = sorted(alike.values(), key=lambda places: _values(self._rows.at(places[:1])))
+            shapes = tuple(array.shape for array in self._rows.at([place]).values())
+            alike.setdefault(shapes, []).append(place)
+        self._alike = [alike[shapes] for shapes in sorted(alike, key=lambda shapes: sum(map(prod, shapes)))]
 
     def batch(self, rows: int, start: int = 0) -> Arrays:
         """Return a batch of the shortest rows, from number ``start`` on; where there are fewer they are repeated.
@@ -123,11 +125,3 @@ def _invented(spec: InputSpec) -> Array:
     if spec.limits is not None:
         spec.limits.settle(found)
     return found
-
-
-def _shapes(inputs: Arrays) -> tuple[tuple[int, ...], ...]:
-    return tuple(array.shape for array in inputs.values())
-
-
-def _values(inputs: Arrays) -> int:
-    return sum(array.size for array in inputs.values())

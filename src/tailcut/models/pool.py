@@ -18,8 +18,7 @@ from tailcut.errors import ExecutorLost, TailcutError
 from tailcut.models.background_loading import in_background
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Coming, Dispatcher
-from tailcut.models.executors.in_process import THREADS, Executor, InlineExecutor, ThreadExecutor
-from tailcut.models.executors.process import ProcessExecutor
+from tailcut.models.executors import THREADS, Executor, InlineExecutor, ProcessExecutor, ThreadExecutor
 from tailcut.models.runtimes.base import Runtime
 from tailcut.models.runtimes.remote import RemoteRuntime
 from tailcut.models.shared_runtime import is_lent
@@ -55,16 +54,6 @@ class ExecutorHandle:
         return 0.0
 
 
-def has_room(handle: ExecutorHandle, size_bytes: int) -> bool:
-    """Whether another executor like this one fits into memory beside it.
-
-    Args:
-        size_bytes: what its runtime is taken to hold, where no process of its own tells.
-    """
-    free = free_bytes()
-    return free is None or max(handle.warm_bytes, size_bytes) <= _FREE_SHARE * free
-
-
 EXECUTORS_OPENED = counter("tailcut_executors_opened", "Executors started after the first ones.")
 EXECUTORS_TERMINATED = counter("tailcut_executors_terminated", "Executors ended, by reason.", "reason")
 
@@ -97,7 +86,6 @@ class Pool:
         recorder: whose latencies say how requests fare.
         load_s: how long opening one took.
         size_bytes: what the runtime of one is taken to hold, where its process does not tell.
-        clock_s: monotonic seconds.
 
     Attributes:
         opened, lost, replaced: how many executors were opened later, died or hung, and wore out.
@@ -115,7 +103,6 @@ class Pool:
         recorder: Recorder,
         load_s: float,
         size_bytes: int = 0,
-        clock_s: Callable[[], float] = perf_counter,
     ) -> None:
         self.kind = kind
         self.opened = self.lost = self.replaced = 0
@@ -124,7 +111,6 @@ class Pool:
         self._wear = wear
         self._reopening = RestartBackoff(load_s)
         self._size_bytes = size_bytes
-        self._clock_s = clock_s
         self._loop = asyncio.get_running_loop()
         self._scaler = Scaler(limits)
         self._load = PoolLoad(dispatcher, recorder)
@@ -175,18 +161,18 @@ class Pool:
     # -- Inside ------------------------------------------------------------------------------------------------------
 
     def _handle(self, runtime: Runtime) -> None:
-        executor = self._executor(runtime)
-        warm_bytes = runtime.resident_bytes if isinstance(runtime, RemoteRuntime) else 0
-        self._handles[executor] = ExecutorHandle(executor, runtime, self._clock_s(), warm_bytes)
-        self._dispatcher.add(executor)
-
-    def _executor(self, runtime: Runtime) -> Executor:
+        executor: Executor
+        warm_bytes = 0
         if isinstance(runtime, RemoteRuntime):
-            return ProcessExecutor(runtime, self._done, self._on_lost, self._loop)
-        if self.kind == "inline":
-            return InlineExecutor(runtime, self._dispatcher.on_done)
-        name = f"{THREADS}{self.opened + len(self._handles)}"
-        return ThreadExecutor(runtime, self._done, self._loop, name)
+            executor = ProcessExecutor(runtime, self._done, self._on_lost, self._loop)
+            warm_bytes = runtime.resident_bytes
+        elif self.kind == "inline":
+            executor = InlineExecutor(runtime, self._dispatcher.on_done)
+        else:
+            name = f"{THREADS}{self.opened + len(self._handles)}"
+            executor = ThreadExecutor(runtime, self._done, self._loop, name)
+        self._handles[executor] = ExecutorHandle(executor, runtime, perf_counter(), warm_bytes)
+        self._dispatcher.add(executor)
 
     def _done(
         self,
@@ -206,7 +192,7 @@ class Pool:
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(_LOOK_S, self._look)
-        now_s = self._clock_s()
+        now_s = perf_counter()
         there, opening = len(self._handles), int(self._opening is not None)
         self._wanted = self._scaler.target(self._load.seen(now_s, there, opening, self._reopening.load_s))
         if self._opening is not None or self._goes_first is not None:
@@ -227,7 +213,8 @@ class Pool:
             why = self._wear.reason(handle.requests, now_s - handle.opened_s, handle.growth)
             if not why:
                 continue
-            if has_room(handle, self._size_bytes):
+            free = free_bytes()
+            if free is None or max(handle.warm_bytes, self._size_bytes) <= _FREE_SHARE * free:
                 self._worn = handle
                 self._open(f"an executor is replaced: {why}")
             elif is_lent(handle.runtime):
@@ -248,16 +235,16 @@ class Pool:
     async def _opened(self) -> None:
         """Open one executor and put it to use; then let the one go whose place it takes."""
         worn, self._worn = self._worn, None
-        self._reopening.began(self._clock_s())
+        self._reopening.began(perf_counter())
         try:
             runtime = await in_background(self._open_one, lambda runtime: runtime.close())
         except TailcutError as error:
-            self._reopening.failed(self._clock_s())
+            self._reopening.failed(perf_counter())
             log.error("an executor could not start, next attempt in %.3g s: %s", self._reopening.pause_s, error)
             return
         finally:
             self._opening = None
-        self._reopening.ended(self._clock_s())
+        self._reopening.ended(perf_counter())
         self._handle(runtime)
         self.opened += 1
         if worn is not None and worn.executor in self._handles:
@@ -299,7 +286,7 @@ class Pool:
         """Say when an executor comes where none is there; None where none does."""
         if self._stopped or self.kind == "inline" or (self._handles and self.kind == "thread"):
             return None  # a thread that hangs and was not given up takes its place for as long as it does
-        now_s = self._clock_s()
+        now_s = perf_counter()
         return Coming(self._reopening.left_s(now_s), self._reopening.retry_s(now_s))
 
     def _on_lost(self, executor: Executor, error: TailcutError) -> None:
@@ -307,12 +294,11 @@ class Pool:
         handle = self._handles.pop(executor, None)
         self.lost += 1
         log.error("%s", error)
-        if handle is None:  # it was to go, and ended before its last batch did
-            self._dispatcher.fail(executor, error)
-            return
         self._dispatcher.fail(executor, error)
+        if handle is None:
+            return  # it was to go, and ended before its last batch did
         self._close(handle)
-        now_s = self._clock_s()
+        now_s = perf_counter()
         self._reopening.lost(now_s, now_s - handle.opened_s)
         if self._opening is None and self._reopening.may(now_s):
             self._open("")

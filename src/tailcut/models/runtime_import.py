@@ -33,14 +33,9 @@ def bring_in(runtime: str) -> None:
         for path in _shared(package, spec.shared):
             load_shared(path)
         with _no_collections():
-            if package == "openvino":
-                from tailcut.models.runtimes.openvino import load_openvino
-
-                load_openvino()
-            elif package == "skops.io":
-                from tailcut.models.runtimes.skops import load_skops
-
-                load_skops()
+            if spec.loads:
+                module, _, function = spec.loads.partition(":")
+                getattr(import_module(module), function)()
             else:
                 keep_off()
                 import_module(package)

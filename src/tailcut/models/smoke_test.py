@@ -26,53 +26,47 @@ from tailcut.registry import Registry, Variant, Version
 _AGAIN = "promote another version, or run `tailcut build` again"
 
 
-class SmokeTest:
-    """Tests variants of a registry.
+def try_variant(registry: Registry, manifest: Manifest | None, version: Version, name: str) -> str:
+    """Test one variant; return what was run.
 
     Args:
-        registry: that holds them.
+        registry: that holds it.
         manifest: of the model whose variants may need code; None: only variants that need none are opened.
+
+    Raises:
+        NotServable: it is whole, and cannot be served here: what is missing, and the way out.
+        ArtifactError: its artifact is damaged, or it crashes, fails on rows of the holdout, or answers them with NaN or
+            infinity.
     """
-
-    def __init__(self, registry: Registry, manifest: Manifest | None) -> None:
-        self._registry = registry
-        self._manifest = manifest
-
-    def __call__(self, version: Version, name: str) -> str:
-        """Test one variant; return what was run.
-
-        Raises:
-            NotServable: it is whole, and cannot be served here: what is missing, and the way out.
-            ArtifactError: its artifact is damaged, or it crashes, fails on rows of the holdout, or answers them with
-                NaN or infinity.
-        """
-        what = f"variant {name!r} of model {version.model!r} version {version.id}"
-        variant = with_row_coupling(self._registry.variant(version.model, name, version.id))
-        code = ", ".join(version.live_code(name))
-        manifest = self._manifest
-        if manifest is None or manifest.deployment.name != version.model:
-            if code:
-                raise NotServable(
-                    f"{what} needs live code {code}of the manifest of {version.model!r}",
-                    hint="run this with that manifest and without --registry",
-                )
-            manifest = _bare(self._registry, version)
-        else:
-            _refuse_other_tensors(manifest.deployment, version, what)
-        try:
-            runtime = RemoteRuntime(manifest, variant, threads=1)
-        except TailcutError as error:
-            # How a server may open it in another way is no way out here.
-            hint = error.hint if isinstance(error, MissingExtra) or not isinstance(error, StartError) else ""
-            if code:
-                needs = f"{what} needs live code {code}, and cannot be opened with the code here"
-                raise NotServable(f"{needs}: {error.explained}", hint=_with(hint, _AGAIN)) from error
-            kind = NotServable if isinstance(error, MissingExtra) else ArtifactError
-            raise kind(f"{what} cannot be opened: {error.explained}", hint=_with(hint, _AGAIN)) from error
-        try:
-            return _run(runtime, examples_of(manifest, variant, self._registry), variant, what)
-        finally:
-            runtime.close()
+    what = f"variant {name!r} of model {version.model!r} version {version.id}"
+    variant = with_row_coupling(registry.variant(version.model, name, version.id))
+    code = ", ".join(version.live_code(name))
+    if manifest is None or manifest.deployment.name != version.model:
+        if code:
+            raise NotServable(
+                f"{what} needs live code {code} of the manifest of {version.model!r}",
+                hint="run this with that manifest and without --registry",
+            )
+        manifest = _bare(registry, version)
+    elif differ := other_tensors(manifest.deployment, version.inputs, version.outputs):
+        raise NotServable(
+            f"{what}: {differ}",
+            hint="use the manifest of its build (`tailcut registry show --json` prints it)",
+        )
+    try:
+        runtime = RemoteRuntime(manifest, variant, threads=1)
+    except TailcutError as error:
+        # How a server may open it in another way is no way out here.
+        hint = error.hint if isinstance(error, MissingExtra) or not isinstance(error, StartError) else ""
+        if code:
+            needs = f"{what} needs live code {code}, and cannot be opened with the code here"
+            raise NotServable(f"{needs}: {error.explained}", hint=_with(hint, _AGAIN)) from error
+        kind = NotServable if isinstance(error, MissingExtra) else ArtifactError
+        raise kind(f"{what} cannot be opened: {error.explained}", hint=_with(hint, _AGAIN)) from error
+    try:
+        return _run(runtime, examples_of(manifest, variant, registry), variant, what)
+    finally:
+        runtime.close()
 
 
 def _run(runtime: Runtime, examples: Examples, variant: Variant, what: str) -> str:
@@ -124,14 +118,6 @@ def _bare(registry: Registry, version: Version) -> Manifest:
         registry=Section(path=registry.url if registry.folder is None else str(registry.folder.resolve())),
     )
     return Manifest(deployment, Path.cwd())
-
-
-def _refuse_other_tensors(deployment: Deployment, version: Version, what: str) -> None:
-    if differ := other_tensors(deployment, version.inputs, version.outputs):
-        raise NotServable(
-            f"{what}: {differ}",
-            hint="use the manifest of its build (`tailcut registry show --json` prints it)",
-        )
 
 
 def _with(*hints: str) -> str:

@@ -15,7 +15,7 @@ from tailcut.common.tensors import Arrays
 from tailcut.common.validation import InputSpec, limits_of
 from tailcut.errors import BadRequest, FeatureUnavailable, HookError, TailcutError
 from tailcut.features import EntityKey
-from tailcut.manifest import Deployment, Field, Model, TensorSpec
+from tailcut.manifest import Deployment, Model, TensorSpec
 
 _HINT = "send an allowed value; /openapi.json lists the limits of every field"
 
@@ -64,13 +64,15 @@ def field_rules(model: Model, bounds: Sequence[Bound], *, hook: bool) -> Rules:
     """
     found: dict[str, list[FieldRule]] = {}
     for field in model.fields:
-        found.setdefault(field.name, []).append(_declared(field))
+        values = field.values or None
+        rule = FieldRule(field.type, low=field.min, high=field.max, values=values, max_length=field.max_length)
+        found.setdefault(field.name, []).append(rule)
     for tensor in () if hook else model.inputs:
         for bound in bounds_of(tensor, bounds):
-            rule = _of_bound(tensor, bound)
+            of_value = _of_bound(tensor, bound)
             for position, name in enumerate(fields_of(tensor)):
-                if rule is not None and (not bound.columns or position in bound.columns):
-                    found.setdefault(name, []).append(rule)
+                if of_value is not None and (not bound.columns or position in bound.columns):
+                    found.setdefault(name, []).append(of_value)
     return {name: tuple(rules) for name, rules in found.items()}
 
 
@@ -184,12 +186,6 @@ def _unfit_feature(group: str, column: str, limits: str, detail: str) -> Feature
     )
 
 
-def _declared(field: Field) -> FieldRule:
-    return FieldRule(
-        field.type, low=field.min, high=field.max, values=field.values or None, max_length=field.max_length
-    )
-
-
 def _of_bound(tensor: TensorSpec, bound: Bound) -> FieldRule | None:
     """Return a bound as a rule of a field that fills a value of the input; None where it is about no value."""
     longest = bound.max_length if tensor.datatype == "BYTES" else None
@@ -236,8 +232,6 @@ class FieldRule:
         takes_lists: whether a list is taken; an input that takes one value of each field takes none.
         why: what has this limit; for errors.
     """
-
-    __slots__ = ("_datatype", "_kind", "_max_length", "_range", "_said", "_takes_lists", "_values", "why")
 
     def __init__(
         self,

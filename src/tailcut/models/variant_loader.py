@@ -19,7 +19,6 @@ from tailcut.manifest import Manifest
 from tailcut.models.batch_item import length_class
 from tailcut.models.deployment_version import opens_with_code
 from tailcut.models.dispatch import scheduler_factory
-from tailcut.models.drift_reference import watch_of
 from tailcut.models.example_rows import Examples, examples_of
 from tailcut.models.row_coupling import with_row_coupling
 from tailcut.models.runtimes import open_runtime
@@ -39,12 +38,16 @@ from tailcut.models.warm_up import (
     undisturbed_ns,
     warm_up,
 )
+from tailcut.observe.drift.detector import DriftSettings
+from tailcut.observe.drift.reference import NAME as SKETCHES
+from tailcut.observe.drift.reference import decode
 from tailcut.observe.drift_sink import Watch
-from tailcut.registry import Variant
+from tailcut.registry import Registry, Variant
 from tailcut.scheduler.executor_placement import BatchTime
 from tailcut.system.machine import read_machine
 
 log = logging.getLogger("tailcut.server")
+_drift_log = logging.getLogger("tailcut.drift")
 
 _UNKNOWN = CodeSnapshot()
 
@@ -83,11 +86,6 @@ class Warm(NamedTuple):
     open_one: Callable[[], Runtime]
     code: CodeSnapshot
     drift: Watch | None = None
-
-    @property
-    def executor(self) -> str:
-        """Kind of executor: "inline", "thread" or "process"."""
-        return self.choice.executor
 
     @property
     def length_class(self) -> int:
@@ -143,7 +141,8 @@ class _Opener:
         except Unanswered as refused:
             if self._must_answer or self.took_ns:
                 runtime.close()
-                raise _unfit(refused.error, _FIRST if self._must_answer else _LATER) from refused.error
+                hint = _FIRST if self._must_answer else _LATER
+                raise StartError(f"warm-up failed at 1 rows: {refused.error.explained}", hint=hint) from refused.error
             self._unanswered = True
             self._warn(refused.error)
             if isinstance(runtime, RemoteRuntime) and runtime.has_ended:
@@ -209,10 +208,6 @@ _FIRST = (
 _LATER = "another executor of this variant answered the same row: check shared resources, such as memory"
 
 
-def _unfit(error: TailcutError, hint: str) -> StartError:
-    return StartError(f"warm-up failed at 1 rows: {error.explained}", hint=hint)
-
-
 def open_variant(
     manifest: Manifest,
     variant: Variant,
@@ -271,8 +266,7 @@ def _runs_in_one_thread(manifest: Manifest, variant: Variant) -> bool:
     So it is in onnxruntime 1.31 and OpenVINO 2026.4, unless OpenVINO's own properties (in capitals) say otherwise.
     """
     pool, settings = manifest.deployment.pool, variant.settings
-    own = variant.runtime == "openvino" and any(name.isupper() for name in settings)
-    usual = spec_of(variant.runtime).computes and not own
+    usual = spec_of(variant.runtime).computes and not any(name.isupper() for name in settings)
     return usual and pool.executor != "process" and pool.threads_of(settings) == 1
 
 
@@ -298,3 +292,53 @@ def held_bytes(variant: Variant) -> int:
 def artifact_bytes(variant: Variant) -> int:
     """Return the size of a variant's files."""
     return sum(path.stat().st_size for path in (variant.artifact, *variant.parts.values()))
+
+
+def watch_of(manifest: Manifest, variant: Variant) -> Watch | None:
+    """Return what to watch of a variant; None with ``drift.mode = "off"``, or where there is nothing to compare with.
+
+    Reads the registry. A version that keeps no sketches is served all the same: one line says what adds them.
+
+    Raises:
+        ArtifactError: the file with the sketches is missing, truncated or corrupt.
+    """
+    deployment, drift = manifest.deployment, manifest.deployment.drift
+    if drift.mode == "off":
+        return None
+    if not variant.manifest:  # a file that was never built
+        if deployment.holdout.source:
+            _drift_log.info(
+                "drift of %s is not watched: variant %s was not built, so no sketches of a holdout were kept; "
+                '`tailcut build` keeps them, drift.mode = "off" ends this line',
+                deployment.name,
+                variant.name,
+            )
+        return None
+    path = Registry.of(manifest).file(variant, SKETCHES)
+    if path is None:
+        _drift_log.info(
+            "drift of %s is not watched: version %s keeps no sketches of its holdout; `tailcut build` adds them, "
+            'drift.mode = "off" ends this line',
+            deployment.name,
+            variant.version,
+        )
+        return None
+    kept = decode(path.read_bytes()).of(variant.name)
+    names = [each.name for each in kept]
+    if unknown := [name for name in drift.ignore if name not in names]:
+        _drift_log.warning(
+            "drift.ignore of %s names %s, which is no column that is watched; the columns are %s",
+            deployment.name,
+            ", ".join(unknown),
+            ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else ""),
+        )
+    sketches = tuple(each for each in kept if each.name not in drift.ignore)
+    if not sketches:
+        return None
+    settings = DriftSettings(
+        drift.false_alarms_per_month, float(drift.min_effect), drift.psi, window_s=float(drift.window_s)
+    )
+    keeps_outputs = not deployment.model.postprocess
+    return Watch(
+        variant.name, variant.version, sketches, variant.inputs, variant.outputs, settings, keeps_outputs=keeps_outputs
+    )

@@ -14,7 +14,7 @@ from tailcut.manifest import Deployment
 from tailcut.models.batch_item import run_rows
 from tailcut.models.example_rows import Examples
 from tailcut.models.runtimes.base import Runtime
-from tailcut.models.runtimes.batch_buckets import powers
+from tailcut.models.runtimes.bucketed import powers
 from tailcut.scheduler.executor_placement import INLINE_LIMIT_NS, BatchTime
 
 WARM_UP_RUNS = 5

@@ -129,8 +129,7 @@ class CacheFill(Generic[V]):
         for flight, value, life_s in zip(rest, values, lives_s, strict=True):
             flight.value, flight.stale = value, life_s == STALE
             self._put(flight, missing)
-        made = zip(rest, values, lives_s, strict=True)
-        cache.keep([(flight.key, value, life_s) for flight, value, life_s in made])
+        cache.keep([(flight.key, value, life_s) for flight, value, life_s in zip(rest, values, lives_s, strict=True)])
         cache.advisor.missed((made_ns - began_ns) / len(rest))
         cache.advisor.cost(looked_ns, (perf_counter_ns() - made_ns) / len(rest))
         cache.count(len(rest))

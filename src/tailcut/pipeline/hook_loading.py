@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import iscoroutinefunction
+from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +18,10 @@ from tailcut.common.tensors import Arrays
 from tailcut.errors import StartError
 from tailcut.manifest import Deployment, Manifest, resolve
 from tailcut.models.batch_item import run_rows
-from tailcut.models.runtimes.batch_buckets import powers
+from tailcut.models.runtimes.bucketed import powers
 from tailcut.models.variant_loader import Warm
 from tailcut.models.warm_up import WARM_UP_RUNS
-from tailcut.pipeline.hooks import Hooks, time_postprocess
+from tailcut.pipeline.hooks import Hooks
 from tailcut.pipeline.row_transform import Postprocess, Preprocess, RowTransform
 
 
@@ -50,23 +51,19 @@ def import_code(manifest: Manifest, also: Sequence[str] = ()) -> HookCode:
         ManifestError: one cannot be imported, or a file of ``model.files`` is missing.
         StartError: a hook is async, or a tokenizer cannot be read.
     """
-    with IMPORTS:
-        return _import_code(manifest, also)
-
-
-def _import_code(manifest: Manifest, also: Sequence[str]) -> HookCode:
     model = manifest.deployment.model
-    before, began_s = begin()
-    found: dict[str, Callable[..., Any]] = {
-        reference: resolve(reference, manifest) for reference in serving_references(manifest)
-    }
-    for key, reference in (("model.preprocess", model.preprocess), ("model.postprocess", model.postprocess)):
-        _refuse_async(key, reference, found.get(reference))
-    preprocess = found.get(model.preprocess) or text.preprocess_of(manifest)
-    postprocess = found.get(model.postprocess) or text.postprocess_of(manifest)
-    files = LoadedCode(manifest, before, began_s)
-    files.import_also(also)
-    return HookCode(preprocess, postprocess, files, text.fields_of(preprocess))
+    with IMPORTS:
+        before, began_s = begin()
+        found: dict[str, Callable[..., Any]] = {
+            reference: resolve(reference, manifest) for reference in serving_references(manifest)
+        }
+        for key, reference in (("model.preprocess", model.preprocess), ("model.postprocess", model.postprocess)):
+            _refuse_async(key, reference, found.get(reference))
+        preprocess = found.get(model.preprocess) or text.preprocess_of(manifest)
+        postprocess = found.get(model.postprocess) or text.postprocess_of(manifest)
+        files = LoadedCode(manifest, before, began_s)
+        files.import_also(also)
+        return HookCode(preprocess, postprocess, files, text.fields_of(preprocess))
 
 
 def _refuse_async(key: str, reference: str, hook: Any) -> None:
@@ -92,15 +89,29 @@ async def place_hooks(
     )
     if code.postprocess is not None and warm.warm_up_ns:  # else there is no row that the model answers
         sizes = powers(deployment.batching.max_rows)
-        computed = _repeated(partial(run_rows, warm.runtimes[0], warm.examples.batch(1), 1, outputs), sizes)
-        timed = partial(time_postprocess, transform, computed, WARM_UP_RUNS)
+        computed = partial(run_rows, warm.runtimes[0], warm.examples.batch(1), 1, outputs)
+        timed = partial(_time_postprocess, transform, computed, sizes)
         for rows, took_ns in await asyncio.get_running_loop().run_in_executor(None, timed):
             hooks.postprocess.observe(rows, took_ns)
     return hooks
 
 
-def _repeated(run: Callable[[], Arrays], sizes: Sequence[int]) -> Iterator[Arrays]:
-    """Yield what the model gives for one row, repeated to each size: it runs what it will be served with."""
-    one = run()
+def _time_postprocess(
+    transform: RowTransform, run: Callable[[], Arrays], sizes: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Return rows and nanoseconds of runs of postprocess on what the model gives for one row, repeated to each size.
+
+    The row may be invented: a hook that cannot take what became of it is measured by its first requests, in threads.
+    """
+    durations_ns: list[tuple[int, int]] = []
+    one = run()  # it runs what it will be served with
     for rows in sizes:
-        yield {name: np.repeat(array, rows, axis=0) for name, array in one.items()}
+        arrays = {name: np.repeat(array, rows, axis=0) for name, array in one.items()}
+        for _ in range(WARM_UP_RUNS):
+            started_ns = perf_counter_ns()
+            try:
+                transform.answers(arrays, rows)
+            except Exception:
+                return durations_ns
+            durations_ns.append((rows, perf_counter_ns() - started_ns))
+    return durations_ns

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
 from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Stage
 from tailcut.errors import HookError, HookTimeout, NotReady, Shed, TailcutError
+from tailcut.models.executors import JobThread
 from tailcut.models.shed_errors import stopping
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import RowTransform
-from tailcut.scheduler.executor_placement import HookPlacement
+from tailcut.scheduler.executor_placement import ALL_ROWS, HookPlacement
 
 log = logging.getLogger("tailcut.server")
 
@@ -36,49 +37,18 @@ _STUCK_FACTOR = 10
 _LATE_HINT = "send a longer timeout or make the hook faster; a running call cannot be stopped"
 
 
+@dataclass(slots=True, eq=False)
 class _Job:
     """One call of a hook that does not run on the event loop."""
 
-    __slots__ = ("context", "future", "name", "placement", "rows", "started_ns", "stuck_ns", "work")
-
-    def __init__(
-        self, name: str, placement: HookPlacement, rows: int, work: Callable[[], Any], future: asyncio.Future[Any]
-    ) -> None:
-        self.name = name
-        self.placement = placement
-        self.rows = rows
-        self.work = work
-        self.future = future
-        self.context: Context = copy_context()
-        self.started_ns = 0
-        self.stuck_ns = 0
-
-
-class _Worker:
-    """A thread that runs one job at a time."""
-
-    def __init__(
-        self, done: Callable[[_Worker, _Job, Any, int], None], loop: asyncio.AbstractEventLoop, n: int
-    ) -> None:
-        self._done = done
-        self._loop = loop
-        self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        # A daemon: a hung hook must not keep the process alive past kill_s.
-        threading.Thread(target=self._work, name=f"tailcut-hook-{n}", daemon=True).start()
-
-    def put(self, job: _Job | None) -> None:
-        """Hand over a job; None ends the thread."""
-        self._inbox.put(job)
-
-    def _work(self) -> None:
-        while (job := self._inbox.get()) is not None:
-            started_ns = perf_counter_ns()
-            result = _attempt(job)
-            try:
-                self._loop.call_soon_threadsafe(self._done, self, job, result, perf_counter_ns() - started_ns)
-            except RuntimeError:
-                break  # the loop is closed
-            del job, result  # an idle thread keeps no arrays alive
+    name: str
+    placement: HookPlacement
+    rows: int
+    work: Callable[[], Any]
+    future: asyncio.Future[Any]
+    context: Context = field(default_factory=copy_context)
+    started_ns: int = 0
+    stuck_ns: int = 0
 
 
 def _attempt(job: _Job) -> Any:
@@ -103,7 +73,6 @@ class Hooks:
         stuck_after_s: when all threads run calls for longer than this, and than ten times what was expected, the
             hooks are not healthy: calls that need a thread are refused at once instead of at their deadline.
         on_loop: whether quick calls may run on the event loop.
-        monotonic_ns: the clock of the deadlines.
     """
 
     def __init__(
@@ -116,7 +85,6 @@ class Hooks:
         on_loop: bool = True,
         max_threads: int = _MAX_THREADS,
         max_waiting: int = _MAX_WAITING,
-        monotonic_ns: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self.preprocess = _placement(preprocess, on_loop)
         self.postprocess = _placement(postprocess, on_loop)
@@ -125,10 +93,9 @@ class Hooks:
         self._stuck_after_ns = int(stuck_after_s * 1e9)
         self._max_threads = max_threads
         self._max_waiting = max_waiting
-        self._now_ns = monotonic_ns
         self._loop = asyncio.get_running_loop()
-        self._idle: list[_Worker] = []
-        self._busy: dict[_Worker, _Job] = {}
+        self._idle: list[JobThread[_Job]] = []
+        self._busy: dict[JobThread[_Job], _Job] = {}
         self._waiting: dict[_Job, None] = {}
         self._closed = False
 
@@ -147,10 +114,12 @@ class Hooks:
         """Whether a thread is idle, can be made, or will be free in reasonable time."""
         if len(self._busy) < self._max_threads:
             return True
-        now_ns = self._now_ns()
+        now_ns = perf_counter_ns()
         return any(job.stuck_ns > now_ns for job in self._busy.values())
 
-    async def inputs(self, context: RequestContext, rows: Sequence[Mapping[str, Any]], from_client: bool) -> Arrays:
+    def inputs(
+        self, context: RequestContext, rows: Sequence[Mapping[str, Any]], from_client: bool
+    ) -> Coroutine[Any, Any, Arrays]:
         """Run preprocess in a thread; see ``RowTransform.inputs`` for what it returns and raises.
 
         Raises:
@@ -158,18 +127,12 @@ class Hooks:
             Shed, NotReady: no thread can take it.
         """
         work = partial(self._transform.inputs, rows, from_client=from_client)
-        try:
-            return await self._run("preprocess", self.preprocess, context, len(rows), work)
-        finally:
-            context.timings.lap(Stage.PREPROCESS, perf_counter_ns())
+        return self._run(Stage.PREPROCESS, self.preprocess, context, len(rows), work)
 
-    async def answers(self, context: RequestContext, outputs: Arrays, rows: int) -> list[Any]:
+    def answers(self, context: RequestContext, outputs: Arrays, rows: int) -> Coroutine[Any, Any, list[Any]]:
         """Run postprocess in a thread; see ``RowTransform.answers`` and ``inputs`` for what it returns and raises."""
         work = partial(self._transform.answers, outputs, rows)
-        try:
-            return await self._run("postprocess", self.postprocess, context, rows, work)
-        finally:
-            context.timings.lap(Stage.POSTPROCESS, perf_counter_ns())
+        return self._run(Stage.POSTPROCESS, self.postprocess, context, rows, work)
 
     async def stop(self, timeout_s: float) -> None:
         """Fail what waits, let running calls end for at most ``timeout_s``, end the threads."""
@@ -182,29 +145,33 @@ class Hooks:
         for job in self._busy.values():
             _fail(job, stopping())
         for worker in [*self._idle, *self._busy]:
-            worker.put(None)
+            worker.start(None)
         self._idle.clear()
 
     async def _run(
-        self, name: str, placement: HookPlacement, context: RequestContext, rows: int, work: Callable[[], T]
+        self, stage: Stage, placement: HookPlacement, context: RequestContext, rows: int, work: Callable[[], T]
     ) -> T:
-        if context.gone:
-            raise asyncio.CancelledError  # the client left between two waits
-        left_ns = context.deadline_ns - self._now_ns()
-        self._check_room(name, left_ns)
+        name = stage.name.lower()
         future: asyncio.Future[T] = self._loop.create_future()
         job = _Job(name, placement, rows, work, future)
-        self.calls[name] += 1
-        timer = self._loop.call_later(left_ns / 1e9, self._expire, job)
-        context.waiting = future
-        self._waiting[job] = None
+        timer = None
         try:
+            if context.gone:
+                raise asyncio.CancelledError  # the client left between two waits
+            left_ns = context.deadline_ns - perf_counter_ns()
+            self._check_room(name, left_ns)
+            self.calls[name] += 1
+            timer = self._loop.call_later(left_ns / 1e9, self._expire, job)
+            context.waiting = future
+            self._waiting[job] = None
             self._start_next()
             return await future
         finally:
             context.waiting = None
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             self._waiting.pop(job, None)
+            context.timings.lap(stage, perf_counter_ns())
 
     def _check_room(self, name: str, left_ns: int) -> None:
         if self._closed:
@@ -230,36 +197,36 @@ class Hooks:
             if job.future.done():
                 self._idle.append(worker)
                 continue
-            job.started_ns = self._now_ns()
+            job.started_ns = perf_counter_ns()
             expected_ns = job.placement.cost.batch_ns(job.rows)
             job.stuck_ns = job.started_ns + max(self._stuck_after_ns, int(_STUCK_FACTOR * expected_ns))
             self._busy[worker] = job
-            worker.put(job)
+            worker.start(job)
 
-    def _free(self) -> _Worker | None:
+    def _free(self) -> JobThread[_Job] | None:
         if self._idle:
             return self._idle.pop()
         if len(self._busy) < self._max_threads:
-            return _Worker(self._on_done, self._loop, len(self._busy))
+            return JobThread(_attempt, self._on_done, self._loop, f"tailcut-hook-{len(self._busy)}")
         return None
 
-    def _on_done(self, worker: _Worker, job: _Job, result: Any, took_ns: int) -> None:
+    def _on_done(self, worker: JobThread[_Job], job: _Job, result: Any, started_ns: int, finished_ns: int) -> None:
         del self._busy[worker]
         if isinstance(result, TailcutError):
             _fail(job, result)  # and nothing is learned: a call that fails at once does not make the hook quick
         else:
-            job.placement.observe(job.rows, took_ns, self._now_ns())
+            job.placement.observe(job.rows, finished_ns - started_ns, perf_counter_ns())
             if not job.future.done():
                 job.future.set_result(result)
         if self._closed:
-            worker.put(None)
+            worker.start(None)
             return
         self._idle.append(worker)
         self._start_next()
 
     def _expire(self, job: _Job) -> None:
         if job.started_ns:
-            ran_ms = (self._now_ns() - job.started_ns) / 1e6
+            ran_ms = (perf_counter_ns() - job.started_ns) / 1e6
             said = f"the deadline passed while {job.name} ran, after {ran_ms:.0f} ms"
         else:
             said = (
@@ -281,8 +248,8 @@ def _fail(job: _Job, error: TailcutError) -> None:
 def _placement(exists: bool, on_loop: bool) -> HookPlacement:
     """Return where the calls of a hook run; without a hook, what the manifest does by itself runs on the loop."""
     if not exists:
-        return HookPlacement.inline()
-    return HookPlacement() if on_loop else HookPlacement.threaded()
+        return HookPlacement(inline_rows=ALL_ROWS, look_ns=ALL_ROWS)
+    return HookPlacement(back_ns=0.0 if on_loop else inf)
 
 
 def ran_inline(placement: HookPlacement, context: RequestContext, stage: Stage, rows: int) -> None:
@@ -302,21 +269,3 @@ def ran_inline(placement: HookPlacement, context: RequestContext, stage: Stage, 
                 took_ns / 1e6,
                 (placement.back_ns - now_ns) / 1e9,
             )
-
-
-def time_postprocess(transform: RowTransform, outputs: Iterable[Arrays], runs: int) -> list[tuple[int, int]]:
-    """Return rows and nanoseconds of runs of postprocess on what the model made of the warm-up's inputs.
-
-    They may be invented: a hook that cannot take what became of them is measured by its first requests, in threads.
-    """
-    durations_ns: list[tuple[int, int]] = []
-    for arrays in outputs:
-        rows = len(next(iter(arrays.values())))
-        for _ in range(runs):
-            started_ns = perf_counter_ns()
-            try:
-                transform.answers(arrays, rows)
-            except Exception:
-                return durations_ns
-            durations_ns.append((rows, perf_counter_ns() - started_ns))
-    return durations_ns

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from hashlib import blake2b
 from random import Random
 from sys import getsizeof
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from tailcut.cache import MemoryStore
+from tailcut.cache import BypassedStore, MemoryStore
 from tailcut.cache.cache_advisor import CacheAdvisor
 from tailcut.cache.flights import Flights
 from tailcut.cache.freshness import effective_ttl_s
 from tailcut.cache.keys import EXACT, Normal
+from tailcut.cache.redis import open_redis
 from tailcut.cache.repeat_rate import SAMPLE, KeySketch
 from tailcut.common.tensors import Arrays
+from tailcut.manifest import Deployment, TensorCache
 from tailcut.observe.path_metrics import (
     PREDICTION_CACHE_BYTES,
     PREDICTION_CACHE_ENABLED,
@@ -26,7 +29,7 @@ from tailcut.observe.path_metrics import (
     PREDICTION_CACHE_STALE,
 )
 from tailcut.observe.sample import Sample, counter, gauge
-from tailcut.pipeline.shared_cache import SharedCache
+from tailcut.pipeline.shared_cache import JSON, TENSORS, Form, SharedCache, StoredAnswer
 
 EVICTIONS = counter("tailcut_prediction_cache_evictions", "Entries evicted from a prediction cache.", "cache")
 ADVICE = gauge(
@@ -130,25 +133,6 @@ class PredictionStore(Generic[V]):
         stale: rows answered past their TTL.
     """
 
-    __slots__ = (
-        "_counted",
-        "_draw",
-        "_foreign",
-        "_jitter",
-        "_misses",
-        "_size",
-        "_sketch",
-        "advisor",
-        "flights",
-        "joins",
-        "name",
-        "normal",
-        "shared",
-        "stale",
-        "store",
-        "ttl_s",
-    )
-
     def __init__(
         self,
         store: MemoryStore[V],
@@ -206,14 +190,18 @@ class PredictionStore(Generic[V]):
         self._misses = 0
         if not self.advisor.on:
             return
-        seen = self.store.statistics()
-        hits = seen.hits + self.joins + (self.shared.hits if self.shared is not None else 0)
-        lookups = seen.hits + seen.misses
         hits_before, lookups_before = self._counted
-        self._counted = hits, lookups
-        full = seen.evictions > self._foreign
+        hits, lookups = self._tally()
+        full = self.store.statistics().evictions > self._foreign
         repeats = min(hits - hits_before, lookups - lookups_before)
         self._say(self.advisor.judge(self.store.monotonic_s(), lookups - lookups_before, repeats, full=full))
+
+    def _tally(self) -> tuple[int, int]:
+        """Count hits and look-ups so far."""
+        seen, shared = self.store.statistics(), self.shared
+        hits = seen.hits + self.joins + (shared.hits if shared is not None else 0)
+        self._counted = hits, seen.hits + seen.misses
+        return self._counted
 
     def watch(self, keys: Sequence[bytes]) -> None:
         """Look, while the cache is off, whether it would have had the keys that are watched."""
@@ -221,11 +209,31 @@ class PredictionStore(Generic[V]):
         repeats = sum([self._sketch.see(hash(key), now_s, life_s) for key in keys])
         self._say(self.advisor.judge(now_s, len(keys), repeats))
         if self.advisor.on:
-            seen = self.store.statistics()
-            shared_hits = self.shared.hits if self.shared is not None else 0
-            self._counted = seen.hits + self.joins + shared_hits, seen.hits + seen.misses
+            self._tally()
             # What it still holds of the time before goes first; only then its own entries do.
+            seen = self.store.statistics()
             self._foreign = seen.evictions + seen.entries
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what /metrics shows of the cache."""
+        self.judge()
+        cache, statistics = self.name, self.store.statistics()
+        yield PREDICTION_CACHE_LOOKUPS(statistics.hits, cache, "hit")
+        yield PREDICTION_CACHE_LOOKUPS(statistics.misses, cache, "miss")
+        yield EVICTIONS(statistics.evictions, cache)
+        yield PREDICTION_CACHE_ENTRIES(statistics.entries, cache)
+        yield PREDICTION_CACHE_BYTES(statistics.bytes, cache)
+        yield PREDICTION_CACHE_ENABLED(float(self.advisor.on), cache)
+        yield ADVICE(self.advisor.advice, cache)
+        yield REPEATS(self.advisor.share.value, cache)
+        yield JOINS(self.joins, cache)
+        yield PREDICTION_CACHE_STALE(self.stale, cache)
+        if self.shared is not None:
+            remote = self.shared.store.statistics()
+            yield SHARED_HITS(self.shared.hits, cache)
+            yield SHARED_DROPPED(self.shared.dropped, cache)
+            yield SHARED_BYPASSES(remote.bypasses, cache)
+            yield SHARED_FAILURES(remote.failures, cache)
 
     async def close(self) -> None:
         """Close the shared level."""
@@ -280,27 +288,71 @@ def size_bytes(value: Arrays) -> int:
     return held + sum([array.nbytes for array in value.values()]) + ENTRY_OVERHEAD_BYTES * len(value)
 
 
-def cache_samples(cache: Name, found: PredictionStore[Any]) -> Iterator[Sample]:
-    """Yield what /metrics shows of a prediction cache."""
-    found.judge()
-    statistics = found.store.statistics()
-    yield PREDICTION_CACHE_LOOKUPS(statistics.hits, cache, "hit")
-    yield PREDICTION_CACHE_LOOKUPS(statistics.misses, cache, "miss")
-    yield EVICTIONS(statistics.evictions, cache)
-    yield PREDICTION_CACHE_ENTRIES(statistics.entries, cache)
-    yield PREDICTION_CACHE_BYTES(statistics.bytes, cache)
-    yield PREDICTION_CACHE_ENABLED(float(found.advisor.on), cache)
-    yield ADVICE(found.advisor.advice, cache)
-    yield REPEATS(found.advisor.share.value, cache)
-    yield JOINS(found.joins, cache)
-    yield PREDICTION_CACHE_STALE(found.stale, cache)
-    if found.shared is not None:
-        yield from _shared_samples(cache, found.shared)
+# -- Both caches of a deployment ---------------------------------------------------------------------------------------
 
 
-def _shared_samples(cache: Name, shared: SharedCache[Any]) -> Iterator[Sample]:
-    statistics = shared.store.statistics()
-    yield SHARED_HITS(shared.hits, cache)
-    yield SHARED_DROPPED(shared.dropped, cache)
-    yield SHARED_BYPASSES(statistics.bypasses, cache)
-    yield SHARED_FAILURES(statistics.failures, cache)
+class Caches(NamedTuple):
+    """Both prediction caches, each None where it is off."""
+
+    entity: PredictionStore[msgspec.Raw] | None
+    tensor: PredictionStore[Arrays] | None
+
+    async def close(self) -> None:
+        """Close what is shared with other servers."""
+        for cache in self:
+            if cache is not None:
+                await cache.close()
+
+
+async def open_caches(deployment: Deployment) -> Caches:
+    """Open the caches that the manifest enables.
+
+    Raises:
+        StartError: one is shared, and Redis refuses us or its URL is wrong. That it is down is no reason.
+        MissingExtra: one is shared, and redis-py is not installed.
+    """
+    entity, tensor, features = deployment.cache.entity, deployment.cache.tensor, deployment.features
+    shares = [name for name, one in (("entity", entity), ("tensor", tensor)) if one.enabled and one.shared]
+    remote: BypassedStore[StoredAnswer] | None = None
+    if shares:
+        wanted_by = f"cache.{shares[0]}.shared = true"
+        remote = await open_redis(features.redis, StoredAnswer, features.redis_timeout_s, wanted_by)
+    if tensor.enabled and tensor.round_digits:
+        _log.warning(
+            "cache.tensor.round_digits: requests whose inputs round alike get the answer of the first of them, so that "
+            "answers may differ from the model's: %s",
+            ", ".join(f"{name} to {digits} digits" for name, digits in tensor.round_digits.items()),
+        )
+    by_entity = features.groups and entity.enabled
+    return Caches(
+        _open(deployment, "entity", remote, JSON, json_bytes) if by_entity else None,
+        _open(deployment, "tensor", remote, TENSORS, size_bytes) if tensor.enabled else None,
+    )
+
+
+def _open(
+    deployment: Deployment, name: Name, remote: BypassedStore[StoredAnswer] | None, form: Form[Any], size: Any
+) -> PredictionStore[Any]:
+    settings = deployment.cache.entity if name == "entity" else deployment.cache.tensor
+    shared, normal = None, EXACT
+    if isinstance(settings, TensorCache) and (settings.normalise != "exact" or settings.round_digits):
+        normal = Normal(settings.normalise == "zeros", settings.round_digits)
+    if remote is not None and settings.shared:
+        shared = SharedCache(remote, form, scope=_scope(deployment), ttl_s=settings.ttl_s)
+    return PredictionStore(
+        MemoryStore(settings.max_bytes, stale_for_s=settings.stale_for_s),
+        settings.ttl_s,
+        name=name,
+        jitter=settings.ttl_jitter,
+        size=size,
+        shared=shared,
+        # What it saves when there is no room for requests cannot be told from what it saves now.
+        auto=settings.auto and not settings.stale_for_s,
+        normal=normal,
+    )
+
+
+def _scope(deployment: Deployment) -> bytes:
+    """Hash what an answer depends on beside the deployment version: staging and production may share a Redis."""
+    features = deployment.features
+    return blake2b(msgspec.msgpack.encode((features.database, features.clock)), digest_size=16).digest()

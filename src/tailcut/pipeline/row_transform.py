@@ -135,7 +135,11 @@ class RowTransform:
         except (Exception, SystemExit) as error:
             if isinstance(error, InferenceError) and not self._checks_answers:
                 raise  # there is no hook to blame
-            raise postprocess_failed(error) from error
+            raise HookError(
+                f"postprocess failed ({type(error).__name__})",
+                hint="fix model.postprocess; `tailcut check` runs it on one row",
+                detail=said(error),
+            ) from error
         if not isinstance(values, list | tuple | np.ndarray):
             raise HookError(
                 f"postprocess returned {type(values).__name__}", hint="return a list with one JSON value per row"
@@ -319,8 +323,11 @@ def _as_records(outputs: Arrays) -> list[Any]:
 def _said(error: BaseException) -> str:
     if isinstance(error, KeyError):
         return f"column {error.args[0]!r} is missing"
-    said = f"{type(error).__name__}: {error}"
-    return said if len(said) <= _LONGEST_SHOWN else f"{said[:_LONGEST_SHOWN]}..."  # it may quote the client's rows
+    return _cut(f"{type(error).__name__}: {error}")  # it may quote the client's rows
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def encode_answer(value: Any) -> bytes:
@@ -345,13 +352,11 @@ def encode_answer(value: Any) -> bytes:
 # text of an exception may hold anything, such as a password in a connection string, so only the log and the command
 # line show it. To show a message to the client, a hook raises ``tailcut.errors.BadRequest``.
 
-_LONGEST_VALUE_SHOWN = 500
-
 
 def said(error: BaseException) -> str:
     """Return what an exception says and where it was raised; it may quote a client's rows, so it is cut."""
     text = error.explained if isinstance(error, TailcutError) else f"{type(error).__name__}: {error}"
-    text = text if len(text) <= _LONGEST_VALUE_SHOWN else f"{text[:_LONGEST_VALUE_SHOWN]}..."
+    text = _cut(text)
     where = place(error)
     return f"{text} ({where})" if where else text
 
@@ -378,7 +383,7 @@ def preprocess_failed(error: BaseException, rows: Sequence[Mapping[str, Any]], *
         key = error.args[0]
         for number, row in enumerate(rows):
             if key not in row:
-                if any(_equal(key, value) for each in rows for value in each.values()):
+                if any(type(key) is type(value) and key == value for each in rows for value in each.values()):
                     break
                 return WrongFields(
                     f"row {number} has no field {shown(key)}",
@@ -394,15 +399,6 @@ def preprocess_failed(error: BaseException, rows: Sequence[Mapping[str, Any]], *
     return HookError(
         f"preprocess failed ({kind})",
         hint="find the reason in the server's log by this incident; to refuse a row, raise tailcut.errors.BadRequest",
-        detail=said(error),
-    )
-
-
-def postprocess_failed(error: BaseException) -> HookError:
-    """Return the error for a postprocess hook that raised."""
-    return HookError(
-        f"postprocess failed ({type(error).__name__})",
-        hint="fix model.postprocess; `tailcut check` runs it on one row",
         detail=said(error),
     )
 
@@ -456,7 +452,3 @@ def _parts(value: Any) -> Iterable[Any]:
     except (TypeError, NotImplementedError):
         return ()  # encoding says so
     return () if plain is value else (plain,)
-
-
-def _equal(key: object, value: object) -> bool:
-    return type(key) is type(value) and key == value

@@ -9,14 +9,14 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
-import numpy as np
 
 from tailcut.cache import BypassedStore
 from tailcut.common.json_values import is_json
-from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Arrays
+from tailcut.common.tensors import DATATYPE_OF, Arrays
+from tailcut.models.tensor_bytes import array_of
 
 V = TypeVar("V")
 
@@ -32,28 +32,21 @@ class StoredAnswer(msgspec.Struct, array_like=True, frozen=True):
     value: bytes
 
 
-class Form(Protocol[V]):
-    """How values are written."""
+class Form(NamedTuple, Generic[V]):
+    """How values are written.
 
-    def pack(self, value: V) -> bytes | None:
-        """Write a value; None where it has no exact form."""
-        ...
+    Attributes:
+        pack: writes a value; None where it has no exact form.
+        unpack: reads a value; None where it is none.
+    """
 
-    def unpack(self, raw: bytes) -> V | None:
-        """Read a value; None where it is none."""
-        ...
+    pack: Callable[[V], bytes | None]
+    unpack: Callable[[bytes], V | None]
 
 
-class JsonForm:
-    """Answers by entity, as they are on the wire."""
-
-    def pack(self, value: msgspec.Raw) -> bytes | None:
-        """Return the JSON text."""
-        return bytes(value)
-
-    def unpack(self, raw: bytes) -> msgspec.Raw | None:
-        """Take the text if it is JSON: it becomes a part of replies as it is."""
-        return msgspec.Raw(raw) if is_json(raw) else None
+def _unpack_json(raw: bytes) -> msgspec.Raw | None:
+    """Take the text if it is JSON: it becomes a part of replies as it is."""
+    return msgspec.Raw(raw) if is_json(raw) else None
 
 
 class _StoredTensor(msgspec.Struct, array_like=True, frozen=True):
@@ -61,50 +54,42 @@ class _StoredTensor(msgspec.Struct, array_like=True, frozen=True):
     datatype: str
     shape: tuple[int, ...]
     data: bytes
-    elements: list[Any]
-    """Of a BYTES tensor, each a text or bytes, in place of ``data``."""
 
 
-class TensorForm:
-    """Output arrays by name."""
+_decode = msgspec.msgpack.Decoder(list[_StoredTensor]).decode
 
-    def __init__(self) -> None:
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(list[_StoredTensor]).decode
 
-    def pack(self, value: Arrays) -> bytes | None:
-        """Write all arrays; None where one has a dtype or an element that no protocol has."""
-        tensors = []
-        for name, array in value.items():
-            datatype = DATATYPE_OF.get(array.dtype)
-            elements = array.ravel().tolist() if array.dtype.hasobject else []
-            if datatype is None or not all([type(element) in (str, bytes) for element in elements]):
-                return None
-            data = b"" if datatype == "BYTES" else array.tobytes()
-            tensors.append(_StoredTensor(name, datatype, array.shape, data, elements))
+def _pack_tensors(value: Arrays) -> bytes | None:
+    """Write all arrays; None where one has a dtype or an element that no protocol has."""
+    tensors = []
+    for name, array in value.items():
+        datatype = DATATYPE_OF.get(array.dtype)
+        elements = array.ravel().tolist() if array.dtype.hasobject else []
+        if datatype is None or not all([type(element) in (str, bytes) for element in elements]):
+            return None
         try:
-            return self._encode(tensors)
+            data = msgspec.msgpack.encode(elements) if datatype == "BYTES" else array.tobytes()
         except UnicodeEncodeError:  # half a surrogate pair
             return None
-
-    def unpack(self, raw: bytes) -> Arrays | None:
-        """Read what ``pack`` has written."""
-        try:
-            tensors = self._decode(raw)
-            return {tensor.name: _array(tensor) for tensor in tensors}
-        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, ValueError, TypeError):
-            return None
+        tensors.append(_StoredTensor(name, datatype, array.shape, data))
+    return msgspec.msgpack.encode(tensors)
 
 
-def _array(tensor: _StoredTensor) -> Any:
-    if tensor.datatype != "BYTES":
-        # A copy, because what is made of bytes cannot be written to, and a hook may change its outputs in place.
-        return np.frombuffer(tensor.data, NUMPY_OF[tensor.datatype]).reshape(tensor.shape).copy()
-    if not all([type(element) in (str, bytes) for element in tensor.elements]):
-        raise ValueError("an element is neither text nor bytes")
-    flat = np.empty(len(tensor.elements), object)
-    flat[:] = tensor.elements
-    return flat.reshape(tensor.shape)
+def _unpack_tensors(raw: bytes) -> Arrays | None:
+    """Read what ``_pack_tensors`` has written."""
+    try:
+        tensors = _decode(raw)
+        # Copies, because what is made of bytes cannot be written to, and a hook may change its outputs in place.
+        return {tensor.name: array_of(tensor.datatype, tensor.shape, tensor.data).copy() for tensor in tensors}
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, ValueError, TypeError):
+        return None
+
+
+JSON: Form[msgspec.Raw] = Form(bytes, _unpack_json)
+"""Answers by entity, as they are on the wire."""
+
+TENSORS: Form[Arrays] = Form(_pack_tensors, _unpack_tensors)
+"""Output arrays by name."""
 
 
 class SharedCache(Generic[V]):

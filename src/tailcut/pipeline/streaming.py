@@ -35,9 +35,9 @@ class Streams:
         are_stopping: whether every stream ends, at its next part at the latest.
     """
 
-    def __init__(self, max_streams: int = MAX_STREAMS) -> None:
-        self._max_streams = max_streams
-        self._open = 0
+    def __init__(self) -> None:
+        self._open: set[_Stream] = set()
+        """With a thread that has not ended, whether or not somebody still reads."""
         self._running: set[_Stream] = set()
         self.are_stopping = False
 
@@ -50,9 +50,9 @@ class Streams:
     def check_room(self) -> None:
         """Refuse one stream too many; raises Shed, and NotReady where all end."""
         self._check_stop()
-        if self._open >= self._max_streams:
+        if len(self._open) >= MAX_STREAMS:
             raise Shed(
-                f"{self._open} streams are open, the limit is {self._max_streams}",
+                f"{len(self._open)} streams are open, the limit is {MAX_STREAMS}",
                 hint="retry after Retry-After seconds, when another stream has ended",
             )
 
@@ -75,9 +75,9 @@ class Streams:
         """
         self.check_room()
         stream = _Stream(runtime, inputs, outputs, asyncio.get_running_loop())
-        self._open += 1
+        self._open.add(stream)
         self._running.add(stream)
-        stream.thread_ended.add_done_callback(lambda _: self._closed())
+        stream.thread_ended.add_done_callback(lambda _: self._open.discard(stream))
         try:
             stream.start()
             while (part := await self._next(context, stream)) is not None:
@@ -89,17 +89,33 @@ class Streams:
             context.timings.lap(Stage.INFER, perf_counter_ns())
 
     async def _next(self, context: RequestContext, stream: _Stream) -> Arrays | None:
+        """Wait for one part; None at the end."""
         self._check_stop()
-        part = await _next(context, stream)
+        left_s = (context.deadline_ns - perf_counter_ns()) / 1e9
+        # A task of its own, so that it can be cancelled when the client goes.
+        context.waiting = waiting = asyncio.ensure_future(stream.parts.get())
+        try:
+            part = await asyncio.wait_for(waiting, max(left_s, 0))
+        except TimeoutError:
+            raise InferTimeout(
+                "the deadline passed before the stream ended",
+                hint="send a longer timeout in x-tailcut-timeout-ms, up to server.max_timeout",
+            ) from None
+        finally:
+            context.waiting = None
+        if isinstance(part, BaseException):
+            raise failed(part, 1) from part
+        if part is not None and (missing := [name for name in stream.outputs if name not in part]):
+            raise InferenceError(
+                f"the model yielded a part without the output {missing[0]!r}, which the request asks for",
+                hint="let the model's stream yield every requested output in each part, or request fewer outputs",
+            )
         self._check_stop()
         return part
 
     def _check_stop(self) -> None:
         if self.are_stopping:
             raise NotReady("the server is shutting down", hint="retry later or on another server")
-
-    def _closed(self) -> None:
-        self._open -= 1
 
 
 def streaming_of(runtimes: Sequence[Any]) -> StreamingRuntime | None:
@@ -111,32 +127,6 @@ def streaming_of(runtimes: Sequence[Any]) -> StreamingRuntime | None:
 def no_stream(name: str) -> BadRequest:
     """Return the error for a stream that is asked of a model that answers at once."""
     return BadRequest(f"model {name!r} does not stream", hint="post the request to generate or infer")
-
-
-async def _next(context: RequestContext, stream: _Stream) -> Arrays | None:
-    """Wait for one part; None at the end."""
-    left_s = (context.deadline_ns - perf_counter_ns()) / 1e9
-    # A task of its own, so that it can be cancelled when the client goes.
-    context.waiting = waiting = asyncio.ensure_future(stream.parts.get())
-    try:
-        part = await asyncio.wait_for(waiting, max(left_s, 0))
-    except TimeoutError:
-        raise InferTimeout(
-            "the deadline passed before the stream ended",
-            hint="send a longer timeout in x-tailcut-timeout-ms, up to server.max_timeout",
-        ) from None
-    finally:
-        context.waiting = None
-    if isinstance(part, BaseException):
-        raise failed(part, 1) from part
-    if part is not None:
-        missing = [name for name in stream.outputs if name not in part]
-        if missing:
-            raise InferenceError(
-                f"the model yielded a part without the output {missing[0]!r}, which the request asks for",
-                hint="let the model's stream yield every requested output in each part, or request fewer outputs",
-            )
-    return part
 
 
 class _Stream:
@@ -160,7 +150,7 @@ class _Stream:
             threading.Thread(target=self._produce, name="tailcut-stream", daemon=True).start()
         except BaseException:
             self._give_back()
-            self._finish()
+            self.thread_ended.set_result(None)
             raise
 
     def end(self) -> None:
@@ -178,22 +168,16 @@ class _Stream:
                     self.room.acquire()
                     if self._ended.is_set():
                         break
-                    self._hand(part)
+                    self._call(self.parts.put_nowait, part)
             finally:
                 close = getattr(parts, "close", None)
                 if close is not None:
                     close()
         except BaseException as error:  # SystemExit, say, of the user's code
             last = error
-        self._hand(last)
-        self._call(self._finish)
+        self._call(self.parts.put_nowait, last)
+        self._call(self.thread_ended.set_result, None)
         self._give_back()
-
-    def _hand(self, part: _Part) -> None:
-        self._call(self.parts.put_nowait, part)
-
-    def _finish(self) -> None:
-        self.thread_ended.set_result(None)
 
     def _call(self, function: Any, *arguments: Any) -> None:
         try:

@@ -14,6 +14,7 @@ from tailcut.common.tensors import Array
 from tailcut.common.texts import MISSING_TEXT, text_of
 from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest
+from tailcut.models.tensor_bytes import objects
 
 _NUMBERS = (int, float, Decimal, np.number, type(None))
 
@@ -75,15 +76,8 @@ def _texts(given: Any, spec: InputSpec) -> Array:
     values = array.ravel().tolist()
     if set(map(type, values)) <= {str}:
         return array
-    found: Array = np.empty(len(values), object)
-    found[:] = [_text(value, spec) for value in values]
-    return found.reshape(array.shape)
-
-
-def _text(value: str | bytes | None, spec: InputSpec) -> str:
-    if value is None:
-        return MISSING_TEXT
-    return value if isinstance(value, str) else text_of(value, spec.name)
+    texts = [text_of(value, spec.name) if isinstance(value, bytes) else value for value in values]
+    return objects([MISSING_TEXT if text is None else text for text in texts], array.shape)
 
 
 def _floats(array: Array, spec: InputSpec) -> Array:

@@ -24,8 +24,7 @@ from tailcut.common.timings import Stage
 from tailcut.common.validation import InputSpec, check_rows, limits_of
 from tailcut.errors import BadRequest, ClientGone, TooLarge
 from tailcut.pipeline.pipeline import Pipeline
-from tailcut.pipeline.request_context import RequestContext
-from tailcut.pipeline.served_variant import ServedVariant
+from tailcut.pipeline.request_context import RequestContext, ServedVariant
 from tailcut.pipeline.streaming import no_stream
 from tailcut.protocol.data_plane import Door, ModelPlane
 from tailcut.protocol.http import Body, HeaderMap, Reply, clipped, request_id, unread

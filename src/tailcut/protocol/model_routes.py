@@ -155,7 +155,7 @@ def config_of(engine: Engine) -> dict[str, Any]:
         ],
         "parameters": {
             "variant": {"string_value": variant.name},
-            "executor": {"string_value": opened.warm.executor},
+            "executor": {"string_value": opened.warm.choice.executor},
             "rows_alone": {"string_value": str(opened.rows_alone).lower()},
         },
     }

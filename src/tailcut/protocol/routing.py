@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from tailcut.errors import NotFound
 from tailcut.pipeline.pipeline import Pipeline
-from tailcut.pipeline.served_variant import ServedVariant
+from tailcut.pipeline.request_context import ServedVariant
 from tailcut.protocol.http import Body, HeaderMap, Reply
 from tailcut.serving.engine import Engine
 

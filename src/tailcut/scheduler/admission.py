@@ -8,7 +8,7 @@ that were accepted before it: what is accepted is answered. The prediction for o
 with a margin for what is not known exactly, and, for all that is not in the next batch, a reserve for one hiccup as
 they were seen lately. Where not even that batch could wait a hiccup out, there is no reserve: it would save nobody.
 
-While a backlog stands it is refused as well where it would miss the SLO: see ``scheduler.overload_admission``.
+While a backlog stands it is refused as well where it would miss the SLO: see ``OverloadAdmission``.
 """
 
 from __future__ import annotations
@@ -310,10 +310,8 @@ class Admission(Generic[E]):
             own_ns: what the request takes alone.
         """
         overload = self._scheduler.overload
-        if overload is None or not overload.stands:
-            return left_ns
-        if own_ns > overload.aim.limit_ns:
-            return left_ns  # the SLO is out of its reach, whatever else is refused
+        if overload is None or not overload.stands or own_ns > overload.aim.limit_ns:
+            return left_ns  # in the last case the SLO is out of its reach, whatever else is refused
         return overload.aim.of(0, left_ns)
 
     def wait_ns(self, ahead_rows: int, request: AdmissionRequest, executors: Executors, left_ns: float = 0.0) -> float:
@@ -471,7 +469,8 @@ class OverloadAdmission(NamedTuple):
         cost, full = self.cost, self.full
         total = ahead + rows
         before = int((total - 1) // full)
-        start_ns = self._start_ns(before)
+        rounds, place = divmod(before, len(self.starts_ns))
+        start_ns = self.starts_ns[place] + rounds * DRIFT * (cost.batch_ns(full) + self.pause_ns)
         own = total - before * full
         mates = min(full, own + behind + start_ns / self.gap_ns) if self.gap_ns else full
         end_ns = start_ns + DRIFT * cost.batch_ns(mates)
@@ -481,11 +480,6 @@ class OverloadAdmission(NamedTuple):
             # As the scheduler judges: it would cut the batch, and a small one follows from that.
             return Missed(start_ns + cost.late_ns(total), tightest_ns, limit_ns)
         return None
-
-    def _start_ns(self, before: int) -> float:
-        """Return when a batch starts that so many others go before."""
-        rounds, place = divmod(before, len(self.starts_ns))
-        return self.starts_ns[place] + rounds * DRIFT * (self.cost.batch_ns(self.full) + self.pause_ns)
 
     def _opens_ns(self, own: float, start_ns: float, limit_ns: float) -> float:
         """Return how long it is until the batch would end in time; fewer will come after a request that comes later."""

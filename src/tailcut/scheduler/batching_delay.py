@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from tailcut.scheduler.cost import BatchCost
 from tailcut.scheduler.request_queue import E, Heap, Item
@@ -22,27 +22,26 @@ _CLEARLY = 1.1
 """Waiting must save those who come so many times what it costs those who wait, or it is not worth what it risks."""
 
 
-class Window(Protocol):
+class Window(ABC):
     """Decides whether a lane may wait for more rows although an executor is idle."""
 
+    @abstractmethod
     def until_ns(self, now_ns: int, heap: Heap[E], cost: BatchCost, max_rows: int, idle: int) -> int:
         """Return when a batch of the lane should start at the latest; ``now_ns`` or earlier for at once.
 
         Args:
             idle: executors, where all of them are; 0 while one runs.
         """
-        ...
 
     def rows(self, rows: int) -> int:
         """Return how many of ``rows`` to put into a batch that starts now."""
-        ...
+        return rows
 
-    def started(self, entries: Iterable[E]) -> None:
+    def started(self, entries: Iterable[E]) -> None:  # noqa: B027  (not every rule learns)
         """Record the start of a batch."""
-        ...
 
 
-class Fixed:
+class Fixed(Window):
     """The rule that people know from Triton: a preferred size at once, else whatever came within a delay.
 
     A batch starts as soon as it has ``max_rows``; or one of the preferred sizes can be formed, of which the largest is;
@@ -71,11 +70,8 @@ class Fixed:
         """See ``Window``."""
         return next((size for size in self._preferred if size <= rows), rows)
 
-    def started(self, entries: Iterable[E]) -> None:
-        """See ``Window``: there is nothing to learn."""
 
-
-class Gain:
+class Gain(Window):
     """Waits where that is predicted to lower the summed latency of those who wait and of those who come meanwhile.
 
     Whoever comes just after a batch has begun waits for all of it; where requests come in clumps (one page that asks
@@ -122,10 +118,6 @@ class Gain:
         if self._starts < _PROVEN or self._came[-1] < 1.0 or rows >= max_rows or cost.batch_ns(rows) <= _MS:
             return now_ns
         return self._best_ns(now_ns, waiting, rows, cost, max_rows, idle)
-
-    def rows(self, rows: int) -> int:
-        """See ``Window``."""
-        return rows
 
     def started(self, entries: Iterable[E]) -> None:
         """See ``Window``."""

@@ -58,7 +58,6 @@ class CoreBudget:
         share: float = 1.0,
         width: int = 1,
         limit_ns: float = inf,
-        background: bool = False,
     ) -> CoreUser:
         """Return the place of one more scheduler; those of one model (variants, a fallback) have one share.
 
@@ -67,11 +66,10 @@ class CoreBudget:
             share: weight of the model; above 0.
             width: slots that a batch takes.
             limit_ns: of the SLO: until when a request is to be answered.
-            background: it begins only while no foreground scheduler waits.
         """
         found = self._models.setdefault(model, _Model())
         found.share = share
-        user = CoreUser(self, found, wake, min(width, self.cores), limit_ns, background)
+        user = CoreUser(self, found, wake, min(width, self.cores), limit_ns)
         found.users.append(user)
         return user
 
@@ -80,8 +78,6 @@ class CoreBudget:
         waiting = [user for model in self._active for user in model.users if user.waits]
         if not waiting:
             return None
-        if not all(user.background for user in waiting):
-            waiting = [user for user in waiting if not user.background]
         behind = [user for user in waiting if user.model.virtual_ns <= self._virtual_ns]
         if behind:
             return min(behind, key=lambda user: (user.model.virtual_ns, user.urgent_ns))
@@ -115,47 +111,24 @@ class CoreBudget:
                 for other in self._active
                 if other is not model and other.rate(now_ns) > _ACTIVE_CORES
                 for user in other.users
-                if not user.background
             ],
             default=inf,
         )
 
-    def started(self, user: CoreUser, now_ns: int, cost_ns: float) -> None:
-        """Take slots for a batch that is expected to take so long."""
-        self.advance(now_ns)
-        self.charge(user, cost_ns * user.width)
-        self.free -= user.width
-
     def charge(self, user: CoreUser, core_ns: float) -> None:
         """Move a model's virtual time on; it does not get far ahead of the machine's."""
         model = user.model
-        self._note(model)
-        most_ns = self._virtual_ns + _AHEAD * self.cores * user.typical_ns * user.width / model.share
-        model.virtual_ns = min(model.virtual_ns, most_ns) + core_ns / model.share
-
-    def _note(self, model: _Model) -> None:
         if model not in self._active:
             self._active.append(model)
+        most_ns = self._virtual_ns + _AHEAD * self.cores * user.typical_ns * user.width / model.share
+        model.virtual_ns = min(model.virtual_ns, most_ns) + core_ns / model.share
 
     def begin(self, model: _Model) -> None:
         """Note that a model has something to compute; if it had nothing before, what it did not use is gone."""
         if not model.is_busy:
             model.virtual_ns = max(model.virtual_ns, self._virtual_ns)
-        self._note(model)
-
-    def ended(self, user: CoreUser, now_ns: int, took_ns: float, cost_ns: float) -> None:
-        """Give the slots of a batch back; what it took more or less than expected is settled."""
-        model = user.model
-        model.virtual_ns += (took_ns - cost_ns) * user.width / model.share
-        model.used(took_ns * user.width, now_ns)
-        self.free += user.width
-        self.wake_next()
-
-    def leave(self, user: CoreUser) -> None:
-        """Forget a scheduler; its batches have ended."""
-        if user in user.model.users:
-            user.model.users.remove(user)
-        self.wake_next()
+        if model not in self._active:
+            self._active.append(model)
 
     def others(self, but: CoreUser) -> Iterator[CoreUser]:
         """Yield the other schedulers that have something to compute, or had lately."""
@@ -212,13 +185,11 @@ class CoreUser:
         wake: Callable[[], object],
         width: int,
         limit_ns: float,
-        background: bool,
     ) -> None:
         self._budget = budget
         self.model = model
         self.wake = wake
         self.width = width
-        self.background = background
         self.waits = False
         self.is_full = False
         self.urgent_ns = 0
@@ -270,20 +241,29 @@ class CoreUser:
 
     def started(self, key: object, now_ns: int, cost_ns: float) -> None:
         """Note that a batch begins; it takes slots until ``ended``."""
+        budget = self._budget
         self.running[key] = now_ns, cost_ns
         self._learn(cost_ns)
-        self._budget.started(self, now_ns, cost_ns)
+        budget.advance(now_ns)
+        budget.charge(self, cost_ns * self.width)
+        budget.free -= self.width
 
     def ended(self, key: object, now_ns: int) -> None:
         """Note that a batch has ended, or was given up."""
-        self._budget.advance(now_ns)  # until now it ran
+        budget, model = self._budget, self.model
+        budget.advance(now_ns)  # until now it ran
         found = self.running.pop(key, None)
         if found is None:
             return
         if self.is_full:
             self.waits, self.is_full = True, False
         started_ns, cost_ns = found
-        self._budget.ended(self, now_ns, now_ns - started_ns, cost_ns)
+        took_ns = now_ns - started_ns
+        # What it took more or less than expected is settled.
+        model.virtual_ns += (took_ns - cost_ns) * self.width / model.share
+        model.used(took_ns * self.width, now_ns)
+        budget.free += self.width
+        budget.wake_next()
 
     def used(self, now_ns: int, took_ns: float) -> None:
         """Count what ran without asking: on the event loop, which cannot wait."""
@@ -297,7 +277,7 @@ class CoreUser:
 
     def cap_ns(self, now_ns: int) -> float:
         """Return how long its batches may take for the other models' sake."""
-        return inf if self.background else self._budget.cap_ns(self.model, now_ns)
+        return self._budget.cap_ns(self.model, now_ns)
 
     def part(self, now_ns: int, slots: int) -> float:
         """Return the part of so many slots that its model can count on, above 0 and at most 1."""
@@ -318,4 +298,6 @@ class CoreUser:
         self._budget.free += self.width * len(self.running)
         self.running.clear()
         self.waits = self.is_full = False
-        self._budget.leave(self)
+        if self in self.model.users:
+            self.model.users.remove(self)
+        self._budget.wake_next()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect, bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import exp, log, log2, sqrt
@@ -109,7 +109,7 @@ class BatchCost(NamedTuple):
         if whole_ns < _SHORT_NS:
             return rows
         sizes = self._sizes(rows, least)
-        each_ns = self._each_ns(sizes, self._hoped_ns if tried else self._feared_ns)
+        each_ns = [(self._hoped_ns(size) if tried else self._feared_ns(size)) / size for size in sizes]
         least_ns = min(each_ns)
         followers = rows * min(max(busy_rows / rows, _FOLLOWERS), _MOST_FOLLOWERS)
         waits = [
@@ -129,22 +129,15 @@ class BatchCost(NamedTuple):
         if rows < 2 or not self.shaped:
             return rows
         sizes = self._sizes(rows, least)
-        each_ns = self._each_ns(sizes, self._hoped_ns if tried else self.batch_ns)
+        each_ns = [(self._hoped_ns(size) if tried else self.batch_ns(size)) / size for size in sizes]
         limit_ns = _NO_DEARER * min(each_ns)
         return next(size for size, each in zip(sizes, each_ns, strict=True) if each <= limit_ns)
-
-    @staticmethod
-    def _each_ns(sizes: list[int], batch_ns: Callable[[int], float]) -> list[float]:
-        """What a row takes of batches of these sizes."""
-        return [batch_ns(size) / size for size in sizes]
 
     def _hoped_ns(self, rows: int) -> float:
         """Return the least that a batch may take: sizes of which little is known are so tried now and then.
 
         Else a size that once seemed dear, by a hiccup or in a slow minute, would never be seen again.
         """
-        if not self.doubts:
-            return self.batch_ns(rows)
         return self.batch_ns(rows) * (1.0 - self._between(self.doubts, rows))
 
     def _feared_ns(self, rows: int) -> float:
@@ -153,22 +146,15 @@ class BatchCost(NamedTuple):
         Else large batches of which nothing is known but a guess run in bursts, when all wait for them to no avail. A
         size that has run once, in warm-up for one, is not feared any more.
         """
-        if not self.fears:
-            return self.batch_ns(rows)
         return self.batch_ns(rows) * (1.0 + self._between(self.fears, rows))
 
     def _between(self, parts: tuple[float, ...], rows: int) -> float:
-        """Return what holds for a size of what is known of the points."""
-        place, share = self._place(rows)
-        return parts[place] + share * (parts[place + 1] - parts[place]) if share else parts[place]
-
-    def _place(self, rows: int) -> tuple[int, float]:
-        """Where a size stands among the points, and how far on the way to the next; 0 at the last."""
+        """Return what holds for a size of what is known of the points; 0 where nothing is."""
         size = int(self.padded(rows)) if self.steps else rows
         place = size.bit_length() - 1
-        if place + 1 >= len(self.points):
-            return len(self.points) - 1, 0.0
-        return place, size / (1 << place) - 1.0
+        if place + 1 >= len(parts):
+            return parts[-1] if parts else 0.0
+        return parts[place] + (size / (1 << place) - 1.0) * (parts[place + 1] - parts[place])
 
     def _sizes(self, rows: int, least: int) -> list[int]:
         """``rows``, and smaller sizes from ``least`` on that are worth a thought, largest first."""
@@ -246,7 +232,7 @@ _ERA = 2000
 class CostModel:
     """Learns what the batches of one kind take.
 
-    ``scheduler.latency_table`` predicts the time of each size. This class learns how much longer than that one in
+    ``LatencyTable`` predicts the time of each size. This class learns how much longer than that one in
     twenty takes, and how long hiccups are.
 
     Args:
@@ -254,18 +240,6 @@ class CostModel:
         run_rows: rows of the largest run of the model, where larger batches run as several (``runtimes.sliced``): they
             cost no more by the row, and a hiccup is one run's; 0 where batches run whole.
     """
-
-    __slots__ = (
-        "_batches",
-        "_cost",
-        "_era",
-        "_late",
-        "_run_rows",
-        "_short",
-        "_steps",
-        "_table",
-        "_worst",
-    )
 
     def __init__(self, steps: tuple[int, ...] = (), *, run_rows: int = 0) -> None:
         self._steps = steps
@@ -351,7 +325,9 @@ class CostModel:
         hiccup_ns = sorted([*self._worst[0], *self._worst[1]])[-2]
         if self._batches < _ERA:
             # Machines have hiccups: until it is known how long they are here, the first should not break a promise.
-            hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * self._run_ns(points))
+            # A hiccup lengthens one run of a sliced batch, not all of them.
+            largest = min(nearest(self._run_rows), len(points) - 1) if self._run_rows else -1
+            hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * points[largest])
         base_ns = max(2 * points[0] - points[1], 0.0) if len(points) > 1 else 0.0
         shaped = len(points) > 1 and 0 in self._table.sizes
         fears = tuple([0.0 if count else _FEAR for count in counts])
@@ -361,10 +337,6 @@ class CostModel:
         cost = self._cost = BatchCost(base_ns, row_ns, tuple(points), self._late.late, hiccup_ns, *sizes, *lates)
         return cost
 
-    def _run_ns(self, points: Sequence[float]) -> float:
-        """Return the time of the largest run: a hiccup lengthens one run of a sliced batch, not all of them."""
-        return points[min(nearest(self._run_rows), len(points) - 1)] if self._run_rows else points[-1]
-
 
 class LatencyLearner:
     """The cost models of one variant: one per kind of rows, where kinds differ (length classes of padded rows).
@@ -372,8 +344,6 @@ class LatencyLearner:
     Args:
         steps, run_rows: see ``CostModel``.
     """
-
-    __slots__ = ("_make", "_models", "_only")
 
     def __init__(self, steps: tuple[int, ...] = (), *, run_rows: int = 0) -> None:
         self._make = partial(CostModel, steps, run_rows=run_rows)
@@ -456,8 +426,6 @@ _MOST = 3.0
 
 class TailQuantile:
     """The last batches of a kind, by what they took over what was expected of them."""
-
-    __slots__ = ("_ratios", "_sorted")
 
     def __init__(self) -> None:
         self._ratios: deque[float] = deque()

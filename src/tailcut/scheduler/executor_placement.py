@@ -6,7 +6,6 @@ of a millisecond. So a call goes to a thread where it is expected to take longer
 
 from __future__ import annotations
 
-from math import inf
 from typing import NamedTuple
 
 from tailcut.scheduler.cost import FREE, BatchCost
@@ -53,7 +52,7 @@ _AWAY = 1000.0
 foresees that a quick hook turns slow once, but such calls then take at most a thousandth of the loop's time."""
 
 _SPREAD_ROWS2 = 0.05
-"""Least variance of the rows from which a slope can be told, as in ``scheduler.latency_model``."""
+"""Least variance of the rows from which a slope can be told."""
 
 
 class BatchTime(NamedTuple):
@@ -101,8 +100,13 @@ class HookPlacement:
 
     The caller runs a call of at most ``inline_rows`` rows on the event loop, any other in a thread. It tells
     ``observe`` of every call in a thread, and of those inline that took longer than ``look_ns``: a quick hook costs
-    two comparisons. What a call takes is a line over its rows, fitted like ``scheduler.latency_model.CostModel`` but
-    without its cut of outliers: those are what hurts here.
+    two comparisons. What a call takes is a line over its rows, fitted without a cut of outliers: those are
+    what hurts here.
+
+    Args:
+        inline_rows, look_ns: to begin with; ``ALL_ROWS`` of both where there is no hook: it then never asks for a
+            thread and never wants to learn.
+        back_ns: infinite where every call is to run in a thread; it still learns what calls take.
 
     Attributes:
         inline_rows: 0 until enough calls were seen; a hook is slow until it has shown otherwise.
@@ -111,44 +115,17 @@ class HookPlacement:
         back_ns: no call runs on the loop before this time.
     """
 
-    __slots__ = (
-        "_covariance",
-        "_mean_ns",
-        "_mean_rows",
-        "_seen",
-        "_slope_ns",
-        "_variance",
-        "back_ns",
-        "cost",
-        "inline_rows",
-        "look_ns",
-    )
-
-    def __init__(self) -> None:
-        self.inline_rows = 0
-        self.look_ns = 0
+    def __init__(self, *, inline_rows: int = 0, look_ns: int = 0, back_ns: float = 0.0) -> None:
+        self.inline_rows = inline_rows
+        self.look_ns = look_ns
         self.cost = FREE
-        self.back_ns = 0.0
+        self.back_ns = back_ns
         self._seen = -1  # the first call does not count: it imports, compiles and fills caches
         self._mean_rows = 0.0
         self._mean_ns = 0.0
         self._variance = 0.0
         self._covariance = 0.0
         self._slope_ns: float | None = None
-
-    @classmethod
-    def inline(cls) -> HookPlacement:
-        """Return a placement that never asks for a thread and never wants to learn: there is no hook."""
-        placement = cls()
-        placement.inline_rows = placement.look_ns = ALL_ROWS
-        return placement
-
-    @classmethod
-    def threaded(cls) -> HookPlacement:
-        """Return a placement that runs every call in a thread; it learns what calls take."""
-        placement = cls()
-        placement.back_ns = inf
-        return placement
 
     def observe(self, rows: int, duration_ns: float, now_ns: int = 0, *, on_loop: bool = False) -> None:
         """Learn from one call; it may change what the next ones do.
@@ -174,7 +151,7 @@ class HookPlacement:
         self.look_ns = INLINE_LIMIT_NS if quiet else 0
 
     def _learn(self, rows: int, duration_ns: float, weight: float) -> None:
-        """Source: weighted incremental mean and covariance, T. Finch (2009), see ``scheduler.latency_model``."""
+        """Source: weighted incremental mean and covariance, T. Finch (2009)."""
         off_rows = rows - self._mean_rows
         off_ns = duration_ns - self._mean_ns
         self._mean_rows += weight * off_rows

@@ -25,7 +25,7 @@ answers come as late as they are let come, so that every error of the prediction
 server, makes one late. The executors need no long queue to be busy."""
 
 _EDGE = 0.9
-"""The same for requests whose batch is foreseen (``scheduler.overload_admission``).
+"""The same for requests whose batch is foreseen (``scheduler.admission.OverloadAdmission``).
 
 Less would leave batches no time to fill up."""
 

@@ -29,7 +29,7 @@ class QueueEntry:
         arrived_ns: when it came.
         size_bytes: of its tensors.
         tenant: whose it is.
-        kind: which cost model its rows follow (see ``scheduler.latency_model.kind_of``); one for all entries of a lane.
+        kind: which cost model its rows follow (see ``scheduler.cost.kind_of``); one for all entries of a lane.
     """
 
     __slots__ = (

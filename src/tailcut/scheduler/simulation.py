@@ -29,6 +29,7 @@ LOOP_NS = 60_000.0
 
 _BEFORE = 0.6
 """Share of it before the batch: three fifths read and admit, the rest answers."""
+_HICCUP_TIMES = 5.0
 _NEAR_NS = 0.01
 """A batch with so little left has ended."""
 
@@ -116,22 +117,19 @@ class SimulatedOutcomes:
         return float(np.quantile(found, share, method="inverted_cdf") / 1e6) if found.size else float("nan")
 
 
-def noisy(
-    cost: BatchCost, seed: int, *, sigma: float = 0.1, hiccups: float = 0.0, hiccup_times: float = 5.0
-) -> Callable[[int], float]:
+def noisy(cost: BatchCost, seed: int, *, sigma: float = 0.1, hiccups: float = 0.0) -> Callable[[int], float]:
     """Draw a batch's time: lognormal noise around the expectation, its mean kept; and now and then a hiccup.
 
     Args:
         sigma: of the logarithm: 0.1 is about ten percent.
-        hiccups: share of the batches that are hit by one.
-        hiccup_times: what such a batch takes, in times of what is expected.
+        hiccups: share of the batches that are hit by one and take five times what is expected.
     """
     generator = np.random.default_rng(seed)
 
     def draw(rows: int) -> float:
         times = float(np.exp(generator.normal(-sigma * sigma / 2, sigma))) if sigma else 1.0
         if hiccups and generator.random() < hiccups:
-            times = hiccup_times
+            times = _HICCUP_TIMES
         return cost.batch_ns(rows) * times
 
     return draw
@@ -304,7 +302,7 @@ class _Run:
     def _kick(self, _: int) -> None:
         """Plan, and start batches."""
         self.kick_due = False
-        if not self.idle or not self.scheduler.queue_rows:
+        if not self.idle or not self.scheduler.waiting.rows:
             return
         now_ns = int(self.now_ns)
         count = self.scenario.executors
@@ -333,8 +331,8 @@ class _Run:
         started_ns, rows, batch = self.running.pop(executor)
         self.idle.append(executor)
         self.costs.observe(rows, self.now_ns - started_ns)
-        self.scheduler.expire(int(self.now_ns))
-        if self.scheduler.queue_rows and not self.scenario.inline:
+        self.scheduler.waiting.expire(int(self.now_ns))
+        if self.scheduler.waiting.rows and not self.scenario.inline:
             self._schedule_kick()  # before the answers are written, as the dispatcher does
         for entry in batch:
             parts = self.parts[entry.number]
@@ -342,7 +340,7 @@ class _Run:
             if not parts:  # of a request of which a part expired, that part stays: it has no answer
                 del self.parts[entry.number]
                 self.ready.append((self._reply, entry.number))
-        if self.scheduler.queue_rows:
+        if self.scheduler.waiting.rows:
             self._schedule_kick()
         else:
             self.scheduler.rest(nothing_runs=not self.running)

@@ -13,7 +13,7 @@ from tailcut.common.fingerprint import uses_gpu
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.features import FeatureService
 from tailcut.manifest import Manifest
-from tailcut.models.background_loading import abandon, in_background, in_thread
+from tailcut.models.background_loading import abandon, close_later, in_background, in_thread
 from tailcut.models.deployment_version import is_live, opening_references, version_of
 from tailcut.models.dispatch.scheduler_factory import make_dispatcher
 from tailcut.models.pool import Pool
@@ -26,11 +26,11 @@ from tailcut.models.value_limits import PathLimits
 from tailcut.models.variant_loader import Warm, artifact_bytes, held_bytes, open_variant
 from tailcut.models.warm_up import BRIEF, THOROUGH
 from tailcut.observe.model_sinks import ModelSinks, VariantBatches
-from tailcut.pipeline.cache_stores import open_caches
 from tailcut.pipeline.hook_loading import HookCode, import_code, place_hooks
 from tailcut.pipeline.pipeline import Pipeline, Stores
+from tailcut.pipeline.prediction_cache import open_caches
+from tailcut.pipeline.request_context import ServedVariant
 from tailcut.pipeline.row_transform import RowTransform
-from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.pipeline.stages.features import open_features
 from tailcut.pipeline.streaming import streaming_of
 from tailcut.registry import Registry, Variant
@@ -233,7 +233,7 @@ async def _open(
     except BaseException:
         await stores.close(0.0)
         if loading is None:
-            warm.close()
+            close_later(Warm.close, warm)
         else:
             abandon(loading, Warm.close)  # what stands in is closed by who gave it
         raise
@@ -273,7 +273,7 @@ def _assembled(
     useful = max(dispatcher.running.at_once or warm.most, len(warm.runtimes))
     pool = Pool(
         dispatcher,
-        warm.executor,
+        warm.choice.executor,
         warm.runtimes,
         warm.open_one,
         limits=ScalingLimits(len(warm.runtimes), min(warm.most, useful), float(latency_s)),

@@ -308,7 +308,7 @@ class Engine:
         if self.state != "ready" or self.variants is None:
             return False
         pipeline = self.variants.pipeline
-        return pipeline.router.healthy and (pipeline.hooks is None or pipeline.hooks.healthy)
+        return pipeline.healthy and (pipeline.hooks is None or pipeline.hooks.healthy)
 
     def begin(self, route: str, start_ns: int, timeout_ns: int = 0) -> RequestContext:
         """Start the record of one request.

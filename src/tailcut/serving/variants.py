@@ -76,7 +76,7 @@ class Variants:
     def put(self, opened: Opened) -> None:
         """Serve a variant from now on. Requests that were admitted before end where they began."""
         old, self.opened = self.opened, opened
-        self.pipeline.router.put(opened.served)
+        self.pipeline.put(opened.served)
         before = ("", "") if old is opened else (old.variant.name, old.variant.version)
         self._sinks.switch(VariantSwitch(opened.variant.name, opened.variant.version, before))
         self._on_put(opened)
@@ -87,7 +87,7 @@ class Variants:
     def set_fallback(self, fallback: Opened) -> None:
         """Have another variant take what the one that is served has no room for."""
         self.opened.fallback = fallback
-        self.pipeline.router.put(self.opened.served, fallback.served)
+        self.pipeline.put(self.opened.served, fallback.served)
 
     async def retire(self) -> None:
         """Let all requests end, then close everything; no request is admitted any more."""
@@ -137,7 +137,7 @@ class Variants:
             await asyncio.sleep(_LOOK_S)
         try:
             for each in (old, old.fallback):
-                if each is not None and each.warm.executor == "inline":
+                if each is not None and each.warm.choice.executor == "inline":
                     # Freeing a large model takes long; executors with a thread of their own do it there.
                     await loop.run_in_executor(None, each.warm.close)
         finally:

@@ -71,7 +71,7 @@ def test_a_model_that_refuses_invented_rows_is_warmed_up_with_its_own(tmp_path: 
     warm = open_variant(manifest, find_variant(manifest))
     warm.close()
     assert list(warm.warm_up_ns) == [1, 2, 4]
-    assert warm.executor == "inline", "that small models are quick has been measured"
+    assert warm.choice.executor == "inline", "that small models are quick has been measured"
 
 
 @every_model

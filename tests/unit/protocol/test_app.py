@@ -15,8 +15,8 @@ import tailcut
 from tailcut.common.tensors import Arrays
 from tailcut.errors import TailcutError
 from tailcut.models import variant_loader
+from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import RequestContext
-from tailcut.pipeline.router import Router
 from tailcut.protocol.model_routes import EXTENSIONS
 from tailcut.serving import engine
 from tailcut.testing.runtimes import StubRuntime
@@ -240,13 +240,13 @@ def test_a_client_may_ask_for_a_longer_or_shorter_deadline_within_the_servers_li
 ) -> None:
     """Header and parameter are one thing; of two the shorter counts, and neither passes server.max_timeout."""
     seen_ms: list[float] = []
-    admit = Router.admit
+    admit = Pipeline.admit
 
-    def noting(self: Router, context: RequestContext, rows: int, **more: bool) -> None:
+    def noting(self: Pipeline, context: RequestContext, rows: int, **more: bool) -> None:
         seen_ms.append((context.deadline_ns - context.timings.start_ns) / 1e6)
         admit(self, context, rows, **more)
 
-    monkeypatch.setattr(Router, "admit", noting)
+    monkeypatch.setattr(Pipeline, "admit", noting)
 
     async def test(client: Client) -> None:
         header_ms: dict[int, dict[str, str]] = {0: {}}

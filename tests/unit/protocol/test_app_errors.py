@@ -267,7 +267,7 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_back(tmp_path: Path, fault
         await entered(faulty)
         waiting = [asyncio.create_task(client.post(INFER, GOOD)) for _ in range(8)]
         async with asyncio.timeout(30):
-            while client.app.engine.pipeline.serving.dispatcher.scheduler.queue_rows < 16:
+            while client.app.engine.pipeline.serving.dispatcher.scheduler.waiting.rows < 16:
                 await asyncio.sleep(0)
         for path, body in ((INFER, tensor()), ("/predict/m", {"rows": [ROW]})):
             shed = await client.post(path, body)

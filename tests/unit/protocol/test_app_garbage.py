@@ -142,7 +142,7 @@ def test_no_room(tmp_path: Path, faulty: list[FaultyRuntime], more: str) -> None
         first = [asyncio.create_task(client.post(INFER, GOOD)) for _ in range(12)]
         path, body = (PREDICT, {"entities": [7]}) if more else (INFER, GOOD)
         async with asyncio.timeout(30):
-            while client.app.engine.pipeline.serving.dispatcher.scheduler.queue_rows < 16:
+            while client.app.engine.pipeline.serving.dispatcher.scheduler.waiting.rows < 16:
                 await asyncio.sleep(0)
         for _ in range(3):
             assert (await client.post(path, body)).status == 429

@@ -24,7 +24,6 @@ class Model:
     batch_ms: float
     share: float = 1.0
     width: int = 1
-    background: bool = False
     waiting: list[int] = field(default_factory=list)
     began_ms: list[float] = field(default_factory=list)
     waited_ms: list[float] = field(default_factory=list)
@@ -51,7 +50,6 @@ class Machine:
                 share=model.share,
                 width=model.width,
                 limit_ns=limit_ms * MS,
-                background=model.background,
             )
 
     def arrive(self, model: Model, at_ms: float) -> None:
@@ -155,19 +153,6 @@ def test_variants_of_one_model_have_one_share() -> None:
     first.ended(1, 10 * MS)
     second.ask(1, 0, 10 * MS)
     assert budget.first() is other
-
-
-def test_the_background_runs_only_while_nobody_else_waits() -> None:
-    jobs, model = Model("jobs", 10, background=True), Model("model", 10)
-    machine = Machine(1, [jobs, model])
-    backlog(machine, jobs, 100)
-    for at in range(20):
-        machine.arrive(model, 5 + 10 * at)
-    machine.run(205)
-    assert max(model.waited_ms) <= 10
-    assert jobs.core_ms <= 20
-    machine.run(400)
-    assert jobs.core_ms >= 190
 
 
 def test_a_wide_batch_does_not_wait_for_all_its_cores() -> None:

@@ -99,7 +99,7 @@ def test_without_a_measurement_batches_run_off_the_event_loop(folder: Path, aske
     manifest = write(folder, YEARS, overrides=["serve.variant=source", f"pool.executor={asked}"])
     warm = open_variant(manifest, find_variant(manifest))
     warm.close()
-    assert warm.executor == chosen
+    assert warm.choice.executor == chosen
 
 
 def test_an_executor_that_refuses_what_another_has_answered_is_broken(

@@ -126,7 +126,7 @@ def test_what_there_is_no_room_for_is_answered_by_the_fallback(tmp_path: Path, s
         assert await asyncio.to_thread(slow[0].entered.wait, 10)
         queued = asyncio.create_task(client.post(INFER, GOOD))
         async with asyncio.timeout(10):
-            while client.app.engine.pipeline.serving.dispatcher.scheduler.queue_rows < 2:
+            while client.app.engine.pipeline.serving.dispatcher.scheduler.waiting.rows < 2:
                 await asyncio.sleep(0)
         other = await client.post(INFER, ONE)
         assert (other.status, other.headers["x-tailcut-variant"]) == (200, "fast")

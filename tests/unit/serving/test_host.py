@@ -704,7 +704,7 @@ def test_requests_of_an_unloaded_model_that_were_admitted_are_answered_and_later
         await until(fake.entered.is_set)
         waits = [asyncio.ensure_future(client.infer("b")) for _ in range(3)]
         engine = client.host.engine("b")
-        await until(lambda: engine.pipeline.serving.dispatcher.scheduler.queue_rows == 6)
+        await until(lambda: engine.pipeline.serving.dispatcher.scheduler.waiting.rows == 6)
         unread = client.connect("POST", "/v2/models/b/infer")
         unread.send(b'{"inputs": ', more=True)
         reading = asyncio.ensure_future(unread.answer())
@@ -892,7 +892,7 @@ def test_a_stop_fails_what_hangs_in_an_unloaded_model_and_closes_it(tmp_path: Pa
         await until(fake.entered.is_set)
         waits = asyncio.ensure_future(client.infer("b"))
         engine = client.host.engine("b")
-        await until(lambda: engine.pipeline.serving.dispatcher.scheduler.queue_rows == 2)
+        await until(lambda: engine.pipeline.serving.dispatcher.scheduler.waiting.rows == 2)
         await client.unload("b")
         await client.host.stop(timeout_s=0.05)
         assert (await waits).status == 503
@@ -1209,7 +1209,7 @@ def test_rows_and_tensors_share_a_batch(tmp_path: Path, runtimes: Runtimes) -> N
                 asyncio.create_task(client.infer("a")),
                 asyncio.create_task(client.post("/predict/a", {"rows": [{"id": 1, "value": 2}]})),
             ]
-            await until(lambda: dispatcher.scheduler.queue_rows == 3)
+            await until(lambda: dispatcher.scheduler.waiting.rows == 3)
             fake.release()
             assert [reply.status for reply in await asyncio.gather(*asking)] == [200, 200, 200]
             assert {rows: count for rows, (count, _) in engine.recorder.by_rows.items()} == {2: 1, 3: 1}

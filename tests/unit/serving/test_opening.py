@@ -115,7 +115,7 @@ def test_waiting_for_a_core_is_no_part_of_what_a_model_takes_that_loads_beside_a
     warm = variant_loader.open_variant(manifest, deployment_loader.find_variant(manifest), warmth)
     warm.close()
     assert (min(warm.warm_up_ns.values()) >= 3_000_000) is waits
-    assert warm.executor == ("thread" if waits else "inline")
+    assert warm.choice.executor == ("thread" if waits else "inline")
 
 
 def test_runtimes_are_closed_where_features_do_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_threads_and_executors_are_the_manifests_else_the_variants_else_one(
     assert asked == [threads] * executors
     assert len(warm.runtimes) == executors
     if executors > 1:
-        assert warm.executor == "thread"
+        assert warm.choice.executor == "thread"
 
 
 def test_an_inline_executor_cannot_be_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def test_a_model_that_takes_longer_than_a_millisecond_is_never_run_on_the_event_
                 variant_loader.open_variant(manifest, variant)
             assert 'pool.executor = "thread"' in str(caught.value.hint)
         else:
-            found.append(variant_loader.open_variant(manifest, variant).executor)
+            found.append(variant_loader.open_variant(manifest, variant).choice.executor)
     assert found == ["thread"]
 
 
@@ -253,7 +253,7 @@ def test_two_executors_are_kept_warm_where_cores_and_memory_allow(
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: StubRuntime(answer))
     warm = variant_loader.open_variant(manifest, deployment_loader.find_variant(manifest))
     assert len(warm.runtimes) == executors
-    assert warm.executor == ("thread" if answer is slow else "inline")
+    assert warm.choice.executor == ("thread" if answer is slow else "inline")
 
 
 def test_a_folder_of_a_text_model_brings_its_own_preprocess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missi
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment
-from tailcut.models.runtimes import batch_buckets, bucketed
+from tailcut.models.runtimes import bucketed
 
 NO_DEVICE = "not here: no CUDA device"
 COMPARED_ROWS = 256
@@ -56,7 +56,7 @@ def sizes(deployment: Deployment) -> tuple[int, ...]:
     model = deployment.model
     if not (bucketed.fixed(model.inputs) and bucketed.fixed(model.outputs)):
         return ()
-    return batch_buckets.sizes(deployment.batching.max_rows)
+    return bucketed.sizes(deployment.batching.max_rows)
 
 
 def answers(work: Work) -> tuple[Arrays, Callable[[Any], Array]]:

@@ -16,6 +16,7 @@ from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.quality import export_check
 from tailcut.builder.recipes import kernels, onnx_export, trees
 from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
+from tailcut.common.runtime_spec import spec_of
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.models.runtimes import Runtime
@@ -50,7 +51,7 @@ class Onnx:
         Raises:
             BuildError: it cannot be exported, or gives other answers.
         """
-        if work.base.runtime in trees.RUNTIMES:
+        if spec_of(work.base.runtime).tables:
             return trees.make(work)
         from tailcut.builder.records import openable
         from tailcut.models.runtimes.torch import load_module

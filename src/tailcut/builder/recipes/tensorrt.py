@@ -25,7 +25,7 @@ from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missi
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import TensorSpec
-from tailcut.models.runtimes import batch_buckets
+from tailcut.models.runtimes import bucketed
 from tailcut.models.runtimes._device import Device, load_cudart
 from tailcut.models.runtimes.tensorrt import load_tensorrt
 from tailcut.system.machine import read_machine
@@ -116,7 +116,7 @@ def _engine(work: Work, graph: Path, precision: str) -> tuple[dict[str, Any], di
     """Build the engine; return evidence and the variant's settings."""
     tensorrt = load_tensorrt()
     deployment = work.manifest.deployment
-    sizes = list(batch_buckets.sizes(deployment.batching.max_rows))
+    sizes = list(bucketed.sizes(deployment.batching.max_rows))
     profiles = [shapes(deployment.model.inputs, rows, work.selection.inputs) for rows in sizes]
     device = Device(load_cudart())
     key: dict[str, str] = {

@@ -24,9 +24,6 @@ from tailcut.models.runtimes.live import source_of
 KINDS = frozenset({"sklearn", "lightgbm", "xgboost"})
 """Kinds of source that this makes the variant "onnx" of; others are ``recipes.onnx``'s."""
 
-RUNTIMES = KINDS | {"skops"}
-"""Runtimes of these sources."""
-
 _ROWS = 4096
 _SAMPLE = 64
 _BLOCK = 512

@@ -27,8 +27,7 @@ from tailcut.errors import ArtifactError, BuildError, TailcutError
 from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.live import own_types
 from tailcut.models.runtimes.sklearn import write_probes
-from tailcut.models.runtimes.skops import PROBES, load, load_skops
-from tailcut.models.runtimes.skops_types import OwnTypes, reference_of, unknown_types
+from tailcut.models.runtimes.skops import PROBES, OwnTypes, load, load_skops, reference_of, unknown_types
 
 _COMPARED_ROWS = 4096
 """Rows on which the stored estimator must give the same bits as the user's object."""

@@ -24,17 +24,15 @@ from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.records import Made, openable
 from tailcut.builder.speed.interleaving import take_turns
 from tailcut.common.fingerprint import uses_gpu
+from tailcut.common.runtime_spec import spec_of
 from tailcut.common.tensors import Arrays
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
 from tailcut.models.runtimes import Runtime, open_runtime
-from tailcut.models.runtimes.batch_buckets import powers
+from tailcut.models.runtimes.bucketed import powers
 from tailcut.models.runtimes.live import source_of
 from tailcut.models.runtimes.sliced import CLEAR, RUN_ROWS, best_run_rows
 from tailcut.models.runtimes.tuning import Setting, Timing, choose, choose_variation, grid, variations, without_tuned
-
-TUNED = frozenset({"onnxruntime", "openvino", "torch", "lightgbm", "xgboost"})
-"""Runtimes that take a number of threads."""
 
 BATCH_ROWS = 8
 BUDGET_S = 3.0
@@ -83,7 +81,7 @@ def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budg
     Raises:
         TailcutError: the variant cannot be opened or run.
     """
-    if made.runtime not in TUNED:
+    if not spec_of(made.runtime).tuned:
         return _nothing(f"runtime {made.runtime!r} takes no settings")
     if uses_gpu(made.runtime, made.settings):
         return _nothing("it runs on the GPU: CPU threads and executors have no effect")

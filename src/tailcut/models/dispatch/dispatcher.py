@@ -16,7 +16,7 @@ from tailcut.common.tensors import Arrays, Keys
 from tailcut.errors import InferTimeout, QueueTimeout, TailcutError
 from tailcut.models import shed_errors
 from tailcut.models.batch_item import BatchItem, WrongRows, bytes_of, cut, length_class
-from tailcut.models.executors.in_process import Executor, InlineExecutor
+from tailcut.models.executors import Executor, InlineExecutor
 from tailcut.scheduler.admission import Admission, AdmissionRequest, Executors
 from tailcut.scheduler.batching_delay import Fixed
 from tailcut.scheduler.core_budget import CoreUser
@@ -106,7 +106,7 @@ class Dispatcher:
         if self._cores is not None:
             self._cores.ended(executor, self._clock_ns())
         for item in self.batch_retry.rescue(lost, error, now_ns):
-            self.scheduler.offer(item, again=True)
+            self.scheduler.waiting.add(item)  # accepted before: there is a place for it whatever waits now
         self._schedule_kick()
         self._tell_ended()
 
@@ -153,9 +153,9 @@ class Dispatcher:
         overload = scheduler.overload
         if overload is None or not overload.stands:
             return None
-        if not scheduler.queue_rows and self.running.idle:
+        if not scheduler.waiting.rows and self.running.idle:
             return None  # it would run at once
-        if overload.is_full(now_ns, scheduler.queue_rows):
+        if overload.is_full(now_ns, scheduler.waiting.rows):
             overload.arrived(now_ns, 1)
             return shed_errors.overloaded(overload.target.limit_ns, overload.retry_ns)
         if not self.single or self.running.usable <= 0:
@@ -189,7 +189,7 @@ class Dispatcher:
             the outputs and the nanoseconds that the model took; None where the rows must be submitted.
         """
         inline, scheduler = self.running.inline, self.scheduler
-        if inline is None or self._closed or scheduler.queue_rows or rows > scheduler.max_rows or self._delays_lone:
+        if inline is None or self._closed or scheduler.waiting.rows or rows > scheduler.max_rows or self._delays_lone:
             return None
         started_ns = self._clock_ns()
         if started_ns >= deadline_ns:
@@ -294,7 +294,7 @@ class Dispatcher:
             if timer is not None:
                 timer.cancel()
         self._timer = None
-        shed_errors.end_all(self.scheduler.expire(NEVER_NS))
+        shed_errors.end_all(self.scheduler.waiting.expire(NEVER_NS))
 
     def _schedule_kick(self) -> None:
         if not self._kick_due:
@@ -306,14 +306,14 @@ class Dispatcher:
     def _kick(self) -> None:
         self._kick_due = False
         running, cores = self.running, self._cores
-        if not self.scheduler.queue_rows:
+        if not self.scheduler.waiting.rows:
             if cores is not None:
                 cores.withdraw()
         elif cores is not None and running.inline is None:
             now_ns = self._clock_ns()
             idle = cores.ask(len(running.idle), self.scheduler.waiting.urgent_ns, now_ns)
             if idle:
-                self.scheduler.limit_batches(cores.cap_ns(now_ns))
+                self.scheduler.cap_ns = cores.cap_ns(now_ns)
                 self._start_batches(now_ns, idle)
         elif running.idle:
             self._start_batches(self._clock_ns(), len(running.idle))
@@ -326,10 +326,10 @@ class Dispatcher:
         self.admission.learn(len(plan.expired))
         for batch in plan.batches:
             executor, cost = running.idle.pop(), self.costs.of(batch[0].kind)
-            stuck_ns = running.begin(executor, batch, now_ns, cost)
-            self._noted_ns = min(self._noted_ns, stuck_ns)
+            started = running.begin(executor, batch, now_ns, cost)
+            self._noted_ns = min(self._noted_ns, started.stuck_ns)
             if cores is not None:
-                cores.started(executor, now_ns, cost.batch_ns(sum([item.rows for item in batch])))
+                cores.started(executor, now_ns, cost.batch_ns(started.rows))
             executor.start(batch)
         for item in plan.expired:
             _expire(item, now_ns)
@@ -339,7 +339,7 @@ class Dispatcher:
             self._window = self._loop.call_later((plan.again_ns - now_ns) / 1e9, self._schedule_kick)
         if cores is not None:
             # What the plan leaves although an executor is idle waits for company.
-            more = self.scheduler.queue_rows > 0 and len(plan.batches) >= idle
+            more = self.scheduler.waiting.rows > 0 and len(plan.batches) >= idle
             cores.planned(more=more, idle=bool(running.idle))
 
     def on_done(
@@ -360,10 +360,10 @@ class Dispatcher:
         now_ns = self._clock_ns()
         if self._cores is not None:
             self._cores.ended(executor, now_ns)
-        if self.scheduler.queue_rows and executor is not self.running.inline:
+        if self.scheduler.waiting.rows and executor is not self.running.inline:
             self._schedule_kick()  # before the answers are written: nobody would compute meanwhile
         for item in self.batch_retry.hand_out(batch, result, NEVER_NS if self._closed else now_ns):
-            self.scheduler.offer(item, again=True)
+            self.scheduler.waiting.add(item)  # accepted before: there is a place for it whatever waits now
         # All of the time that the executor was taken: handing over and waiting for the event loop included.
         kind = batch[0].kind
         self._runs += 1
@@ -374,7 +374,7 @@ class Dispatcher:
         outputs = () if isinstance(result, TailcutError) else result
         entities = [item.entities for item in batch]
         self._observer.batch(ended.rows, finished_ns - started_ns, inputs, outputs, entities)
-        if self.scheduler.queue_rows:
+        if self.scheduler.waiting.rows:
             self._schedule_kick()
         else:
             self.scheduler.rest(nothing_runs=not self.running)
@@ -386,10 +386,10 @@ class Dispatcher:
         Everything is looked at only where no timer is set, about once per time-out; else only deadlines noted since it
         was set can be earlier. Deadlines that have passed count, too: they may have passed since the last look.
         """
-        if not self.running and not self.scheduler.queue_rows:
+        if not self.running and not self.scheduler.waiting.rows:
             return
         if self._timer is None:
-            moments_ns, waiting_ns = self.running.moments_ns(), self.scheduler.next_deadline_ns()
+            moments_ns, waiting_ns = self.running.moments_ns(), self.scheduler.waiting.next_deadline_ns()
             wake_ns = min(moments_ns if waiting_ns is None else [*moments_ns, waiting_ns], default=NEVER_NS)
         elif self._noted_ns < self._timer_ns:
             wake_ns = self._noted_ns
@@ -408,7 +408,7 @@ class Dispatcher:
         now_ns = self._clock_ns()
         if now_ns - self._timer_ns > _HELD_UP_NS:
             self.running.excuse(now_ns)
-        for item in self.scheduler.expire(now_ns):
+        for item in self.scheduler.waiting.expire(now_ns):
             _expire(item, now_ns)
         for item, started in self.running.items():
             if item.deadline_ns <= now_ns and not item.future.done():
@@ -446,7 +446,6 @@ class BatchObserver(Protocol):
         entities: Sequence[Keys | None],
     ) -> None:
         """Note a batch; see ``FinishedBatch``."""
-        ...
 
 
 class RunningBatch(NamedTuple):
@@ -545,12 +544,12 @@ class ExecutorSet:
         self._limit_idle()
         return started.items if started is not None else ()
 
-    def begin(self, executor: Executor, items: Sequence[BatchItem], now_ns: int, cost: BatchCost) -> int:
-        """Note a batch; return from when on it is stuck."""
+    def begin(self, executor: Executor, items: Sequence[BatchItem], now_ns: int, cost: BatchCost) -> RunningBatch:
+        """Note a batch."""
         rows = sum([item.rows for item in items])
         stuck_ns = now_ns + max(self._stuck_after_ns, int(_STUCK_FACTOR * cost.batch_ns(rows)))
-        self._started[executor] = RunningBatch(items, rows, now_ns, stuck_ns)
-        return stuck_ns
+        started = self._started[executor] = RunningBatch(items, rows, now_ns, stuck_ns)
+        return started
 
     def end(self, executor: Executor) -> RunningBatch | None:
         """Take an executor back whose batch has ended; None where it was lost meanwhile."""

@@ -7,7 +7,6 @@ whose first item is the error.
 from __future__ import annotations
 
 import ctypes
-import importlib
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from tailcut.common.tensors import Array
-from tailcut.errors import ArtifactError, MissingExtra
+from tailcut.errors import ArtifactError
+from tailcut.models.runtimes.checks import load_library
 
 
 class CudaError(RuntimeError):
@@ -28,12 +28,7 @@ def load_cudart() -> Any:
     Raises:
         MissingExtra: cuda-bindings is not installed.
     """
-    try:
-        return importlib.import_module("cuda.bindings.runtime")
-    except ImportError as error:
-        raise MissingExtra(
-            f"the TensorRT runtime needs the cuda-bindings package: {error}", hint="pip install 'tailcut[tensorrt]'"
-        ) from error
+    return load_library("cuda.bindings.runtime", "the TensorRT runtime needs the cuda-bindings package")
 
 
 class Device:
@@ -68,8 +63,7 @@ class Device:
         """Name the device, its compute capability, and CUDA's and the driver's versions."""
         properties = self._call("cudaGetDeviceProperties", 0)
         name = properties.name
-        versions = {key: self._call(call) for key, call in (("cuda", "cudaRuntimeGetVersion"),)}
-        versions["driver_cuda"] = self._call("cudaDriverGetVersion")
+        versions = {"cuda": self._call("cudaRuntimeGetVersion"), "driver_cuda": self._call("cudaDriverGetVersion")}
         return {
             "gpu": (name.decode() if isinstance(name, bytes) else str(name)).rstrip("\0"),
             "capability": f"{properties.major}.{properties.minor}",

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import TensorSpec
+
+if TYPE_CHECKING:
+    from tailcut.registry import Variant
 
 
 class Runtime(Protocol):
@@ -24,11 +27,9 @@ class Runtime(Protocol):
         Returns:
             each wanted output by name, first dimension as long as the inputs'.
         """
-        ...
 
     def close(self) -> None:
         """Free what the runtime holds. Calling it twice is allowed."""
-        ...
 
 
 @runtime_checkable
@@ -51,34 +52,6 @@ class StreamingRuntime(Runtime, Protocol):
         Yields:
             each wanted output by name, of any shape whose first dimension is 1.
         """
-        ...
-
-
-class Openable(Protocol):
-    """What a runtime needs to know of a variant; ``tailcut.registry.Variant`` is one."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def runtime(self) -> str: ...
-
-    @property
-    def artifact(self) -> Path: ...
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]: ...
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]: ...
-
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
-
-    @property
-    def parts(self) -> Mapping[str, Path]:
-        """Of a pair: artifacts of the variants that it runs, by their names; empty for all others."""
-        ...
 
 
 class OpenOptions(NamedTuple):
@@ -95,7 +68,11 @@ class OpenOptions(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenSpec:
-    """An ``Openable`` that stands for itself: a file that is in no registry, or a part of a pair."""
+    """What a runtime needs to know of a variant; of one that is in no registry, or a part of a pair.
+
+    Attributes:
+        parts: of a pair: artifacts of the variants that it runs, by their names; empty for all others.
+    """
 
     name: str
     runtime: str
@@ -104,3 +81,7 @@ class OpenSpec:
     outputs: tuple[TensorSpec, ...]
     settings: Mapping[str, Any]
     parts: Mapping[str, Path] = field(default_factory=dict)
+
+
+Openable: TypeAlias = "OpenSpec | Variant"
+"""What a runtime is given of a variant."""

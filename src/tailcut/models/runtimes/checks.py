@@ -1,12 +1,14 @@
-"""What every runtime checks when it opens an artifact, and how it names what it was given."""
+"""What runtimes share: importing their library, checking artifact and settings, and the errors that they raise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
+from tailcut.common.extras import install
 from tailcut.common.tensors import DATATYPE_OF, Arrays
-from tailcut.errors import ArtifactError
+from tailcut.errors import ArtifactError, InferenceError, MissingExtra
 from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.base import Openable, OpenOptions
 
@@ -21,8 +23,61 @@ FREE_BATCH = (
 )
 """Way out for a file whose batch is fixed: requests are served in batches of any size."""
 
+AGAIN = "run `tailcut build` again, or promote another version"
+"""Way out for an artifact that cannot be used."""
+
 Described = tuple[str, tuple[int, ...] | None]
 """Datatype, and dimensions with -1 for a free one; None where the model does not tell its rank."""
+
+
+def load_library(package: str, needs: str, otherwise: str = "") -> Any:
+    """Import the library of a runtime.
+
+    Args:
+        package: to import, such as "openvino" or "skops.io".
+        needs: what needs which package, for the error.
+        otherwise: another way out than installing it.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise MissingExtra(f"{needs}: {error}", hint=install(package) + otherwise) from error
+
+
+def refuse_text(variant: Openable, runtime: str) -> None:
+    """Refuse inputs of text, for a runtime that takes numbers only.
+
+    Raises:
+        ArtifactError: an input is BYTES.
+    """
+    for tensor in variant.inputs:
+        if tensor.datatype == "BYTES":
+            raise ArtifactError(
+                f"input {tensor.name!r} is BYTES, which {runtime} cannot take",
+                hint="turn text into numbers in the preprocess hook",
+            )
+
+
+def unfit_settings(variant: str, why: str) -> ArtifactError:
+    """Return the error for settings that a runtime cannot open a variant with."""
+    return ArtifactError(f"settings of variant {variant!r}: {why}", hint="run `tailcut build` again")
+
+
+def unknown_setting(settings: Mapping[str, Any], known: Sequence[str]) -> str:
+    """Say which setting a runtime does not know; empty where it knows all."""
+    unknown = sorted(set(settings) - set(known))
+    return f"there is no setting {unknown[0]!r}; they are {', '.join(known)}" if unknown else ""
+
+
+def batch_failed(variant: str, inputs: Arrays, said: str) -> InferenceError:
+    """Return the error for a batch that a library refused or failed in."""
+    return InferenceError(
+        f"variant {variant!r} failed on {shapes(inputs)}: {said}",
+        hint="the other batches are not affected; try the same rows one at a time",
+    )
 
 
 def check_tensors(
@@ -79,9 +134,14 @@ def shapes(inputs: Arrays) -> str:
     )
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """First line of a library's error: the rest is its stack."""
     return str(error).strip().partition("\n")[0]
+
+
+def named_line(error: BaseException) -> str:
+    """Class and first line of an error of a library that raises many kinds."""
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def source_for(variant: Openable, options: OpenOptions, what: str) -> Callable[[], Any]:

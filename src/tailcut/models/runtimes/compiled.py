@@ -12,17 +12,26 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
-from tailcut.errors import ArtifactError, InferenceError
+from tailcut.errors import ArtifactError
 from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import bucketed
-from tailcut.models.runtimes.base import Openable
-from tailcut.models.runtimes.checks import first_line, shapes
-from tailcut.models.runtimes.torch import load_module, load_torch
+from tailcut.models.runtimes.base import Openable, OpenOptions, Runtime
+from tailcut.models.runtimes.checks import (
+    AGAIN,
+    batch_failed,
+    named_line,
+    refuse_text,
+    source_for,
+    unfit_settings,
+    unknown_setting,
+)
+from tailcut.models.runtimes.torch import TorchRuntime, load_module, load_torch
 from tailcut.models.runtimes.torch_call import in_order
 
 DEVICES = ("cpu", "cuda")
@@ -45,7 +54,6 @@ class Graphs(Protocol):
 
     def capture(self, call: Callable[[], tuple[Any, ...]]) -> tuple[tuple[Any, ...], Callable[[], None]]:
         """Return the buffers that the outputs will be in, and what fills them anew from the same inputs."""
-        ...
 
 
 class CudaGraphs:
@@ -70,13 +78,21 @@ class CudaGraphs:
         return outputs, graph.replay
 
 
+def open_torch(variant: Openable, options: OpenOptions) -> Runtime:
+    """Open a state dict with the module that ``options.source`` makes, on the device that the settings name."""
+    source = source_for(variant, options, "a torch state dict and needs the module")
+    if placed(variant.settings):
+        return PlacedTorch(variant, threads=options.threads, source=source)
+    return TorchRuntime(variant, threads=options.threads, source=source)
+
+
 class PlacedTorch:
     """An opened torch module on a device. Use ``open_runtime``."""
 
     def __init__(
         self, variant: Openable, *, threads: int, source: Callable[[], Any], graphs: Graphs | None = None
     ) -> None:
-        bucketed.refuse_text(variant, "torch")
+        refuse_text(variant, "torch")
         torch = load_torch()
         self._torch, self._variant = torch, variant
         self._placement = placement = placement_of(variant.settings, variant.name)
@@ -92,7 +108,8 @@ class PlacedTorch:
         torch.set_num_threads(threads)
         self._dtype = getattr(torch, placement.dtype)
         module = put(torch, load_module(variant, source), placement)
-        made = compiled(torch, module, placement) if placement.compile else None
+        # For fixed shapes; nothing is compiled before the first call.
+        made = torch.compile(module, dynamic=False, fullgraph=placement.fullgraph) if placement.compile else None
         self._call: Any = in_order(module, [tensor.name for tensor in variant.inputs], compiled=made)
         self._graphs = graphs
         self._buckets: dict[int, _Bucket] = {}
@@ -110,28 +127,23 @@ class PlacedTorch:
             if self._buckets:
                 raise ArtifactError(
                     f"variant {self._variant.name!r} cannot be prepared for its buckets "
-                    f"{list(self._placement.buckets)}: {type(error).__name__}: {first_line(error)}",
-                    hint="run `tailcut build` again, or promote another version",
+                    f"{list(self._placement.buckets)}: {named_line(error)}",
+                    hint=AGAIN,
                 ) from error
 
     def _bucket(self, arrays: Arrays) -> _Bucket:
         with warnings.catch_warnings(), self._torch.inference_mode():
             warnings.simplefilter("ignore")
-            return self._captured(arrays)
+            buffers = self._placed(arrays)
+            call = partial(self._forward, buffers)
+            if self._graphs is None:
+                call()
+                return _Bucket(buffers, None, call)
+            return _Bucket(buffers, *self._graphs.capture(call))
 
-    def _captured(self, arrays: Arrays) -> _Bucket:
-        graphs = self._graphs
-        buffers = tuple(self._placed(arrays[tensor.name]) for tensor in self._variant.inputs)
-
-        def call() -> tuple[Any, ...]:
-            given = self._call(*buffers)
-            return tuple(given) if isinstance(given, (tuple, list)) else (given,)
-
-        if graphs is None:
-            call()
-            return _Bucket(buffers, None, call)
-        outputs, replay = graphs.capture(call)
-        return _Bucket(buffers, outputs, replay)
+    def _forward(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        found = self._call(*given)
+        return tuple(found) if isinstance(found, (tuple, list)) else (found,)
 
     def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
         """Run one batch; see ``Runtime.run``. How inputs reach forward: see ``in_order``.
@@ -142,21 +154,13 @@ class PlacedTorch:
         try:
             with self._torch.inference_mode():
                 if not self._placement.buckets:
-                    return self._free(inputs, outputs)
+                    found = self._forward(self._placed(inputs))
+                    return self._named(found, outputs, len(next(iter(inputs.values()))))
                 return bucketed.in_parts(
                     inputs, outputs, self._placement.buckets, lambda *part: self._part(inputs, outputs, *part)
                 )
         except Exception as error:
-            raise InferenceError(
-                f"variant {self._variant.name!r} failed on {shapes(inputs)}: {type(error).__name__}: "
-                f"{first_line(error)}",
-                hint="the other batches are not affected; try the same rows one at a time",
-            ) from error
-
-    def _free(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-        given = self._call(*(self._placed(inputs[tensor.name]) for tensor in self._variant.inputs))
-        found = tuple(given) if isinstance(given, (tuple, list)) else (given,)
-        return self._named(found, outputs, len(next(iter(inputs.values()))))
+            raise batch_failed(self._variant.name, inputs, named_line(error)) from error
 
     def _part(self, inputs: Arrays, outputs: Sequence[str], start: int, rows: int, size: int) -> Arrays:
         if size not in self._buckets:
@@ -177,9 +181,10 @@ class PlacedTorch:
         # torch warns of arrays that it could write to by mistake; only those are copied.
         return self._torch.from_numpy(array if array.flags.writeable else array.copy())
 
-    def _placed(self, array: Array) -> Any:
-        tensor = self._tensor(array)
-        return tensor.to(self._placement.device, self._dtype if tensor.is_floating_point() else None)
+    def _placed(self, inputs: Arrays) -> tuple[Any, ...]:
+        tensors = [self._tensor(inputs[tensor.name]) for tensor in self._variant.inputs]
+        device, dtype = self._placement.device, self._dtype
+        return tuple([tensor.to(device, dtype if tensor.is_floating_point() else None) for tensor in tensors])
 
     def _named(self, found: tuple[Any, ...], outputs: Sequence[str], rows: int) -> Arrays:
         """Outputs by name, on the host, as the manifest has them; NumPy knows no bfloat16.
@@ -209,11 +214,6 @@ class _Bucket(msgspec.Struct, frozen=True):
     buffers: tuple[Any, ...]
     outputs: tuple[Any, ...] | None
     replay: Callable[[], Any]
-
-
-def compiled(torch: Any, module: Any, placement: Placement) -> Any:
-    """Compile for fixed shapes; nothing is compiled yet."""
-    return torch.compile(module, dynamic=False, fullgraph=placement.fullgraph)
 
 
 def check_device(torch: Any, placement: Placement, variant: str) -> None:
@@ -246,18 +246,17 @@ def placement_of(settings: Mapping[str, Any], variant: str) -> Placement:
     try:
         placement = msgspec.convert({**settings, "buckets": buckets}, Placement)
     except msgspec.ValidationError as error:
-        raise ArtifactError(f"settings of variant {variant!r}: {error}", hint="run `tailcut build` again") from error
-    why = ""
-    if unknown := sorted(set(settings) - set(Placement.__struct_fields__)):
-        why = f"there is no setting {unknown[0]!r}; they are {', '.join(Placement.__struct_fields__)}"
-    elif placement.device not in DEVICES:
+        raise unfit_settings(variant, str(error)) from error
+    if why := unknown_setting(settings, Placement.__struct_fields__):
+        raise unfit_settings(variant, why)
+    if placement.device not in DEVICES:
         why = f"device is {placement.device!r}, expected one of {', '.join(DEVICES)}"
     elif placement.dtype not in DTYPES:
         why = f"dtype is {placement.dtype!r}, expected one of {', '.join(DTYPES)}"
     elif placement.compile and not placement.buckets:
         why = "compile needs buckets; without them a request could wait for the compiler"
     if why:
-        raise ArtifactError(f"settings of variant {variant!r}: {why}", hint="run `tailcut build` again")
+        raise unfit_settings(variant, why)
     return placement
 
 

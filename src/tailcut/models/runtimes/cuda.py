@@ -18,12 +18,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
-from tailcut.errors import ArtifactError, InferenceError, MissingExtra
+from tailcut.errors import ArtifactError, MissingExtra
 from tailcut.models.runtimes import bucketed
-from tailcut.models.runtimes.base import Openable
-from tailcut.models.runtimes.checks import check_tensors, first_line, shapes
-from tailcut.models.runtimes.onnxruntime import described, session_options
-from tailcut.models.runtimes.telemetry import keep_off
+from tailcut.models.runtimes.base import Openable, OpenOptions, Runtime
+from tailcut.models.runtimes.checks import (
+    AGAIN,
+    batch_failed,
+    first_line,
+    refuse_text,
+    unfit_settings,
+    unknown_setting,
+)
+from tailcut.models.runtimes.onnxruntime import OnnxRuntime, check_nodes, load_onnxruntime, session_options
 
 
 class Place(NamedTuple):
@@ -45,13 +51,20 @@ class _Bucket(NamedTuple):
     options: Any
 
 
+def open_onnx(variant: Openable, options: OpenOptions) -> Runtime:
+    """Open an .onnx file on the device that the variant's settings name: the processor or a GPU."""
+    if variant.settings.get("provider", "cpu") == "cpu":
+        return OnnxRuntime(variant, threads=options.threads)
+    return OnnxCudaRuntime(variant, threads=options.threads)
+
+
 class OnnxCudaRuntime:
     """An opened ONNX model on a GPU. Use ``open_runtime``."""
 
     def __init__(self, variant: Openable, *, threads: int, place: Place = CUDA) -> None:
         self._variant, self._place = variant, place
         _check_settings(variant)
-        bucketed.refuse_text(variant, "onnxruntime's CUDA provider")
+        refuse_text(variant, "onnxruntime's CUDA provider")
         sizes = bucketed.buckets_of(variant.settings, variant.name)
         if sizes and not (bucketed.fixed(variant.inputs) and bucketed.fixed(variant.outputs)):
             raise ArtifactError(
@@ -83,7 +96,7 @@ class OnnxCudaRuntime:
             except Exception as error:
                 raise ArtifactError(
                     f"variant {self._variant.name!r} cannot be prepared for batches of {rows}: {first_line(error)}",
-                    hint="run `tailcut build` again, or promote another version",
+                    hint=AGAIN,
                 ) from error
 
     def _runs_zeros(self, bucket: _Bucket, *, is_smallest: bool) -> bool:
@@ -98,8 +111,7 @@ class OnnxCudaRuntime:
 
     def _bucket(self, rows: int, number: int) -> _Bucket:
         """Reserve buffers of the device: a graph reads and writes the same addresses every time."""
-        keep_off()
-        import onnxruntime
+        onnxruntime = load_onnxruntime()
 
         def value(array: Array) -> Any:
             return onnxruntime.OrtValue.ortvalue_from_numpy(array, self._place.device, 0)
@@ -141,10 +153,7 @@ class OnnxCudaRuntime:
             )
             return found
         except Exception as error:
-            raise InferenceError(
-                f"variant {self._variant.name!r} failed on {shapes(inputs)}: {first_line(error)}",
-                hint="the other batches are not affected; try the same rows one at a time",
-            ) from error
+            raise batch_failed(self._variant.name, inputs, first_line(error)) from error
 
     def _part(self, inputs: Arrays, outputs: Sequence[str], start: int, rows: int, size: int) -> Arrays:
         bucket = self._buckets[size]
@@ -162,28 +171,22 @@ class OnnxCudaRuntime:
 
 
 def _check_settings(variant: Openable) -> None:
-    provider = variant.settings.get("provider")
-    unknown = sorted(set(variant.settings) - set(_SETTINGS))
-    if provider == "cuda" and not unknown:
-        return
-    why = (
-        f"there is no setting {unknown[0]!r}; they are {', '.join(_SETTINGS)}"
-        if unknown
-        else f"provider is {provider!r}, expected 'cuda' or 'cpu'"
-    )
-    raise ArtifactError(f"settings of variant {variant.name!r}: {why}", hint="run `tailcut build` again")
+    why, provider = unknown_setting(variant.settings, _SETTINGS), variant.settings.get("provider")
+    if why or provider != "cuda":
+        raise unfit_settings(variant.name, why or f"provider is {provider!r}, expected 'cuda' or 'cpu'")
 
 
 def _session(variant: Openable, threads: int, place: Place, graphs: bool) -> Any:
-    keep_off()
-    import onnxruntime
-
+    onnxruntime = load_onnxruntime()
     if place.provider not in onnxruntime.get_available_providers():
         raise MissingExtra(
             f"variant {variant.name!r} runs on a GPU, but onnxruntime {onnxruntime.__version__} here is the CPU build",
             hint="pip uninstall onnxruntime, then pip install 'tailcut[gpu]'",
         )
-    _load_libraries(onnxruntime)
+    # The CUDA libraries of pip's nvidia packages, where they are installed; what it prints is not for stdout.
+    if hasattr(onnxruntime, "preload_dlls"):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
+            onnxruntime.preload_dlls()
     options = {"device_id": "0", "use_tf32": str(int(bool(variant.settings.get("tf32", True))))}
     if graphs:
         options["enable_cuda_graph"] = "1"
@@ -195,7 +198,7 @@ def _session(variant: Openable, threads: int, place: Place, graphs: bool) -> Any
         raise ArtifactError(
             f"onnxruntime {onnxruntime.__version__} cannot open {variant.artifact} on the GPU "
             f"(variant {variant.name!r}): {first_line(error)}",
-            hint="run `tailcut build` again, or promote another version",
+            hint=AGAIN,
         ) from error
     if session.get_providers()[0] != place.provider:
         raise ArtifactError(
@@ -203,17 +206,5 @@ def _session(variant: Openable, threads: int, place: Place, graphs: bool) -> Any
             "and would run it on the CPU",
             hint="check nvidia-smi and the versions of CUDA and cuDNN that onnxruntime-gpu needs",
         )
-    for kind, wanted, nodes in (
-        ("input", variant.inputs, session.get_inputs()),
-        ("output", variant.outputs, session.get_outputs()),
-    ):
-        check_tensors(variant, kind, wanted, described(nodes), [node.name for node in nodes])
+    check_nodes(variant, session)
     return session
-
-
-def _load_libraries(onnxruntime: Any) -> None:
-    """Load the CUDA libraries of pip's nvidia packages where they are installed; what it prints is not for stdout."""
-    load = getattr(onnxruntime, "preload_dlls", None)
-    if load is not None:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
-            load()

@@ -9,7 +9,7 @@ from typing import Any
 from tailcut.common.fingerprint import LIVE
 from tailcut.manifest import Manifest, resolve
 from tailcut.manifest.references import source_path
-from tailcut.models.runtimes.skops_types import OwnTypes, skops_name
+from tailcut.models.runtimes.skops import OwnTypes
 
 __all__ = ["LIVE", "own_types", "source_of", "source_path"]
 
@@ -38,4 +38,4 @@ def source_of(manifest: Manifest, runtime: str) -> Callable[[], Any] | None:
 
 def own_types(manifest: Manifest) -> OwnTypes:
     """Return the types and functions of ``model.trusted`` by skops' names; each is imported when it is called."""
-    return {skops_name(each): partial(resolve, each, manifest) for each in manifest.deployment.model.trusted}
+    return {each.replace(":", "."): partial(resolve, each, manifest) for each in manifest.deployment.model.trusted}

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
 from typing import Any
 
-import numpy as np
-
 from tailcut.common.tensors import Array, Arrays
-from tailcut.errors import ArtifactError, InferenceError
+from tailcut.errors import ArtifactError
 from tailcut.models.runtimes.base import Openable
-from tailcut.models.runtimes.checks import Described, check_tensors, first_line, shapes
+from tailcut.models.runtimes.checks import AGAIN, Described, batch_failed, check_tensors, first_line
 from tailcut.models.runtimes.floats import subnormals_kept
 from tailcut.models.runtimes.priority import LOADERS, aside
 from tailcut.models.runtimes.telemetry import keep_off
+from tailcut.models.tensor_bytes import objects
 
 _DATATYPES: dict[str, str] = {
     "tensor(bool)": "BOOL",
@@ -41,6 +41,12 @@ _DATATYPES: dict[str, str] = {
 _SPIN_US = 200
 
 
+def load_onnxruntime() -> Any:
+    """Import onnxruntime, its telemetry kept off."""
+    keep_off()
+    return import_module("onnxruntime")
+
+
 class OnnxRuntime:
     """An opened ONNX model. Use ``open_runtime``.
 
@@ -48,9 +54,7 @@ class OnnxRuntime:
     """
 
     def __init__(self, variant: Openable, *, threads: int) -> None:
-        keep_off()
-        import onnxruntime
-
+        onnxruntime = load_onnxruntime()
         self._name = variant.name
         self._keeps_subnormals = bool(variant.settings.get("denormals", False))
         options = session_options(threads, variant.settings)
@@ -64,13 +68,9 @@ class OnnxRuntime:
             raise ArtifactError(
                 f"onnxruntime {onnxruntime.__version__} cannot open {variant.artifact} "
                 f"(variant {variant.name!r}): {first_line(error)}",
-                hint="run `tailcut build` again, or promote another version",
+                hint=AGAIN,
             ) from error
-        for kind, wanted, nodes in (
-            ("input", variant.inputs, session.get_inputs()),
-            ("output", variant.outputs, session.get_outputs()),
-        ):
-            check_tensors(variant, kind, wanted, described(nodes), [node.name for node in nodes])
+        check_nodes(variant, session)
         self._texts = tuple(tensor.name for tensor in variant.inputs if tensor.datatype == "BYTES")
         self._session: Any = session
         # The session inside the session: its wrapper checks again what the path has checked (12 us of a lone request).
@@ -89,22 +89,16 @@ class OnnxRuntime:
             if self._texts:
                 inputs = {**inputs, **{name: _as_text(inputs[name]) for name in self._texts}}
             if self._keeps_subnormals or LOADERS:
-                values = self._run_so(outputs, inputs)
+                # With subnormals where they are wanted, and aside where this thread loads.
+                with subnormals_kept() if self._keeps_subnormals else nullcontext():
+                    values = aside(self._run, outputs, inputs, None)
             else:
                 values = self._run(outputs, inputs, None)
             if len(values) == 1:
                 return {outputs[0]: values[0]}
             return dict(zip(outputs, values, strict=True))
         except Exception as error:
-            raise InferenceError(
-                f"variant {self._name!r} failed on {shapes(inputs)}: {first_line(error)}",
-                hint="the other batches are not affected; try the same rows one at a time",
-            ) from error
-
-    def _run_so(self, outputs: Sequence[str], inputs: Arrays) -> Any:
-        """Run with subnormals where they are wanted, and aside where this thread loads."""
-        with subnormals_kept() if self._keeps_subnormals else nullcontext():
-            return aside(self._run, outputs, inputs, None)
+            raise batch_failed(self._name, inputs, first_line(error)) from error
 
     def close(self) -> None:
         """Drop the session; its threads and memory go with it."""
@@ -122,9 +116,7 @@ def _frees_gil(version: str) -> bool:
 def _as_text(array: Array) -> Array:
     """Return an array of text: of bytes onnxruntime would make their representation, "b'...'", without a word."""
     values = [value.decode() if isinstance(value, bytes) else value for value in array.ravel().tolist()]
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found.reshape(array.shape)
+    return objects(values, array.shape)
 
 
 def session_options(threads: int, settings: Mapping[str, Any] | None = None) -> Any:
@@ -141,9 +133,7 @@ def session_options(threads: int, settings: Mapping[str, Any] | None = None) -> 
     per process: the thread that opens the first session, and those that it starts later, flush subnormals from then
     on. So open the first session in the main thread, before the executors' threads are started.
     """
-    keep_off()
-    import onnxruntime
-
+    onnxruntime = load_onnxruntime()
     settings = settings or {}
     spin_us = int(settings.get("spin_us", _SPIN_US if threads > 1 else 0))
     options = onnxruntime.SessionOptions()
@@ -172,10 +162,14 @@ def flush_subnormals() -> None:
     onnxruntime does so once per process, for the thread that opens the first session (seen with 1.31): call this in
     the thread that starts the executors, before anything else opens a session, or they run at denormal speed.
     """
-    keep_off()
-    import onnxruntime
+    load_onnxruntime().InferenceSession(_IDENTITY, session_options(1), providers=["CPUExecutionProvider"])
 
-    onnxruntime.InferenceSession(_IDENTITY, session_options(1), providers=["CPUExecutionProvider"])
+
+def check_nodes(variant: Openable, session: Any) -> None:
+    """Compare the manifest's tensors with a session's; see ``check_tensors``."""
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    check_tensors(variant, "input", variant.inputs, described(inputs), [node.name for node in inputs])
+    check_tensors(variant, "output", variant.outputs, described(outputs), [node.name for node in outputs])
 
 
 def described(nodes: Sequence[Any]) -> dict[str, Described]:

@@ -16,9 +16,17 @@ from typing import Any
 import numpy as np
 
 from tailcut.common.tensors import Array, Arrays
-from tailcut.errors import ArtifactError, InferenceError, MissingExtra
+from tailcut.errors import ArtifactError
 from tailcut.models.runtimes.base import Openable, OpenOptions
-from tailcut.models.runtimes.checks import Described, check_tensors, first_line, shapes
+from tailcut.models.runtimes.checks import (
+    AGAIN,
+    Described,
+    batch_failed,
+    check_tensors,
+    first_line,
+    load_library,
+    refuse_text,
+)
 from tailcut.models.runtimes.floats import subnormals_kept
 from tailcut.models.runtimes.priority import LOADERS, aside
 
@@ -47,34 +55,32 @@ class OpenVinoRuntime:
     Settings of the variant: see ``properties``.
     """
 
-    def __init__(self, variant: Openable, *, threads: int) -> None:
+    def __init__(self, variant: Openable, options: OpenOptions) -> None:
         openvino = load_openvino()
         self._name = variant.name
-        for tensor in variant.inputs:
-            if tensor.datatype == "BYTES":
-                raise ArtifactError(
-                    f"input {tensor.name!r} is BYTES, which the OpenVINO runtime does not take",
-                    hint="turn text into numbers in the preprocess hook",
-                )
+        refuse_text(variant, "OpenVINO")
         try:
             with subnormals_kept():
                 core = openvino.Core()
                 model, self._weights = read_model(openvino, core, variant.artifact)
-                compiled = aside(core.compile_model, model, "CPU", properties(threads, variant.settings))
+                compiled = aside(core.compile_model, model, "CPU", properties(options.threads, variant.settings))
         except ArtifactError:
             raise
         except Exception as error:  # OpenVINO raises RuntimeError and TypeError alike
             raise ArtifactError(
                 f"OpenVINO {openvino.__version__.partition('-')[0]} cannot open {variant.artifact} "
                 f"(variant {variant.name!r}): {_reason(error)}",
-                hint="run `tailcut build` again, or promote another version",
+                hint=AGAIN,
             ) from error
         for kind, wanted, ports in (
             ("input", variant.inputs, compiled.inputs),
             ("output", variant.outputs, compiled.outputs),
         ):
             check_tensors(variant, kind, wanted, _described(ports), [port.get_any_name() for port in ports])
-        self._inputs = [(place, _wanted_name(port, variant)) for place, port in enumerate(compiled.inputs)]
+        wanted_names = {tensor.name for tensor in variant.inputs}
+        self._inputs = [
+            (place, next(iter(wanted_names & port.get_names()))) for place, port in enumerate(compiled.inputs)
+        ]
         self._places = {name: place for place, port in enumerate(compiled.outputs) for name in port.get_names()}
         self._tensor: Any = openvino.Tensor
         self._request: Any = compiled.create_infer_request()
@@ -95,10 +101,7 @@ class OpenVinoRuntime:
                 aside(request.infer) if LOADERS else request.infer()
             return {name: request.get_output_tensor(self._places[name]).data.copy() for name in outputs}
         except Exception as error:
-            raise InferenceError(
-                f"variant {self._name!r} failed on {shapes(inputs)}: {_reason(error)}",
-                hint="the other batches are not affected; try the same rows one at a time",
-            ) from error
+            raise batch_failed(self._name, inputs, _reason(error)) from error
 
     def close(self) -> None:
         """Drop the request and the compiled model; threads and memory go with them."""
@@ -115,13 +118,7 @@ def load_openvino() -> Any:
         MissingExtra: openvino is not installed.
     """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None blocks an import
-    try:
-        import openvino
-    except ImportError as error:
-        raise MissingExtra(
-            f"the openvino runtime needs the openvino package: {error}", hint="pip install 'tailcut[openvino]'"
-        ) from error
-    return openvino
+    return load_library("openvino", "the openvino runtime needs the openvino package")
 
 
 def properties(threads: int, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,8 +170,7 @@ def read_model(openvino: Any, core: Any, artifact: Path) -> tuple[Any, Any]:
                 _fill(part, weights.data)
     except (OSError, zipfile.BadZipFile, EOFError) as error:
         raise ArtifactError(
-            f"{artifact} is not an OpenVINO model in one file: {first_line(error)}",
-            hint="run `tailcut build` again, or promote another version",
+            f"{artifact} is not an OpenVINO model in one file: {first_line(error)}", hint=AGAIN
         ) from error
     return core.read_model(graph, openvino.Tensor(weights, shared_memory=True)), weights
 
@@ -199,10 +195,6 @@ def _described(ports: Sequence[Any]) -> dict[str, Described]:
     return found
 
 
-def _wanted_name(port: Any, variant: Openable) -> str:
-    return next(tensor.name for tensor in variant.inputs if tensor.name in port.get_names())
-
-
 def _plain(array: Array) -> Array:
     """OpenVINO shares only memory that is contiguous and may be written."""
     return array if array.flags.c_contiguous and array.flags.writeable else array.copy()
@@ -212,8 +204,3 @@ def _reason(error: Exception) -> str:
     """The last telling line: OpenVINO's first ones name its own source files."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and "src/" not in line[:60]]
     return lines[0] if lines else first_line(error) or type(error).__name__
-
-
-def open_variant(variant: Openable, options: OpenOptions) -> OpenVinoRuntime:
-    """Open a variant of this runtime; see ``open_runtime``."""
-    return OpenVinoRuntime(variant, threads=options.threads)

@@ -12,12 +12,13 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from tailcut.common.tensors import NUMPY_OF, Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, InferenceError
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import Openable, OpenOptions, OpenSpec, Runtime
+from tailcut.models.runtimes.bucketed import zeros
+from tailcut.models.runtimes.checks import AGAIN
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,12 +50,12 @@ class PairFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class PairRuntime:
     """Two opened runtimes; each batch goes to one of them by its length, padding included. Use ``open_runtime``."""
 
-    def __init__(self, variant: Openable, *, threads: int) -> None:
+    def __init__(self, variant: Openable, options: OpenOptions) -> None:
         pair = _read(variant)
         self._input, self._dimension, self._at = pair.input, pair.dimension, pair.at
-        self._short = _open(variant, pair.short, threads)
+        self._short = _open(variant, pair.short, options.threads)
         try:
-            self._long = _open(variant, pair.long, threads)
+            self._long = _open(variant, pair.long, options.threads)
         except BaseException:
             self._short.close()
             raise
@@ -75,17 +76,16 @@ class PairRuntime:
 
 def _read(variant: Openable) -> PairFile:
     what = f"{variant.artifact} (variant {variant.name!r})"
-    hint = "run `tailcut build` again, or promote another version"
     try:
         pair = msgspec.json.decode(variant.artifact.read_bytes(), type=PairFile)
     except (OSError, msgspec.DecodeError) as error:
-        raise ArtifactError(f"cannot read the pair {what}: {error}", hint=hint) from error
+        raise ArtifactError(f"cannot read the pair {what}: {error}", hint=AGAIN) from error
     shape = next((tensor.shape for tensor in variant.inputs if tensor.name == pair.input), ())
     if pair.schema != 1 or not 1 <= pair.dimension < len(shape) or shape[pair.dimension] != -1:
         raise ArtifactError(
             f"the pair {what} (schema {pair.schema}) switches by dimension {pair.dimension} of input {pair.input!r}, "
             f"but the manifest gives it the shape {list(shape)}",
-            hint=f"that dimension must be free (-1); {hint}",
+            hint=f"that dimension must be free (-1); {AGAIN}",
         )
     return pair
 
@@ -117,16 +117,6 @@ def _open(variant: Openable, part: Part, threads: int) -> Runtime:
 
 def _warm(runtime: Runtime, variant: Openable, length: int) -> None:
     """Run one row of zeros: a runtime's first batch of a length takes many times longer than the next."""
-    inputs = {}
-    for tensor in variant.inputs:
-        shape = (1, *(length if size == -1 else size for size in tensor.shape[1:]))
-        text = tensor.datatype == "BYTES"
-        inputs[tensor.name] = np.full(shape, "", object) if text else np.zeros(shape, NUMPY_OF[tensor.datatype])
     # Zeros may be no input that the model takes: then its first request warms it up.
     with suppress(InferenceError):
-        runtime.run(inputs, [tensor.name for tensor in variant.outputs])
-
-
-def open_variant(variant: Openable, options: OpenOptions) -> PairRuntime:
-    """Open a variant of this runtime; see ``open_runtime``."""
-    return PairRuntime(variant, threads=options.threads)
+        runtime.run(zeros(variant.inputs, 1, length), [tensor.name for tensor in variant.outputs])

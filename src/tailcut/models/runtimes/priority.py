@@ -28,7 +28,7 @@ then: whoever had more aside would win nothing, and take from those who serve wh
 
 
 class Loader:
-    """A thread that loads: it steps aside while that lets it go on."""
+    """A thread that loads: it steps aside while that lets it go on. Used as a context, in that thread."""
 
     def __init__(self) -> None:
         self.thread = threading.get_native_id()
@@ -37,6 +37,14 @@ class Loader:
         self._before: set[int] | None = None
         self._starved = False
         self._ended = threading.Event()
+
+    def __enter__(self) -> None:
+        threading.Thread(target=self.watch, name="tailcut-watch", daemon=True).start()
+        LOADERS[threading.get_ident()] = self
+
+    def __exit__(self, *_: object) -> None:
+        del LOADERS[threading.get_ident()]
+        self._ended.set()
 
     def begin(self) -> None:
         """Step aside."""
@@ -54,25 +62,18 @@ class Loader:
                 _step_back(self.thread, before)
 
     def watch(self) -> None:
-        """Look now and then, until it is closed, whether the thread goes on; in a thread of its own."""
+        """Look now and then, until the context ends, whether the thread goes on; in a thread of its own."""
         with suppress(OSError):  # it has ended: so has its clock
             used_s, looked_s = _clocks(self._clock)
             while not self._ended.wait(_LOOK_S):
                 now_used_s, now_s = _clocks(self._clock)
                 if now_used_s - used_s < _STARVED_SHARE * (now_s - looked_s) and _wants_core(self.thread):
-                    self._starve()
+                    with self._lock:
+                        self._starved = True
+                        if self._before is not None:
+                            _step_back(self.thread, self._before)
                     return
                 used_s, looked_s = now_used_s, now_s
-
-    def _starve(self) -> None:
-        with self._lock:
-            self._starved = True
-            if self._before is not None:
-                _step_back(self.thread, self._before)
-
-    def close(self) -> None:
-        """Watch no more."""
-        self._ended.set()
 
 
 LOADERS: dict[int, Loader] = {}
@@ -92,7 +93,7 @@ def low_priority() -> Iterator[None]:
     before = _threads()
     usual = _priority()
     restores, returns = _permitted()
-    with _steps_aside() if restores and returns else nullcontext():
+    with Loader() if restores and returns else nullcontext():
         if restores:
             lower_priority()
         try:
@@ -103,18 +104,6 @@ def low_priority() -> Iterator[None]:
                 for thread in _started(before) | {threading.get_native_id()}:
                     with suppress(OSError):
                         os.setpriority(os.PRIO_PROCESS, thread, usual)
-
-
-@contextmanager
-def _steps_aside() -> Iterator[None]:
-    me, loader = threading.get_ident(), Loader()
-    threading.Thread(target=loader.watch, name="tailcut-watch", daemon=True).start()
-    LOADERS[me] = loader
-    try:
-        yield
-    finally:
-        del LOADERS[me]
-        loader.close()
 
 
 def aside(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
@@ -169,30 +158,21 @@ def _wants_core(thread: int) -> bool:
 @contextmanager
 def short_turns() -> Iterator[None]:
     """Let no thread hold the GIL for long while the block runs; blocks may overlap, the last one puts it back."""
-    with _TURNS.lock:
-        if not _TURNS.blocks:
-            _TURNS.usual_s = sys.getswitchinterval()
-            sys.setswitchinterval(min(_TURNS.usual_s, _GIL_INTERVAL_S))
-        _TURNS.blocks += 1
+    with _TURNS_LOCK:
+        _TURNS.append(sys.getswitchinterval())
+        sys.setswitchinterval(min(_TURNS[0], _GIL_INTERVAL_S))
     try:
         yield
     finally:
-        with _TURNS.lock:
-            _TURNS.blocks -= 1
-            if not _TURNS.blocks:
-                sys.setswitchinterval(_TURNS.usual_s)
+        with _TURNS_LOCK:
+            before_s = _TURNS.pop()
+            if not _TURNS:
+                sys.setswitchinterval(before_s)
 
 
-class _Turns:
-    """The process has one interval, so that this is the process's too."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.blocks = 0
-        self.usual_s = 0.0
-
-
-_TURNS = _Turns()
+_TURNS_LOCK = threading.Lock()
+_TURNS: list[float] = []
+"""The interval before each block that runs, of the whole process; the first is the usual one."""
 
 
 def lower_priority() -> None:

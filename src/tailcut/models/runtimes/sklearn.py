@@ -9,17 +9,17 @@ fitted anew without a fixed random_state does not).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
 from tailcut.common.tensors import Array, Arrays
-from tailcut.errors import ArtifactError, InferenceError
+from tailcut.errors import ArtifactError
 from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.base import Openable, OpenOptions
-from tailcut.models.runtimes.checks import source_for
+from tailcut.models.runtimes.checks import AGAIN, batch_failed, named_line, source_for
 from tailcut.models.runtimes.tables import EstimatorTable, check_one_output, column_names, shaped
 
 PROBE_ROWS = 32
@@ -37,10 +37,10 @@ class SklearnRuntime:
     _origin: ClassVar[str] = "model.source"
     _differs_hint: ClassVar[str] = "fix random_state, load the fitted estimator from a file, or build again"
 
-    def __init__(self, variant: Openable, *, source: Callable[[], Any]) -> None:
+    def __init__(self, variant: Openable, options: OpenOptions) -> None:
         self._output = check_one_output(variant)
         self._name = variant.name
-        self._estimator: Any = source()
+        self._estimator: Any = self._opened(variant, options)
         self._table = table_of(self._estimator, variant.inputs)
         self._check_probes(variant.artifact)
 
@@ -53,14 +53,14 @@ class SklearnRuntime:
         try:
             return {self._output.name: answers(self._estimator, self._table(inputs), self._output)}
         except Exception as error:
-            raise InferenceError(
-                f"variant {self._name!r} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
-                hint="the other batches are not affected; try the same rows one at a time",
-            ) from error
+            raise batch_failed(self._name, inputs, named_line(error)) from error
 
     def close(self) -> None:
         """Drop the estimator."""
         self._estimator = None
+
+    def _opened(self, variant: Openable, options: OpenOptions) -> Any:
+        return source_for(variant, options, "a test of the estimator")()
 
     def _probes(self, artifact: Path) -> tuple[Arrays, Array]:
         with artifact.open("rb") as file:
@@ -71,15 +71,14 @@ class SklearnRuntime:
             rows, expected = self._probes(artifact)
         except Exception as error:
             raise ArtifactError(
-                f"cannot read the probe rows {artifact} (variant {self._name!r}): {error}",
-                hint="run `tailcut build` again, or promote another version",
+                f"cannot read the probe rows {artifact} (variant {self._name!r}): {error}", hint=AGAIN
             ) from error
         try:
             given = answers(self._estimator, self._table(rows), self._output)
         except Exception as error:
             raise ArtifactError(
                 f"{self._origin} gave a {type(self._estimator).__name__} that fails on the rows of the build: "
-                f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
+                f"{named_line(error)}",
                 hint=f"make {self._origin} return the fitted estimator of the build, or run `tailcut build` again",
             ) from error
         if given.shape != expected.shape or not np.allclose(given, expected, rtol=_RELATIVE, atol=_RELATIVE):
@@ -130,9 +129,10 @@ def given_names(estimator: Any, tensors: Sequence[TensorSpec]) -> list[str] | No
         return names
     if len(inputs) == 1 or not any(inputs):
         return None
+    whose = "it" if first is estimator else f"its first step, a {type(first).__name__},"
     raise ArtifactError(
         f"the {type(estimator).__name__} does not say in which order it was fitted on the {len(inputs)} columns of "
-        f"model.inputs: {_whose(first, estimator)} keeps no feature_names_in_",
+        f"model.inputs: {whose} keeps no feature_names_in_",
         hint=f"let fit of {type(first).__name__} set self.feature_names_in_ = X.columns.to_numpy(), then it is called "
         "with a DataFrame of these columns; or, if it was fitted on an array, give all columns, in the order of "
         "training, in one tensor of shape [-1, columns] without columns = [...]",
@@ -184,10 +184,6 @@ def _inner(estimator: Any) -> Any:
     return getattr(estimator, "best_estimator_", getattr(estimator, "regressor_", None))
 
 
-def _whose(first: Any, estimator: Any) -> str:
-    return "it" if first is estimator else f"its first step, a {type(first).__name__},"
-
-
 def answers(estimator: Any, rows: Any, output: TensorSpec) -> Array:
     """Return a classifier's probabilities, else predictions, in the form of the output; see ``tables.shaped``."""
     classes = hasattr(estimator, "predict_proba")
@@ -214,8 +210,3 @@ def read_probes(file: BinaryIO) -> tuple[Arrays, Array]:
         if name != _ANSWERS
     }
     return rows, arrays[_ANSWERS]
-
-
-def open_variant(variant: Openable, options: OpenOptions) -> SklearnRuntime:
-    """Open the estimator that ``options.source`` makes."""
-    return SklearnRuntime(variant, source=source_for(variant, options, "a test of the estimator"))

@@ -7,9 +7,8 @@ the estimator gave to them when it was built. An estimator that answers them dif
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,28 +17,31 @@ from zipfile import BadZipFile, ZipFile
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, MissingExtra, TailcutError
 from tailcut.models.runtimes.base import Openable, OpenOptions
+from tailcut.models.runtimes.checks import AGAIN, load_library, named_line
 from tailcut.models.runtimes.sklearn import SklearnRuntime, read_probes
-from tailcut.models.runtimes.skops_types import OwnTypes, reference_of, unknown_types
 
 PROBES = "probes.npz"
 """Member of the archive with the rows and their answers."""
 
-_AGAIN = "run `tailcut build` again, or promote another version"
+_NOT_NEEDED = [f"sklearn.externals.array_api_compat.{library}" for library in ("torch", "cupy", "dask")]
+"""skops lists scikit-learn's estimators, for which scikit-learn imports every package of its own, and with one of them
+the whole of torch where that is installed: two seconds and 200 MiB for nothing."""
+
+OwnTypes = Mapping[str, Callable[[], object]]
+"""Types and functions beyond scikit-learn's, named as skops does ("package.module.Name"), with what imports each."""
 
 
 class SkopsRuntime(SklearnRuntime):
     """A stored estimator or pipeline. Use ``open_runtime``.
 
-    Args:
-        source: gives the types that the manifest trusts (``model.trusted``); None where it trusts none.
+    ``options.source`` gives the types that the manifest trusts (``model.trusted``); None where it trusts none.
     """
 
     _origin = "the stored model"
     _differs_hint = "install the library versions of the build (`tailcut registry show --json`), or build again"
 
-    def __init__(self, variant: Openable, *, source: Callable[[], OwnTypes] | None = None) -> None:
-        own = source() if source is not None else {}
-        super().__init__(variant, source=lambda: load(variant.artifact, own, variant.name))
+    def _opened(self, variant: Openable, options: OpenOptions) -> Any:
+        return load(variant.artifact, options.source() if options.source is not None else {}, variant.name)
 
     def _probes(self, artifact: Path) -> tuple[Arrays, Array]:
         with ZipFile(artifact) as archive:
@@ -52,39 +54,14 @@ def load_skops() -> Any:
     Raises:
         MissingExtra: it is not installed.
     """
+    for name in _NOT_NEEDED:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None blocks an import
     try:
-        with _no_array_libraries():
-            import skops.io
-    except ImportError as error:
-        raise MissingExtra(
-            f"a stored scikit-learn model needs skops: {error}", hint="pip install 'tailcut[trees]'"
-        ) from error
-    return skops.io
-
-
-class _NoArrayLibraries(MetaPathFinder):
-    """Says that the parts of scikit-learn that import torch, CuPy or Dask are not there."""
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        if fullname.startswith("sklearn.externals.array_api_compat."):
-            _, _, library = fullname.removeprefix("sklearn.externals.").partition(".")
-            if library in {"torch", "cupy", "dask"}:
-                raise ImportError(f"{fullname} is not imported for its own sake")
-
-
-@contextmanager
-def _no_array_libraries() -> Iterator[None]:
-    """Keep ``import skops.io`` from importing torch.
-
-    skops lists scikit-learn's estimators, for which scikit-learn imports every package of its own, and with one of them
-    the whole of torch where that is installed: two seconds and 200 MiB for nothing.
-    """
-    finder = _NoArrayLibraries()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
+        return load_library("skops.io", "a stored scikit-learn model needs skops")
     finally:
-        sys.meta_path.remove(finder)
+        for name in _NOT_NEEDED:
+            if sys.modules.get(name, sys) is None:
+                del sys.modules[name]
 
 
 def load(path: Path, own: OwnTypes, name: str = "sklearn") -> Any:
@@ -106,7 +83,9 @@ def load(path: Path, own: OwnTypes, name: str = "sklearn") -> Any:
         names = skops.get_untrusted_types(file=path)
         if found := unknown_types(names, own):
             raise untrusted(found, what)
-        _import(own, names)
+        for each in names:  # imported from the manifest's folders: types of other versions may be gone
+            if each in own:
+                own[each]()
         return skops.load(path, trusted=names)
     except TailcutError:
         raise
@@ -115,9 +94,8 @@ def load(path: Path, own: OwnTypes, name: str = "sklearn") -> Any:
             f"{what} needs {error.name or 'a package'}: {error}", hint=f"pip install {error.name or 'it'}"
         ) from error
     except Exception as error:  # skops raises whatever the state of a type makes it raise
-        said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        damaged = isinstance(error, (BadZipFile, KeyError))
-        raise ArtifactError(f"cannot {'read' if damaged else 'open'} {what}: {said}", hint=_AGAIN) from error
+        verb = "read" if isinstance(error, (BadZipFile, KeyError)) else "open"
+        raise ArtifactError(f"cannot {verb} {what}: {named_line(error)}", hint=AGAIN) from error
 
 
 def untrusted(names: list[str], what: str) -> ArtifactError:
@@ -129,13 +107,72 @@ def untrusted(names: list[str], what: str) -> ArtifactError:
     )
 
 
-def _import(own: Mapping[str, Callable[[], object]], names: list[str]) -> None:
-    """Import the types that the file needs, from the manifest's folders: those of other versions may be gone."""
-    for name in names:
-        if name in own:
-            own[name]()
+# -- Types -------------------------------------------------------------------------------------------------------------
 
 
-def open_variant(variant: Openable, options: OpenOptions) -> SkopsRuntime:
-    """Open a variant of this runtime; see ``open_runtime``."""
-    return SkopsRuntime(variant, source=options.source)
+# Types and functions that a stored scikit-learn model may hold: scikit-learn's own, and those that the manifest names.
+#
+# A skops file names its types and functions, and opening it makes objects of those types. skops knows scikit-learn's
+# public estimators and NumPy's ufuncs; this adds the classes that fitted estimators consist of. It holds no class that
+# opens files or starts processes when it is made, and no function of a library that does more than compute.
+#
+# What a file's arrays hold is not checked: as with every format of trees, a forged file can crash the process that runs
+# it.
+
+_KNOWN = frozenset(
+    {
+        "collections.OrderedDict",
+        "functools.partial",
+        "numpy.dtype",
+        "scipy.interpolate._bsplines.BSpline",
+        "lightgbm.basic.Booster",
+        "lightgbm.sklearn.LGBMClassifier",
+        "lightgbm.sklearn.LGBMRegressor",
+        "xgboost.core.Booster",
+        "xgboost.sklearn.XGBClassifier",
+        "xgboost.sklearn.XGBRegressor",
+        "xgboost.sklearn.XGBRFClassifier",
+        "xgboost.sklearn.XGBRFRegressor",
+    }
+)
+
+_FUNCTIONS = (
+    "sklearn.feature_selection.",
+    "sklearn.metrics.",
+    "sklearn.preprocessing.",
+    "sklearn.utils.validation.",
+    "scipy._lib.array_api_compat.numpy.",
+)
+"""Packages whose functions only compute."""
+
+
+def unknown_types(names: Iterable[str], own: Iterable[str] = ()) -> list[str]:
+    """Return the names that are neither scikit-learn's nor among ``own``.
+
+    Args:
+        names: that skops does not trust by itself, such as "my_features.Ratio".
+        own: that the manifest trusts.
+    """
+    trusted = frozenset(own)
+    return [name for name in names if name not in trusted and not _is_known(name)]
+
+
+def reference_of(name: str) -> str:
+    """Return the reference of what skops names."""
+    module, _, attribute = name.rpartition(".")
+    return f"{module}:{attribute}"
+
+
+def _is_known(name: str) -> bool:
+    module, _, attribute = name.rpartition(".")
+    if name in _KNOWN:
+        return True
+    functions = f"{module}.".startswith(_FUNCTIONS)
+    if not functions and not module.startswith("sklearn."):
+        return False
+    try:
+        found = getattr(import_module(module), attribute, None)
+    except ImportError:
+        return False
+    # Only what is defined there: a module's namespace holds what it imported, too.
+    return getattr(found, "__module__", None) == module and (functions or isinstance(found, type))

@@ -13,9 +13,10 @@ import numpy as np
 
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.common.texts import MISSING_TEXT
-from tailcut.errors import ArtifactError, MissingExtra
+from tailcut.errors import ArtifactError
 from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.checks import load_library
 
 
 def check_columns(tensors: Sequence[TensorSpec], *, text: bool = False) -> int:
@@ -141,7 +142,10 @@ class EstimatorTable:
         self._missing = {tensor.name for tensor in tensors if tensor.datatype == "BYTES" and tensor.allow_nan}
         self._fitted = list(fitted) if fitted is not None else None
         self._order = None if fitted is None else order_of(fitted, tensors, what)
-        self._pandas: Any = None if fitted is None else _pandas(what)
+        self._pandas: Any = None
+        if fitted is not None:
+            needs = f"{what} was fitted on a DataFrame, so it is called with one, which needs pandas"
+            self._pandas = load_library("pandas", needs, ", or serve the 'onnx' variant")
 
     def __call__(self, inputs: Arrays) -> Any:
         """Return the DataFrame, the matrix or the texts of a batch."""
@@ -166,12 +170,21 @@ class BoosterInput:
         features: the booster's number of columns.
         fitted: the booster's column names; None where it was fitted on an array, so that the manifest's order holds.
         what: the model, for errors.
+        doubles: whether whole numbers become float64.
 
     Raises:
         ArtifactError: text, another number of columns, or see ``order_of``.
     """
 
-    def __init__(self, tensors: Sequence[TensorSpec], features: int, fitted: Sequence[str] | None, what: str) -> None:
+    def __init__(
+        self,
+        tensors: Sequence[TensorSpec],
+        features: int,
+        fitted: Sequence[str] | None,
+        what: str,
+        *,
+        doubles: bool = False,
+    ) -> None:
         given = check_columns(tensors)
         if given != features:
             raise ArtifactError(
@@ -181,10 +194,13 @@ class BoosterInput:
         self._names = [tensor.name for tensor in tensors]
         order = None if fitted is None else order_of(fitted, tensors, what)
         self._order = None if order is None or order == list(range(given)) else order
+        self._doubles = doubles
 
     def __call__(self, inputs: Arrays) -> Array:
         """Return (rows, columns); see ``matrix`` for the datatype."""
         found = matrix(inputs, self._names)
+        if self._doubles and found.dtype.kind in "iu":
+            found = found.astype(np.float64)
         return found if self._order is None else np.ascontiguousarray(found[:, self._order])
 
 
@@ -196,17 +212,6 @@ def _with_nan(array: Array) -> Array:
     found = array.copy()
     found[array == MISSING_TEXT] = np.nan
     return found
-
-
-def _pandas(what: str) -> Any:
-    try:
-        import pandas
-    except ImportError as error:
-        raise MissingExtra(
-            f"{what} was fitted on a DataFrame, so it is called with one, which needs pandas: {error}",
-            hint="pip install pandas, or serve the 'onnx' variant",
-        ) from error
-    return pandas
 
 
 def check_one_output(variant: Openable) -> TensorSpec:

@@ -9,23 +9,18 @@ Source: TensorRT 11 Python API (docs.nvidia.com/deeplearning/tensorrt, IExecutio
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tailcut.common.tensors import NUMPY_OF, Array, Arrays
-from tailcut.errors import ArtifactError, InferenceError, MissingExtra
+from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
+from tailcut.errors import ArtifactError
 from tailcut.models.runtimes import bucketed
 from tailcut.models.runtimes._device import Device, load_cudart
 from tailcut.models.runtimes.base import Openable, OpenOptions
-from tailcut.models.runtimes.checks import check_tensors, first_line, shapes
+from tailcut.models.runtimes.checks import batch_failed, check_tensors, first_line, load_library, refuse_text
 
-_DATATYPES = {"float32": "FP32", "float16": "FP16", "int64": "INT64", "int32": "INT32", "int8": "INT8"} | {
-    "bool": "BOOL",
-    "uint8": "UINT8",
-}
 _SETTINGS = ("buckets", "key")
 
 
@@ -45,7 +40,7 @@ class TensorRTRuntime:
     """
 
     def __init__(self, variant: Openable, *, tensorrt: Any = None, cudart: Any = None) -> None:
-        bucketed.refuse_text(variant, "TensorRT")
+        refuse_text(variant, "TensorRT")
         self._variant = variant
         self._tensorrt = tensorrt = tensorrt or load_tensorrt()
         self._sizes = bucketed.buckets_of(variant.settings, variant.name)
@@ -88,8 +83,8 @@ class TensorRTRuntime:
             check_tensors(self._variant, kind, wanted, found, mine)
 
     def _datatype(self, name: str) -> str:
-        kind: str = np.dtype(self._tensorrt.nptype(self._engine.get_tensor_dtype(name))).name
-        return _DATATYPES.get(kind, kind)
+        kind: np.dtype[np.generic] = np.dtype(self._tensorrt.nptype(self._engine.get_tensor_dtype(name)))
+        return DATATYPE_OF.get(kind, kind.name)
 
     def _prepare(self) -> None:
         for profile, rows in enumerate(self._sizes):
@@ -150,10 +145,7 @@ class TensorRTRuntime:
             self._device.current()
             return bucketed.in_parts(inputs, outputs, self._sizes, lambda *part: self._part(inputs, outputs, *part))
         except Exception as error:
-            raise InferenceError(
-                f"variant {self._variant.name!r} failed on {shapes(inputs)}: {first_line(error)}",
-                hint="the other batches are not affected; try the same rows one at a time",
-            ) from error
+            raise batch_failed(self._variant.name, inputs, first_line(error)) from error
 
     def _part(self, inputs: Arrays, outputs: Sequence[str], start: int, rows: int, size: int) -> Arrays:
         bucket = self._buckets[size]
@@ -195,12 +187,7 @@ def load_tensorrt() -> Any:
     Raises:
         MissingExtra: it is not installed.
     """
-    try:
-        return importlib.import_module("tensorrt")
-    except ImportError as error:
-        raise MissingExtra(
-            f"the TensorRT runtime needs the tensorrt package: {error}", hint="pip install 'tailcut[tensorrt]'"
-        ) from error
+    return load_library("tensorrt", "the TensorRT runtime needs the tensorrt package")
 
 
 def _check_key(variant: Openable, here: Mapping[str, str]) -> None:

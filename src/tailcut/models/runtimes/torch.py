@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tailcut.common.tensors import Array, Arrays
-from tailcut.errors import ArtifactError, InferenceError, MissingExtra, OutputsError
+from tailcut.errors import ArtifactError, OutputsError
 from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.checks import AGAIN, batch_failed, first_line, load_library, named_line, refuse_text
 from tailcut.models.runtimes.torch_call import in_order
 
 
@@ -22,12 +23,7 @@ class TorchRuntime:
         self._name = variant.name
         self._inputs = tuple(tensor.name for tensor in variant.inputs)
         self._outputs = tuple(tensor.name for tensor in variant.outputs)
-        for tensor in variant.inputs:
-            if tensor.datatype == "BYTES":
-                raise ArtifactError(
-                    f"input {tensor.name!r} is BYTES, which torch cannot take",
-                    hint="turn text into numbers in the preprocess hook",
-                )
+        refuse_text(variant, "torch")
         self._call: Any = in_order(load_module(variant, source), self._inputs)
         self._changes: bool | None = None
         """Whether forward changed an input in place, and so gets copies; None before the first batch."""
@@ -53,11 +49,7 @@ class TorchRuntime:
         except OutputsError:
             raise
         except Exception as error:
-            raise InferenceError(
-                f"variant {self._name!r} failed on { ({name: list(array.shape) for name, array in inputs.items()}) }: "
-                f"{type(error).__name__}: {_first_line(error)}",
-                hint="the other batches are not affected; try the same rows one at a time",
-            ) from error
+            raise batch_failed(self._name, inputs, named_line(error)) from error
 
     def _named(self, given: Any) -> dict[str, Any]:
         found = tuple(given) if isinstance(given, (tuple, list)) else (given,)
@@ -80,13 +72,7 @@ def load_torch() -> Any:
     Raises:
         MissingExtra: it is not installed.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtra(
-            f"the torch runtime needs the torch package: {error}", hint="pip install 'tailcut[torch]'"
-        ) from error
-    return torch
+    return load_library("torch", "the torch runtime needs the torch package")
 
 
 RETURN_TENSORS = "return a tensor, or a tuple with a tensor for each of model.outputs in their order"
@@ -126,10 +112,7 @@ def load_module(variant: Openable, source: Callable[[], Any]) -> Any:
     try:
         state = torch.load(variant.artifact, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ArtifactError(
-            f"cannot read the state dict {what}: {_first_line(error)}",
-            hint="run `tailcut build` again, or promote another version",
-        ) from error
+        raise ArtifactError(f"cannot read the state dict {what}: {first_line(error)}", hint=AGAIN) from error
     try:
         module.load_state_dict(state, strict=True)
     except (RuntimeError, TypeError) as error:
@@ -138,7 +121,3 @@ def load_module(variant: Openable, source: Callable[[], Any]) -> Any:
             hint="the module's code has changed since the build: run `tailcut build` again",
         ) from error
     return module.eval()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -56,32 +56,22 @@ def _check_places(parameters: Sequence[Parameter], names: Sequence[str]) -> None
     places = [each for each in parameters if each.kind in _BY_POSITION]
     own = [each.name for each in parameters if each.kind in (*_BY_POSITION, Parameter.KEYWORD_ONLY)]
     for place, name in enumerate(names):
-        argument = places[place].name if place < len(places) else "none"
-        if name in own and argument != name:
+        there = places[place].name if place < len(places) else "none"
+        if name in own and there != name:
             raise _refused(
-                parameters, names, f"input {name!r} is passed by position, but the argument there is {argument}"
+                parameters, names, f"input {name!r} is passed by position, but the argument there is {there}"
             )
-    if any(name in own for name in names):
-        _check_optional(parameters, places, names)
+    if set(own) & set(names):
+        # Beside inputs that have arguments' names, its position does not tell which of the optional ones it means.
+        for argument, name in zip(places, names, strict=False):
+            if argument.name != name and argument.default is not Parameter.empty:
+                said = f"input {name!r} is passed by position, but the argument there, {argument.name}, has a default"
+                raise _refused(parameters, names, said)
     if len(names) > len(places) and all(each.kind is not Parameter.VAR_POSITIONAL for each in parameters):
         raise _refused(parameters, names, f"forward takes {len(places)} arguments by position, not {len(names)}")
     given = {each.name for each in places[: len(names)]}
     if missing := _lacking(parameters, list(given)):
         raise _refused(parameters, names, f"{_listed(missing)} gets no input and has no default")
-
-
-def _check_optional(parameters: Sequence[Parameter], places: Sequence[Parameter], names: Sequence[str]) -> None:
-    """Refuse an input without an argument's name at an optional argument's place, beside inputs that have such names.
-
-    Its position does not tell which of the optional arguments it means.
-    """
-    for argument, name in zip(places, names, strict=False):
-        if argument.name != name and argument.default is not Parameter.empty:
-            raise _refused(
-                parameters,
-                names,
-                f"input {name!r} is passed by position, but the argument there, {argument.name}, has a default",
-            )
 
 
 def _refused(parameters: Sequence[Parameter], names: Sequence[str], why: str) -> ArtifactError:

@@ -15,7 +15,7 @@ A new stage is a file here, its name in ``common.timings.Stage`` (its place in t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from tailcut.common.tensors import Arrays
 from tailcut.features import EntityKey
@@ -35,17 +35,12 @@ Answers = tuple[list[Any], list[float]]
 EntityHandler = Callable[[RequestContext, Sequence[EntityKey]], Awaitable[Answers]]
 """Answers entities: (context, their keys) -> answers."""
 
-N_contra = TypeVar("N_contra", contravariant=True)
-H_co = TypeVar("H_co", covariant=True)
 
-
-class PathStage(Protocol[N_contra, H_co]):
+class PathStage(Protocol):
     """A step of the request path; it gives its time to ``context.timings``."""
 
-    def bind(self, next_handler: N_contra, /) -> H_co:
-        """Return the handler of this stage and of all behind it."""
-        ...
+    def bind(self, next_handler: Any, /) -> Any:
+        """Return the handler of this stage and of all behind it; one of the three kinds above."""
 
     def samples(self) -> Iterable[Sample]:
         """Yield what /metrics shows of the stage besides its times."""
-        ...

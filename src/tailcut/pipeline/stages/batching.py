@@ -97,7 +97,7 @@ def _run_now(
 def dispatcher_samples(dispatcher: Dispatcher) -> Iterator[Sample]:
     """Yield the samples of a variant's queue and executors."""
     scheduler, batch_retry = dispatcher.scheduler, dispatcher.batch_retry
-    yield QUEUE_ROWS(scheduler.queue_rows)
+    yield QUEUE_ROWS(scheduler.waiting.rows)
     yield RUNNING_ROWS(dispatcher.running.rows)
     yield QUEUE_AT_RISK(scheduler.waiting.late_entries)
     overload = scheduler.overload

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from time import perf_counter_ns
 
 import msgspec
@@ -10,9 +10,8 @@ import msgspec
 from tailcut.cache.keys import entity_prediction_key
 from tailcut.common.timings import Stage
 from tailcut.features import EntityKey
-from tailcut.observe.sample import Sample
 from tailcut.pipeline.cache_fill import CacheFill, recall
-from tailcut.pipeline.prediction_cache import PredictionStore, cache_samples, watched
+from tailcut.pipeline.prediction_cache import PredictionStore, watched
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.pipeline.stages import Answers, EntityHandler
@@ -30,6 +29,7 @@ class EntityCacheStage:
         self._cache = cache
         self._outputs = outputs
         self._stale = stale
+        self.samples = cache.samples
 
     def bind(self, entities: EntityHandler) -> EntityHandler:
         """See ``PathStage.bind``."""
@@ -64,10 +64,6 @@ class EntityCacheStage:
             return values, []
 
         return answer
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield the samples of the cache."""
-        return cache_samples("entity", self._cache)
 
     def _keys(self, version: bytes, context: RequestContext, keys: Sequence[EntityKey]) -> list[bytes]:
         return [entity_prediction_key(version, context.tenant, key, self._outputs) for key in keys]

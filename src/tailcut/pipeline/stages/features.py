@@ -14,7 +14,6 @@ from tailcut.common.timings import Stage
 from tailcut.features import EntityKey, FeatureService, FeatureSet
 from tailcut.features.group_times import GroupTimes
 from tailcut.features.source_opener import Models
-from tailcut.features.statistics import GroupStatistics
 from tailcut.manifest import Features, Manifest, resolve
 from tailcut.observe.path_metrics import (
     FEATURE_LOOKUPS,
@@ -126,17 +125,13 @@ class FeatureStage:
         """Yield the samples of the feature groups."""
         statistics = self._features.statistics()
         for group in statistics.groups:
-            yield from _group(group)
+            labels = (group.name, group.entity_type)
+            yield FEATURE_LOOKUPS(group.hits, *labels, "hit")
+            yield FEATURE_LOOKUPS(group.misses, *labels, "miss")
+            for field, metric in _COUNTERS:
+                yield metric(float(getattr(group, field)), *labels)
+            yield KEYS_IN_USE(group.in_use, *labels)
         yield STORE_BYPASSES(statistics.bypasses)
-
-
-def _group(group: GroupStatistics) -> Iterator[Sample]:
-    labels = (group.name, group.entity_type)
-    yield FEATURE_LOOKUPS(group.hits, *labels, "hit")
-    yield FEATURE_LOOKUPS(group.misses, *labels, "miss")
-    for field, metric in _COUNTERS:
-        yield metric(float(getattr(group, field)), *labels)
-    yield KEYS_IN_USE(group.in_use, *labels)
 
 
 def _settings(manifest: Manifest) -> Features:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter_ns
 
@@ -12,9 +12,8 @@ import numpy as np
 from tailcut.cache.keys import EXACT, tensor_row_keys
 from tailcut.common.tensors import Arrays
 from tailcut.common.timings import Stage
-from tailcut.observe.sample import Sample
 from tailcut.pipeline.cache_fill import CacheFill, recall
-from tailcut.pipeline.prediction_cache import PredictionStore, cache_samples, row_marks, watched
+from tailcut.pipeline.prediction_cache import PredictionStore, row_marks, watched
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.stages import TensorHandler
 
@@ -29,6 +28,7 @@ class TensorCacheStage:
     def __init__(self, cache: PredictionStore[Arrays], *, stale: bool) -> None:
         self._cache = cache
         self._stale = stale
+        self.samples = cache.samples
 
     def bind(self, tensors: TensorHandler) -> TensorHandler:
         """See ``PathStage.bind``."""
@@ -67,10 +67,6 @@ class TensorCacheStage:
             return result
 
         return run
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield the samples of the cache."""
-        return cache_samples("tensor", self._cache)
 
     async def _watched(
         self, tensors: TensorHandler, context: RequestContext, inputs: Arrays, rows: int, outputs: tuple[str, ...]

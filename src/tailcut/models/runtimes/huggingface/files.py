@@ -1,4 +1,4 @@
-"""Reads a folder's JSON files and refuses what is in them and not known."""
+"""Reads a folder's JSON files and the activation functions that they name, and refuses what is not known."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ EXPORT = "or export the model to ONNX yourself and set model.source to the .onnx
 """The way out that every folder has."""
 
 _LONGEST = 80
+
+_NN = "torch.nn."
+IDENTITY, SIGMOID = "Identity", "Sigmoid"
 
 
 def settings_of(path: Path) -> dict[str, Any]:
@@ -83,3 +86,18 @@ def shown(value: Any) -> str:
     """Return a value as it stands in the file, cut to a line."""
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def activation_of(path: Path, key: str, value: Any) -> str:
+    """Return the class of torch.nn that a setting names; no other code is imported, nor torch.
+
+    Raises:
+        ArtifactError: it names something else. The library itself then warns and takes its default instead.
+    """
+    if isinstance(value, str) and value.startswith(_NN):
+        return value.rpartition(".")[2]
+    raise ArtifactError(
+        f"{path} sets {key!r} to {value!r}, which is not a class of torch.nn: without trust_remote_code "
+        "sentence-transformers replaces it by its default, with other answers than in training",
+        hint="set the equivalent torch.nn class, such as torch.nn.modules.activation.Tanh",
+    )

@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from tailcut.errors import ArtifactError
-from tailcut.models.runtimes.huggingface import activations, stages
-from tailcut.models.runtimes.huggingface.files import EXPORT, read_object, refuse_unknown, refused, settings_of
+from tailcut.models.runtimes.huggingface import stages
+from tailcut.models.runtimes.huggingface.files import (
+    EXPORT,
+    IDENTITY,
+    SIGMOID,
+    activation_of,
+    read_object,
+    refuse_unknown,
+    refused,
+    settings_of,
+)
 from tailcut.models.runtimes.huggingface.stages import EncoderStage
 
 PIPELINE = "text-classification"
@@ -130,7 +139,8 @@ def read(path: Path) -> Folder:
 def _plain(path: Path, config: dict[str, Any], architecture: str) -> Sentence:
     """Return the settings of a folder without modules.json: a classifier, or an encoder whose tokens are averaged."""
     if architecture.endswith(_CLASSIFIER):
-        library = SCORES if is_cross_encoder(config) else PIPELINE
+        # What a CrossEncoder leaves in config.json.
+        library = SCORES if _OLD_ACTIVATION in config or "sentence_transformers" in config else PIPELINE
         return Sentence(library, CLASSIFIER)
     if architecture and (architecture.endswith(_DECODERS) or not architecture.endswith(_HEADLESS)):
         raise ArtifactError(
@@ -289,11 +299,6 @@ class Head:
     labels: tuple[str, ...] = ()
 
 
-def is_cross_encoder(config: dict[str, Any]) -> bool:
-    """Tell whether a folder without modules.json was saved by a CrossEncoder, by what that leaves in config.json."""
-    return _OLD_ACTIVATION in config or "sentence_transformers" in config
-
-
 def of_pipeline(path: Path, config: dict[str, Any]) -> Head:
     """Return the head as transformers' pipeline "text-classification" applies it.
 
@@ -307,13 +312,13 @@ def of_pipeline(path: Path, config: dict[str, Any]) -> Head:
     if problem not in (None, *_PROBLEMS):
         raise refused(path, "problem_type", problem, f"known are {', '.join(_PROBLEMS)}")
     if problem == "regression":
-        activation = activations.IDENTITY
+        activation = IDENTITY
     elif problem == "multi_label_classification" or columns == 1:
-        activation = activations.SIGMOID
+        activation = SIGMOID
     else:
         activation = "Softmax"
     function = config.get("function_to_apply")
-    applied = "none" if activation == activations.IDENTITY else activation.lower()
+    applied = "none" if activation == IDENTITY else activation.lower()
     if function is not None and str(function).lower() != applied:
         raise refused(
             path,
@@ -344,8 +349,8 @@ def of_cross_encoder(path: Path, config: dict[str, Any], *, columns: int, saved:
         (_OLD_ACTIVATION, config.get(_OLD_ACTIVATION)),
     ):
         if value is not None:
-            return Head(columns, activations.named(path, key, value), labels_of(config))
-    return Head(columns, activations.SIGMOID if columns == 1 else activations.IDENTITY, labels_of(config))
+            return Head(columns, activation_of(path, key, value), labels_of(config))
+    return Head(columns, SIGMOID if columns == 1 else IDENTITY, labels_of(config))
 
 
 def columns_of(config: dict[str, Any]) -> int:
@@ -369,8 +374,11 @@ def labels_of(config: dict[str, Any]) -> tuple[str, ...]:
 EMBEDS, SCORES = "SentenceTransformer", "CrossEncoder"
 ENCODER, CLASSIFIER = "feature-extraction", "sequence-classification"
 
-_FILES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-"""sentence_..._config.json has one of these names; the library takes the first that is there."""
+_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""The library takes the first that is there."""
 
 _OUTPUTS = {ENCODER: "last_hidden_state", CLASSIFIER: "logits"}
 
@@ -437,7 +445,7 @@ def read_sentence(folder: Path, transformer: Path) -> Sentence:
     library = overall.get("model_type", EMBEDS)
     if library not in (EMBEDS, SCORES):
         raise refused(path, "model_type", library, f"known are {EMBEDS} and {SCORES}")
-    own = next((each for each in map(transformer.joinpath, _names()) if each.is_file()), transformer / _names()[0])
+    own = next((each for each in map(transformer.joinpath, _FILES) if each.is_file()), transformer / _FILES[0])
     settings = settings_of(own)
     refuse_unknown(own, settings, _TRANSFORMER, settings)
     task = _task(own, settings, library)
@@ -453,14 +461,11 @@ def read_sentence(folder: Path, transformer: Path) -> Sentence:
     )
 
 
-def _names() -> list[str]:
-    return [f"sentence_{name}_config.json" for name in _FILES]
-
-
 def _task(path: Path, settings: dict[str, Any], library: str) -> str:
     task = str(settings.get("transformer_task", ENCODER))
     if task not in _OUTPUTS or (task == CLASSIFIER and library != SCORES):
-        raise refused(path, "transformer_task", task, f"a {library} is served with {ENCODER}" + _or(library))
+        served = f"{ENCODER} or {CLASSIFIER}" if library == SCORES else ENCODER
+        raise refused(path, "transformer_task", task, f"a {library} is served with {served}")
     modalities = settings.get("modality_config", {"text": {"method": "forward", "method_output_name": _OUTPUTS[task]}})
     plain = [{"text": {"method": "forward", "method_output_name": name}} for name in (_OUTPUTS[task], [_OUTPUTS[task]])]
     if modalities not in plain:
@@ -472,10 +477,6 @@ def _task(path: Path, settings: dict[str, Any], library: str) -> str:
         if settings.get(key):
             raise refused(path, key, settings[key], "it changes the tokens of a text")
     return task
-
-
-def _or(library: str) -> str:
-    return f" or {CLASSIFIER}" if library == SCORES else ""
 
 
 def _arguments(path: Path, settings: dict[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailcut.errors import ArtifactError, MissingExtra
-from tailcut.models.runtimes.huggingface import activations, tokenizer
+from tailcut.errors import ArtifactError
+from tailcut.models.runtimes.checks import first_line, load_library
+from tailcut.models.runtimes.huggingface import tokenizer
 from tailcut.models.runtimes.huggingface.folder import PIPELINE, Folder, read
 from tailcut.models.runtimes.huggingface.stages import SCORES, TOKENS, VECTOR, EncoderStage
 
@@ -57,6 +58,8 @@ def module(folder: Path, inputs: tuple[str, ...], *, rank: int = 1, weights: boo
 def _joined(model: Any, parts: list[Any], folder: Folder, names: tuple[str, ...], rank: int) -> torch.nn.Module:
     import torch
 
+    from tailcut.models.runtimes.huggingface import pooling
+
     class Whole(torch.nn.Module):
         """Tokens in the manifest's order -> the answer."""
 
@@ -64,7 +67,7 @@ def _joined(model: Any, parts: list[Any], folder: Folder, names: tuple[str, ...]
             super().__init__()
             self.model = model
             self.stages = torch.nn.ModuleList(parts)
-            self.activation = activations.make(folder.head.activation) if folder.head else None
+            self.activation = pooling.activation(folder.head.activation) if folder.head else None
 
         def forward(self, first: torch.Tensor, second: torch.Tensor, third: torch.Tensor | None = None) -> torch.Tensor:
             given: dict[str, Any] = dict(zip(names, (first, second, third), strict=False))
@@ -92,12 +95,8 @@ def _shaped(scores: torch.Tensor, folder: Folder, rank: int) -> torch.Tensor:
 
 
 def _load(folder: Folder, *, weights: bool) -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingExtra(
-            f"a Hugging Face folder needs the transformers package: {error}", hint="pip install 'tailcut[text-build]'"
-        ) from error
+    needs = "a Hugging Face folder needs the transformers package"
+    transformers = load_library("transformers", needs)
     kind: Any = transformers.AutoModelForSequenceClassification if folder.classifies else transformers.AutoModel
     # Plain attention: the exporters and quantizers know its operators.
     options: dict[str, Any] = {"attn_implementation": "eager", "trust_remote_code": False}
@@ -115,7 +114,7 @@ def _load(folder: Folder, *, weights: bool) -> Any:
                 model = kind.from_config(config, **options)
     except Exception as error:  # transformers raises many kinds
         raise ArtifactError(
-            f"transformers {transformers.__version__} cannot load {path}: {str(error).strip().partition(chr(10))[0]}",
+            f"transformers {transformers.__version__} cannot load {path}: {first_line(error)}",
             hint="the folder needs config.json and weights in safetensors; write both with save_pretrained",
         ) from error
     if missing:
@@ -149,20 +148,16 @@ def _part(stage: EncoderStage, prompt: int, *, weights: bool) -> Any:
     from tailcut.models.runtimes.huggingface import pooling
 
     made = pooling.make(stage, prompt)
-    if weights and list(made.state_dict()):
-        _fill(made, stage)
-    return made
-
-
-def _fill(part: Any, stage: EncoderStage) -> None:
+    if not weights or not list(made.state_dict()):
+        return made
     from safetensors.torch import load_file
 
     path = stage.folder / "model.safetensors"
     try:
-        part.load_state_dict(load_file(path), strict=True)
+        made.load_state_dict(load_file(path), strict=True)
     except Exception as error:  # safetensors and torch raise their own
         raise ArtifactError(
-            f"cannot load the weights of {stage.kind} from {path}: {str(error).strip().partition(chr(10))[0]}",
+            f"cannot load the weights of {stage.kind} from {path}: {first_line(error)}",
             hint="save the model again with safe_serialization=True; pytorch_model.bin is a pickle and is not loaded",
         ) from error
-    part.float()
+    return made.float()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tailcut.models.runtimes.huggingface import activations
+from tailcut.errors import ArtifactError
 from tailcut.models.runtimes.huggingface.stages import EncoderStage
 
 _TINY = 1e-9
@@ -78,7 +78,7 @@ class Dense(nn.Module):
         size, wanted = stage.sizes
         self._stage = stage
         self.linear = nn.Linear(size, wanted, bias=stage.bias)
-        self.activation_function: Any = activations.make(stage.activation)
+        self.activation_function: Any = activation(stage.activation)
         if stage.residual and size != wanted:
             self.residual = nn.Linear(size, wanted, bias=False)
 
@@ -112,3 +112,23 @@ class Normalize(nn.Module):
     def forward(self, features: Features) -> Features:
         found = nn.functional.normalize(features[self._stage.takes], p=2.0, dim=-1)
         return {**features, self._stage.gives: found}
+
+
+def activation(name: str) -> Any:
+    """Return the torch module of a name that ``files.activation_of`` returned.
+
+    Raises:
+        ArtifactError: torch.nn has no such module, or it needs arguments.
+    """
+    if name == "Softmax":
+        return nn.Softmax(dim=-1)  # without a dimension torch takes this one, with a warning
+    kind = getattr(nn, name, None)
+    try:
+        if isinstance(kind, type) and issubclass(kind, nn.Module):
+            return kind()
+    except TypeError:  # it has required arguments, which no folder holds
+        pass
+    raise ArtifactError(
+        f"the activation function {name!r} is not a torch.nn module without arguments",
+        hint="set one, such as torch.nn.modules.activation.Tanh",
+    )

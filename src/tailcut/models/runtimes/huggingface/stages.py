@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from tailcut.errors import ArtifactError
-from tailcut.models.runtimes.huggingface import activations
-from tailcut.models.runtimes.huggingface.files import EXPORT, read_json, refuse_unknown, refused, settings_of, shown
+from tailcut.models.runtimes.huggingface.files import (
+    EXPORT,
+    IDENTITY,
+    activation_of,
+    read_json,
+    refuse_unknown,
+    refused,
+    settings_of,
+    shown,
+)
 
 TOKENS, VECTOR, SCORES = "token_embeddings", "sentence_embedding", "scores"
 """Features that modules hand on."""
@@ -58,7 +66,7 @@ class EncoderStage:
     modes: tuple[str, ...] = ()
     include_prompt: bool = True
     sizes: tuple[int, ...] = ()
-    activation: str = activations.IDENTITY
+    activation: str = IDENTITY
     bias: bool = True
     residual: bool = False
 
@@ -187,7 +195,7 @@ def _dense(path: Path, folder: Path, config: dict[str, Any]) -> EncoderStage:
         takes,
         gives,
         sizes=(_whole(path, config, "in_features"), _whole(path, config, "out_features")),
-        activation=activations.named(path, "activation_function", function),
+        activation=activation_of(path, "activation_function", function),
         bias=bool(config.get("bias", True)),
         residual=bool(config.get("use_residual", False)),
     )

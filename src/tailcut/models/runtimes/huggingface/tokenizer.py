@@ -6,7 +6,8 @@ import hashlib
 import os
 from typing import Any
 
-from tailcut.errors import ArtifactError, MissingExtra
+from tailcut.errors import ArtifactError
+from tailcut.models.runtimes.checks import load_library
 from tailcut.models.runtimes.huggingface.folder import Folder
 
 
@@ -20,10 +21,7 @@ def load(folder: Folder) -> tuple[Any, str]:
         MissingExtra: tokenizers is not installed.
         ArtifactError: the file is missing or cannot be read, or no file says how long an input may be.
     """
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise MissingExtra(f"text needs the tokenizers package: {error}", hint="pip install 'tailcut[text]'") from error
+    tokenizers = load_library("tokenizers", "text needs the tokenizers package")
     # Its own threads take the cores of the executors, and do not survive a fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     path, texts = folder.transformer / "tokenizer.json", folder.texts

@@ -6,13 +6,13 @@ import mmap
 import os
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
+from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.models.runtimes.remote.messages import Placed
+from tailcut.models.tensor_bytes import array_of
 
 _ALIGN_BYTES = 64
 """Of a tensor's first byte: a cache line, and what vector instructions like."""
@@ -24,11 +24,11 @@ class Arena:
     """One memory file, mapped.
 
     Args:
-        descriptor: of the file; owned from now on.
+        descriptor: of the file, to hand to the child; owned from now on.
     """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._map: mmap.mmap | None = None
         self.size_bytes = 0
 
@@ -36,11 +36,6 @@ class Arena:
     def make(cls) -> Arena:
         """Make the file, with no name that anybody else could open."""
         return cls(os.memfd_create("tailcut-tensors", os.MFD_CLOEXEC))
-
-    @property
-    def descriptor(self) -> int:
-        """To hand to the child."""
-        return self._descriptor
 
     def put(self, parts: Sequence[Arrays], names: Sequence[str]) -> tuple[Placed, ...]:
         """Write tensors, each the concatenation of its parts along the first dimension.
@@ -84,20 +79,20 @@ class Arena:
 
     def close(self) -> None:
         """Close the file; arrays that are still alive keep their memory."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor, self._map, self.size_bytes = -1, None, 0
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor, self._map, self.size_bytes = -1, None, 0
 
     def _reserve(self, size_bytes: int) -> None:
         if size_bytes > self.size_bytes or self._map is None:
             # Half as much again, so that slowly growing batches do not map anew each time.
             wanted = max(size_bytes + size_bytes // 2, _LEAST_BYTES)
-            os.posix_fallocate(self._descriptor, 0, wanted)  # a hole would kill the writer where memory is short
+            os.posix_fallocate(self.descriptor, 0, wanted)  # a hole would kill the writer where memory is short
             self._remap(wanted)
 
     def _remap(self, size_bytes: int) -> None:
         # The old mapping is dropped, not closed: arrays may still look into it.
-        self._map = mmap.mmap(self._descriptor, size_bytes)
+        self._map = mmap.mmap(self.descriptor, size_bytes)
         self.size_bytes = size_bytes
 
     def _view(self, place: Placed) -> memoryview:
@@ -106,11 +101,4 @@ class Arena:
         return memoryview(self._map)[place.offset : place.offset + place.size_bytes]
 
     def _array(self, place: Placed) -> Array:
-        if place.datatype == "BYTES":
-            values = msgspec.msgpack.decode(self._view(place), type=list[Any])
-            if not all([type(value) in (str, bytes) for value in values]):
-                raise ValueError(f"tensor {place.name!r} holds an element that is neither text nor bytes")
-            found = np.empty(len(values), object)
-            found[:] = values
-            return found.reshape(place.shape)
-        return np.frombuffer(self._view(place), NUMPY_OF[place.datatype]).reshape(place.shape)
+        return array_of(place.datatype, place.shape, self._view(place))

@@ -12,8 +12,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from time import perf_counter_ns
 
 import msgspec
@@ -32,12 +31,12 @@ from tailcut.models.runtimes.remote.messages import (
     BatchFailed,
     Frames,
     OpenVariant,
-    Placed,
     Ran,
     Ready,
     Reply,
     RunBatch,
     frame,
+    opening_of,
 )
 
 _READ_BYTES = 1 << 16
@@ -72,12 +71,13 @@ def _end_with(parent: int) -> None:
 
 
 def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> int:
-    messages = _messages(connection)
+    frames = Frames()
+    messages = (each for data in iter(partial(connection.recv, _READ_BYTES), b"") for each in frames.feed(data))
     first = next(messages, None)
     if first is None:
         return 0
     try:
-        runtime = _open(msgspec.msgpack.decode(first, type=OpenVariant))
+        runtime = _open(opening_of(first))
     except BaseException as error:
         connection.sendall(frame(_failed(error, 0)))
         return 1
@@ -91,19 +91,14 @@ def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> int:
     return 0
 
 
-def _messages(connection: socket.socket) -> Iterator[bytes]:
-    frames = Frames()
-    while data := connection.recv(_READ_BYTES):
-        yield from frames.feed(data)
-
-
 def _open(wanted: OpenVariant) -> Runtime:
     from tailcut.models.runtimes.onnxruntime import flush_subnormals
 
     flush_subnormals()
-    manifest = Manifest(read(wanted.deployment, {}), Path(wanted.directory), {})
+    manifest = Manifest(read(wanted.deployment, {}), wanted.directory, {})
     logs.configure(manifest.deployment.server.log, manifest.deployment.name)
-    runtime = open_runtime(wanted.opening, threads=wanted.threads, source=source_of(manifest, wanted.runtime))
+    source = source_of(manifest, wanted.variant.runtime)
+    runtime = open_runtime(wanted.variant, threads=wanted.threads, source=source)
     if changed := changed_files(manifest.directory, wanted.code):
         runtime.close()
         raise ArtifactError(
@@ -117,7 +112,7 @@ def _run(runtime: Runtime, batch: RunBatch, requests: Arena, replies: Arena) -> 
     started_ns = perf_counter_ns()
     try:
         outputs = runtime.run(requests.get(batch.tensors, batch.size_bytes), batch.outputs)
-        placed: tuple[Placed, ...] = replies.put([outputs], batch.outputs)
+        placed = replies.put([outputs], batch.outputs)
     except BaseException as error:  # SystemExit, say, which would end this process
         return _failed(error, started_ns)
     return Ran(placed, replies.size_bytes, started_ns, perf_counter_ns())

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from time import monotonic
 
 import msgspec
 import numpy as np
@@ -19,7 +18,7 @@ from tailcut.common.tensors import Arrays
 from tailcut.errors import ExecutorLost, StartError
 from tailcut.manifest import Manifest
 from tailcut.manifest.keys import to_plain
-from tailcut.models.runtimes.base import Openable
+from tailcut.models.runtimes.base import Openable, OpenSpec
 from tailcut.models.runtimes.remote.arena import Arena
 from tailcut.models.runtimes.remote.messages import (
     BatchFailed,
@@ -29,7 +28,6 @@ from tailcut.models.runtimes.remote.messages import (
     Reply,
     RunBatch,
     frame,
-    opening_of,
 )
 from tailcut.system.child_processes import describe_exit
 
@@ -75,8 +73,15 @@ class RemoteRuntime:
                 self.process = _spawn(theirs, self._requests, self._replies)
             undo.callback(self.process.wait)
             undo.callback(self.kill)
-            settings = to_plain(manifest.deployment)
-            self._open(opening_of(variant, threads, settings, str(manifest.directory), code=code))
+            opened = variant.name, variant.runtime, variant.artifact, variant.inputs, variant.outputs
+            wanted = OpenVariant(
+                variant=OpenSpec(*opened, dict(variant.settings), dict(variant.parts)),
+                threads=threads,
+                deployment=to_plain(manifest.deployment),
+                directory=manifest.directory,
+                code=dict(code or {}),
+            )
+            self._open(wanted)
             undo.pop_all()
         self.ended = -1
         with suppress(OSError):
@@ -158,15 +163,14 @@ class RemoteRuntime:
         """
         try:
             data = self.connection.recv(_READ_BYTES)
-            found = next(self._frames.feed(data), None) if data else None
-            reply = self._decoder.decode(found) if found is not None else None
+            if data:
+                found = next(self._frames.feed(data), None)
+                return self._decoder.decode(found) if found is not None else None
         except TimeoutError:
             raise
         except (OSError, ValueError) as error:  # a reply that cannot be read is no reply of ours
             raise self.lost() from error
-        if not data:
-            raise self.lost()
-        return reply
+        raise self.lost()
 
     def take(self, reply: Ran) -> Arrays:
         """Return the outputs of a batch, copied: the next batch writes over them.
@@ -176,7 +180,7 @@ class RemoteRuntime:
         """
         try:
             return {name: np.array(view) for name, view in self._replies.get(reply.tensors, reply.size_bytes).items()}
-        except (ValueError, KeyError, TypeError) as error:
+        except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
             raise self.lost() from error
 
     def lost(self) -> ExecutorLost:
@@ -199,9 +203,8 @@ class RemoteRuntime:
     def close(self, timeout_s: float = 5.0) -> None:
         """Let the child end by itself, at most for ``timeout_s``; then it is killed. Calling it twice is allowed."""
         self.connection.close()
-        ends_s = monotonic() + timeout_s
         try:
-            self.process.wait(max(ends_s - monotonic(), 0.0))
+            self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
             self.process.wait()

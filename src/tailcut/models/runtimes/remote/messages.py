@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra, TailcutError
-from tailcut.manifest import TensorSpec
-from tailcut.models.runtimes.base import Openable, OpenSpec
+from tailcut.models.runtimes.base import OpenSpec
 
 _LENGTH = struct.Struct("<I")
 _LARGEST_BYTES = 64 * 1024 * 1024
@@ -33,25 +33,11 @@ class OpenVariant(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ``code`` is what the child may run of the user's: SHA-256 by path from the manifest's folder.
     """
 
-    name: str
-    runtime: str
-    artifact: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    settings: dict[str, Any]
-    parts: dict[str, str]
+    variant: OpenSpec
     threads: int
     deployment: dict[str, Any]
-    directory: str
+    directory: Path
     code: dict[str, str] = {}
-
-    @property
-    def opening(self) -> OpenSpec:
-        """The variant, as a runtime wants it."""
-        parts = {name: Path(path) for name, path in self.parts.items()}
-        return OpenSpec(
-            self.name, self.runtime, Path(self.artifact), self.inputs, self.outputs, dict(self.settings), parts
-        )
 
 
 class RunBatch(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -103,31 +89,12 @@ _ERRORS: dict[str, type[TailcutError]] = {kind.code: kind for kind in (ArtifactE
 
 Reply = Ready | Ran | BatchFailed
 
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(enc_hook=os.fspath)
 
 
-def opening_of(
-    variant: Openable,
-    threads: int,
-    deployment: dict[str, Any],
-    directory: str,
-    *,
-    code: Mapping[str, str] | None = None,
-) -> OpenVariant:
-    """Describe a variant for a child."""
-    return OpenVariant(
-        name=variant.name,
-        runtime=variant.runtime,
-        artifact=str(variant.artifact),
-        inputs=variant.inputs,
-        outputs=variant.outputs,
-        settings=dict(variant.settings),
-        parts={name: str(path) for name, path in variant.parts.items()},
-        threads=threads,
-        deployment=deployment,
-        directory=directory,
-        code=dict(code or {}),
-    )
+def opening_of(body: bytes) -> OpenVariant:
+    """Read the message of a variant to open."""
+    return msgspec.msgpack.decode(body, type=OpenVariant, dec_hook=lambda _, path: Path(path))
 
 
 def frame(message: msgspec.Struct) -> bytes:
