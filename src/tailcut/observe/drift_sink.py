@@ -7,9 +7,7 @@ looks every quarter of a second.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -25,6 +23,7 @@ from tailcut.observe.drift.sketch import Role, Sketch
 from tailcut.observe.drift.state import DriftAlarm, State
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
+from tailcut.system.worker_thread import WorkerThread
 
 log = logging.getLogger("tailcut.drift")
 
@@ -101,14 +100,8 @@ class Watch(NamedTuple):
     keeps_outputs: bool = False
 
 
-class _QueuedBatch(NamedTuple):
-    model: _Model
-    at_s: float
-    rows: int
-    size_bytes: int
-    inputs: Sequence[Arrays]
-    outputs: Sequence[Arrays]
-    entities: Sequence[Keys | None]
+_TimedBatch = tuple[float, FinishedBatch]
+"""A batch, and when it ended."""
 
 
 class DriftSink:
@@ -123,21 +116,24 @@ class DriftSink:
         arrays_are_lent: whether callers in this process give inputs and get outputs that they may change at any time;
             both are then copied.
         alarm_level: of the line of an alarm: lower where alerts tell of drift, too.
-        errors: of the thread, besides those of a model, which its metrics count.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic, wall_s: Callable[[], float] = time.time) -> None:
         self.dropped = 0
         self.arrays_are_lent = False
         self.alarm_level = logging.WARNING
-        self.errors = 0
         self._clock_s, self._wall_s = clock_s, wall_s
         self._models: dict[str, _Model] = {}
-        self._queue: deque[_QueuedBatch] = deque()
-        # Put is written by the event loop, taken by the thread: what waits is the difference, and needs no lock.
-        self._put_rows = self._put_bytes = self._taken_rows = self._taken_bytes = 0
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._worker: WorkerThread[tuple[_Model, _TimedBatch]] = WorkerThread(
+            "tailcut-drift",
+            self._compare_all,
+            "what waited is not watched for drift",
+            most=_MOST_ROWS,
+            most_bytes=_MOST_BYTES,
+            at_once=_MOST_ROWS,
+            every_s=_EVERY_S,
+            is_woken=False,
+        )
 
     # -- Of the event loop -------------------------------------------------------------------------------------------
 
@@ -153,15 +149,15 @@ class DriftSink:
 
     def start(self) -> None:
         """Start the thread; without one, ``work`` does what it would do."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="tailcut-drift", daemon=True)
-            self._thread.start()
+        self._worker.start()
+
+    def work(self) -> None:
+        """Compare what waits with the references, and tell alarms."""
+        self._worker.run_once()
 
     def close(self, timeout_s: float) -> None:
         """End the thread after the block that it compares, and drop the queue; it blocks, for at most ``timeout_s``."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        self._worker.close(timeout_s, flush=False)
 
     def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         """See ``Sink``; drift is of batches."""
@@ -174,22 +170,20 @@ class DriftSink:
         found = self._models.get(model)
         if found is None or not batch.outputs:
             return
-        variant, version, rows, _, inputs, outputs, entities = batch
+        variant, version, rows, duration_ns, inputs, outputs, entities = batch
         watched = found.watch
         if version != watched.version or variant != watched.variant:
             return
         size_bytes = rows * found.row_bytes
-        put_rows, put_bytes = self._put_rows + rows, self._put_bytes + size_bytes
-        if put_rows - self._taken_rows > _MOST_ROWS or put_bytes - self._taken_bytes > _MOST_BYTES:
+        if not self._worker.has_room(rows, size_bytes):
             self.dropped += rows
             found.dropped += rows
             return
-        self._put_rows, self._put_bytes = put_rows, put_bytes
         if self.arrays_are_lent:
-            inputs, outputs = _copied(inputs), _copied(outputs)
+            batch = FinishedBatch(variant, version, rows, duration_ns, _copied(inputs), _copied(outputs), entities)
         elif not watched.keeps_outputs:
-            outputs = _copied(outputs)
-        self._queue.append(_QueuedBatch(found, self._clock_s(), rows, size_bytes, inputs, outputs, entities))
+            batch = FinishedBatch(variant, version, rows, duration_ns, inputs, _copied(outputs), entities)
+        self._worker.put((found, (self._clock_s(), batch)), rows, size_bytes)
 
     def state(self, model: str) -> State | None:
         """Return a model's snapshot, a second old or so; times are seconds since the epoch. None: it is not watched."""
@@ -217,17 +211,13 @@ class DriftSink:
 
     # -- Of the thread -----------------------------------------------------------------------------------------------
 
-    def work(self) -> None:
-        """Compare what waits with the references, and tell alarms."""
-        blocks: dict[_Model, list[_QueuedBatch]] = {}
-        taken = [self._queue.popleft() for _ in range(len(self._queue))]
-        self._taken_rows += sum([each.rows for each in taken])
-        self._taken_bytes += sum([each.size_bytes for each in taken])
-        for each in taken:
-            blocks.setdefault(each.model, []).append(each)
+    def _compare_all(self, taken: Sequence[tuple[_Model, _TimedBatch]]) -> None:
+        blocks: dict[_Model, list[_TimedBatch]] = {}
+        for model, batch in taken:
+            blocks.setdefault(model, []).append(batch)
         for model, waiting in blocks.items():
             for block in _in_blocks(waiting):
-                if self._ended.is_set():
+                if self._worker.closing.is_set():
                     return
                 self._compare(model, block)
         now_s = self._clock_s()
@@ -237,23 +227,14 @@ class DriftSink:
             except Exception:
                 model.fail(0)
 
-    def _compare(self, model: _Model, block: Sequence[_QueuedBatch]) -> None:
+    def _compare(self, model: _Model, block: Sequence[_TimedBatch]) -> None:
         try:
             alarm = model.take(block)
             if alarm is not None:
                 model.alarms += 1
                 _tell(self.alarm_level, model.name, alarm, self._wall_s() - self._clock_s())
         except Exception:
-            model.fail(sum(each.rows for each in block))
-
-    def _run(self) -> None:
-        while not self._ended.wait(_EVERY_S):
-            try:
-                self.work()
-            except Exception:
-                self.errors += 1
-                if self.errors == 1:
-                    log.exception("what waited is not watched for drift; later errors are only counted")
+            model.fail(sum(batch.rows for _, batch in block))
 
 
 class _Model:
@@ -271,24 +252,24 @@ class _Model:
         self.row_bytes = 0
         self.shown: State = self._detector.state()
 
-    def take(self, block: Sequence[_QueuedBatch]) -> DriftAlarm | None:
+    def take(self, block: Sequence[_TimedBatch]) -> DriftAlarm | None:
         """Compare a block of batches with the reference."""
         whole = len(self.watch.outputs)
         inputs: list[Arrays] = []
         outputs: list[Arrays] = []
         entities: list[Keys | None] = []
-        for each in block:
-            known = each.entities or [None] * len(each.inputs)
-            for place, found in enumerate(each.outputs):
+        for _, batch in block:
+            known = batch.entities or [None] * len(batch.inputs)
+            for place, found in enumerate(batch.outputs):
                 if len(found) == whole:  # a request may have asked for some of the outputs only
-                    inputs.append(each.inputs[place])
+                    inputs.append(batch.inputs[place])
                     outputs.append(found)
                     entities.append(known[place])
         if not inputs:
             return None
         self.row_bytes = _row_bytes(inputs[0]) + _row_bytes(outputs[0])
         self._new = True
-        return self._detector.update(self._values(inputs, outputs), block[-1].at_s, _entities(inputs, entities))
+        return self._detector.update(self._values(inputs, outputs), block[-1][0], _entities(inputs, entities))
 
     def fail(self, rows: int) -> None:
         """Note rows that could not be compared; call it where the exception is handled."""
@@ -354,12 +335,12 @@ def _row_bytes(arrays: Arrays) -> int:
     return sum(array.nbytes for array in arrays.values()) // max(rows, 1)
 
 
-def _in_blocks(waiting: Sequence[_QueuedBatch]) -> Iterator[list[_QueuedBatch]]:
-    block: list[_QueuedBatch] = []
+def _in_blocks(waiting: Sequence[_TimedBatch]) -> Iterator[list[_TimedBatch]]:
+    block: list[_TimedBatch] = []
     rows = 0
-    for each in waiting:
-        block.append(each)
-        rows += each.rows
+    for at_s, batch in waiting:
+        block.append((at_s, batch))
+        rows += batch.rows
         if rows >= _AT_ONCE:
             yield block
             block, rows = [], 0

@@ -212,7 +212,7 @@ def test_an_error_in_the_thread_does_not_end_it(caplog: pytest.LogCaptureFixture
         block_until(lambda: (state := sink.state("m")) is not None and state.rows == 4)
     finally:
         sink.close(30)
-    assert sink.errors == 2
+    assert sink._worker.errors == 2
     assert len(caplog.records) == 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -60,6 +59,7 @@ from tailcut.observe.path_metrics import (
 )
 from tailcut.observe.sample import Sample
 from tailcut.system.atomic_files import Staging
+from tailcut.system.worker_thread import WorkerThread
 
 log = logging.getLogger("tailcut.server")
 
@@ -139,16 +139,15 @@ class AlertEvaluator:
         self._new_errors = NewErrors()
         self._served: Collection[str] = ()
         self._snapshots: deque[HistorySnapshot] = deque(maxlen=_MOST_SNAPSHOTS)
-        self._awake = threading.Event()
-        self._closing = False
-        self._thread: threading.Thread | None = None
+        self._worker: WorkerThread[None] = WorkerThread(
+            "tailcut-alerts", self._work, "the alerts were not evaluated", most=1, begin=self._begin
+        )
 
     # -- On the event loop -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to evaluate; what was kept is read in the thread."""
-        self._thread = threading.Thread(target=self._run, name="tailcut-alerts", daemon=True)
-        self._thread.start()
+        self._worker.start()
 
     def receive(self, snapshot: HistorySnapshot) -> None:
         """Take what a model, or the process, has counted in a minute; returns at once."""
@@ -157,7 +156,7 @@ class AlertEvaluator:
     def end_minute(self) -> None:
         """Have a minute evaluated, all of whose snapshots have been received; returns at once."""
         self._served = tuple(self._names())
-        self._awake.set()
+        self._worker.put(None)
 
     @property
     def state(self) -> AlertsState:
@@ -187,10 +186,7 @@ class AlertEvaluator:
 
     def close(self, timeout_s: float) -> None:
         """End the threads."""
-        self._closing = True
-        self._awake.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        self._worker.close(timeout_s, flush=False)
         if self._webhook is not None:
             self._webhook.close(timeout_s)
 
@@ -224,14 +220,12 @@ class AlertEvaluator:
         self._state = self._state._replace(active=active, evaluations=self._state.evaluations + 1)
         return changed
 
-    def _run(self) -> None:
+    def _begin(self) -> None:
         self._guarded(self.restore)
         self._guarded(self._sample)
-        while True:
-            self._awake.wait()
-            self._awake.clear()
-            if self._closing:
-                return
+
+    def _work(self, minutes: Sequence[None]) -> None:
+        if minutes:
             self._guarded(self.evaluate)
 
     def _guarded(self, work: Callable[..., object], *given: object) -> None:

@@ -13,19 +13,18 @@ import logging
 import os
 import re
 import secrets
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tailcut.manifest import RequestLogSettings as Section
+from tailcut.system.worker_thread import WorkerThread
 
 log = logging.getLogger("tailcut.server")
 
 _MOST_FILES = 1024
-"""Files that wait; of more, the oldest are left to the next start."""
+"""Files that wait; further ones are left to the next start."""
 _SMALL_BYTES = 1 << 20
 """A file up to this size is converted in the end, too."""
 
@@ -40,7 +39,7 @@ class _Ended(Exception):
 
 
 class Converter:
-    """Converts one file after the other. ``offer`` may be called by any thread.
+    """Converts one file after the other, in a thread of its own.
 
     Args:
         clock_s: a clock that never goes back.
@@ -53,44 +52,33 @@ class Converter:
         self.converted = 0
         self._convert = convert
         self._clock_s = clock_s
-        self._waiting: deque[Path] = deque(maxlen=_MOST_FILES)
-        self._offered = threading.Event()
-        self._closing = threading.Event()
         self._until_s = float("inf")
         self._size_bytes = 0
-        self._thread: threading.Thread | None = None
+        self._worker = WorkerThread(
+            "tailcut-request-log-parquet", self._take, "a file of the request log stays as it is", most=_MOST_FILES
+        )
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name="tailcut-request-log-parquet", daemon=True)
-        self._thread.start()
+        self._worker.start()
 
     def offer(self, path: Path) -> None:
         """Have a complete file converted; one that is none is left alone."""
         if path.suffix == ".jsonl":
-            self._waiting.append(path)
-            self._offered.set()
+            self._worker.put(path)
 
     def close(self, timeout_s: float) -> None:
         """Convert the small files that wait, for at most ``timeout_s``; the others are left to the next start."""
         self._until_s = self._clock_s() + timeout_s
-        self._closing.set()
-        self._offered.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        self._worker.close(timeout_s)
 
     # -- Of the thread -----------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        is_closing = False
-        while not is_closing:
-            self._offered.wait()
-            self._offered.clear()
-            is_closing = self._closing.is_set()  # first: what was offered before the end is looked at
-            while self._waiting:
-                self._take(self._waiting.popleft())
+    def _take(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            self._convert_one(path)
 
-    def _take(self, path: Path) -> None:
+    def _convert_one(self, path: Path) -> None:
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -110,11 +98,9 @@ class Converter:
 
     def _pause(self, seconds: float) -> None:
         """Leave the interpreter to others; raises ``_Ended`` where the end is near."""
-        if self._closing.wait(seconds) and (self._size_bytes > _SMALL_BYTES or self._clock_s() >= self._until_s):
+        if self._worker.closing.wait(seconds) and (self._size_bytes > _SMALL_BYTES or self._clock_s() >= self._until_s):
             raise _Ended
 
-
-log = logging.getLogger("tailcut.server")
 
 _FORM = r"-\d{8}T\d{6}Z-[0-9a-f]{8}-\d{6}\.(jsonl|jsonl\.gz|parquet)"
 _RETRY_S = 1.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from tailcut.observe.request_log.record import EndedRequest, RecordWriter
 from tailcut.observe.request_log.redaction import Redaction, read_key
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
+from tailcut.system.worker_thread import WorkerThread
 
 log = logging.getLogger("tailcut.server")
 
@@ -36,8 +36,9 @@ _MOST_WAITING = 4096
 _MOST_BYTES = 64 << 20
 """Records that wait for the thread, and their memory: what comes beyond is dropped and counted."""
 
+_AT_ONCE = 512
 _AT_ONCE_BYTES = 256 << 10
-"""Of lines that are written together."""
+"""Records that the thread takes together, and bytes of lines that are written together."""
 
 _WAIT_S = 1.0
 """Between two looks at the age of the file where nothing is to be written."""
@@ -101,29 +102,30 @@ class RequestLog:
         self.sampler = Sampler(float(section.share))
         self.written = 0
         self.dropped: Counter[str] = Counter(queue=0, disk=0, record=0)
-        self._waiting: list[EndedRequest] = []
-        self._waiting_bytes = 0
-        self._changed = threading.Condition()
-        self._is_closing = False
         self._told = False
-        self._thread: threading.Thread | None = None
+        self._worker: WorkerThread[EndedRequest] = WorkerThread(
+            "tailcut-request-log",
+            self._write,
+            "requests are missing in the request log",
+            most=_MOST_WAITING,
+            most_bytes=_MOST_BYTES,
+            at_once=_AT_ONCE,
+            every_s=_WAIT_S,
+            begin=self._files.start,
+            end=self._files.rotate,
+        )
         _tell_unknown(manifest.deployment)
 
     def start(self) -> None:
         """Start to write."""
         if self._converter is not None:
             self._converter.start()
-        self._thread = threading.Thread(target=self._run, name="tailcut-request-log", daemon=True)
-        self._thread.start()
+        self._worker.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Write what waits, for a bounded time; it blocks. Large files are left to the next start to convert."""
         until_s = time.monotonic() + timeout_s
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        self._worker.close(timeout_s)
         if self._converter is not None:
             self._converter.close(min(max(until_s - time.monotonic(), 0.0), _CONVERT_S))
 
@@ -131,9 +133,10 @@ class RequestLog:
         """Queue the requests that were sampled."""
         if model != self._model:
             return
-        found = [cast(_Logged, each) for each in requests if getattr(each, "logged", None) is not None]
-        if found:
-            self._offer([_ended(each) for each in found])
+        for each in requests:
+            if getattr(each, "logged", None) is not None:
+                ended = _ended(cast(_Logged, each))
+                self.dropped["queue"] += not self._worker.put(ended, size_bytes=ended.capture.size_bytes)
 
     def on_batch(self, model: str, batch: FinishedBatch) -> None:
         """Batches are not logged."""
@@ -150,34 +153,6 @@ class RequestLog:
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
-    def _offer(self, ended: Sequence[EndedRequest]) -> None:
-        with self._changed:
-            for each in ended:
-                size_bytes = each.capture.size_bytes
-                full = len(self._waiting) >= _MOST_WAITING or self._waiting_bytes + size_bytes > _MOST_BYTES
-                if full or self._is_closing:
-                    self.dropped["queue"] += 1
-                    continue
-                self._waiting.append(each)
-                self._waiting_bytes += size_bytes
-            self._changed.notify()
-
-    def _run(self) -> None:
-        self._files.start()
-        is_closing = False
-        while not is_closing:
-            with self._changed:
-                if not self._waiting and not self._is_closing:
-                    self._changed.wait(_WAIT_S)
-                taken, self._waiting = self._waiting, []
-                is_closing = self._is_closing
-            self._write(taken)
-            with self._changed:
-                self._waiting_bytes -= sum(each.capture.size_bytes for each in taken)
-            del taken
-            self._files.tick()
-        self._files.rotate()
-
     def _write(self, ended: Sequence[EndedRequest]) -> None:
         lines: list[bytes] = []
         size_bytes = 0
@@ -190,6 +165,7 @@ class RequestLog:
                 lines, size_bytes = [], 0
         if lines:
             self._append(lines)
+        self._files.tick()
 
     def _append(self, lines: Sequence[bytes]) -> None:
         done = self._files.write(lines)
