@@ -25,7 +25,7 @@ from tailcut.features.groups import Group
 from tailcut.features.line import Lookup
 from tailcut.observe.model_sinks import ModelSinks
 from tailcut.observe.sinks import Sinks
-from tailcut.observe.traces.identity import TraceOrigin
+from tailcut.observe.traces.trace_context import TraceOrigin
 from tailcut.observe.traces.sink import TraceSink
 from tailcut.observe.traces.trace_context import format_traceparent
 from tailcut.pipeline.request_context import RequestContext

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tailcut.observe.alerts.minute_counts import ANSWERED, STAGE_NS, CounterKey, MinuteCounts
+from tailcut.observe.alerts.evaluation import ANSWERED, STAGE_NS, CounterKey, MinuteCounts
 from tailcut.observe.alerts.probes import Figures
 from tailcut.observe.alerts.rules import AlertFinding
 from tailcut.observe.exposition import REQUESTS

@@ -20,10 +20,10 @@ from flight_risk.columns import CATEGORICAL, NUMERIC
 from flight_risk.settings import HOLDOUT_FROM, LEAD_S, TRAIN_FROM, home
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import TensorSpec
-from tailcut.observe.drift.columns import columns_of
+from tailcut.observe.drift.reference import columns_of
 from tailcut.observe.drift.detector import Detector, DriftSettings
 from tailcut.observe.drift.reference import sketches_of
-from tailcut.observe.drift.state import DriftAlarm
+from tailcut.observe.drift.detector import DriftAlarm
 
 INPUTS = (
     TensorSpec(name="numeric", datatype="FP32", shape=(-1, len(NUMERIC)), columns=NUMERIC),

@@ -58,8 +58,8 @@ def compare(
     a stage is named where the interval of its growth is above 0 and the growth at least --min-change.
     Exit code 0: no stage grew; 1: one did; 2: wrong flag; 3: no history, or too little in it.
     """
+    from tailcut.observe.comparison.compare import ComparisonTerms
     from tailcut.observe.comparison.compare import compare as run
-    from tailcut.observe.comparison.stages import ComparisonTerms
     from tailcut.observe.history import History
 
     with usage():
@@ -96,7 +96,7 @@ def _show(found: HistoryComparison, json_path: Path | None) -> None:
 
     from tailcut.report.comparison import comparison_document
     from tailcut.report.document import terminal
-    from tailcut.system.whole_files import write_file
+    from tailcut.system.atomic_files import write_file
 
     if json_path is not None:
         write_file(json_path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")

@@ -69,7 +69,7 @@ def _deliver(text: str, output: Path | None) -> None:
     if output is None:
         write(text.rstrip("\n"))
         return
-    from tailcut.system.whole_files import write_file
+    from tailcut.system.atomic_files import write_file
 
     write_file(output, text.encode())
     note(f"wrote {output}")

@@ -173,7 +173,7 @@ def _show(record: ParityRecord, json_path: Path | None, html: Path | None) -> No
     from tailcut.report.html import html as page
     from tailcut.report.parity.document import parity_document
     from tailcut.report.parity.file import save_parity
-    from tailcut.system.whole_files import write_file
+    from tailcut.system.atomic_files import write_file
 
     document = parity_document(record)
     if json_path is not None:

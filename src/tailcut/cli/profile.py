@@ -231,7 +231,7 @@ def _only_layers(
     from tailcut.cli._profiling import only_layers
     from tailcut.report.document import Document, terminal
     from tailcut.report.profile.document import layers_section
-    from tailcut.system.whole_files import write_file
+    from tailcut.system.atomic_files import write_file
 
     if html is not None:
         raise ManifestError("--html with --layers alone", hint="an HTML page needs a target; --json writes the layers")
@@ -248,7 +248,7 @@ def _show(report: ProfileReport, json_path: Path | None, html: Path | None) -> E
     from tailcut.report.html import html as page
     from tailcut.report.profile.document import profile_document
     from tailcut.report.profile.json import save_report
-    from tailcut.system.whole_files import write_file
+    from tailcut.system.atomic_files import write_file
 
     # Before the text, so that the files are complete even if the reader of the text closes the pipe.
     if json_path is not None:

@@ -101,7 +101,7 @@ def simulate(
 
     from tailcut.cli import _simulation
     from tailcut.manifest import Batching, Slo
-    from tailcut.system.whole_files import write_file
+    from tailcut.system.atomic_files import write_file
 
     with usage():
         check_files(json_path)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tailcut.common.tensors import Arrays, Keys
 from tailcut.common.timings import Timings
-from tailcut.observe.traces.identity import RequestHeaders, TraceOrigin
+from tailcut.observe.traces.trace_context import RequestHeaders, TraceOrigin
 
 log = logging.getLogger("tailcut.server")
 

@@ -10,7 +10,7 @@ from tailcut.common.tensors import Keys
 from tailcut.common.timings import Timings
 from tailcut.errors import TailcutError
 from tailcut.observe.request_log.capture import Capture
-from tailcut.observe.traces.identity import RequestHeaders, TraceOrigin, Tracer
+from tailcut.observe.traces.trace_context import RequestHeaders, TraceOrigin, Tracer
 from tailcut.pipeline.served_variant import ServedVariant
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from tailcut.errors import ArtifactError
+from tailcut.errors import ArtifactError, LoadTestError
 
 _CHUNK_BYTES = 1 << 20
 
@@ -193,3 +193,37 @@ def _free(path: Path) -> str:
     while not folder.exists():
         folder = folder.parent
     return f"{shutil.disk_usage(folder).free} bytes are free"
+
+
+# -- Files of reports --------------------------------------------------------------------------------------------------
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all; its folders are made. What is no regular file, such as a pipe, is written to.
+
+    Raises:
+        LoadTestError: it cannot be written.
+    """
+    scratch = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_bytes(content)
+            return
+        scratch.write_bytes(content)
+        scratch.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        raise LoadTestError(
+            f"cannot write {path}: {error.strerror}", hint=_way_out(path, len(content), error)
+        ) from error
+
+
+def _way_out(path: Path, size_bytes: int, error: OSError) -> str:
+    if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        return "choose a writable folder"
+    with suppress(OSError):
+        free = shutil.disk_usage(path.parent).free
+        return f"it has {size_bytes} bytes, {free} are free: free space there, or choose a folder on another disk"
+    return "free space there, or choose a folder on another disk"

@@ -8,11 +8,9 @@ import pytest
 from tailcut.common.tensors import Array
 from tailcut.errors import ArtifactError
 from tailcut.manifest import TensorSpec
-from tailcut.observe.drift.columns import columns_of
-from tailcut.observe.drift.detector import MONTH_S, NONE, Detector, DriftSettings, OncePerWindow
-from tailcut.observe.drift.reference import Reference, decode, encode, sketches_of
+from tailcut.observe.drift.detector import MONTH_S, NONE, Detector, DriftAlarm, DriftSettings, OncePerWindow
+from tailcut.observe.drift.reference import Reference, columns_of, decode, encode, sketches_of
 from tailcut.observe.drift.sketch import Sketch, effective_rows, sketch
-from tailcut.observe.drift.state import DriftAlarm
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S

@@ -6,7 +6,7 @@ import math
 from types import SimpleNamespace as Made
 from typing import Any
 
-from tailcut.observe.live.providers import alert_figures, drift_figures, kept_requests, request_detail
+from tailcut.observe.live.live import alert_figures, drift_figures, kept_requests, request_detail
 
 NOW_S = 1_700_000_000.0
 

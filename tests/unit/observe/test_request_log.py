@@ -31,8 +31,16 @@ from tailcut.observe.request_log import sink as sink_module
 from tailcut.observe.request_log.capture import Capture, Sampler
 from tailcut.observe.request_log.files import LogFiles
 from tailcut.observe.request_log.record import EndedRequest, RecordWriter, decode_line
-from tailcut.observe.request_log.redaction import Redaction, canonical, read_key
-from tailcut.observe.request_log.values import array_of, data_of, datatype_of, from_json, to_json
+from tailcut.observe.request_log.values import (
+    Redaction,
+    array_of,
+    canonical,
+    data_of,
+    datatype_of,
+    from_json,
+    read_key,
+    to_json,
+)
 
 KEY = b"k" * 16
 START_NS = 5 * 10**9

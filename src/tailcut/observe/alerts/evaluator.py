@@ -18,8 +18,12 @@ from tailcut.errors import StoreError, TailcutError
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.alarms import Alarm, Alarms
 from tailcut.observe.alerts.evaluation import (
+    ANSWERED,
+    STAGE_NS,
     WEEK_S,
+    CounterKey,
     MemoryGrowth,
+    MinuteCounts,
     MovedColumns,
     find_burn_rates,
     find_growth,
@@ -27,7 +31,6 @@ from tailcut.observe.alerts.evaluation import (
     find_shares,
     read_hour,
 )
-from tailcut.observe.alerts.minute_counts import ANSWERED, STAGE_NS, CounterKey, MinuteCounts
 from tailcut.observe.alerts.probes import Figures
 from tailcut.observe.alerts.rules import (
     ALERTS,

@@ -1,39 +1,87 @@
-"""Compares a span of the history with the same span earlier."""
+"""Compares a span of the history with the same span earlier: stages, rates and shares, and what of it is noise.
+
+A slow minute follows a slow minute: minutes that are drawn one by one give intervals that are far too narrow. Blocks
+are drawn instead, around the end of the series (circular block bootstrap; Politis and Romano 1992, "A Circular
+Block-Resampling Procedure for Stationary Data"). They are a tenth of the series: few and long blocks with Student's
+quantile hold where dependence cannot be estimated well (Schmeiser 1982, "Batch Size Effects in the Analysis of
+Simulation Output", Operations Research 30:556).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import ceil, sqrt
 from typing import NamedTuple
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.common.slo import samples_needed
+from tailcut.gate.distributions import student_quantile
+from tailcut.observe import exposition, path_metrics
 from tailcut.observe.comparison.records import (
     FigureChange,
     HistoryComparison,
+    MetricChange,
     ModelComparison,
+    StageChange,
     VariantComparison,
     Verdict,
 )
-from tailcut.observe.comparison.stages import (
-    BATCH_ROWS,
-    BATCHES,
-    FEATURE_LOOKUPS,
-    FEWEST_BUCKETS,
-    PREDICTION_LOOKUPS,
-    REQUESTS,
-    ComparisonTerms,
-    ModelSpan,
-    SpanFigures,
-    Values,
-    compare_variant,
-    draw_weights,
-    ratio_change,
-    read_span,
-)
+from tailcut.observe.fine_histogram import PLACES, percentiles_ns
 from tailcut.observe.history.history import History
-from tailcut.observe.history.rows import MINUTE_S
+from tailcut.observe.history.rows import MINUTE_S, CountRow
+from tailcut.observe.latency_figures import REQUEST
 from tailcut.observe.outcomes import SHED_CODES
+
+Values = npt.NDArray[np.float64]
+Pair = tuple[Values, Values]
+"""A series of the earlier span, and of the recent one."""
+Labels = Mapping[str, str]
+
+REQUESTS = exposition.REQUESTS.series[0]
+FEATURE_LOOKUPS = path_metrics.FEATURE_LOOKUPS.series[0]
+PREDICTION_LOOKUPS = path_metrics.PREDICTION_CACHE_LOOKUPS.series[0]
+_, BATCH_ROWS, BATCHES = exposition.BATCH_ROWS.series
+_SERVED = path_metrics.SERVED.series[0]
+_NAMES = (REQUESTS, FEATURE_LOOKUPS, PREDICTION_LOOKUPS, BATCH_ROWS, BATCHES, _SERVED)
 
 _MOST_BUCKETS = 288
 """In a span: five minutes each where it is a day."""
+
+_FEWEST_BUCKETS = 10
+"""Of each span with requests, for anything to be said."""
+
+_BLOCKS = 10
+"""In a series."""
+
+_RESAMPLES = 600
+"""Of a standard deviation they give 3 %."""
+
+_CONFIDENCE = 0.995
+"""A comparison looks at some twenty figures: of 95 % intervals one would exclude 0 by chance."""
+
+_SHARE = 0.95
+_FEWEST_REQUESTS = samples_needed(_SHARE)
+
+_SHARE_CHANGE, _ERRORS_CHANGE = 0.01, 0.001
+"""The least difference of shares that counts: of hits, and of requests that were not answered as they should be."""
+
+_FULL_SHARE = 0.9
+
+
+class ComparisonTerms(NamedTuple):
+    """What a comparison is made by.
+
+    Attributes:
+        min_change: the least relative change that counts.
+        seed: of the resampling.
+    """
+
+    min_change: float = 0.05
+    seed: int = 0
 
 
 def compare(
@@ -55,11 +103,10 @@ def compare(
     Raises:
         StoreError: the history cannot be read.
     """
-    since, until = (int(each // MINUTE_S) * MINUTE_S for each in (since_s, until_s))
-    earlier = int(against_s // MINUTE_S) * MINUTE_S
+    since, until, earlier = (int(each // MINUTE_S) * MINUTE_S for each in (since_s, until_s, against_s))
     bucket_s = bucket_of(until - since)
-    after = read_span(history, since, until, bucket_s, model)
-    before = read_span(history, since - earlier, until - earlier, bucket_s, model)
+    after = _read_span(history, since, until, bucket_s, model)
+    before = _read_span(history, since - earlier, until - earlier, bucket_s, model)
     names = sorted(name for name in before.models.keys() | after.models.keys() if name)
     return HistoryComparison(
         history=str(history.path),
@@ -68,7 +115,7 @@ def compare(
         against_s=earlier,
         bucket_s=bucket_s,
         min_change=terms.min_change,
-        models=tuple(_model(before, after, name, terms) for name in names),
+        models=tuple(_compare_model(before, after, name, terms) for name in names),
     )
 
 
@@ -77,36 +124,194 @@ def bucket_of(span_s: int) -> int:
     return max(-(-span_s // (_MOST_BUCKETS * MINUTE_S)), 1) * MINUTE_S
 
 
-def _model(before: SpanFigures, after: SpanFigures, name: str, terms: ComparisonTerms) -> ModelComparison:
-    figures = compare_figures(before, after, name, terms)
-    spans = before.models.get(name, ModelSpan()), after.models.get(name, ModelSpan())
+def _compare_model(before: _Span, after: _Span, name: str, terms: ComparisonTerms) -> ModelComparison:
+    models = before.models.get(name, _ModelSpan()), after.models.get(name, _ModelSpan())
+    weights = draw_weights(before.buckets, terms.seed)
     return ModelComparison(
         model=name,
-        variants=tuple(_variants(*spans, terms)),
-        figures=figures,
-        notes=tuple(notes_on(before, after, name)),
+        variants=tuple(_variants(*models, terms)),
+        figures=tuple(_figures(before, after, models, weights, terms)),
+        notes=tuple(_notes(before, after, models)),
     )
 
 
-def _variants(before: ModelSpan, after: ModelSpan, terms: ComparisonTerms) -> Iterator[VariantComparison]:
+def _variants(before: _ModelSpan, after: _ModelSpan, terms: ComparisonTerms) -> Iterator[VariantComparison]:
     """Yield each variant that both spans have; all together where one of them has others."""
     for variant in sorted(before.stages.keys() & after.stages.keys()):
-        yield compare_variant(variant, before.stages[variant], after.stages[variant], terms)
+        yield _compare_variant(variant, before.stages[variant], after.stages[variant], terms)
     if before.stages.keys() != after.stages.keys():
-        yield compare_variant("", before.together(), after.together(), terms)
+        yield _compare_variant("", before.together(), after.together(), terms)
 
 
-_SHARE_CHANGE = 0.01
-"""The least difference of shares that counts."""
+def _notes(before: _Span, after: _Span, models: tuple[_ModelSpan, _ModelSpan]) -> Iterator[str]:
+    """Yield what makes two spans of a model hard to compare."""
+    for which, span, model in (("earlier", before, models[0]), ("recent", after, models[1])):
+        there, minutes = int(span.minutes.sum()), span.length_s // 60
+        if there < _FULL_SHARE * minutes:
+            yield f"the {which} span has rows of {there} of its {minutes} minutes; no server ran in the others"
+        if there and not model.sums(REQUESTS, span.buckets).any():
+            yield f"no requests came in the {which} span"
+    old, new = (", ".join(sorted(model.versions)) for model in models)
+    if old and new and old != new:
+        yield f"another variant or version was served: {old} before, {new} now"
 
-_FULL_SHARE = 0.9
-_ERRORS_CHANGE = 0.001
-_MINUTE_S = 60.0
 
-Labels = Mapping[str, str]
+# -- Two spans of the history as arrays --------------------------------------------------------------------------------
 
 
-class Ratio(NamedTuple):
+class StageSeries(NamedTuple):
+    """A stage per bucket.
+
+    Attributes:
+        requests: that met it, (buckets,).
+        total_ns: (buckets,).
+        histograms: (buckets, ``PLACES``).
+    """
+
+    requests: Values
+    total_ns: Values
+    histograms: Values
+
+    @classmethod
+    def empty(cls, buckets: int) -> StageSeries:
+        """Return a stage that no request met."""
+        return cls(np.zeros(buckets), np.zeros(buckets), np.zeros((buckets, PLACES)))
+
+    def added(self, other: StageSeries) -> StageSeries:
+        """Return both together."""
+        return StageSeries(
+            self.requests + other.requests, self.total_ns + other.total_ns, self.histograms + other.histograms
+        )
+
+
+Stages = dict[str, StageSeries]
+
+
+@dataclass
+class _ModelSpan:
+    """A model in one span.
+
+    Attributes:
+        stages: by variant and stage.
+        counts: of counters by name and labels, (buckets,).
+        versions: that were served, "variant version".
+    """
+
+    stages: dict[str, Stages] = field(default_factory=dict)
+    counts: dict[str, list[tuple[Labels, Values]]] = field(default_factory=dict)
+    versions: set[str] = field(default_factory=set)
+
+    def sums(self, name: str, buckets: int, wanted: Callable[[Labels], bool] = lambda labels: True) -> Values:
+        """Return a counter per bucket, over all labels that are wanted."""
+        found = [values for labels, values in self.counts.get(name, ()) if wanted(labels)]
+        return np.sum(found, axis=0) if found else np.zeros(buckets)
+
+    def together(self) -> Stages:
+        """Return the stages of all variants together."""
+        found: Stages = {}
+        for stages in self.stages.values():
+            for stage, series in stages.items():
+                found[stage] = found[stage].added(series) if stage in found else series
+        return found
+
+
+@dataclass
+class _Span:
+    """Everything in one span.
+
+    Attributes:
+        minutes: that the history has, per bucket.
+    """
+
+    length_s: int
+    buckets: int
+    minutes: Values
+    models: dict[str, _ModelSpan]
+
+
+def _read_span(history: History, since_s: int, until_s: int, bucket_s: int, model: str | None) -> _Span:
+    buckets = -(-(until_s - since_s) // bucket_s)
+    span = _Span(until_s - since_s, buckets, np.zeros(buckets), {})
+    for start_s, minutes in history.coverage(since_s, until_s, bucket_s=bucket_s):
+        span.minutes[(start_s - since_s) // bucket_s] = minutes
+    for row in history.latency(since_s, until_s, model=model, bucket_s=bucket_s):
+        stages = span.models.setdefault(row.model, _ModelSpan()).stages.setdefault(row.variant, {})
+        series = stages.setdefault(row.stage, StageSeries.empty(buckets))
+        bucket = (row.start_s - since_s) // bucket_s
+        series.requests[bucket] += row.requests
+        series.total_ns[bucket] += row.total_ns
+        series.histograms[bucket] += row.histogram
+    for name in _NAMES:
+        for count in history.counts(since_s, until_s, model=model, name=name, bucket_s=bucket_s):
+            _add_count(span, count, (count.start_s - since_s) // bucket_s)
+    return span
+
+
+def _add_count(span: _Span, row: CountRow, bucket: int) -> None:
+    model = span.models.setdefault(row.model, _ModelSpan())
+    if row.name == _SERVED:
+        model.versions.add(f"{row.labels.get('variant', '')} {row.labels.get('version', '')}".strip())
+        return
+    known = model.counts.setdefault(row.name, [])
+    values = next((values for labels, values in known if labels == row.labels), None)
+    if values is None:
+        values = np.zeros(span.buckets)
+        known.append((row.labels, values))
+    values[bucket] += row.value
+
+
+# -- Changes and their intervals ---------------------------------------------------------------------------------------
+
+
+def draw_weights(count: int, seed: int, resamples: int = _RESAMPLES) -> Values:
+    """Return how often each of ``count`` elements is in each resample of blocks, (resamples, count)."""
+    rng = np.random.default_rng(seed)
+    length = ceil(count / _BLOCKS)
+    starts = rng.integers(0, count, (resamples, ceil(count / length)))
+    places = (starts[:, :, None] + np.arange(length)).reshape(resamples, -1)[:, :count] % count
+    flat = places + np.arange(resamples)[:, None] * count
+    return np.bincount(flat.ravel(), minlength=resamples * count).reshape(resamples, count).astype(np.float64)
+
+
+def _ratio_change(above: Pair, below: Pair, weights: Values, *, is_relative: bool = True) -> MetricChange:
+    """Compare the ratio of two sums in both spans; see ``change_of``.
+
+    Args:
+        weights: of ``draw_weights``; elements at the same place of both spans are drawn together.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = [float(one.sum() / other.sum()) for one, other in zip(above, below, strict=True)]
+        drawn = [(weights @ one) / (weights @ other) for one, other in zip(above, below, strict=True)]
+    return change_of((values[0], values[1]), (drawn[0], drawn[1]), weights.shape[1], is_relative=is_relative)
+
+
+def change_of(values: tuple[float, float], drawn: Pair, count: int, *, is_relative: bool = True) -> MetricChange:
+    """Return the change of an estimate with Student's interval, from its standard deviation over resamples.
+
+    Args:
+        drawn: the estimate in each resample.
+        count: elements of the series.
+        is_relative: whether it is relative to the earlier value, and not the difference. There is none where a value
+            is 0: all is NaN.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if is_relative:
+            change, replicates = float(np.log(values[1] / values[0])), np.log(drawn[1] / drawn[0])
+        else:
+            change, replicates = values[1] - values[0], drawn[1] - drawn[0]
+    known = replicates[np.isfinite(replicates)]
+    freedom = max(count / ceil(count / _BLOCKS) - 1.0, 1.0)
+    error = float(known.std(ddof=1)) * sqrt((freedom + 1) / freedom) if known.size > 1 else np.inf
+    reach = student_quantile(0.5 + _CONFIDENCE / 2, freedom) * error
+    found = (change, change - reach, change + reach) if np.isfinite(change) else (np.nan, np.nan, np.nan)
+    value, low, high = (float(np.expm1(each)) for each in found) if is_relative else found
+    return MetricChange(before=values[0], after=values[1], change=value, low=low, high=high)
+
+
+# -- Rates and shares --------------------------------------------------------------------------------------------------
+
+
+class _Ratio(NamedTuple):
     """A figure that is one sum over another, per bucket.
 
     Attributes:
@@ -116,84 +321,144 @@ class Ratio(NamedTuple):
 
     name: str
     unit: str
-    above: tuple[Values, Values]
-    below: tuple[Values, Values]
+    above: Pair
+    below: Pair
     least: float
 
 
-def compare_figures(
-    before: SpanFigures, after: SpanFigures, model: str, terms: ComparisonTerms
-) -> tuple[FigureChange, ...]:
-    """Compare the figures of a model; those that neither span has are left out."""
-    spans = before.models.get(model, ModelSpan()), after.models.get(model, ModelSpan())
-    minutes = before.minutes, after.minutes
-    weights = draw_weights(before.buckets, terms.seed)
-    return tuple(
-        _compare(ratio, weights)
-        for ratio in _ratios(spans, minutes, before.buckets, terms)
-        if all((below > 0).sum() >= FEWEST_BUCKETS for below in ratio.below)
-        # By which factor nothing grew cannot be told: see the notes.
-        and (ratio.unit == "share" or all(above.any() for above in ratio.above))
-        # Nor is there anything to say of what was 0 in both.
-        and any(above.any() for above in ratio.above)
-    )
+def _figures(
+    before: _Span, after: _Span, models: tuple[_ModelSpan, _ModelSpan], weights: Values, terms: ComparisonTerms
+) -> Iterator[FigureChange]:
+    """Yield the figures of a model that both spans can tell."""
+    for ratio in _ratios(before, after, models, terms):
+        is_share = ratio.unit == "share"
+        is_known = all((below > 0).sum() >= _FEWEST_BUCKETS for below in ratio.below)
+        # By which factor nothing grew cannot be told: see the notes. What was 0 in both spans says nothing either.
+        grew_from = any if is_share else all
+        if is_known and grew_from(above.any() for above in ratio.above):
+            change = _ratio_change(ratio.above, ratio.below, weights, is_relative=not is_share)
+            verdict: Verdict = "noise"
+            if change.is_certain:
+                verdict = "small" if abs(change.change) < ratio.least else "grew" if change.change > 0 else "shrank"
+            yield FigureChange(name=ratio.name, unit=ratio.unit, verdict=verdict, change=change)
 
 
 def _ratios(
-    spans: tuple[ModelSpan, ModelSpan], minutes: tuple[Values, Values], buckets: int, terms: ComparisonTerms
-) -> Iterator[Ratio]:
-    def both(name: str, wanted: Callable[[Labels], bool] = _any) -> tuple[Values, Values]:
-        first, second = (span.sums(name, buckets, wanted) for span in spans)
-        return first, second
+    before: _Span, after: _Span, models: tuple[_ModelSpan, _ModelSpan], terms: ComparisonTerms
+) -> Iterator[_Ratio]:
+    def both(name: str, wanted: Callable[[Labels], bool] = lambda labels: True) -> Pair:
+        return models[0].sums(name, before.buckets, wanted), models[1].sums(name, before.buckets, wanted)
 
-    seconds = minutes[0] * _MINUTE_S, minutes[1] * _MINUTE_S
     requests = both(REQUESTS)
-    yield Ratio("request rate", "1/s", requests, seconds, terms.min_change)
+    yield _Ratio("request rate", "1/s", requests, (before.minutes * 60, after.minutes * 60), terms.min_change)
     # As the alerts count them: a request that was itself wrong says nothing of the server.
     judged = both(REQUESTS, lambda labels: _is_shed(labels) or labels.get("outcome") != "4xx")
     failed = both(REQUESTS, lambda labels: not _is_shed(labels) and labels.get("outcome") == "5xx")
-    yield Ratio("error share", "share", failed, judged, _ERRORS_CHANGE)
-    yield Ratio("shed share", "share", both(REQUESTS, _is_shed), judged, _ERRORS_CHANGE)
-    yield Ratio("stale share", "share", both(REQUESTS, _with("cache", "stale")), requests, _ERRORS_CHANGE)
-    yield Ratio("rows per batch", "rows", both(BATCH_ROWS), both(BATCHES), terms.min_change)
+    yield _Ratio("error share", "share", failed, judged, _ERRORS_CHANGE)
+    yield _Ratio("shed share", "share", both(REQUESTS, _is_shed), judged, _ERRORS_CHANGE)
+    yield _Ratio("stale share", "share", both(REQUESTS, _with(cache="stale")), requests, _ERRORS_CHANGE)
+    yield _Ratio("rows per batch", "rows", both(BATCH_ROWS), both(BATCHES), terms.min_change)
     for name, label, title in ((FEATURE_LOOKUPS, "group", "feature group"), (PREDICTION_LOOKUPS, "cache", "cache")):
-        values = {labels.get(label, "") for span in spans for labels, _ in span.counts.get(name, ())}
+        values = {labels.get(label, "") for model in models for labels, _ in model.counts.get(name, ())}
         for value in sorted(values):
-            hits = both(name, _with(label, value, result="hit"))
-            below = both(name, _with(label, value))
-            yield Ratio(f"hit rate of {title} {value}", "share", hits, below, _SHARE_CHANGE)
+            hits, below = both(name, _with(result="hit", **{label: value})), both(name, _with(**{label: value}))
+            yield _Ratio(f"hit rate of {title} {value}", "share", hits, below, _SHARE_CHANGE)
 
 
 def _is_shed(labels: Labels) -> bool:
     return labels.get("code") in SHED_CODES
 
 
-def _compare(ratio: Ratio, weights: Values) -> FigureChange:
-    change = ratio_change(ratio.above, ratio.below, weights, is_relative=ratio.unit != "share")
-    verdict: Verdict = "noise"
-    if change.is_certain:
-        verdict = "small" if abs(change.change) < ratio.least else "grew" if change.change > 0 else "shrank"
-    return FigureChange(name=ratio.name, unit=ratio.unit, verdict=verdict, change=change)
+def _with(**wanted: str) -> Callable[[Labels], bool]:
+    return lambda labels: wanted.items() <= labels.items()
 
 
-def notes_on(before: SpanFigures, after: SpanFigures, model: str) -> Iterator[str]:
-    """Yield what makes two spans of a model hard to compare."""
-    spans = before.models.get(model, ModelSpan()), after.models.get(model, ModelSpan())
-    for which, span, asked in (("earlier", before, spans[0]), ("recent", after, spans[1])):
-        there, minutes = int(span.minutes.sum()), span.length_s // 60
-        if there < _FULL_SHARE * minutes:
-            yield f"the {which} span has rows of {there} of its {minutes} minutes; no server ran in the others"
-        if there and not asked.sums(REQUESTS, span.buckets, _any).any():
-            yield f"no requests came in the {which} span"
-    if spans[0].versions and spans[1].versions and spans[0].versions != spans[1].versions:
-        old, new = (", ".join(sorted(span.versions)) for span in spans)
-        yield f"another variant or version was served: {old} before, {new} now"
+# -- Stages ------------------------------------------------------------------------------------------------------------
 
 
-def _any(labels: Labels) -> bool:
-    return True
+def _compare_variant(name: str, before: Stages, after: Stages, terms: ComparisonTerms) -> VariantComparison:
+    """Compare the latencies of a variant.
+
+    Args:
+        before, after: buckets at the same place are of the same time of the day or week: both are resampled together,
+            so that the daily rise and fall is in neither interval.
+    """
+    nothing = StageSeries.empty(0)
+    asked = before.get(REQUEST, nothing), after.get(REQUEST, nothing)
+    counts = [int(each.requests.sum()) for each in asked]
+    found = VariantComparison(variant=name, requests_before=counts[0], requests_after=counts[1])
+    for which, series, count in zip(("earlier", "recent"), asked, counts, strict=True):
+        buckets = int((series.requests > 0).sum())
+        if count < _FEWEST_REQUESTS or buckets < _FEWEST_BUCKETS:
+            said = f"the {which} span has {count} answered requests in {buckets} buckets of time"
+            need = f"at least {_FEWEST_REQUESTS} in {_FEWEST_BUCKETS} are needed"
+            return msgspec.structs.replace(found, too_little=f"{said}; {need}")
+    return msgspec.structs.replace(found, stages=tuple(_stages(before, after, asked, terms)))
 
 
-def _with(label: str, value: str, **others: str) -> Callable[[Labels], bool]:
-    wanted = {label: value, **others}.items()
-    return lambda labels: wanted <= labels.items()
+def _stages(
+    before: Stages, after: Stages, asked: tuple[StageSeries, StageSeries], terms: ComparisonTerms
+) -> list[StageChange]:
+    """Return the whole request and its stages, by how much they grew."""
+    empty = StageSeries.empty(asked[0].requests.size)
+    weights = draw_weights(asked[0].requests.size, terms.seed)
+
+    def compared(name: str) -> StageChange:
+        return _compare_stage(name, (before.get(name, empty), after.get(name, empty)), asked, weights, terms.min_change)
+
+    whole, *rest = map(compared, [REQUEST, *sorted((before.keys() | after.keys()) - {REQUEST})])
+    rest.sort(key=lambda each: -abs(each.growth_ms))
+    if whole.verdict in {"grew", "shrank"}:
+        rest = [msgspec.structs.replace(each, growth_share=each.growth_ms / whole.growth_ms) for each in rest]
+    return [whole, *rest]
+
+
+def _compare_stage(
+    name: str,
+    stage: tuple[StageSeries, StageSeries],
+    asked: tuple[StageSeries, StageSeries],
+    weights: Values,
+    least: float,
+) -> StageChange:
+    if max(np.count_nonzero(one.requests) for one in stage) < _FEWEST_BUCKETS:
+        weights = weights[:1]  # few calls in the same buckets vary little over resamples: nothing is certain of them
+    total_ms = stage[0].total_ns / 1e6, stage[1].total_ns / 1e6
+    requests = asked[0].requests, asked[1].requests
+    mean = _ratio_change(total_ms, requests, weights)
+    growth = _ratio_change(total_ms, requests, weights, is_relative=False)
+    tail = None
+    if min(one.requests.sum() for one in stage) >= _FEWEST_REQUESTS:
+        before, after = (_percentiles_ms(one.histograms.sum(0)[None])[0] for one in stage)
+        drawn = _percentiles_ms(weights @ stage[0].histograms), _percentiles_ms(weights @ stage[1].histograms)
+        tail = change_of((float(before), float(after)), drawn, weights.shape[1])
+    met = [float(one.requests.sum() / all_.sum()) for one, all_ in zip(stage, requests, strict=True)]
+    return StageChange(
+        stage=name,
+        verdict=_verdict(mean, growth, tail, least),
+        mean=mean,
+        p95=tail,
+        met_before=met[0],
+        met_after=met[1],
+        growth_ms=growth.change,
+        growth_low_ms=growth.low,
+        growth_high_ms=growth.high,
+    )
+
+
+def _percentiles_ms(histograms: Values) -> Values:
+    """Return p95 per histogram, (n,); the counts are whole, as the weights of resamples are."""
+    return percentiles_ns(histograms.astype(np.int64), (_SHARE,))[:, 0] / 1e6
+
+
+def _verdict(mean: MetricChange, growth: MetricChange, tail: MetricChange | None, least: float) -> Verdict:
+    if not mean.before or not mean.after:
+        if not growth.is_certain:
+            return "noise"
+        return "gone" if mean.before else "new"
+    certain = [each for each in (mean, tail) if each is not None and each.is_certain]
+    if not certain:
+        return "noise"
+    large = [each for each in certain if abs(each.change) >= least]
+    if not large:
+        return "small"
+    return "grew" if any(each.change > 0 for each in large) else "shrank"

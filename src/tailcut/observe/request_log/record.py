@@ -15,8 +15,7 @@ from tailcut.common.timings import STAGE_NAMES
 from tailcut.manifest import Deployment
 from tailcut.observe.outcomes import CODES
 from tailcut.observe.request_log.capture import Capture
-from tailcut.observe.request_log.redaction import DROPPED, Redaction
-from tailcut.observe.request_log.values import array_of, data_of, datatype_of, from_json, not_number
+from tailcut.observe.request_log.values import DROPPED, Redaction, array_of, data_of, datatype_of, from_json, not_number
 
 FORM = 1
 """Of the records; a reader refuses one that it does not know."""

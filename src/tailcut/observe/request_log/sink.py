@@ -16,7 +16,7 @@ from tailcut.manifest import Deployment, Manifest
 from tailcut.observe.request_log.capture import Capture, Sampler
 from tailcut.observe.request_log.files import Convert, Converter, LogFiles
 from tailcut.observe.request_log.record import EndedRequest, RecordWriter
-from tailcut.observe.request_log.redaction import Redaction, read_key
+from tailcut.observe.request_log.values import Redaction, read_key
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
 from tailcut.system.worker_thread import WorkerThread

@@ -12,11 +12,9 @@ from tailcut.errors import RequestTimeout, Shed
 from tailcut.observe.outcomes import outcome_of
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
-from tailcut.observe.traces.found import FoundTrace, found_trace
-from tailcut.observe.traces.identity import Tracer, parent_of
 from tailcut.observe.traces.kept import Kept, Ring, WallClock, copied, release
-from tailcut.observe.traces.spans import BatchIds
-from tailcut.observe.traces.trace_context import SAMPLED, RequestTrace
+from tailcut.observe.traces.spans import BatchIds, FoundTrace, found_trace
+from tailcut.observe.traces.trace_context import SAMPLED, RequestTrace, Tracer, parent_of
 
 NEVER_SLOW_NS = 2**63 - 1
 REASONS = ("slow", "failed", "shed", "stale", "parent", "sample")

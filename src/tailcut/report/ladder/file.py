@@ -8,7 +8,7 @@ import msgspec
 
 from tailcut.common.statistics import Percentiles
 from tailcut.errors import LoadTestError
-from tailcut.system.whole_files import write_file
+from tailcut.system.atomic_files import write_file
 
 SCHEMA = 1
 """Number of the file's form; a reader refuses another one."""

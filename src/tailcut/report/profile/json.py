@@ -19,7 +19,7 @@ from tailcut.profiler.levers.work import outside_words
 from tailcut.profiler.payloads.diversity import Diversity
 from tailcut.profiler.records import ProfiledProcess, Recording, Stage
 from tailcut.report.profile.shapes import Frame, LatencyColumn, columns_of, spans_tree, stacks_tree
-from tailcut.system.whole_files import write_file
+from tailcut.system.atomic_files import write_file
 
 FORMAT = 2
 """Of the file; another number is another layout. Fields may be added without a new one."""

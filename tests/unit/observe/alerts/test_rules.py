@@ -10,6 +10,7 @@ from tests.alerts_kit import P95, Traffic, bad, histogram
 
 from tailcut.manifest.schema.observe import Alerts as Settings
 from tailcut.observe.alerts.evaluation import (
+    CounterKey,
     Hour,
     MemoryGrowth,
     MovedColumns,
@@ -17,8 +18,8 @@ from tailcut.observe.alerts.evaluation import (
     find_growth,
     find_moved,
     find_shares,
+    most_grown,
 )
-from tailcut.observe.alerts.minute_counts import CounterKey, most_grown
 from tailcut.observe.alerts.rules import RULES, AlertFinding, windows_for
 from tailcut.observe.latency_figures import SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import FEATURE_SOURCE_ERRORS
