@@ -12,7 +12,7 @@ from tailcut.observe.alerts.probes import Figures
 from tailcut.observe.alerts.rules import AlertFinding
 from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.fine_histogram import PLACES, Counts, places_of
-from tailcut.observe.history.tables import HistorySnapshot, Series
+from tailcut.observe.history import HistorySnapshot, Series
 from tailcut.observe.latency_figures import SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import FEATURE_LOOKUPS, FEATURE_SOURCE_SECONDS, FEATURE_STALE
 

@@ -14,7 +14,7 @@ from tailcut.cli.console import ExitCode, check_files, note, usage, write
 from tailcut.cli.options import ManifestPaths, Settings, examples, load_host, manifest_paths
 from tailcut.common.units import format_duration
 from tailcut.errors import LoadTestError, StoreError
-from tailcut.observe.history.rows import MINUTE_S
+from tailcut.observe.history import MINUTE_S
 
 if TYPE_CHECKING:
     from tailcut.observe.comparison.records import HistoryComparison

@@ -21,7 +21,7 @@ from tailcut.observe.alerts.webhook import Webhook, WebhookTarget, read_secret
 from tailcut.observe.drift.detector import ColumnState
 from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.exposition import Exposition, ModelSeries, process_samples
-from tailcut.observe.history.recorder import HistoryRecorder
+from tailcut.observe.history_recorder import HistoryRecorder
 from tailcut.observe.live.figures import KeptRequest, ModelAbout, RequestDetail
 from tailcut.observe.live.live import LiveFigures, alert_figures, drift_figures, kept_requests, request_detail
 from tailcut.observe.sample import Source

@@ -27,7 +27,7 @@ MAY_READ = {
     "observe/alerts/evaluator.py": "which minutes of the history to look at, and since when an alarm stands",
     "observe/alerts/webhook.py": "the signed time of a message",
     "observe/drift_sink.py": "since when a column has been different",
-    "observe/history/recorder.py": "the minute that rows belong to",
+    "observe/history_recorder.py": "the minute that rows belong to",
     "pipeline/shared_cache.py": "the age of what other servers wrote to Redis",
     "observe/request_log/files.py": "no clock: the name of a file; its time comes in",
     "observe/request_log/record.py": "no clock: times are written for people",

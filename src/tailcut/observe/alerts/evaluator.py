@@ -50,8 +50,7 @@ from tailcut.observe.alerts.rules import (
 from tailcut.observe.alerts.webhook import Message, Webhook
 from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.failures import NewErrors
-from tailcut.observe.history import History
-from tailcut.observe.history.tables import HistorySnapshot
+from tailcut.observe.history import History, HistorySnapshot
 from tailcut.observe.latency_figures import REQUEST, SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import (
     FEATURE_LOOKUPS,

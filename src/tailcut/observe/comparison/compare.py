@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -30,14 +30,13 @@ from tailcut.observe.comparison.records import (
     VariantComparison,
     Verdict,
 )
-from tailcut.observe.fine_histogram import PLACES, percentiles_ns
-from tailcut.observe.history.history import History
-from tailcut.observe.history.rows import MINUTE_S, CountRow
+from tailcut.observe.fine_histogram import FineHistogram, percentiles_ns
+from tailcut.observe.history import MINUTE_S, CountRow, History
 from tailcut.observe.latency_figures import REQUEST
 from tailcut.observe.outcomes import SHED_CODES
 
 Values = npt.NDArray[np.float64]
-Pair = tuple[Values, Values]
+Pair = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 """A series of the earlier span, and of the recent one."""
 Labels = Mapping[str, str]
 
@@ -159,32 +158,8 @@ def _notes(before: _Span, after: _Span, models: tuple[_ModelSpan, _ModelSpan]) -
 # -- Two spans of the history as arrays --------------------------------------------------------------------------------
 
 
-class StageSeries(NamedTuple):
-    """A stage per bucket.
-
-    Attributes:
-        requests: that met it, (buckets,).
-        total_ns: (buckets,).
-        histograms: (buckets, ``PLACES``).
-    """
-
-    requests: Values
-    total_ns: Values
-    histograms: Values
-
-    @classmethod
-    def empty(cls, buckets: int) -> StageSeries:
-        """Return a stage that no request met."""
-        return cls(np.zeros(buckets), np.zeros(buckets), np.zeros((buckets, PLACES)))
-
-    def added(self, other: StageSeries) -> StageSeries:
-        """Return both together."""
-        return StageSeries(
-            self.requests + other.requests, self.total_ns + other.total_ns, self.histograms + other.histograms
-        )
-
-
-Stages = dict[str, StageSeries]
+Stages = dict[str, FineHistogram]
+"""By stage: a histogram per bucket."""
 
 
 @dataclass
@@ -211,7 +186,7 @@ class _ModelSpan:
         found: Stages = {}
         for stages in self.stages.values():
             for stage, series in stages.items():
-                found[stage] = found[stage].added(series) if stage in found else series
+                found[stage] = found[stage].plus(series) if stage in found else series
         return found
 
 
@@ -236,11 +211,10 @@ def _read_span(history: History, since_s: int, until_s: int, bucket_s: int, mode
         span.minutes[(start_s - since_s) // bucket_s] = minutes
     for row in history.latency(since_s, until_s, model=model, bucket_s=bucket_s):
         stages = span.models.setdefault(row.model, _ModelSpan()).stages.setdefault(row.variant, {})
-        series = stages.setdefault(row.stage, StageSeries.empty(buckets))
+        series = stages.setdefault(row.stage, FineHistogram.empty(buckets))
         bucket = (row.start_s - since_s) // bucket_s
-        series.requests[bucket] += row.requests
+        series.places[bucket] += row.histogram
         series.total_ns[bucket] += row.total_ns
-        series.histograms[bucket] += row.histogram
     for name in _NAMES:
         for count in history.counts(since_s, until_s, model=model, name=name, bucket_s=bucket_s):
             _add_count(span, count, (count.start_s - since_s) // bucket_s)
@@ -383,12 +357,12 @@ def _compare_variant(name: str, before: Stages, after: Stages, terms: Comparison
         before, after: buckets at the same place are of the same time of the day or week: both are resampled together,
             so that the daily rise and fall is in neither interval.
     """
-    nothing = StageSeries.empty(0)
+    nothing = FineHistogram.empty(0)
     asked = before.get(REQUEST, nothing), after.get(REQUEST, nothing)
-    counts = [int(each.requests.sum()) for each in asked]
+    counts = [int(each.places.sum()) for each in asked]
     found = VariantComparison(variant=name, requests_before=counts[0], requests_after=counts[1])
     for which, series, count in zip(("earlier", "recent"), asked, counts, strict=True):
-        buckets = int((series.requests > 0).sum())
+        buckets = int((series.count > 0).sum())
         if count < _FEWEST_REQUESTS or buckets < _FEWEST_BUCKETS:
             said = f"the {which} span has {count} answered requests in {buckets} buckets of time"
             need = f"at least {_FEWEST_REQUESTS} in {_FEWEST_BUCKETS} are needed"
@@ -397,14 +371,16 @@ def _compare_variant(name: str, before: Stages, after: Stages, terms: Comparison
 
 
 def _stages(
-    before: Stages, after: Stages, asked: tuple[StageSeries, StageSeries], terms: ComparisonTerms
+    before: Stages, after: Stages, asked: tuple[FineHistogram, FineHistogram], terms: ComparisonTerms
 ) -> list[StageChange]:
     """Return the whole request and its stages, by how much they grew."""
-    empty = StageSeries.empty(asked[0].requests.size)
-    weights = draw_weights(asked[0].requests.size, terms.seed)
+    buckets = len(asked[0].total_ns)
+    empty, weights = FineHistogram.empty(buckets), draw_weights(buckets, terms.seed)
+    requests = asked[0].count, asked[1].count
 
     def compared(name: str) -> StageChange:
-        return _compare_stage(name, (before.get(name, empty), after.get(name, empty)), asked, weights, terms.min_change)
+        stage = before.get(name, empty), after.get(name, empty)
+        return _compare_stage(name, stage, requests, weights, terms.min_change)
 
     whole, *rest = map(compared, [REQUEST, *sorted((before.keys() | after.keys()) - {REQUEST})])
     rest.sort(key=lambda each: -abs(each.growth_ms))
@@ -414,38 +390,34 @@ def _stages(
 
 
 def _compare_stage(
-    name: str,
-    stage: tuple[StageSeries, StageSeries],
-    asked: tuple[StageSeries, StageSeries],
-    weights: Values,
-    least: float,
+    name: str, stage: tuple[FineHistogram, FineHistogram], requests: Pair, weights: Values, least: float
 ) -> StageChange:
-    if max(np.count_nonzero(one.requests) for one in stage) < _FEWEST_BUCKETS:
+    met = stage[0].count, stage[1].count
+    if max(map(np.count_nonzero, met)) < _FEWEST_BUCKETS:
         weights = weights[:1]  # few calls in the same buckets vary little over resamples: nothing is certain of them
     total_ms = stage[0].total_ns / 1e6, stage[1].total_ns / 1e6
-    requests = asked[0].requests, asked[1].requests
     mean = _ratio_change(total_ms, requests, weights)
     growth = _ratio_change(total_ms, requests, weights, is_relative=False)
     tail = None
-    if min(one.requests.sum() for one in stage) >= _FEWEST_REQUESTS:
-        before, after = (_percentiles_ms(one.histograms.sum(0)[None])[0] for one in stage)
-        drawn = _percentiles_ms(weights @ stage[0].histograms), _percentiles_ms(weights @ stage[1].histograms)
+    if min(one.sum() for one in met) >= _FEWEST_REQUESTS:
+        before, after = (_percentiles_ms(one.places.sum(0)[None])[0] for one in stage)
+        drawn = _percentiles_ms(weights @ stage[0].places), _percentiles_ms(weights @ stage[1].places)
         tail = change_of((float(before), float(after)), drawn, weights.shape[1])
-    met = [float(one.requests.sum() / all_.sum()) for one, all_ in zip(stage, requests, strict=True)]
+    shares = [float(one.sum() / all_.sum()) for one, all_ in zip(met, requests, strict=True)]
     return StageChange(
         stage=name,
         verdict=_verdict(mean, growth, tail, least),
         mean=mean,
         p95=tail,
-        met_before=met[0],
-        met_after=met[1],
+        met_before=shares[0],
+        met_after=shares[1],
         growth_ms=growth.change,
         growth_low_ms=growth.low,
         growth_high_ms=growth.high,
     )
 
 
-def _percentiles_ms(histograms: Values) -> Values:
+def _percentiles_ms(histograms: npt.NDArray[Any]) -> Values:
     """Return p95 per histogram, (n,); the counts are whole, as the weights of resamples are."""
     return percentiles_ns(histograms.astype(np.int64), (_SHARE,))[:, 0] / 1e6
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from tailcut.common.histogram import ROW_BOUNDS
 from tailcut.observe import path_metrics as known
-from tailcut.observe.fine_histogram import PLACES, percentiles_ns
-from tailcut.observe.latency_figures import SHARES, STAGES, Objective, StageCounts
+from tailcut.observe.fine_histogram import FineHistogram, percentiles_ns
+from tailcut.observe.latency_figures import SHARES, STAGES, Objective
 from tailcut.observe.live.figures import (
     BatchFigures,
     Count,
@@ -45,7 +45,7 @@ class CounterSnapshot(NamedTuple):
 
     at_s: float
     requests: Mapping[tuple[str, str, str, str], int]
-    latency: Mapping[str, StageCounts]
+    latency: Mapping[str, FineHistogram]
     batches: Mapping[int, tuple[int, int]]
     batch_sizes: Sequence[int]
     objectives: Sequence[Objective]
@@ -79,24 +79,21 @@ def mark(
     return CounterSnapshot(at_s, requests, latency, batches, sizes, recorder.latency.objectives, by_name)
 
 
-def _copy(counts: StageCounts, known: StageCounts | None) -> StageCounts:
+def _copy(counts: FineHistogram, known: FineHistogram | None) -> FineHistogram:
     """Return counts that do not change any more; a variant that answers nothing costs nothing."""
     if known is not None and np.array_equal(known.total_ns, counts.total_ns):
         return known
     return counts.copy()
 
 
-def latency_between(old: CounterSnapshot, new: CounterSnapshot, variant: str | None = None) -> StageCounts:
+def latency_between(old: CounterSnapshot, new: CounterSnapshot, variant: str | None = None) -> FineHistogram:
     """Return the difference of two marks, of one variant or of all together."""
-    places = np.zeros((len(STAGES), PLACES), np.int64)
-    total_ns = np.zeros(len(STAGES), np.int64)
+    found = FineHistogram.empty(len(STAGES))
     for name in new.latency if variant is None else [variant] if variant in new.latency else []:
         now, then = new.latency[name], old.latency.get(name)
-        if then is now:
-            continue
-        places += now.places if then is None else now.places - then.places
-        total_ns += now.total_ns if then is None else now.total_ns - then.total_ns
-    return StageCounts(places, total_ns)
+        if then is not now:
+            found = found.plus(now.since(then))
+    return found
 
 
 BURN_S = 300.0
@@ -157,7 +154,7 @@ def _requests(old: CounterSnapshot, new: CounterSnapshot, window_s: float) -> Re
 
 def _stages(old: CounterSnapshot, new: CounterSnapshot) -> list[StageFigures]:
     change = latency_between(old, new)
-    counts = change.places.sum(1).tolist()
+    counts = change.count.tolist()
     answered = counts[-1]
     found = []
     for name, count, total_ns, shares in zip(

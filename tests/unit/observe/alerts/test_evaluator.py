@@ -21,8 +21,7 @@ from tailcut.observe.alerts.evaluator import AlertEvaluator
 from tailcut.observe.alerts.probes import GpuFigures
 from tailcut.observe.alerts.rules import ALERTS, RULES
 from tailcut.observe.alerts.webhook import Message, Webhook, WebhookTarget
-from tailcut.observe.history import CountRow, LatencyRow
-from tailcut.observe.history.tables import HistorySnapshot, Series
+from tailcut.observe.history import CountRow, HistorySnapshot, LatencyRow, Series
 from tailcut.observe.latency_figures import SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import FEATURE_SOURCE_SECONDS, PREDICTION_CACHE_BYTES
 
@@ -175,7 +174,7 @@ def test_a_restart_sends_no_alarm_again_and_goes_on_with_the_counts(tmp_path: Pa
         minute(alerts, clock, 100, 0)
     alerts.close(1.0)
     rows = [
-        CountRow(int(NOW_S) + 60 * n, "m", metric.series[0], P95, "counter", value)
+        CountRow(int(NOW_S) + 60 * n, "m", metric.series[0], P95, value)
         for n in range(3)
         for metric, value in ((SLO_REQUESTS, 100.0), (SLO_GOOD, 0.0))
     ]
@@ -195,7 +194,7 @@ def test_the_past_is_read_once_the_history_is_this_servers_and_no_row_since_the_
     for _ in range(5):
         assert minute(alerts, clock, 0, 0) == [], "another server writes it, which has an outage"
     rows = [
-        CountRow(int(started_s) + 60 * n, "m", metric.series[0], P95, "counter", value)
+        CountRow(int(started_s) + 60 * n, "m", metric.series[0], P95, value)
         for n in range(-10, 5)
         for metric, value in ((SLO_REQUESTS, 100.0), (SLO_GOOD, 0.0))
     ]
@@ -253,7 +252,7 @@ def slow_week(clock: Clock, factor: float, week_s: int = WEEK_S) -> Past:
             for group, seconds in (("weather", 1.6 * times), ("routes", 0.4)):
                 labels = {"group": group, "entity_type": "origin"}
                 name = FEATURE_SOURCE_SECONDS.series[0]
-                counts.append(CountRow(start_s, "m", name, labels, "counter", seconds))
+                counts.append(CountRow(start_s, "m", name, labels, seconds))
     return Past(latency, counts)
 
 

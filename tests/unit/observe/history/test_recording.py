@@ -12,9 +12,9 @@ from tests.wait_kit import block_until
 
 from tailcut.errors import StoreError
 from tailcut.observe.exposition import ModelSeries
-from tailcut.observe.history import History
-from tailcut.observe.history.recorder import HistoryRecorder
-from tailcut.observe.history.tables import MOST_SERIES, SCHEMA, HistorySnapshot, Series, Tables
+from tailcut.observe.fine_histogram import percentile_ns
+from tailcut.observe.history import MOST_SERIES, SCHEMA, History, HistorySnapshot, Series, Tables
+from tailcut.observe.history_recorder import HistoryRecorder
 from tailcut.observe.sample import Sample
 from tailcut.store import SqliteFile
 
@@ -37,7 +37,7 @@ def test_a_minute_has_latencies_by_variant_and_stage_and_counts_by_label(tmp_pat
     run.end()
     whole = run.history.latency(START_S, TO_S, model="risk", stage="request", variant="onnx", bucket_s=3600)
     assert [(row.start_s, row.requests, row.total_ns) for row in whole] == [(START_S, 3, 60_000_000)]
-    assert whole[0].percentile_ns(0.99) == pytest.approx(30e6, rel=0.02)
+    assert percentile_ns(whole[0].histogram, 0.99) == pytest.approx(30e6, rel=0.02)
     minutes = run.history.latency(START_S, TO_S, stage="infer")
     assert [(row.start_s - START_S, row.variant, row.requests) for row in minutes] == [
         (0, "int8", 1),
@@ -47,7 +47,7 @@ def test_a_minute_has_latencies_by_variant_and_stage_and_counts_by_label(tmp_pat
     shed = [
         row for row in run.history.counts(START_S, TO_S, name="tailcut_requests_total") if row.labels["code"] == "shed"
     ]
-    assert [(row.start_s, row.model, row.kind, row.value) for row in shed] == [(START_S, "risk", "counter", 1.0)]
+    assert [(row.start_s, row.model, row.value) for row in shed] == [(START_S, "risk", 1.0)]
     gauges = run.history.counts(START_S, TO_S, name="tailcut_queue_rows")
     assert [row.value for row in gauges] == [3.5, 3.5]
     host = {row.name for row in run.history.counts(START_S, TO_S, model="")}
@@ -185,7 +185,7 @@ def test_series_beyond_the_limit_are_left_out_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Run(path_of(tmp_path))
-    monkeypatch.setattr("tailcut.observe.history.recorder.MOST_SERIES", 100)
+    monkeypatch.setattr("tailcut.observe.history_recorder.MOST_SERIES", 100)
     run.samples = [Sample("tailcut_x", "", "counter", {"value": str(number)}, 1.0) for number in range(100_000)]
     run.pass_s()
     run.end()
@@ -198,7 +198,7 @@ def test_series_beyond_the_limit_are_left_out_and_counted(
 def test_what_was_never_counted_takes_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each way in which a request of a route and a variant can end is a series, and most never count."""
     run = Run(path_of(tmp_path), process=False)
-    monkeypatch.setattr("tailcut.observe.history.recorder.MOST_SERIES", 10)
+    monkeypatch.setattr("tailcut.observe.history_recorder.MOST_SERIES", 10)
     for counted in (0.0, 3.0, 5.0):
         quiet = [Sample("tailcut_x", "", "counter", {"value": str(number)}, 0.0) for number in range(1000)]
         run.samples = [*quiet, Sample("tailcut_y", "", "counter", {}, counted)]
@@ -209,7 +209,7 @@ def test_what_was_never_counted_takes_no_place(tmp_path: Path, monkeypatch: pyte
 
 def test_names_in_a_file_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_SERIES >= 10_000
-    monkeypatch.setattr("tailcut.observe.history.tables.MOST_SERIES", 5)
+    monkeypatch.setattr("tailcut.observe.history.MOST_SERIES", 5)
     run = Run(path_of(tmp_path))
     run.ask(1.0)
     run.pass_s()
@@ -241,7 +241,7 @@ def test_series_without_rows_are_removed_where_there_are_too_many(
     def write(snapshot: HistorySnapshot) -> int:
         return file.write(lambda connection: tables.write(connection, snapshot))
 
-    monkeypatch.setattr("tailcut.observe.history.tables.MOST_SERIES", 3)
+    monkeypatch.setattr("tailcut.observe.history.MOST_SERIES", 3)
     assert write(numbers("0", "1", "2", minute=1)) == 0
     assert write(numbers("0", "3", minute=2)) == 1
     # The next day, when the others have no rows any more:
@@ -333,7 +333,7 @@ def test_a_source_that_fails_ends_the_minute_for_nobody_and_loses_no_count(
 
 
 def test_counters_that_are_gone_give_their_places_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailcut.observe.history.recorder.MOST_SERIES", 300)
+    monkeypatch.setattr("tailcut.observe.history_recorder.MOST_SERIES", 300)
     run = Run(path_of(tmp_path), process=False)
     for generation in range(4):  # versions come and go
         run.samples = [Sample("tailcut_x", "", "counter", {"at": f"{generation}-{n}"}, 5.0) for n in range(150)]

@@ -14,10 +14,9 @@ from typing import NamedTuple, Protocol
 from prometheus_client import Metric as Family
 
 from tailcut.observe.exposition import REQUEST_SECONDS, STAGE_SECONDS, ModelSeries
-from tailcut.observe.history.history import History
-from tailcut.observe.history.rows import MINUTE_S
-from tailcut.observe.history.tables import SCHEMA, HistorySnapshot, Series, Tables, labels_text, to_bytes
-from tailcut.observe.latency_figures import LATENCY, STAGES, StageCounts
+from tailcut.observe.fine_histogram import FineHistogram
+from tailcut.observe.history import MINUTE_S, SCHEMA, History, HistorySnapshot, Series, Tables, labels_text, to_bytes
+from tailcut.observe.latency_figures import LATENCY, STAGES
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.store import SqliteFile, StoreWriter
 
@@ -54,7 +53,7 @@ class Differences:
 
     def __init__(self) -> None:
         self.left_out = 0
-        self._latencies: dict[tuple[str, str], StageCounts] = {}
+        self._latencies: dict[tuple[str, str], FineHistogram] = {}
         self._counters: dict[Series, _Counter] = {}
         self._texts: dict[tuple[tuple[str, str], ...], tuple[str, str]] = {}
 
@@ -91,9 +90,8 @@ class Differences:
             self._latencies[key] = now
             if before is not None and (now.places < before.places).any():
                 before = None  # the model was removed and came again: another recorder counts from 0
-            places = now.places if before is None else now.places - before.places
-            totals = now.total_ns if before is None else now.total_ns - before.total_ns
-            for stage, found, total_ns in zip(STAGES, places, totals.tolist(), strict=True):
+            grown = now.since(before)
+            for stage, found, total_ns in zip(STAGES, grown.places, grown.total_ns.tolist(), strict=True):
                 if requests := int(found.sum()):
                     yield Series("latency", model.model, stage, variant), requests, total_ns, to_bytes(found)
 
