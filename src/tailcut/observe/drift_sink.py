@@ -21,7 +21,7 @@ from tailcut.observe.drift.detector import NONE, Detector, DriftAlarm, DriftSett
 from tailcut.observe.drift.reference import columns_of
 from tailcut.observe.drift.sketch import Role, Sketch
 from tailcut.observe.sample import Sample, counter, gauge
-from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
+from tailcut.observe.sinks import FinishedBatch, Sink
 from tailcut.system.worker_thread import WorkerThread
 
 log = logging.getLogger("tailcut.drift")
@@ -103,22 +103,20 @@ _TimedBatch = tuple[float, FinishedBatch]
 """A batch, and when it ended."""
 
 
-class DriftSink:
-    """A ``Sink`` with one detector per model that has a reference.
+class DriftSink(Sink):
+    """One detector per model that has a reference.
 
     Args:
         clock_s: never goes back.
         wall_s: for people: seconds since the epoch.
 
     Attributes:
-        dropped: rows that found no room in the queue.
         arrays_are_lent: whether callers in this process give inputs and get outputs that they may change at any time;
             both are then copied.
         alarm_level: of the line of an alarm: lower where alerts tell of drift, too.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic, wall_s: Callable[[], float] = time.time) -> None:
-        self.dropped = 0
         self.arrays_are_lent = False
         self.alarm_level = logging.WARNING
         self._clock_s, self._wall_s = clock_s, wall_s
@@ -158,12 +156,6 @@ class DriftSink:
         """End the thread after the block that it compares, and drop the queue; it blocks, for at most ``timeout_s``."""
         self._worker.close(timeout_s, flush=False)
 
-    def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
-        """See ``Sink``; drift is of batches."""
-
-    def on_switch(self, model: str, switch: VariantSwitch) -> None:
-        """See ``Sink``; who serves a variant says with ``watch`` what its reference is."""
-
     def on_batch(self, model: str, batch: FinishedBatch) -> None:
         """Put a batch of the watched variant into the queue, where there is room."""
         found = self._models.get(model)
@@ -175,7 +167,6 @@ class DriftSink:
             return
         size_bytes = rows * found.row_bytes
         if not self._worker.has_room(rows, size_bytes):
-            self.dropped += rows
             found.dropped += rows
             return
         if self.arrays_are_lent:
@@ -290,7 +281,9 @@ class _Model:
             *(("output", spec, outputs) for spec in self.watch.outputs),
         ]
         for role, spec, arrays in tensors:
-            for array in _joined([each[spec.name] for each in arrays], spec):
+            of_requests = [each[spec.name] for each in arrays]
+            # Rows of requests are put together where their shapes allow it.
+            for array in of_requests if -1 in spec.shape[1:] else [np.concatenate(of_requests)]:
                 for column in columns_of(role, spec, array):
                     found.setdefault((role, column.name), []).append(column.values)
         wanted = [found[each] for each in self._wanted]
@@ -310,11 +303,6 @@ class _Model:
 
 def _copied(requests: Sequence[Arrays]) -> list[Arrays]:
     return [{name: array.copy() for name, array in each.items()} for each in requests]
-
-
-def _joined(arrays: Sequence[Array], spec: TensorSpec) -> list[Array]:
-    """Put the rows of requests together, where their shapes allow it."""
-    return list(arrays) if -1 in spec.shape[1:] else [np.concatenate(arrays)]
 
 
 def _entities(inputs: Sequence[Arrays], given: Sequence[Keys | None]) -> Keys | None:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -163,8 +164,6 @@ FAILURES = counter(
 )
 BYTES = gauge("tailcut_history_bytes", "Size of the history's file.", of_host=True)
 
-log = logging.getLogger("tailcut.server")
-
 _AFTER_S = 0.01
 """Behind the full minute, so that a timer that fires early does not fire twice."""
 
@@ -251,9 +250,7 @@ class HistoryRecorder:
 
     def take(self) -> None:
         """Hand what has been counted since the last call to the writer."""
-        for _ in self._pieces:
-            pass
-        for _ in self._in_pieces():
+        for _ in chain(self._pieces, self._in_pieces()):
             pass
 
     def _in_pieces(self) -> Iterator[None]:
@@ -281,7 +278,11 @@ class HistoryRecorder:
         with self._guarded(f"{what}, by one of its sources"):
             families = list(self._families(model))
         with self._guarded(what):
-            self._write(self._differences.take(*key, model, families))
+            snapshot = self._differences.take(*key, model, families)
+            if self._writer is not None:
+                self._writer.submit(lambda connection: self._tables.write(connection, snapshot), snapshot.rows)
+            for listener in self.listeners:
+                listener.receive(snapshot)
 
     @contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
@@ -297,12 +298,6 @@ class HistoryRecorder:
                     "failures are counted in tailcut_history_failures_total",
                     what,
                 )
-
-    def _write(self, snapshot: HistorySnapshot) -> None:
-        if self._writer is not None:
-            self._writer.submit(lambda connection: self._tables.write(connection, snapshot), snapshot.rows)
-        for listener in self.listeners:
-            listener.receive(snapshot)
 
     def stop(self) -> None:
         """Take the running minute, if it was started; ``close`` follows, off the event loop."""

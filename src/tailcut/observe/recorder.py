@@ -39,7 +39,7 @@ class Recorder:
     def __init__(self, window_s: float = 60.0) -> None:
         self.batch_ns = Histogram()
         self.by_rows: dict[int, list[int]] = {}
-        self.flush: Callable[[], None] = _nothing
+        self.flush: Callable[[], None] = lambda: None
         self.latency = LatencyFigures(window_s)
         self._bounds = LATENCY_BOUNDS_NS
         self._last_ns = 0
@@ -158,10 +158,6 @@ class Recorder:
         """Counts by (route, variant, code, cache); code is "ok" or an error's."""
         self.flush()
         return self._requests
-
-
-def _nothing() -> None:
-    """Nothing waits to be counted."""
 
 
 def _histogram(counts: list[int], total: int) -> Histogram:

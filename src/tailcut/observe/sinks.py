@@ -67,23 +67,20 @@ class VariantSwitch(NamedTuple):
     before: tuple[str, str] = ("", "")
 
 
-class Sink(Protocol):
-    """Receives finished requests, batches and switches, on the event loop.
+class Sink:
+    """Receives finished requests, batches and switches, on the event loop; here it does nothing with them.
 
     It must not block: a sink with more work than counting puts it into a bounded queue, and counts what it drops.
     """
 
     def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         """Receive requests after their replies: some 64 together, at the latest 0.1 s after they ended."""
-        ...
 
     def on_batch(self, model: str, batch: FinishedBatch) -> None:
         """Receive a batch that ran; its arrays must not be changed."""
-        ...
 
     def on_switch(self, model: str, switch: VariantSwitch) -> None:
         """Receive a switch of variants, the first variant included."""
-        ...
 
 
 class Sinks:

@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -122,42 +122,17 @@ class Staging:
             folder = folder.parent
             yield folder
 
-    def _open(self, target: Path, size_bytes: int) -> _Guarded:
+    @contextmanager
+    def _open(self, target: Path, size_bytes: int) -> Iterator[BinaryIO]:
+        """Open a staged file; what the system refuses becomes an error with the sizes in it."""
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
         self._staged.append((temporary, target))
-        return _Guarded(temporary, target, size_bytes, self._hint)
-
-
-class _Guarded:
-    """Opens a staged file; what the system refuses becomes an error with the sizes in it."""
-
-    def __init__(self, temporary: Path, target: Path, size_bytes: int, hint: str) -> None:
-        self._temporary = temporary
-        self._target = target
-        self._size_bytes = size_bytes
-        self._hint = hint
-
-    def __enter__(self) -> BinaryIO:
         try:
-            self._target.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._temporary.open("xb")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("xb") as file:
+                yield file
         except OSError as error:
-            raise self._refused(error) from error
-        return self._file
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._file.close()
-        except OSError as unwritten:
-            if error is None:
-                raise self._refused(unwritten) from unwritten
-        if isinstance(error, OSError):
-            raise self._refused(error) from error
-
-    def _refused(self, error: OSError) -> ArtifactError:
-        return _refused(self._target, self._size_bytes, error, self._hint)
+            raise _refused(target, size_bytes, error, self._hint) from error
 
 
 def _refused(target: Path, size_bytes: int, error: OSError, hint: str) -> ArtifactError:

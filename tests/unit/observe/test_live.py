@@ -244,7 +244,7 @@ def test_a_snapshot_that_fails_is_logged_once_and_the_next_one_is_made(caplog: p
 
     async def main() -> None:
         for broken in (True, True, False):
-            server.live.drift = (lambda model: fail()) if broken else None
+            server.live.drift = (lambda model: fail()) if broken else (lambda model: None)
             server.now_s += 20
             server.live.tick()
             for _ in range(5):

@@ -103,6 +103,9 @@ class AlertEvaluator:
         webhook: None: alarms are logged and shown only.
         labels: of the server, in messages of the webhook.
         memory_bytes: that the process may have; 0: no limit is known.
+
+    Attributes:
+        state: as of the last evaluation; from any thread.
     """
 
     def __init__(
@@ -137,7 +140,7 @@ class AlertEvaluator:
         self._alarms = Alarms("\0".join(self._labels.values()))
         self._kept = b""
         self._has_warned = False
-        self._state = AlertsState()
+        self.state = AlertsState()
         self._new_errors = NewErrors()
         self._served: Collection[str] = ()
         self._snapshots: deque[HistorySnapshot] = deque(maxlen=_MOST_SNAPSHOTS)
@@ -160,14 +163,9 @@ class AlertEvaluator:
         self._served = tuple(self._names())
         self._worker.put(None)
 
-    @property
-    def state(self) -> AlertsState:
-        """As of the last evaluation; from any thread."""
-        return self._state
-
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows."""
-        firing = {(each.finding.alert, each.finding.model, each.finding.severity) for each in self._state.active}
+        firing = {(each.finding.alert, each.finding.model, each.finding.severity) for each in self.state.active}
         for model in (*self._names(), ""):
             for rule in RULES:
                 for severity in rule.severities if rule.in_server and rule.of_process != bool(model) else ():
@@ -180,7 +178,7 @@ class AlertEvaluator:
         yield GPU_BYTES(figures.gpu.used_bytes)
         yield GPU_CELSIUS(figures.gpu.celsius)
         yield GPU_SLOWED(figures.gpu.slowed)
-        for outcome, count in (("ok", self._state.evaluations), ("failed", self._state.failures)):
+        for outcome, count in (("ok", self.state.evaluations), ("failed", self.state.failures)):
             yield EVALUATIONS(count, outcome)
         if self._webhook is not None:
             for outcome, count in self._webhook.figures._asdict().items():
@@ -205,7 +203,7 @@ class AlertEvaluator:
             log.warning("the state of the alerts in %s cannot be read (%s); it begins anew", self._state_file, error)
             return
         self._alarms.alarms = {alarm.finding.key: alarm for alarm in kept}
-        self._state = self._state._replace(active=tuple(self._alarms.active))
+        self.state = self.state._replace(active=tuple(self._alarms.active))
 
     def evaluate(self) -> list[Alarm]:
         """Take the snapshots that were received and evaluate; return the alarms that fire from now on or are over."""
@@ -219,7 +217,7 @@ class AlertEvaluator:
             self._tell(alarm, now_s)
         active = tuple(self._alarms.active)
         self._keep(active)
-        self._state = self._state._replace(active=active, evaluations=self._state.evaluations + 1)
+        self.state = self.state._replace(active=active, evaluations=self.state.evaluations + 1)
         return changed
 
     def _begin(self) -> None:
@@ -235,7 +233,7 @@ class AlertEvaluator:
         try:
             work(*given)
         except Exception as error:
-            self._state = self._state._replace(failures=self._state.failures + 1)
+            self.state = self.state._replace(failures=self.state.failures + 1)
             if self._new_errors.has(error):
                 log.error("the alerts could not be evaluated; it is tried every minute", exc_info=error)
 

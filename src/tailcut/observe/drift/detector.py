@@ -594,8 +594,8 @@ class Bets:
 
     def __init__(self, sketches: Sequence[Sketch], min_effect: float) -> None:
         width = max(each.cells for each in sketches)
-        payoffs = [_both_ways(payoffs_of(each)) for each in sketches]
-        z = _quantile(sum(map(len, payoffs)))
+        payoffs = [np.concatenate([payoff, -payoff]) for payoff in map(payoffs_of, sketches)]
+        z = NormalDist().inv_cdf(1 - REFERENCE_ERROR / max(sum(map(len, payoffs)), 1))
         tables = [_increments(each, found, z, min_effect) for each, found in zip(sketches, payoffs, strict=True)]
         most = max(table.shape[1] for table in tables)
         self.table = np.zeros((len(sketches), width, most))
@@ -649,14 +649,6 @@ def band(sketch: Sketch, payoff: Doubles, z: float, min_effect: float) -> float:
     reach = float(payoff.max() - payoff.min())
     n = sketch.effective_rows
     return mean + z * sqrt(variance / n) + z**2 * reach / (3 * n) + min_effect * reach
-
-
-def _both_ways(payoffs: Doubles) -> Doubles:
-    return np.concatenate([payoffs, -payoffs])
-
-
-def _quantile(bets: int) -> float:
-    return NormalDist().inv_cdf(1 - REFERENCE_ERROR / max(bets, 1))
 
 
 def _increments(sketch: Sketch, payoffs: Doubles, z: float, min_effect: float) -> Doubles:

@@ -82,7 +82,7 @@ class LiveFigures:
         drift: finds the drift of a model.
         kept: finds the kept requests, by model.
         request: finds the kept request with a trace id.
-        alerts: finds the alerts that fire. Each of these is None where there is no such part.
+        alerts: finds the alerts that fire. Each of these finds None where there is no such part.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class LiveFigures:
         self.viewers = 0
         self.on_snapshot: list[Callable[[Snapshot], object]] = []
         self.on_stop: list[Callable[[], object]] = []
-        self.drift: Callable[[str], DriftFigures | None] | None = None
-        self.kept: Callable[[], Mapping[str, Sequence[KeptRequest]]] | None = None
-        self.alerts: Callable[[], Sequence[AlertFigures]] | None = None
-        self.request: Callable[[str], RequestDetail | None] | None = None
+        self.drift: Callable[[str], DriftFigures | None] = lambda model: None
+        self.kept: Callable[[], Mapping[str, Sequence[KeptRequest]] | None] = lambda: None
+        self.alerts: Callable[[], Sequence[AlertFigures] | None] = lambda: None
+        self.request: Callable[[str], RequestDetail | None] = lambda trace: None
 
     @property
     def is_watched(self) -> bool:
@@ -159,13 +159,13 @@ class LiveFigures:
         series = {each.model: each for each in self._models()}
         for name in self._tracks.keys() - about.keys():
             del self._tracks[name]
-        kept = None if self.kept is None else self.kept()
+        kept = self.kept()
         for name, its in about.items():
             found = self._of_model(name, its, series.get(name), now_s, wall_s)
             figures.append(found if kept is None else msgspec.structs.replace(found, kept=kept.get(name, ())))
             await asyncio.sleep(0)
         process = self._process.figures(now_s, self._state(), self.viewers)
-        alerts = None if self.alerts is None else self.alerts()
+        alerts = self.alerts()
         self._taken_s = now_s
         self.latest = Snapshot(at_s=wall_s, version=self._version, process=process, models=figures, alerts=alerts)
         for tell in self.on_snapshot:
@@ -213,9 +213,7 @@ class LiveFigures:
         last = track.marks.last
         new = _NOTHING._replace(at_s=now_s) if series is None else mark(now_s, series.recorder, series.source(), last)
         old, burn = track.marks.ago(now_s, WINDOW_S, new), track.burn.ago(now_s, BURN_S, ())
-        found = model_figures(name, about, old, new, burn)
-        if self.drift is not None:
-            found = msgspec.structs.replace(found, drift=self.drift(name))
+        found = msgspec.structs.replace(model_figures(name, about, old, new, burn), drift=self.drift(name))
         track.add(new, found, now_s, wall_s)
         return found
 

@@ -125,7 +125,6 @@ class LogFiles:
 
     Attributes:
         size_bytes: of all files of the model, as of the last rotation or conversion and what was written since.
-        lost: lines that could not be written.
     """
 
     def __init__(
@@ -156,7 +155,6 @@ class LogFiles:
         self._retry_s = float("-inf")
         self._failing = 0
         self.size_bytes = 0
-        self.lost = 0
 
     def start(self) -> None:
         """Take over what an earlier process left: hand on what it did not convert, and keep the bound on the size."""
@@ -178,13 +176,17 @@ class LogFiles:
             if self._file >= 0 and self._written_bytes and self._written_bytes + len(data) > self._rotate_bytes:
                 self.rotate()
             if self._file < 0 and not self._open():
-                self._lose(len(lines))
+                self._failing += len(lines)
                 return 0
             self._append(data)
         except OSError as error:
             self._failed(error, len(lines))
             return 0
-        self._recovered()
+        if self._failing:
+            log.warning(
+                "request log: dropped %d records while %s could not be written", self._failing - 1, self._folder
+            )
+            self._failing = 0
         return len(lines)
 
     def tick(self) -> None:
@@ -292,18 +294,7 @@ class LogFiles:
                 error.strerror or error,
             )
             self._failing = 1
-        self._lose(lines)
-
-    def _lose(self, lines: int) -> None:
-        self.lost += lines
         self._failing += lines
-
-    def _recovered(self) -> None:
-        if self._failing:
-            log.warning(
-                "request log: dropped %d records while %s could not be written", self._failing - 1, self._folder
-            )
-            self._failing = 0
 
 
 def _is_locked(path: Path) -> bool:

@@ -18,7 +18,7 @@ from tailcut.observe.request_log.files import Convert, Converter, LogFiles
 from tailcut.observe.request_log.record import EndedRequest, RecordWriter
 from tailcut.observe.request_log.values import Redaction, read_key
 from tailcut.observe.sample import Sample, counter, gauge
-from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
+from tailcut.observe.sinks import FinishedRequest, Sink
 from tailcut.system.worker_thread import WorkerThread
 
 log = logging.getLogger("tailcut.server")
@@ -64,8 +64,8 @@ class _Logged(FinishedRequest, Protocol):
     asked_ns: int
 
 
-class RequestLog:
-    """Writes the sampled requests of one model. It is a ``Sink``; nothing of it blocks the event loop.
+class RequestLog(Sink):
+    """Writes the sampled requests of one model; nothing of it blocks the event loop.
 
     Args:
         manifest: of the model; its ``request_log.path`` is not empty.
@@ -137,12 +137,6 @@ class RequestLog:
             if getattr(each, "logged", None) is not None:
                 ended = _ended(cast(_Logged, each))
                 self.dropped["queue"] += not self._worker.put(ended, size_bytes=ended.capture.size_bytes)
-
-    def on_batch(self, model: str, batch: FinishedBatch) -> None:
-        """Batches are not logged."""
-
-    def on_switch(self, model: str, switch: VariantSwitch) -> None:
-        """Each record names its variant."""
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows."""

@@ -11,7 +11,7 @@ from typing import Protocol
 from tailcut.errors import RequestTimeout, Shed
 from tailcut.observe.outcomes import outcome_of
 from tailcut.observe.sample import Sample, counter, gauge
-from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
+from tailcut.observe.sinks import FinishedRequest, Sink, VariantSwitch
 from tailcut.observe.traces.kept import Kept, Ring, WallClock, copied, release
 from tailcut.observe.traces.spans import BatchIds, FoundTrace, found_trace
 from tailcut.observe.traces.trace_context import SAMPLED, RequestTrace, Tracer, parent_of
@@ -43,7 +43,7 @@ class TraceExporter(Protocol):
         ...
 
 
-class TraceSink:
+class TraceSink(Sink):
     """Keeps traces of requests. Owned by the event loop.
 
     Args:
@@ -110,9 +110,6 @@ class TraceSink:
                     reason = "sample"  # which the trace id says, too
             if reason:
                 self._keep(model, request, reason, drawn)
-
-    def on_batch(self, model: str, batch: FinishedBatch) -> None:
-        """Do nothing: requests know their batch."""
 
     def on_switch(self, model: str, switch: VariantSwitch) -> None:
         """Note the version of a variant."""
