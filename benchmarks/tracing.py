@@ -23,7 +23,7 @@ from tailcut.features.entry import Entry
 from tailcut.features.group_times import GroupTimes, Want
 from tailcut.features.groups import Group
 from tailcut.features.line import Lookup
-from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.recorder import ModelSinks
 from tailcut.observe.sinks import Sinks
 from tailcut.observe.traces.trace_context import TraceOrigin
 from tailcut.observe.traces.sink import TraceSink

@@ -20,9 +20,9 @@ from flight_risk.columns import CATEGORICAL, NUMERIC
 from flight_risk.settings import HOLDOUT_FROM, LEAD_S, TRAIN_FROM, home
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import TensorSpec
-from tailcut.observe.drift.reference import columns_of
+from tailcut.observe.drift.sketch import columns_of
 from tailcut.observe.drift.detector import Detector, DriftSettings
-from tailcut.observe.drift.reference import sketches_of
+from tailcut.observe.drift.sketch import sketches_of
 from tailcut.observe.drift.detector import DriftAlarm
 
 INPUTS = (

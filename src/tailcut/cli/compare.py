@@ -17,7 +17,7 @@ from tailcut.errors import LoadTestError, StoreError
 from tailcut.observe.history import MINUTE_S
 
 if TYPE_CHECKING:
-    from tailcut.observe.comparison.records import HistoryComparison
+    from tailcut.observe.comparison import HistoryComparison
 
 
 def register(app: typer.Typer) -> None:
@@ -58,8 +58,8 @@ def compare(
     a stage is named where the interval of its growth is above 0 and the growth at least --min-change.
     Exit code 0: no stage grew; 1: one did; 2: wrong flag; 3: no history, or too little in it.
     """
-    from tailcut.observe.comparison.compare import ComparisonTerms
-    from tailcut.observe.comparison.compare import compare as run
+    from tailcut.observe.comparison import ComparisonTerms
+    from tailcut.observe.comparison import compare as run
     from tailcut.observe.history import History
 
     with usage():

@@ -6,7 +6,7 @@ import logging
 
 from tailcut.manifest import Manifest
 from tailcut.observe.drift.detector import DriftSettings
-from tailcut.observe.drift.reference import NAME, Reference, decode
+from tailcut.observe.drift.sketch import NAME, Reference, decode
 from tailcut.observe.drift_sink import Watch
 from tailcut.registry import Registry, Variant
 

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from tailcut.common.tensors import Array, Arrays, Keys
 from tailcut.manifest import TensorSpec
 from tailcut.observe.drift.detector import NONE, Detector, DriftAlarm, DriftSettings, State
-from tailcut.observe.drift.reference import columns_of
-from tailcut.observe.drift.sketch import Role, Sketch
+from tailcut.observe.drift.sketch import Role, Sketch, columns_of
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedBatch, Sink
 from tailcut.system.worker_thread import WorkerThread

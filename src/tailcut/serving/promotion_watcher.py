@@ -15,7 +15,7 @@ from tailcut.models.runtime_import import bring_in
 from tailcut.models.runtimes.priority import lower_priority
 from tailcut.models.variant_loader import close_warm
 from tailcut.models.warm_up import BRIEF
-from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.recorder import ModelSinks
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.registry import Registry, Variant
 from tailcut.serving.deployment_loader import Warm, open_beside, open_variant

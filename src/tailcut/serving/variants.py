@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 
-from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.recorder import ModelSinks
 from tailcut.observe.sample import Sample, gauge
 from tailcut.observe.sinks import VariantSwitch
 from tailcut.pipeline.request_context import RequestContext

@@ -29,7 +29,6 @@ MAY_READ = {
     "observe/drift_sink.py": "since when a column has been different",
     "observe/history_recorder.py": "the minute that rows belong to",
     "pipeline/shared_cache.py": "the age of what other servers wrote to Redis",
-    "observe/request_log/files.py": "no clock: the name of a file; its time comes in",
     "observe/request_log/record.py": "no clock: times are written for people",
     "observe/request_log/sink.py": "the time of arrivals: read once, when the log is opened; and names of files",
     "observe/live/live.py": "the time of a snapshot, for people",

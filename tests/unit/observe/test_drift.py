@@ -9,8 +9,16 @@ from tailcut.common.tensors import Array
 from tailcut.errors import ArtifactError
 from tailcut.manifest import TensorSpec
 from tailcut.observe.drift.detector import MONTH_S, NONE, Detector, DriftAlarm, DriftSettings, OncePerWindow
-from tailcut.observe.drift.reference import Reference, columns_of, decode, encode, sketches_of
-from tailcut.observe.drift.sketch import Sketch, effective_rows, sketch
+from tailcut.observe.drift.sketch import (
+    Reference,
+    Sketch,
+    columns_of,
+    decode,
+    effective_rows,
+    encode,
+    sketch,
+    sketches_of,
+)
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S

@@ -13,7 +13,7 @@ from tailcut.common.tensors import Array, Arrays, Keys
 from tailcut.manifest import TensorSpec
 from tailcut.observe.alerts.evaluation import MovedColumns
 from tailcut.observe.drift.detector import DriftSettings
-from tailcut.observe.drift.reference import sketches_of
+from tailcut.observe.drift.sketch import sketches_of
 from tailcut.observe.drift_sink import DriftSink, Watch
 from tailcut.observe.sinks import FinishedBatch
 from tailcut.serving.observation import moved_columns

@@ -11,9 +11,8 @@ from tests.observe_kit import Ended, batch, record
 from tailcut.common.histogram import ROW_BOUNDS, Histogram
 from tailcut.common.slo import LatencyObjective
 from tailcut.common.timings import STAGE_NAMES, Stage, Timings
-from tailcut.observe.model_sinks import ModelSinks
 from tailcut.observe.outcomes import CODES, OUTCOMES, outcome_of
-from tailcut.observe.recorder import Recorder
+from tailcut.observe.recorder import ModelSinks, Recorder
 
 
 def timings(**stages_ns: int) -> Timings:

@@ -26,21 +26,22 @@ from tailcut.manifest import Deployment, Features, Manifest, Model, RequestLogSe
 from tailcut.manifest.loading import load
 from tailcut.observe.request_log import Record, read_log
 from tailcut.observe.request_log import RequestLog as Sink
-from tailcut.observe.request_log import files as log_files
 from tailcut.observe.request_log import sink as sink_module
 from tailcut.observe.request_log.capture import Capture, Sampler
-from tailcut.observe.request_log.files import LogFiles
-from tailcut.observe.request_log.record import EndedRequest, RecordWriter, decode_line
-from tailcut.observe.request_log.values import (
+from tailcut.observe.request_log.record import (
+    EndedRequest,
+    RecordWriter,
     Redaction,
     array_of,
     canonical,
     data_of,
     datatype_of,
+    decode_line,
     from_json,
     read_key,
     to_json,
 )
+from tailcut.observe.request_log.sink import LogFiles
 
 KEY = b"k" * 16
 START_NS = 5 * 10**9
@@ -462,7 +463,7 @@ def test_the_end_waits_for_no_large_file_which_the_next_start_converts(
         return real(path, never_ends if path in large else pause)
 
     monkeypatch.setattr(parquet, "convert", endless)
-    monkeypatch.setattr(log_files, "_SMALL_BYTES", 20_000)
+    monkeypatch.setattr(sink_module, "_SMALL_BYTES", 20_000)
     log = opened(tmp_path, format="parquet")
     log.start()
     log.on_requests("m", [Request(tensors(), START_NS)])  # type: ignore[list-item]

@@ -19,7 +19,7 @@ from prometheus_client import ProcessCollector
 
 from tailcut.common.histogram import ROW_BOUNDS, Histogram
 from tailcut.errors import NotReady
-from tailcut.observe.alerts.alarms import Alarm
+from tailcut.observe.alerts.evaluator import Alarm
 from tailcut.observe.alerts.rules import RULE
 from tailcut.observe.drift.detector import ColumnState, State
 from tailcut.observe.exposition import ModelSeries

@@ -24,9 +24,8 @@ from tailcut.observe.live.figures import (
     StageFigures,
     VariantFigures,
 )
-from tailcut.observe.model_sinks import DEVICE_BUSY
 from tailcut.observe.outcomes import SHED_CODES, outcome_of
-from tailcut.observe.recorder import Recorder
+from tailcut.observe.recorder import DEVICE_BUSY, Recorder
 from tailcut.observe.sample import Metric, Sample
 
 Labels = tuple[str, ...]

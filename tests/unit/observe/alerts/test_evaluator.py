@@ -15,8 +15,8 @@ from tests.alerts_kit import P95, QUIET, histogram, slo_snapshot
 
 from tailcut.errors import StoreError
 from tailcut.manifest.schema.observe import Alerts as Settings
-from tailcut.observe.alerts.alarms import QUIET as QUIET_EVALUATIONS
 from tailcut.observe.alerts.evaluation import WEEK_S, MovedColumns
+from tailcut.observe.alerts.evaluator import QUIET as QUIET_EVALUATIONS
 from tailcut.observe.alerts.evaluator import AlertEvaluator
 from tailcut.observe.alerts.probes import GpuFigures
 from tailcut.observe.alerts.rules import ALERTS, RULES
