@@ -283,8 +283,8 @@ class _Model:
             of_requests = [each[spec.name] for each in arrays]
             # Rows of requests are put together where their shapes allow it.
             for array in of_requests if -1 in spec.shape[1:] else [np.concatenate(of_requests)]:
-                for column in columns_of(role, spec, array):
-                    found.setdefault((role, column.name), []).append(column.values)
+                for name, values in columns_of(role, spec, array).items():
+                    found.setdefault((role, name), []).append(values)
         wanted = [found[each] for each in self._wanted]
         return [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in wanted]
 

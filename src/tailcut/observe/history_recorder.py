@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from itertools import chain
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from prometheus_client import Metric as Family
 
+from tailcut.observe.alerts.evaluator import AlertEvaluator
 from tailcut.observe.exposition import REQUEST_SECONDS, STAGE_SECONDS, ModelSeries
 from tailcut.observe.fine_histogram import FineHistogram
 from tailcut.observe.history import MINUTE_S, SCHEMA, History, HistorySnapshot, Series, Tables, labels_text, to_bytes
@@ -172,18 +173,6 @@ _TRUSTED_AT_START_S, _TRUSTED_AFTER_STEP_S = 3600.0, 86_400.0
 """For which the wall clock has to run like the monotonic one before rows are removed for their age."""
 
 
-class SnapshotListener(Protocol):
-    """Receives snapshots as they are taken, on the event loop; it must not block."""
-
-    def receive(self, snapshot: HistorySnapshot) -> None:
-        """Receive what one model, or the process, has counted."""
-        ...
-
-    def end_minute(self) -> None:
-        """Note that all of a minute's snapshots have been received."""
-        ...
-
-
 class HistoryRecorder:
     """Takes a snapshot at every full minute of the wall clock. Owned by the event loop.
 
@@ -236,7 +225,7 @@ class HistoryRecorder:
         self._pieces: Iterator[None] = iter(())
         self._failures = 0
         self._told: set[str] = set()
-        self.listeners: list[SnapshotListener] = []
+        self.listeners: list[AlertEvaluator] = []
 
     def own_history(self) -> History | None:
         """Return ``history`` while the file is this server's; None while another one writes it. From any thread."""

@@ -142,9 +142,9 @@ class HostTraces:
         from tailcut.observe.traces.exporter import Exporter
 
         most = self._manifest.observe.traces.queue
-        exporter = Exporter(target, sink.ids, sink.in_batch, most=most)
+        exporter = Exporter(target, sink.ids, sink.ring.in_batch, most=most)
         self._exporters.append(exporter)
-        sink.exporters.append(exporter)
+        sink.exporters.append(exporter.offer)
 
     def find(self, key: str) -> FoundTrace | None:
         """Return the last kept request with a trace id or a request id; None where none is held."""

@@ -45,8 +45,8 @@ def exporters() -> Iterator[list[Exporter]]:
 @pytest.fixture
 def exporting(exporters: list[Exporter]) -> Any:
     def make(target: SpanTarget, sink: TraceSink, most: int = 2048) -> Exporter:
-        found = Exporter(target, sink.ids, sink.in_batch, most=most)
-        sink.exporters.append(found)
+        found = Exporter(target, sink.ids, sink.ring.in_batch, most=most)
+        sink.exporters.append(found.offer)
         exporters.append(found)
         return found
 

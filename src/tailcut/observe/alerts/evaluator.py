@@ -94,10 +94,6 @@ class Alarm(msgspec.Struct, kw_only=True):
     unjudged: int = 0
 
 
-def _never(finding: AlertFinding) -> bool:
-    return False
-
-
 class Alarms:
     """The alarms of a server: a state machine. For one thread.
 
@@ -129,7 +125,10 @@ class Alarms:
         return sorted(firing, key=lambda alarm: alarm.since_s)
 
     def update(
-        self, findings: Iterable[AlertFinding], now_s: float, is_gone: Callable[[AlertFinding], bool] = _never
+        self,
+        findings: Iterable[AlertFinding],
+        now_s: float,
+        is_gone: Callable[[AlertFinding], bool] = lambda finding: False,
     ) -> list[Alarm]:
         """Take the findings of one evaluation; return the alarms that begin to fire or are resolved by it.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import isnan
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -200,16 +200,8 @@ MOST = 256
 """Columns of one tensor that are watched one by one."""
 
 
-class Column(NamedTuple):
-    """A column of a batch: (rows,) of values."""
-
-    role: Role
-    name: str
-    values: Array
-
-
-def columns_of(role: Role, spec: TensorSpec, array: Array) -> list[Column]:
-    """Return the columns of one tensor of a batch: what is watched, by name.
+def columns_of(role: Role, spec: TensorSpec, array: Array) -> dict[str, Array]:
+    """Return the columns of one tensor of a batch, (rows,) each, by name: what is watched.
 
     A tensor of (rows,) is one column, one of (rows, d) is d columns; one with more columns than are watched is summed
     up per row, by mean and standard deviation. With a free dimension (tokens) padding is in the values, and differs
@@ -220,30 +212,20 @@ def columns_of(role: Role, spec: TensorSpec, array: Array) -> list[Column]:
         spec: of the tensor.
         array: (rows, ...).
     """
-    width = int(np.prod(spec.shape[1:])) if len(spec.shape) > 1 else 1
     flat = array.reshape(len(array), -1)
+    width = flat.shape[1]
     if -1 in spec.shape[1:]:
         if role == "output" or flat.dtype.kind not in "iu":
-            return []
+            return {}
         # As a float: a length is a number, however few different ones there are.
-        return [Column(role, f"{spec.name}.nonzero", np.count_nonzero(flat, axis=1).astype(np.float64))]
+        return {f"{spec.name}.nonzero": np.count_nonzero(flat, axis=1).astype(np.float64)}
     if width > MOST:
-        return _summed_up(role, spec.name, flat)
-    return [Column(role, name, flat[:, place]) for place, name in enumerate(names_of(spec, flat.shape[1]))]
-
-
-def names_of(spec: TensorSpec, width: int) -> Sequence[str]:
-    """Name the columns of a tensor: as the manifest does, else by their place."""
-    if width == 1:
-        return spec.columns if len(spec.columns) == 1 else (spec.name,)
-    return spec.columns if len(spec.columns) == width else [f"{spec.name}[{place}]" for place in range(width)]
-
-
-def _summed_up(role: Role, name: str, flat: Array) -> list[Column]:
-    if flat.dtype.hasobject:
-        return []
-    wide = flat.astype(np.float64)
-    return [Column(role, f"{name}.mean", wide.mean(1)), Column(role, f"{name}.std", wide.std(1))]
+        wide = None if flat.dtype.hasobject else flat.astype(np.float64)
+        return {} if wide is None else {f"{spec.name}.mean": wide.mean(1), f"{spec.name}.std": wide.std(1)}
+    names: Sequence[str] = spec.columns
+    if len(names) != width:
+        names = [spec.name] if width == 1 else [f"{spec.name}[{place}]" for place in range(width)]
+    return dict(zip(names, flat.T, strict=True))
 
 
 NAME = "drift"
@@ -287,7 +269,7 @@ def sketches_of(
             continue
         array = arrays[spec.name]
         worth = effective_rows(None if groups is None else groups[: len(array)], len(array))
-        found += [sketch(role, each.name, each.values, worth) for each in columns_of(role, spec, array)]
+        found += [sketch(role, name, values, worth) for name, values in columns_of(role, spec, array).items()]
     return tuple(found)
 
 

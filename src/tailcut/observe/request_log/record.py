@@ -221,7 +221,9 @@ def canonical(value: Any) -> bytes:
     if found is not None:
         return found
     if isinstance(value, dict):
-        parts = [canonical(str(key)) + canonical(each) for key, each in sorted(value.items(), key=_by_key)]
+        parts = [
+            canonical(str(key)) + canonical(each) for key, each in sorted(value.items(), key=lambda item: str(item[0]))
+        ]
         return b"o%d:" % len(parts) + b"".join(parts)
     parts = [canonical(each) for each in value]
     return b"l%d:" % len(parts) + b"".join(parts)
@@ -269,10 +271,6 @@ def read_key(where: str, directory: Path, environment: Callable[[str], str | Non
             hint="make one: head -c 32 /dev/urandom | base64 > FILE",
         )
     return key
-
-
-def _by_key(item: tuple[Any, Any]) -> str:
-    return str(item[0])
 
 
 def _named(path: str, names: Sequence[str]) -> bool:

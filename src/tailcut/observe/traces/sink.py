@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from random import Random, SystemRandom
 from time import perf_counter_ns, time_ns
-from typing import Protocol
 
 from tailcut.errors import RequestTimeout, Shed
 from tailcut.observe.outcomes import outcome_of
@@ -35,14 +35,6 @@ _PER_S, _BURST = 100.0, 500.0
 """Most traces a second, and at once, of each reason but of those sampled: an overload sheds thousands a second."""
 
 
-class TraceExporter(Protocol):
-    """Takes kept requests; it never blocks."""
-
-    def offer(self, kept: Kept) -> None:
-        """Take a kept request, or drop and count it."""
-        ...
-
-
 class TraceSink(Sink):
     """Keeps traces of requests. Owned by the event loop.
 
@@ -53,7 +45,7 @@ class TraceSink(Sink):
     Attributes:
         tracer: gives requests their places in traces.
         ring: the last that are kept.
-        exporters: take all that are kept.
+        exporters: take all that are kept, and never block.
         kept: how many, by reason.
         limited: how many were dropped because there were too many of their reason.
     """
@@ -71,7 +63,7 @@ class TraceSink(Sink):
         random = random or SystemRandom()
         self.tracer = Tracer(share, Random(random.getrandbits(128)))
         self.ids = BatchIds(random.getrandbits(64))
-        self.exporters: list[TraceExporter] = []
+        self.exporters: list[Callable[[Kept], None]] = []
         self.kept: Counter[str] = Counter()
         self.limited: Counter[str] = Counter()
         self.ring = Ring(size)
@@ -119,10 +111,8 @@ class TraceSink(Sink):
         """Return the last kept request with a trace id (32 hexadecimal digits) or a request id; None where none is."""
         kept: Kept | None = None
         if len(key) == 32:
-            try:
+            with suppress(ValueError):
                 kept = self.ring.find(int(key, 16))
-            except ValueError:
-                kept = None
         kept = kept or self.ring.find(key)
         return found_trace(kept, self.ids, self.ring.in_batch) if kept is not None else None
 
@@ -140,10 +130,6 @@ class TraceSink(Sink):
         else:
             held.sort(key=lambda kept: -kept.start_ns)
         return [found_trace(kept, self.ids, self.ring.in_batch) for kept in held[:most]]
-
-    def in_batch(self, number: int) -> Sequence[Kept]:
-        """Return the kept requests of a batch; callable from any thread."""
-        return self.ring.in_batch(number)
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows of traces."""
@@ -183,7 +169,7 @@ class TraceSink(Sink):
         self.kept[reason] += 1
         self.ring.add(kept)
         for exporter in self.exporters:
-            exporter.offer(kept)
+            exporter(kept)
 
 
 class _RateLimit:
