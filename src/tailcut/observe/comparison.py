@@ -479,7 +479,7 @@ def _compare_variant(name: str, before: Stages, after: Stages, terms: Comparison
     counts = [int(each.places.sum()) for each in asked]
     found = VariantComparison(variant=name, requests_before=counts[0], requests_after=counts[1])
     for which, series, count in zip(("earlier", "recent"), asked, counts, strict=True):
-        buckets = int((series.count > 0).sum())
+        buckets = int((series.counted > 0).sum())
         if count < _FEWEST_REQUESTS or buckets < _FEWEST_BUCKETS:
             said = f"the {which} span has {count} answered requests in {buckets} buckets of time"
             need = f"at least {_FEWEST_REQUESTS} in {_FEWEST_BUCKETS} are needed"
@@ -493,7 +493,7 @@ def _stages(
     """Return the whole request and its stages, by how much they grew."""
     buckets = len(asked[0].total_ns)
     empty, weights = FineHistogram.empty(buckets), draw_weights(buckets, terms.seed)
-    requests = asked[0].count, asked[1].count
+    requests = asked[0].counted, asked[1].counted
 
     def compared(name: str) -> StageChange:
         stage = before.get(name, empty), after.get(name, empty)
@@ -509,7 +509,7 @@ def _stages(
 def _compare_stage(
     name: str, stage: tuple[FineHistogram, FineHistogram], requests: Pair, weights: Values, least: float
 ) -> StageChange:
-    met = stage[0].count, stage[1].count
+    met = stage[0].counted, stage[1].counted
     if max(map(np.count_nonzero, met)) < _FEWEST_BUCKETS:
         weights = weights[:1]  # few calls in the same buckets vary little over resamples: nothing is certain of them
     total_ms = stage[0].total_ns / 1e6, stage[1].total_ns / 1e6

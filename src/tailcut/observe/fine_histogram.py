@@ -47,7 +47,7 @@ class FineHistogram(NamedTuple):
         return cls(np.zeros((*shape, PLACES), np.int64), np.zeros(shape, np.int64))
 
     @property
-    def count(self) -> Counts:
+    def counted(self) -> Counts:
         """How many values were counted, shape (...)."""
         return np.asarray(self.places.sum(-1))
 

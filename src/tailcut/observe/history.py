@@ -100,13 +100,22 @@ class Series(NamedTuple):
         kind: "latency", "counter" or "gauge".
         model: empty for the process.
         name: the stage of a latency.
-        labels: as JSON; the variant of a latency.
+        labels: sorted, without the model; "variant" of a latency.
     """
 
     kind: str
     model: str
     name: str
-    labels: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, kind: str, model: str, name: str, labels: Mapping[str, str]) -> Series:
+        """Return a series, given all its labels."""
+        return cls(kind, model, name, tuple(sorted(item for item in labels.items() if item[0] != "model")))
+
+    def label(self, name: str) -> str:
+        """Return a label's value; empty where there is none of that name."""
+        return dict(self.labels).get(name, "")
 
 
 class HistorySnapshot(NamedTuple):
@@ -130,11 +139,6 @@ class HistorySnapshot(NamedTuple):
     def rows(self) -> int:
         """How many there are."""
         return len(self.latencies) + len(self.numbers)
-
-
-def labels_text(labels: Mapping[str, str]) -> str:
-    """Return labels as they stand in the table."""
-    return json.dumps(labels, sort_keys=True, separators=(",", ":")) if labels else ""
 
 
 class Tables:
@@ -172,13 +176,14 @@ class Tables:
     def _id(self, connection: sqlite3.Connection, series: Series) -> int:
         """Return the number of a series, made where it is not there; 0 where there are too many."""
         if series not in self._known:
+            key = *series[:3], _labels_text(series)
             which = "kind = ? AND model = ? AND name = ? AND labels = ?"
-            found = connection.execute(f"SELECT id FROM series WHERE {which}", series).fetchone()
+            found = connection.execute(f"SELECT id FROM series WHERE {which}", key).fetchone()
             if found is None:
                 if _number(connection, _SERIES) >= MOST_SERIES:
                     return 0
                 insert = "INSERT INTO series (kind, model, name, labels) VALUES (?, ?, ?, ?) RETURNING id"
-                found = connection.execute(insert, series).fetchone()
+                found = connection.execute(insert, key).fetchone()
             self._known[series] = found[0]
         return self._known[series]
 
@@ -224,6 +229,13 @@ class Tables:
 
 def _number(connection: sqlite3.Connection, statement: str) -> int:
     return int(connection.execute(statement).fetchone()[0])
+
+
+def _labels_text(series: Series) -> str:
+    """Return labels as they stand in the table: JSON; of a latency the variant."""
+    if series.kind == "latency":
+        return series.label("variant")
+    return json.dumps(dict(series.labels), separators=(",", ":")) if series.labels else ""
 
 
 def _short(value: float) -> float | int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from math import isfinite
@@ -17,7 +17,7 @@ from prometheus_client import Metric as Family
 from tailcut.observe.alerts.evaluator import AlertEvaluator
 from tailcut.observe.exposition import REQUEST_SECONDS, STAGE_SECONDS, ModelSeries
 from tailcut.observe.fine_histogram import FineHistogram
-from tailcut.observe.history import MINUTE_S, SCHEMA, History, HistorySnapshot, Series, Tables, labels_text, to_bytes
+from tailcut.observe.history import MINUTE_S, SCHEMA, History, HistorySnapshot, Series, Tables, to_bytes
 from tailcut.observe.latency_figures import LATENCY, STAGES
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.store import SqliteFile, StoreWriter
@@ -57,7 +57,6 @@ class Differences:
         self.left_out = 0
         self._latencies: dict[tuple[str, str], FineHistogram] = {}
         self._counters: dict[Series, _Counter] = {}
-        self._texts: dict[tuple[tuple[str, str], ...], tuple[str, str]] = {}
 
     def take(
         self, minute: int, part: int, keep_from: int, model: ModelSeries | None, families: Sequence[Family] | None
@@ -95,7 +94,8 @@ class Differences:
             grown = now.since(before)
             for stage, found, total_ns in zip(STAGES, grown.places, grown.total_ns.tolist(), strict=True):
                 if requests := int(found.sum()):
-                    yield Series("latency", model.model, stage, variant), requests, total_ns, to_bytes(found)
+                    series = Series("latency", model.model, stage, (("variant", variant),))
+                    yield series, requests, total_ns, to_bytes(found)
 
     def _numbers(self, families: Iterable[Family], part: int, source: str) -> Iterator[tuple[Series, float]]:
         gauges = 0
@@ -106,7 +106,7 @@ class Differences:
             for name, labels, value, *_ in family.samples if wanted else ():
                 if name not in wanted or not isfinite(value):
                     continue
-                series = Series(kind, *self._named(name, labels))
+                series = Series.of(kind, labels.get("model", ""), name, labels)
                 if kind == "counter":
                     grown = self._growth(series, _Counter(value, part, source))
                     if grown:
@@ -137,17 +137,6 @@ class Differences:
                 MOST_SERIES,
             )
         self.left_out += 1
-
-    def _named(self, name: str, labels: Mapping[str, str]) -> tuple[str, str, str]:
-        """Return the model, the name and the labels' text; the same few labels come every minute."""
-        key = tuple(labels.items())
-        found = self._texts.get(key)
-        if found is None:
-            rest = {label: value for label, value in key if label != "model"}
-            found = labels.get("model", ""), labels_text(rest)
-            if len(self._texts) < MOST_SERIES:
-                self._texts[key] = found
-        return found[0], name, found[1]
 
 
 ROWS = counter("tailcut_history_rows", "Rows written to the history.", of_host=True)

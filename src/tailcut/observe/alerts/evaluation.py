@@ -25,7 +25,7 @@ from tailcut.observe.alerts.rules import (
 )
 from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.fine_histogram import PLACES, RATIO, Counts, percentile_ns
-from tailcut.observe.history import History
+from tailcut.observe.history import History, Series
 from tailcut.observe.latency_figures import REQUEST, SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.outcomes import SHED_CODES
 from tailcut.observe.path_metrics import FEATURE_SOURCE_ERRORS, FEATURE_SOURCE_SECONDS
@@ -34,23 +34,6 @@ from tailcut.observe.path_metrics import FEATURE_SOURCE_ERRORS, FEATURE_SOURCE_S
 
 _MOST_KEYS = 4_000
 """Series that are kept; further ones are left out."""
-
-
-class CounterKey(NamedTuple):
-    """A counter of one model; ``model`` is empty for the process. Labels are sorted, without the model."""
-
-    model: str
-    name: str
-    labels: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def of(cls, model: str, name: str, labels: Mapping[str, str]) -> CounterKey:
-        """Return the key of a series."""
-        return cls(model, name, tuple(sorted(labels.items())))
-
-    def label(self, name: str) -> str:
-        """Return a label's value; empty where there is none of that name."""
-        return dict(self.labels).get(name, "")
 
 
 class MinuteCounts:
@@ -67,8 +50,8 @@ class MinuteCounts:
         self._now = 0
         self._minutes = minutes
         self._short = short
-        self._rings: dict[CounterKey, npt.NDArray[np.float64]] = {}
-        self._named: dict[tuple[str, str], list[CounterKey]] = {}
+        self._rings: dict[Series, npt.NDArray[np.float64]] = {}
+        self._named: dict[tuple[str, str], list[Series]] = {}
 
     def begin_minute(self) -> None:
         """Begin a minute; what is older than a series keeps is forgotten."""
@@ -76,7 +59,7 @@ class MinuteCounts:
         for ring in self._rings.values():
             ring[self._now % len(ring)] = 0
 
-    def add(self, key: CounterKey, growth: float, ago: int = 0) -> None:
+    def add(self, key: Series, growth: float, ago: int = 0) -> None:
         """Count growth in the running minute, or so many minutes before it; left out where that is not kept."""
         ring = self._rings.get(key)
         if ring is None:
@@ -87,11 +70,11 @@ class MinuteCounts:
         if ago < len(ring):
             ring[(self._now - ago) % len(ring)] += growth
 
-    def keys(self, name: str, model: str) -> Sequence[CounterKey]:
+    def keys(self, name: str, model: str) -> Sequence[Series]:
         """Return the series of a name and a model."""
         return self._named.get((name, model), ())
 
-    def sum(self, key: CounterKey, minutes: int, ago: int = 0) -> float:
+    def sum(self, key: Series, minutes: int, ago: int = 0) -> float:
         """Return the growth in a window of so many minutes that ends ``ago`` minutes before the running one's end."""
         ring = self._rings.get(key)
         if ring is None:
@@ -160,7 +143,7 @@ def _grown(counts: MinuteCounts, model: str, name: str, label: str) -> str:
     """Return the label whose counter grew most per answered request, the last minutes against the hour before."""
     found: list[dict[str, float]] = []
     for window in (_NOW, _BEFORE):
-        requests = max(counts.sum(CounterKey(model, ANSWERED), *window), 1.0)
+        requests = max(counts.sum(Series("counter", model, ANSWERED), *window), 1.0)
         found.append({key.label(label): counts.sum(key, *window) / requests for key in counts.keys(name, model)})
     return most_grown(*found)
 
@@ -292,14 +275,12 @@ def _explained(finding: AlertFinding, counts: MinuteCounts, minutes: int) -> Ale
     return finding._replace(place=place, text=f"{finding.text}; most often with {code!r}")
 
 
-def _budget(key: CounterKey) -> float:
+def _budget(key: Series) -> float:
     """Return the share of requests that may miss an objective."""
     return 1 - float(key.label("objective"))
 
 
-def _of_budget(
-    settings: Settings, counts: MinuteCounts, key: CounterKey, window: BurnWindow
-) -> tuple[AlertFinding, int]:
+def _of_budget(settings: Settings, counts: MinuteCounts, key: Series, window: BurnWindow) -> tuple[AlertFinding, int]:
     """Judge an objective over a pair of windows; return how many requests were bad in the short one, too.
 
     The value is how many times faster than the SLO allows its error budget is used up, the lower one of both windows.
@@ -322,9 +303,9 @@ def _of_budget(
     return AlertFinding("burn_rate", key.model, "", window.severity, level, rate, window.factor, "", text), bad_now
 
 
-def _bad(counts: MinuteCounts, key: CounterKey, minutes: int) -> tuple[int, int]:
+def _bad(counts: MinuteCounts, key: Series, minutes: int) -> tuple[int, int]:
     """Return the requests of a window, and how many of them missed the objective."""
-    total, good = counts.sum(key, minutes), counts.sum(CounterKey(key.model, SLO_GOOD.series[0], key.labels), minutes)
+    total, good = counts.sum(key, minutes), counts.sum(key._replace(name=SLO_GOOD.series[0]), minutes)
     return round(total), max(round(total - good), 0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import deque
@@ -21,7 +20,6 @@ from tailcut.observe.alerts.evaluation import (
     ANSWERED,
     STAGE_NS,
     WEEK_S,
-    CounterKey,
     MemoryGrowth,
     MinuteCounts,
     MovedColumns,
@@ -51,7 +49,7 @@ from tailcut.observe.alerts.rules import (
 from tailcut.observe.alerts.webhook import Message, Webhook
 from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.failures import NewErrors
-from tailcut.observe.history import History, HistorySnapshot
+from tailcut.observe.history import History, HistorySnapshot, Series
 from tailcut.observe.latency_figures import REQUEST, SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import (
     FEATURE_LOOKUPS,
@@ -238,7 +236,7 @@ class AlertEvaluator:
         self._has_past = False
         self._counts = MinuteCounts(_LONG, _SHORT_MINUTES)
         self._models: dict[str, None] = {}
-        self._cache_bytes: dict[tuple[str, str], float] = {}
+        self._cache_bytes: dict[Series, float] = {}
         self._part = -1
         self._minutes = 0
         self._memory = MemoryGrowth(memory_bytes or float("inf"))
@@ -355,7 +353,7 @@ class AlertEvaluator:
                 since_s = now_s - 60 * _LONG.get(name, _SHORT_MINUTES) // _STEP_S * _STEP_S
                 for row in history.counts(since_s, self._start_s, name=name, bucket_s=_STEP_S):
                     self._models.setdefault(row.model)
-                    key = CounterKey.of(row.model, row.name, row.labels)
+                    key = Series.of("counter", row.model, row.name, row.labels)
                     self._counts.add(key, row.value, max(int(now_s - row.start_s) // 60 - 1, 0))
 
     def _sample(self) -> None:
@@ -373,15 +371,15 @@ class AlertEvaluator:
         for series, count, total_ns, _ in snapshot.latencies:
             self._models.setdefault(series.model)
             if series.name == REQUEST:
-                self._counts.add(CounterKey(series.model, ANSWERED), count)
+                self._counts.add(Series("counter", series.model, ANSWERED), count)
             else:
-                self._counts.add(CounterKey(series.model, STAGE_NS, (("stage", series.name),)), total_ns)
+                self._counts.add(Series("counter", series.model, STAGE_NS, (("stage", series.name),)), total_ns)
         for series, value in snapshot.numbers:
             if series.name in _WANTED:
                 self._models.setdefault(series.model)
-                self._counts.add(CounterKey.of(series.model, series.name, json.loads(series.labels or "{}")), value)
+                self._counts.add(series, value)
             elif series.name == PREDICTION_CACHE_BYTES.name:
-                self._cache_bytes[series.model, series.labels] = value
+                self._cache_bytes[series] = value
 
     def _findings(self, now_s: float) -> list[AlertFinding]:
         settings, counts, models = self._settings, self._counts, tuple(self._models)

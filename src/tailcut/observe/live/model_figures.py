@@ -153,7 +153,7 @@ def _requests(old: CounterSnapshot, new: CounterSnapshot, window_s: float) -> Re
 
 def _stages(old: CounterSnapshot, new: CounterSnapshot) -> list[StageFigures]:
     change = latency_between(old, new)
-    counts = change.count.tolist()
+    counts = change.counted.tolist()
     answered = counts[-1]
     found = []
     for name, count, total_ns, shares in zip(

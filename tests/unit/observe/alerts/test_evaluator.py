@@ -327,7 +327,7 @@ def test_memory_is_watched_on_after_a_model_with_a_large_cache_is_gone() -> None
     clock = Clock()
     memory_mib = [600.0]
     alerts = made(clock, probe=lambda: QUIET._replace(memory_bytes=int(memory_mib[0] * 2**20)))
-    gauge = Series("gauge", "other", PREDICTION_CACHE_BYTES.name, '{"cache":"a"}')
+    gauge = Series("gauge", "other", PREDICTION_CACHE_BYTES.name, (("cache", "a"),))
 
     def minutes(count: int, cache_mib: float, mib_per_s: float) -> set[str]:
         found = set()

@@ -220,9 +220,7 @@ def test_names_in_a_file_are_bounded_too(tmp_path: Path, monkeypatch: pytest.Mon
 
 def numbers(*names: str, minute: int = 1, part: int = 1, keep_from: int = 0) -> HistorySnapshot:
     """Of gauges, each of which has its name as its value."""
-    return HistorySnapshot(
-        minute, part, keep_from, [], [(Series("gauge", "m", name, ""), float(name)) for name in names]
-    )
+    return HistorySnapshot(minute, part, keep_from, [], [(Series("gauge", "m", name), float(name)) for name in names])
 
 
 def kept_values(path: Path) -> dict[str, set[float]]:
