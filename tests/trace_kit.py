@@ -11,8 +11,8 @@ from typing import Any
 from tests import observe_kit
 
 from tailcut.common.timings import Stage, Timings
+from tailcut.observe.traces.kept import Span
 from tailcut.observe.traces.sink import TraceSink
-from tailcut.observe.traces.spans import Span
 from tailcut.observe.traces.trace_context import RequestTrace, TraceOrigin, Tracer, format_traceparent
 
 MS = 1_000_000

@@ -13,9 +13,9 @@ from tailcut.common.extras import install
 from tailcut.errors import MissingExtra
 from tailcut.manifest.host import HostManifest
 from tailcut.observe.sample import Sample, counter
+from tailcut.observe.traces.kept import FoundTrace
 from tailcut.observe.traces.settings import ExportSettings, export_settings
 from tailcut.observe.traces.sink import NEVER_SLOW_NS, TraceSink
-from tailcut.observe.traces.spans import FoundTrace
 from tailcut.observe.traces.trace_context import format_traceparent
 from tailcut.serving.engine import Engine
 from tailcut.serving.host_state import HostState

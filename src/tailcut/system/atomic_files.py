@@ -20,11 +20,8 @@ _CHUNK_BYTES = 1 << 20
 
 def digest(path: Path) -> str:
     """SHA-256 of a file, as hex, read in pieces."""
-    sha = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            sha.update(chunk)
-    return sha.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 _AGAIN = "run `tailcut build` again, or promote another version"

@@ -16,9 +16,9 @@ from tests.trace_kit import MS, SLOW_MS, Clock, ended, parent
 from tailcut.errors import StartError
 from tailcut.manifest.schema.observe import Traces
 from tailcut.observe.traces.exporter import Collector, Exporter, SpanTarget
+from tailcut.observe.traces.kept import Span
 from tailcut.observe.traces.settings import ExportSettings, export_settings
 from tailcut.observe.traces.sink import TraceSink
-from tailcut.observe.traces.spans import Span
 
 
 class Script(SpanTarget):

@@ -71,7 +71,6 @@ class ColumnState(msgspec.Struct, frozen=True, kw_only=True):
         drifting: whether an alarm named it and it has not come back.
         since_s: of one that drifts, when it began to differ; None of others.
         missing: share of the window's rows without a value.
-        missing_reference: share of the reference's.
         unseen: share of the window's rows with a category, or beyond the smallest or largest number, that the
             reference has not.
         reference, current: both distributions, over the same cells.
@@ -84,7 +83,6 @@ class ColumnState(msgspec.Struct, frozen=True, kw_only=True):
     drifting: bool
     since_s: float | None
     missing: float
-    missing_reference: float
     unseen: float
     reference: DriftHistogram
     current: DriftHistogram
@@ -536,7 +534,6 @@ class Detector:
             drifting=bool(self._drifting[place]),
             since_s=self._since_s[place],
             missing=float(shares[-1]),
-            missing_reference=float(expected[-1]),
             unseen=float(shares[outside].sum()),
             reference=DriftHistogram(sketch.labels(), tuple(expected.tolist())),
             current=DriftHistogram(sketch.labels(), tuple(shares.tolist())),

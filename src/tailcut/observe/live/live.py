@@ -37,9 +37,8 @@ from tailcut.observe.live.figures import (
     Snapshot,
 )
 from tailcut.observe.live.model_figures import BURN_S, CounterSnapshot, mark, model_figures, point
-from tailcut.observe.traces.kept import Kept
-from tailcut.observe.traces.spans import FoundTrace
-from tailcut.observe.traces.spans import Span as TraceSpan
+from tailcut.observe.traces.kept import FoundTrace, Kept
+from tailcut.observe.traces.kept import Span as TraceSpan
 from tailcut.version import version
 
 log = logging.getLogger("tailcut.server")

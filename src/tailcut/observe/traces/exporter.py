@@ -25,9 +25,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from tailcut.observe.traces.kept import Kept
+from tailcut.observe.traces.kept import BatchIds, Kept, Span, batch_span, spans_of
 from tailcut.observe.traces.settings import ExportSettings
-from tailcut.observe.traces.spans import BatchIds, Span, batch_span, spans_of
 from tailcut.observe.traces.trace_context import SAMPLED
 from tailcut.version import version
 

@@ -12,8 +12,7 @@ from tailcut.errors import RequestTimeout, Shed
 from tailcut.observe.outcomes import outcome_of
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedRequest, Sink, VariantSwitch
-from tailcut.observe.traces.kept import Kept, Ring, WallClock, copied, release
-from tailcut.observe.traces.spans import BatchIds, FoundTrace, found_trace
+from tailcut.observe.traces.kept import BatchIds, FoundTrace, Kept, Ring, WallClock, copied, found_trace, release
 from tailcut.observe.traces.trace_context import SAMPLED, RequestTrace, Tracer, parent_of
 
 NEVER_SLOW_NS = 2**63 - 1
