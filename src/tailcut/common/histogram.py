@@ -25,16 +25,19 @@ class Histogram:
 
     Args:
         bounds: ascending upper bounds (inclusive, as Prometheus has them).
+        counts, total: of values that were counted elsewhere.
     """
 
     __slots__ = ("bounds", "counts", "total")
 
-    def __init__(self, bounds: tuple[int, ...] = LATENCY_BOUNDS_NS) -> None:
+    def __init__(
+        self, bounds: tuple[int, ...] = LATENCY_BOUNDS_NS, counts: list[int] | None = None, total: int = 0
+    ) -> None:
         if any(low >= high for low, high in pairwise(bounds)):
             raise ValueError(f"bounds must ascend, got {bounds}")
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0
+        self.counts = counts or [0] * (len(bounds) + 1)
+        self.total = total
 
     def add(self, value: int, times: int = 1) -> None:
         """Count a value, so many times."""

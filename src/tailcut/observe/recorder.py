@@ -6,7 +6,7 @@ Owned by the event loop: written and read on it, without a lock.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -41,7 +41,7 @@ class Recorder:
 
     def __init__(self, window_s: float = 60.0) -> None:
         self.batch_ns = Histogram()
-        self.by_rows: dict[int, list[int]] = {}
+        self.by_rows: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
         self.flush: Callable[[], None] = lambda: None
         self.latency = LatencyFigures(window_s)
         self._bounds = LATENCY_BOUNDS_NS
@@ -105,9 +105,7 @@ class Recorder:
     def count_batch(self, rows: int, duration_ns: int) -> None:
         """Count one batch by its rows and duration, as ``on_batch`` does."""
         self.batch_ns.add(duration_ns)
-        counted = self.by_rows.get(rows)
-        if counted is None:
-            counted = self.by_rows[rows] = [0, 0]
+        counted = self.by_rows[rows]
         counted[0] += 1
         counted[1] += duration_ns
 
@@ -126,7 +124,7 @@ class Recorder:
         """One histogram of nanoseconds per stage, in the order of ``Stage``."""
         self.flush()
         counts = self._stage_counts.reshape(_STAGES, _PLACES).tolist()
-        return [_histogram(each, total) for each, total in zip(counts, self._stage_totals.tolist(), strict=True)]
+        return [Histogram(LATENCY_BOUNDS_NS, *each) for each in zip(counts, self._stage_totals.tolist(), strict=True)]
 
     @property
     def batch_rows(self) -> Histogram:
@@ -161,12 +159,6 @@ class Recorder:
         """Counts by (route, variant, code, cache); code is "ok" or an error's."""
         self.flush()
         return self._requests
-
-
-def _histogram(counts: list[int], total: int) -> Histogram:
-    made = Histogram()
-    made.counts, made.total = counts, total
-    return made
 
 
 # -- What one model finished, on its way to the sinks ------------------------------------------------------------------
