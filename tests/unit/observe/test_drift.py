@@ -201,15 +201,15 @@ def test_a_budget_of_fewer_false_alarms_asks_for_more_evidence() -> None:
 
 def test_columns_of_a_tensor_are_named_and_tensors_of_tokens_are_summed_up() -> None:
     pair = TensorSpec(name="x", datatype="FP32", shape=(-1, 2), columns=("a", "b"))
-    assert [each.name for each in columns_of("input", pair, np.zeros((3, 2), np.float32))] == ["a", "b"]
+    assert list(columns_of("input", pair, np.zeros((3, 2), np.float32))) == ["a", "b"]
     plain = TensorSpec(name="x", datatype="FP32", shape=(-1, 2))
-    assert [each.name for each in columns_of("input", plain, np.zeros((3, 2), np.float32))] == ["x[0]", "x[1]"]
+    assert list(columns_of("input", plain, np.zeros((3, 2), np.float32))) == ["x[0]", "x[1]"]
     tokens = TensorSpec(name="ids", datatype="INT64", shape=(-1, -1))
-    (length,) = columns_of("input", tokens, np.array([[5, 6, 0], [7, 0, 0]]))
-    assert (length.name, length.values.tolist()) == ("ids.nonzero", [2, 1])
+    ((name, lengths),) = columns_of("input", tokens, np.array([[5, 6, 0], [7, 0, 0]])).items()
+    assert (name, lengths.tolist()) == ("ids.nonzero", [2, 1])
     wide = TensorSpec(name="image", datatype="FP32", shape=(-1, 3, 64, 64))
     found = columns_of("input", wide, np.ones((2, 3, 64, 64), np.float32))
-    assert [(each.name, each.values.tolist()) for each in found] == [("image.mean", [1, 1]), ("image.std", [0, 0])]
+    assert {name: values.tolist() for name, values in found.items()} == {"image.mean": [1, 1], "image.std": [0, 0]}
 
 
 def test_a_reference_comes_back_from_its_bytes_and_a_later_form_is_refused() -> None:
