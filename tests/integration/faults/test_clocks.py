@@ -32,7 +32,7 @@ MAY_READ = {
     "observe/request_log/record.py": "no clock: times are written for people",
     "observe/request_log/sink.py": "the time of arrivals: read once, when the log is opened; and names of files",
     "observe/live/live.py": "the time of a snapshot, for people",
-    "observe/traces/sink.py": "the time of spans: read every 10 s, as a difference to the clock of the timings",
+    "observe/traces/sink.py": "the time of spans: read once for a trace, as a difference to the clock of the timings",
     "serving/observation.py": "which kept requests are of the last minutes",
     "protocol/access_log.py": "the time of a line",
     "serving/engine.py": "when the last request was, as Triton shows it",

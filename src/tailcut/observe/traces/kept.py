@@ -18,7 +18,6 @@ from tailcut.observe.sinks import FinishedRequest
 from tailcut.observe.traces.trace_context import RequestTrace, derived_id
 
 _LONGEST_ID = 128
-_REFRESH_NS = 10_000_000_000
 
 
 class Kept(NamedTuple):
@@ -57,26 +56,6 @@ class Kept(NamedTuple):
     def failed(self) -> bool:
         """Whether it ended with an error; one that has not ended did not."""
         return self.code not in {"ok", ""}
-
-
-class WallClock:
-    """The difference of the time since the epoch to a monotonic clock, taken anew every 10 s.
-
-    A trace uses one value of it, so that a step of the clock moves whole traces and tears none apart.
-    """
-
-    def __init__(self, monotonic_ns: Callable[[], int], wall_ns: Callable[[], int]) -> None:
-        self._monotonic_ns = monotonic_ns
-        self._wall_ns = wall_ns
-        self._taken_ns = 0
-        self._difference_ns = 0
-
-    def difference_ns(self) -> int:
-        """Return what to add to a time of the monotonic clock."""
-        now_ns = self._monotonic_ns()
-        if not self._taken_ns or now_ns - self._taken_ns >= _REFRESH_NS:
-            self._taken_ns, self._difference_ns = now_ns, self._wall_ns() - now_ns
-        return self._difference_ns
 
 
 def copied(

@@ -12,7 +12,7 @@ from tailcut.errors import RequestTimeout, Shed
 from tailcut.observe.outcomes import outcome_of
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedRequest, Sink, VariantSwitch
-from tailcut.observe.traces.kept import BatchIds, FoundTrace, Kept, Ring, WallClock, copied, found_trace, release
+from tailcut.observe.traces.kept import BatchIds, FoundTrace, Kept, Ring, copied, found_trace, release
 from tailcut.observe.traces.trace_context import SAMPLED, RequestTrace, Tracer, parent_of
 
 NEVER_SLOW_NS = 2**63 - 1
@@ -68,7 +68,7 @@ class TraceSink(Sink):
         self.ring = Ring(size)
         self._slow_ns = slow_ns
         self._clock_ns = clock_ns
-        self._wall = WallClock(clock_ns, wall_ns)
+        self._wall_ns = wall_ns
         self._limits = {reason: _RateLimit() for reason in REASONS[:4]}
         self._versions: dict[tuple[str, str], str] = {}
 
@@ -164,7 +164,9 @@ class TraceSink(Sink):
             trace.is_closed = True
             if origin is not None:
                 origin.trace = trace  # for a source that is still asked, and asks for it only now
-        kept = copied(request, model, reason, trace, self._wall.difference_ns(), self._versions)
+        # One difference for a whole trace: a step of the clock moves it, and does not tear it apart.
+        to_wall_ns = self._wall_ns() - self._clock_ns()
+        kept = copied(request, model, reason, trace, to_wall_ns, self._versions)
         self.kept[reason] += 1
         self.ring.add(kept)
         for exporter in self.exporters:
