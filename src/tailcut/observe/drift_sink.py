@@ -128,7 +128,7 @@ class DriftSink(Sink):
             most_bytes=_MOST_BYTES,
             at_once=_MOST_ROWS,
             every_s=_EVERY_S,
-            is_woken=False,
+            wakes_at=_MOST_ROWS,
         )
 
     # -- Of the event loop -------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class WorkerThread(Generic[T]):
         most, most_bytes: weight and memory that may wait; further items are dropped.
         at_once: items that are taken together.
         every_s: longest wait for items; None: without end.
-        is_woken: whether ``put`` wakes the thread; else it looks every ``every_s``.
+        wakes_at: weight that waits when ``put`` wakes the thread; what is less waits for ``every_s``.
         begin, end: called in the thread, before its first and after its last work.
 
     Attributes:
@@ -45,7 +45,7 @@ class WorkerThread(Generic[T]):
         most_bytes: int = sys.maxsize,
         at_once: int = 1,
         every_s: float | None = None,
-        is_woken: bool = True,
+        wakes_at: int = 1,
         begin: Callable[[], object] = lambda: None,
         end: Callable[[], object] = lambda: None,
     ) -> None:
@@ -53,7 +53,7 @@ class WorkerThread(Generic[T]):
         self.closing = threading.Event()
         self._name, self._work, self._loss = name, work, loss
         self._most, self._most_bytes, self._at_once = most, most_bytes, at_once
-        self._every_s, self._is_woken = every_s, is_woken
+        self._every_s, self._wakes_at = every_s, wakes_at
         self._begin, self._end = begin, end
         self._queue: deque[tuple[T, int, int]] = deque()
         # One thread counts what is put, another one what is taken: what waits is the difference, and needs no lock.
@@ -78,11 +78,12 @@ class WorkerThread(Generic[T]):
     def put(self, item: T, weight: int = 1, size_bytes: int = 0) -> bool:
         """Hand an item over; return whether it was taken: none is without room for it, nor after ``close``."""
         put, put_bytes = self._put + weight, self._put_bytes + size_bytes
-        if put - self._taken > self._most or put_bytes - self._taken_bytes > self._most_bytes:
+        waiting = put - self._taken
+        if waiting > self._most or put_bytes - self._taken_bytes > self._most_bytes:
             return False
         self._put, self._put_bytes = put, put_bytes
         self._queue.append((item, weight, size_bytes))
-        if self._is_woken and not self._awake.is_set():
+        if waiting >= self._wakes_at and not self._awake.is_set():
             self._awake.set()
         return True
 

@@ -115,12 +115,21 @@ def test_what_the_work_raises_is_logged_once_counted_and_ends_nothing(caplog: py
 
 
 def test_a_worker_that_is_not_woken_takes_together_what_came_meanwhile() -> None:
-    bench = Bench(every_s=0.01, is_woken=False, at_once=100)
+    bench = Bench(every_s=0.01, wakes_at=100, at_once=100)
     bench.worker.start()
     block_until(lambda: len(bench.taken) > 2)  # it is called without anything as well
     for number in range(5):
         bench.worker.put(number)
     block_until(lambda: bench.items == list(range(5)))
+    bench.worker.close(30)
+
+
+def test_a_worker_is_woken_where_enough_waits() -> None:
+    bench = Bench(wakes_at=3, at_once=100)
+    bench.worker.start()
+    for number in range(3):
+        bench.worker.put(number)
+    block_until(lambda: bench.items == [0, 1, 2])
     bench.worker.close(30)
 
 
