@@ -25,9 +25,8 @@ from tailcut.features.groups import Group
 from tailcut.features.line import Lookup
 from tailcut.observe.recorder import ModelSinks
 from tailcut.observe.sinks import Sinks
-from tailcut.observe.traces.trace_context import TraceOrigin
 from tailcut.observe.traces.sink import TraceSink
-from tailcut.observe.traces.trace_context import format_traceparent
+from tailcut.observe.traces.trace_context import TraceOrigin, format_traceparent
 from tailcut.pipeline.request_context import RequestContext
 
 LIMIT_US = 2.0

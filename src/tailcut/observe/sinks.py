@@ -127,11 +127,8 @@ class Sinks:
             try:
                 hand_over(sink)
             except (Exception, asyncio.CancelledError) as error:  # one that reads a cancelled future cancels no request
-                self._failed(sink, error)
-
-    def _failed(self, sink: Sink, error: BaseException) -> None:
-        """Count an error of a sink, which must not hurt requests; it is logged once."""
-        self.errors += 1
-        if id(sink) not in self._logged:
-            self._logged.add(id(sink))
-            log.error("the sink %s failed; its later errors are only counted", type(sink).__name__, exc_info=error)
+                self.errors += 1
+                if id(sink) not in self._logged:
+                    self._logged.add(id(sink))
+                    what = type(sink).__name__
+                    log.error("the sink %s failed; its later errors are only counted", what, exc_info=error)

@@ -7,6 +7,7 @@ rest, those never seen. The last cell is what is missing (NaN, an empty text).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import isnan
@@ -146,10 +147,11 @@ def _edges(known: Doubles) -> Doubles:
 
 
 def _of_categories(role: Role, name: str, values: Array, effective: float) -> Sketch:
-    counted: dict[int | str, int] = {}
-    for value, times in zip(*_counted(values), strict=True):
-        plain = plain_category(value)
-        counted[plain] = counted.get(plain, 0) + times
+    # Unsigned numbers beyond INT64 wrap, here as in ``cells``: a category is compared, not calculated with.
+    plain = values.astype(np.int64) if values.dtype.kind == "u" else values
+    counted: Counter[int | str] = Counter()
+    for value, times in Counter(plain.tolist()).items():
+        counted[plain_category(value)] += times
     missing = counted.pop("", 0)
     ordered = sorted(counted, key=lambda each: (-counted[each], str(each)))
     top, others = ordered[:TOP], ordered[TOP:]
@@ -164,18 +166,6 @@ def _of_categories(role: Role, name: str, values: Array, effective: float) -> Sk
         missing=missing,
         effective_rows=effective,
     )
-
-
-def _counted(values: Array) -> tuple[list[object], list[int]]:
-    if values.dtype.hasobject:
-        found: dict[object, int] = {}
-        for value in values.tolist():
-            found[value] = found.get(value, 0) + 1
-        return list(found), list(found.values())
-    # Unsigned numbers beyond INT64 wrap, here as in ``cells``: a category is compared, not calculated with.
-    plain = values.astype(np.int64) if values.dtype.kind == "u" else values
-    different, times = np.unique(plain, return_counts=True)
-    return different.tolist(), times.tolist()
 
 
 def effective_rows(groups: Array | None, rows: int) -> float:
