@@ -337,7 +337,8 @@ def _in_blocks(waiting: Sequence[_TimedBatch]) -> Iterator[list[_TimedBatch]]:
 def _tell(level: int, model: str, alarm: DriftAlarm, to_wall_s: float) -> None:
     """Write the one line of an alarm."""
     named = [
-        f"{each.role} {each.name} (PSI {each.psi:.2f}, since {_time(each.since_s + to_wall_s)})"
+        f"{each.role} {each.name} (PSI {each.psi:.2f}, "
+        f"since {datetime.fromtimestamp(each.since_s + to_wall_s, UTC):%Y-%m-%dT%H:%MZ})"
         for each in alarm.columns[:_NAMED]
     ]
     more = len(alarm.columns) - _NAMED
@@ -351,7 +352,3 @@ def _tell(level: int, model: str, alarm: DriftAlarm, to_wall_s: float) -> None:
         f" and {more} more" if more > 0 else "",
         extra={"model": model},
     )
-
-
-def _time(wall_s: float) -> str:
-    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="minutes").replace("+00:00", "Z")

@@ -172,20 +172,21 @@ class LiveFigures:
 
     def points(self, name: str) -> bytes:
         """Return a model's points of the last minutes as JSON, oldest first; see ``model_figures.POINT``."""
-        found = self._tracks.get(name)
-        return b"[" + b",".join(found.points if found is not None else ()) + b"]"
+        return b"[" + b",".join(self._track(name).points) + b"]"
 
     def last_point(self, name: str) -> bytes:
         """Return the latest of them."""
-        found = self._tracks.get(name)
-        return (found.points.last if found is not None else None) or b"null"
+        return self._track(name).points.last or b"null"
 
     def sparks(self, name: str) -> bytes:
         """Return some of a model's points as JSON: [at, rate, p95, share of requests not answered]."""
-        found = self._tracks.get(name)
-        return b"[" + b",".join(found.sparks if found is not None else ()) + b"]"
+        return b"[" + b",".join(self._track(name).sparks) + b"]"
 
     # -- Inside ------------------------------------------------------------------------------------------------------
+
+    def _track(self, name: str) -> _Track:
+        """Return what is remembered of a model; an empty one of a model that is not known."""
+        return self._tracks.get(name) or _Track()
 
     def _begin(self) -> asyncio.Task[None]:
         """Return the snapshot that is being made; begin one where there is none."""
@@ -206,9 +207,7 @@ class LiveFigures:
     def _of_model(
         self, name: str, about: ModelAbout, series: ModelSeries | None, now_s: float, wall_s: float
     ) -> ModelFigures:
-        track = self._tracks.get(name)
-        if track is None:
-            track = self._tracks[name] = _Track()
+        track = self._tracks[name] = self._track(name)
         last = track.marks.last
         new = _NOTHING._replace(at_s=now_s) if series is None else mark(now_s, series.recorder, series.source(), last)
         old, burn = track.marks.ago(now_s, WINDOW_S, new), track.burn.ago(now_s, BURN_S, ())

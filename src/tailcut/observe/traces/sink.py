@@ -123,11 +123,9 @@ class TraceSink(Sink):
             most: how many.
         """
         since_ns = self._clock_ns() - int(minutes * 60e9)
-        held = [kept for kept in self.ring if kept.start_ns >= since_ns and (kept.failed or which == "slowest")]
-        if which == "slowest":
-            held = sorted((kept for kept in held if not kept.failed), key=lambda kept: -kept.total_ns)
-        else:
-            held.sort(key=lambda kept: -kept.start_ns)
+        wants_failed = which == "failed"
+        held = [kept for kept in self.ring if kept.start_ns >= since_ns and kept.failed == wants_failed]
+        held.sort(key=lambda kept: -kept.start_ns if wants_failed else -kept.total_ns)
         return [found_trace(kept, self.ids, self.ring.in_batch) for kept in held[:most]]
 
     def samples(self) -> Iterator[Sample]:
