@@ -39,7 +39,6 @@ from tailcut.observe.request_log.record import (
     decode_line,
     from_json,
     read_key,
-    to_json,
 )
 from tailcut.observe.request_log.sink import LogFiles
 
@@ -75,7 +74,7 @@ def _plain(value: Any) -> Any:
 
 @given(values)
 def test_values_are_read_back_as_they_were(value: Any) -> None:
-    line = msgspec.json.encode(to_json(value))
+    line = msgspec.json.encode(Redaction([], []).apply(value, "rows", {}))
     found = from_json(msgspec.json.decode(line))
     if isinstance(value, str) and found != value:
         assert found == value.encode("utf-8", "surrogatepass"), "text that is no Unicode comes back as its bytes"

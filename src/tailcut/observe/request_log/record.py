@@ -21,6 +21,7 @@ import hmac
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from math import prod
 from pathlib import Path
@@ -43,24 +44,20 @@ HASHED = "$hmac"
 _FLOAT, _BYTES, _OBJECT = "$float", "$bytes", "$object"
 
 
-def to_json(value: Any) -> Any:
-    """Return a value of Python's own types as values that JSON has; see the module."""
+def scalar_to_json(value: Any) -> Any:
+    """Return a text, a number or bytes as a value that JSON has; see the module. Others stay as they are."""
     if isinstance(value, float):
         return value if math.isfinite(value) else {_FLOAT: _word(value)}
     if isinstance(value, str):
-        return value if _is_unicode(value) else {_BYTES: _base64(value.encode("utf-8", "surrogatepass"))}
-    if isinstance(value, bytes):
-        return {_BYTES: _base64(value)}
-    if isinstance(value, dict):
-        found = {str(key): to_json(each) for key, each in value.items()}
-        return {_OBJECT: found} if len(found) == 1 and next(iter(found)).startswith("$") else found
-    if isinstance(value, list | tuple):
-        return [to_json(each) for each in value]
-    return value
+        with suppress(UnicodeEncodeError):
+            value.encode()
+            return value
+        value = value.encode("utf-8", "surrogatepass")
+    return {_BYTES: base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
 
 def from_json(value: Any) -> Any:
-    """Return what ``to_json`` was given; a hashed value stays as it is written.
+    """Return a value as it was before it was written by ``Redaction.apply``; a hashed value stays as it is written.
 
     Raises:
         ValueError: an object of this module's own holds something else than it says.
@@ -86,7 +83,7 @@ def data_of(array: Array) -> list[Any]:
     """Return a tensor's values, flat in row-major order, as values that JSON has."""
     flat: list[Any] = array.ravel().tolist()
     if array.dtype.hasobject:
-        return [to_json(each) for each in flat]
+        return [scalar_to_json(each) for each in flat]
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return [each if math.isfinite(each) else _word(each) for each in flat]
     return flat
@@ -135,18 +132,6 @@ def _bytes(text: Any) -> bytes:
         return base64.b64decode(text, validate=True)
     except (ValueError, TypeError):
         raise ValueError(f"{{{_BYTES!r}: {text!r}}} is no base64") from None
-
-
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
-
-
-def _is_unicode(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 # -- Fields that are hashed or dropped ---------------------------------------------------------------------------------
@@ -200,8 +185,8 @@ class Redaction:
         if isinstance(value, dict):
             kept = {str(key): self.apply(each, f"{path}.{key}", found) for key, each in value.items()}
             kept = {key: each for key, each in kept.items() if each is not DROPPED}
-            return {"$object": kept} if len(kept) == 1 and next(iter(kept)).startswith("$") else kept
-        return to_json(value)
+            return {_OBJECT: kept} if len(kept) == 1 and next(iter(kept)).startswith("$") else kept
+        return scalar_to_json(value)
 
     def hashed(self, value: Any) -> dict[str, str]:
         """Return what stands for a value that is hashed; see ``digest``."""
