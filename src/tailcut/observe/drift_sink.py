@@ -193,7 +193,7 @@ class DriftSink(Sink):
         for column in shown.columns:
             labels = column.role, column.name
             yield PSI(column.psi, *labels)
-            yield EVIDENCE(column.evidence, *labels)
+            yield EVIDENCE(float("-inf") if column.evidence is None else column.evidence, *labels)
             yield ACTIVE(float(column.drifting), *labels)
             yield MISSING(column.missing, *labels)
             yield UNSEEN(column.unseen, *labels)

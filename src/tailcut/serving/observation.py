@@ -18,11 +18,10 @@ from tailcut.observe.alerts.evaluation import MovedColumns
 from tailcut.observe.alerts.evaluator import AlertEvaluator
 from tailcut.observe.alerts.probes import SystemProbes
 from tailcut.observe.alerts.webhook import Webhook, WebhookTarget, read_secret
-from tailcut.observe.drift.detector import ColumnState
 from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.exposition import Exposition, ModelSeries, process_samples
 from tailcut.observe.history_recorder import HistoryRecorder
-from tailcut.observe.live.figures import KeptRequest, ModelAbout, RequestDetail
+from tailcut.observe.live.figures import DriftColumn, KeptRequest, ModelAbout, RequestDetail
 from tailcut.observe.live.live import LiveFigures, alert_figures, drift_figures, kept_requests, request_detail
 from tailcut.observe.sample import Source
 from tailcut.observe.traces.kept import Ring
@@ -145,7 +144,7 @@ def moved_columns(drift: DriftSink, limits: Mapping[str, float]) -> list[MovedCo
     return found
 
 
-def _by_effect(column: ColumnState) -> float:
+def _by_effect(column: DriftColumn) -> float:
     return -column.psi
 
 

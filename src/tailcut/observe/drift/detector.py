@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from tailcut.common.tensors import Array, Bools, Doubles, Keys
 from tailcut.observe.drift.sketch import LARGEST, Role, Sketch, plain_category
+from tailcut.observe.live.figures import DriftColumn
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -54,40 +55,6 @@ class DriftAlarm(msgspec.Struct, frozen=True):
     columns: tuple[Moved, ...]
 
 
-class DriftHistogram(msgspec.Struct, frozen=True):
-    """A distribution: a label and a share of the rows per cell; shares add up to 1, or to 0 without rows."""
-
-    labels: tuple[str, ...]
-    shares: tuple[float, ...]
-
-
-class ColumnState(msgspec.Struct, frozen=True, kw_only=True):
-    """One column now.
-
-    Attributes:
-        role, name: of the column.
-        psi: population stability index of the current window against the reference.
-        evidence: log10 of its evidence as a share of what an alarm needs; -infinity before the first row.
-        drifting: whether an alarm named it and it has not come back.
-        since_s: of one that drifts, when it began to differ; None of others.
-        missing: share of the window's rows without a value.
-        unseen: share of the window's rows with a category, or beyond the smallest or largest number, that the
-            reference has not.
-        reference, current: both distributions, over the same cells.
-    """
-
-    role: Role
-    name: str
-    psi: float
-    evidence: float
-    drifting: bool
-    since_s: float | None
-    missing: float
-    unseen: float
-    reference: DriftHistogram
-    current: DriftHistogram
-
-
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """A detector's snapshot.
 
@@ -104,7 +71,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     counted: int
     alarms: int
     window_rows: int
-    columns: tuple[ColumnState, ...]
+    columns: tuple[DriftColumn, ...]
     is_judged: bool = False
 
 
@@ -521,22 +488,23 @@ class Detector:
             self._drifting[place], self._since_s[place] = False, None
             self._wealth[place] = -np.inf
 
-    def _column(self, place: int, current: npt.NDArray[np.int64], psi: float, evidence: float) -> ColumnState:
+    def _column(self, place: int, current: npt.NDArray[np.int64], psi: float, evidence: float) -> DriftColumn:
         sketch = self.sketches[place]
         counts, before = current[: sketch.cells], np.array([*sketch.counts, sketch.missing])
         shares, expected = counts / max(int(counts.sum()), 1), before / sketch.rows
         outside = [0, -2] if sketch.is_numeric else [-2]
-        return ColumnState(
+        return DriftColumn(
             role=sketch.role,
             name=sketch.name,
             psi=psi,
-            evidence=evidence,
+            evidence=evidence if isfinite(evidence) else None,
             drifting=bool(self._drifting[place]),
             since_s=self._since_s[place],
             missing=float(shares[-1]),
             unseen=float(shares[outside].sum()),
-            reference=DriftHistogram(sketch.labels(), tuple(expected.tolist())),
-            current=DriftHistogram(sketch.labels(), tuple(shares.tolist())),
+            labels=sketch.labels(),
+            reference=tuple(expected.tolist()),
+            current=tuple(shares.tolist()),
         )
 
 

@@ -11,7 +11,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import isfinite
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -21,12 +20,11 @@ from tailcut.common.histogram import ROW_BOUNDS, Histogram
 from tailcut.errors import NotReady
 from tailcut.observe.alerts.evaluator import Alarm
 from tailcut.observe.alerts.rules import RULE
-from tailcut.observe.drift.detector import ColumnState, State
+from tailcut.observe.drift.detector import State
 from tailcut.observe.exposition import ModelSeries
 from tailcut.observe.latency_figures import Objective
 from tailcut.observe.live.figures import (
     AlertFigures,
-    DriftColumn,
     DriftFigures,
     KeptRequest,
     LiveSpan,
@@ -410,33 +408,15 @@ def _span(span: TraceSpan, depth: int, begin_ns: int) -> LiveSpan:
 
 
 def drift_figures(state: State | None) -> DriftFigures | None:
-    """Return a ``drift.state.State``, the columns that moved most first; None of a model that is not watched."""
+    """Return the state of a detector, the columns that moved most first; None of a model that is not watched."""
     if state is None:
         return None
     columns = sorted(state.columns, key=lambda each: (not each.drifting, -each.psi))
-    return DriftFigures(
-        rows=state.rows, alarms=state.alarms, columns=[_column(each) for each in columns[:_MOST_COLUMNS]]
-    )
-
-
-def _column(column: ColumnState) -> DriftColumn:
-    return DriftColumn(
-        role=column.role,
-        name=column.name,
-        psi=column.psi,
-        evidence=column.evidence if isfinite(column.evidence) else None,
-        drifting=column.drifting,
-        since_s=column.since_s,
-        missing=column.missing,
-        unseen=column.unseen,
-        labels=column.reference.labels,
-        reference=column.reference.shares,
-        current=column.current.shares,
-    )
+    return DriftFigures(rows=state.rows, alarms=state.alarms, columns=columns[:_MOST_COLUMNS])
 
 
 def alert_figures(active: Iterable[Alarm]) -> list[AlertFigures]:
-    """Return ``alerts.alarms.Alarm``s, those that page first."""
+    """Return alarms, those that page first."""
     found = [
         AlertFigures(
             name=each.finding.alert,
