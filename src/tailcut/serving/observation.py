@@ -291,7 +291,7 @@ class Observation:
         self.history.listeners.append(alerts)
         if "drift" not in self._manifest.observe.alerts.off:
             self.drift.alarm_level = logging.INFO
-        self.live.alerts = lambda: alert_figures(alerts.state.active)
+        self.live.alerts = lambda: alert_figures(alerts.active)
         self.exposition.add(alerts.samples)
 
     def _series(self) -> Iterable[ModelSeries]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -184,18 +184,6 @@ _MOST_SNAPSHOTS = 1_000
 _MOST_STATE_BYTES = 1 << 20
 
 
-class AlertsState(NamedTuple):
-    """An immutable view of the alerts for the page and ``tailcut top``.
-
-    Attributes:
-        active: alarms that fire, the oldest first.
-    """
-
-    active: tuple[Alarm, ...] = ()
-    evaluations: int = 0
-    failures: int = 0
-
-
 class AlertEvaluator:
     """The alerts of one server: receives snapshots on the event loop, and does all else in its thread.
 
@@ -210,7 +198,8 @@ class AlertEvaluator:
         memory_bytes: that the process may have; 0: no limit is known.
 
     Attributes:
-        state: as of the last evaluation; from any thread.
+        active: alarms that fire, the oldest first, as of the last evaluation.
+        evaluations, failures: so far; these, as ``active``, are for any thread to read.
     """
 
     def __init__(
@@ -245,7 +234,8 @@ class AlertEvaluator:
         self._alarms = Alarms("\0".join(self._labels.values()))
         self._kept = b""
         self._has_warned = False
-        self.state = AlertsState()
+        self.active: tuple[Alarm, ...] = ()
+        self.evaluations = self.failures = 0
         self._new_errors = NewErrors()
         self._served: Collection[str] = ()
         self._snapshots: deque[HistorySnapshot] = deque(maxlen=_MOST_SNAPSHOTS)
@@ -270,7 +260,7 @@ class AlertEvaluator:
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows."""
-        firing = {(each.finding.alert, each.finding.model, each.finding.severity) for each in self.state.active}
+        firing = {(each.finding.alert, each.finding.model, each.finding.severity) for each in self.active}
         for model in (*self._names(), ""):
             for rule in RULES:
                 for severity in rule.severities if rule.in_server and rule.of_process != bool(model) else ():
@@ -283,10 +273,10 @@ class AlertEvaluator:
         yield GPU_BYTES(figures.gpu.used_bytes)
         yield GPU_CELSIUS(figures.gpu.celsius)
         yield GPU_SLOWED(figures.gpu.slowed)
-        for outcome, count in (("ok", self.state.evaluations), ("failed", self.state.failures)):
+        for outcome, count in (("ok", self.evaluations), ("failed", self.failures)):
             yield EVALUATIONS(count, outcome)
         if self._webhook is not None:
-            for outcome, count in self._webhook.figures._asdict().items():
+            for outcome, count in self._webhook.figures.items():
                 yield MESSAGES(count, outcome)
 
     def close(self, timeout_s: float) -> None:
@@ -308,7 +298,7 @@ class AlertEvaluator:
             log.warning("the state of the alerts in %s cannot be read (%s); it begins anew", self._state_file, error)
             return
         self._alarms.alarms = {alarm.finding.key: alarm for alarm in kept}
-        self.state = self.state._replace(active=tuple(self._alarms.active))
+        self.active = tuple(self._alarms.active)
 
     def evaluate(self) -> list[Alarm]:
         """Take the snapshots that were received and evaluate; return the alarms that fire from now on or are over."""
@@ -320,9 +310,9 @@ class AlertEvaluator:
         changed = self._alarms.update(self._findings(now_s), now_s, self._is_gone)
         for alarm in changed:
             self._tell(alarm, now_s)
-        active = tuple(self._alarms.active)
-        self._keep(active)
-        self.state = self.state._replace(active=active, evaluations=self.state.evaluations + 1)
+        self.active = tuple(self._alarms.active)
+        self._keep()
+        self.evaluations += 1
         return changed
 
     def _begin(self) -> None:
@@ -338,7 +328,7 @@ class AlertEvaluator:
         try:
             work(*given)
         except Exception as error:
-            self.state = self.state._replace(failures=self.state.failures + 1)
+            self.failures += 1
             if self._new_errors.has(error):
                 log.error("the alerts could not be evaluated; it is tried every minute", exc_info=error)
 
@@ -441,9 +431,9 @@ class AlertEvaluator:
             body = {"type": f"alarm.{alarm.state}", "timestamp": _time(now_s), "data": data}
             self._webhook.submit(Message(f"msg_{alarm.id}_{alarm.state}", msgspec.json.encode(body)))
 
-    def _keep(self, active: Sequence[Alarm]) -> None:
+    def _keep(self) -> None:
         """Write the alarms that fire; the first failure is logged."""
-        content = msgspec.json.encode(active)
+        content = msgspec.json.encode(self.active)
         if self._state_file is None or content == self._kept:
             return
         try:

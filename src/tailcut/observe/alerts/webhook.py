@@ -12,6 +12,7 @@ import re
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from typing import NamedTuple
@@ -57,20 +58,15 @@ Post = Callable[[WebhookTarget, Message, int], str]
 """Sends one request at a time in Unix seconds; returns why it failed, or nothing, or raises."""
 
 
-class WebhookFigures(NamedTuple):
-    """Messages so far: delivered, given up after the last try, and dropped because too many waited."""
-
-    delivered: int = 0
-    failed: int = 0
-    dropped: int = 0
-
-
 class Webhook:
     """Delivers messages in order, each with up to three tries. Its thread begins with the first message.
 
     Args:
         post: sends one request.
         waits_s: before each try.
+
+    Attributes:
+        figures: messages so far: delivered, failed (given up after the last try), and dropped (too many waited).
     """
 
     def __init__(self, target: WebhookTarget, post: Post | None = None, *, waits_s: Sequence[float] = _WAITS_S) -> None:
@@ -78,13 +74,14 @@ class Webhook:
         self._post = post or post_once
         self._waits_s = waits_s
         self._worker = WorkerThread("tailcut-webhook", self._deliver, "an alarm is not sent", most=_MOST_PENDING)
-        self.figures = WebhookFigures()
+        # With all keys from the start: another thread iterates it while this one counts.
+        self.figures: Counter[str] = Counter(delivered=0, failed=0, dropped=0)
 
     def submit(self, message: Message) -> None:
         """Have a message sent soon; returns at once. One for which there is no room is dropped and counted."""
         self._worker.start()
         if not self._worker.put(message):
-            self.figures = self.figures._replace(dropped=self.figures.dropped + 1)
+            self.figures["dropped"] += 1
             log.error("the alarm %s is not sent: %d messages wait for the webhook already", message.id, _MOST_PENDING)
 
     def close(self, timeout_s: float) -> None:
@@ -95,10 +92,10 @@ class Webhook:
         for message in messages:
             why = self._why_not_delivered(message)
             if why:
-                self.figures = self.figures._replace(failed=self.figures.failed + 1)
+                self.figures["failed"] += 1
                 log.error("the alarm %s was not delivered: %s; it is given up", message.id, why)
             else:
-                self.figures = self.figures._replace(delivered=self.figures.delivered + 1)
+                self.figures["delivered"] += 1
 
     def _why_not_delivered(self, message: Message) -> str:
         """Send a message, again where that fails; return why the last try failed."""
