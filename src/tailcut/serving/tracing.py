@@ -142,7 +142,7 @@ class HostTraces:
         from tailcut.observe.traces.exporter import Exporter
 
         most = self._manifest.observe.traces.queue
-        exporter = Exporter(target, sink.ids, sink.ring.in_batch, most=most)
+        exporter = Exporter(target, sink.ring, most=most)
         self._exporters.append(exporter)
         sink.exporters.append(exporter.offer)
 

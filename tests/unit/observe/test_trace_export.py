@@ -45,7 +45,7 @@ def exporters() -> Iterator[list[Exporter]]:
 @pytest.fixture
 def exporting(exporters: list[Exporter]) -> Any:
     def make(target: SpanTarget, sink: TraceSink, most: int = 2048) -> Exporter:
-        found = Exporter(target, sink.ids, sink.ring.in_batch, most=most)
+        found = Exporter(target, sink.ring, most=most)
         sink.exporters.append(found.offer)
         exporters.append(found)
         return found

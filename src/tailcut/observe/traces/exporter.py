@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from tailcut.observe.traces.kept import BatchIds, Kept, Span, batch_span, spans_of
+from tailcut.observe.traces.kept import Kept, Ring, Span, batch_span, spans_of
 from tailcut.observe.traces.settings import ExportSettings
 from tailcut.observe.traces.trace_context import SAMPLED
 from tailcut.system.worker_thread import WorkerThread
@@ -198,7 +198,7 @@ class Exporter:
     """Hands kept requests to a target. ``offer`` is the event loop's; all else happens in a thread.
 
     Args:
-        in_batch: returns the kept requests of a batch; called from the thread.
+        ring: has the other requests of a batch.
         most: traces that wait; further ones are dropped.
 
     Attributes:
@@ -207,15 +207,12 @@ class Exporter:
         errors: batches of traces that were not taken whole.
     """
 
-    def __init__(
-        self, target: SpanTarget, ids: BatchIds, in_batch: Callable[[int], Sequence[Kept]], *, most: int
-    ) -> None:
+    def __init__(self, target: SpanTarget, ring: Ring, *, most: int) -> None:
         self.exported = self.errors = 0
         # With all keys from the start: another thread iterates it while this one counts.
         self.dropped: Counter[str] = Counter(queue=0, collector=0, stop=0)
         self._target = target
-        self._ids = ids
-        self._in_batch = in_batch
+        self._ring = ring
         self._offered = 0
         self._batches: OrderedDict[int, None] = OrderedDict()
         self._is_failing = self._is_stopped = False
@@ -271,14 +268,14 @@ class Exporter:
         self._is_failing = bool(lost)
 
     def _spans(self, kept: Kept) -> list[Span]:
-        found = spans_of(kept, self._ids, self._in_batch)
+        found = spans_of(kept, self._ring)
         for number, requests, *_ in filter(None, kept.batches):
             if requests > 1 and number not in self._batches:
                 self._batches[number] = None
                 if len(self._batches) > _MAX_BATCHES:
                     self._batches.popitem(last=False)
-                members = self._in_batch(number) or (kept,)
-                if (of_batch := batch_span(number, members, self._ids)) is not None:
+                members = self._ring.in_batch(number) or (kept,)
+                if (of_batch := batch_span(number, members, self._ring)) is not None:
                     found.append(of_batch)
         return found
 

@@ -7,7 +7,7 @@ exporter names; tailcut's own begin with ``tailcut.``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -118,10 +118,12 @@ class Ring:
 
     Args:
         size: how many are held.
+        seed: of the ids of batches: 64 bits, drawn once per process.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, seed: int) -> None:
         self._size = size
+        self._seed = seed
         self._held = 0
         self._by_reason: dict[str, deque[Kept]] = {}
         self._by_id: dict[int | str, Kept] = {}
@@ -155,6 +157,11 @@ class Ring:
     def in_batch(self, number: int) -> tuple[Kept, ...]:
         """Return the requests of a batch; callable from any thread."""
         return tuple(self._by_batch.get(number, ()))
+
+    def batch_link(self, number: int) -> Link:
+        """Return the link to the span of a batch, which is a trace of its own: the same one for all members."""
+        high, low, own = (derived_id(self._seed, 3 * number + at) for at in range(3))
+        return Link(f"{high:016x}{low:016x}", f"{own:016x}", "batch")
 
     def _forget(self, kept: Kept) -> None:
         for key in (kept.trace.trace_id, kept.request_id):
@@ -234,43 +241,23 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
         return self.start_ns + self.duration_ns
 
 
-class BatchIds:
-    """Ids of the spans of batches, which are traces of their own: the same ones for all members of a batch.
-
-    Args:
-        seed: 64 bits, drawn once per process.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def link(self, number: int) -> Link:
-        """Return the link to a batch."""
-        high, low, own = (derived_id(self._seed, 3 * number + at) for at in range(3))
-        return Link(f"{high:016x}{low:016x}", f"{own:016x}", "batch")
-
-
-def spans_of(kept: Kept, ids: BatchIds, in_batch: Callable[[int], Sequence[Kept]]) -> list[Span]:
-    """Return the spans of a request, its own first, and of those that it sent to other models.
-
-    Args:
-        in_batch: returns the kept requests of a batch.
-    """
+def spans_of(kept: Kept, ring: Ring) -> list[Span]:
+    """Return the spans of a request, its own first, and of those that it sent to other models."""
     made = [_own_span(kept)]
-    maker = _Maker(kept, ids, in_batch)
+    maker = _Maker(kept, ring)
     made.extend(maker.stages())
     for call in kept.calls:
-        made.extend(spans_of(call, ids, in_batch))
+        made.extend(spans_of(call, ring))
     return made
 
 
-def batch_span(number: int, members: Sequence[Kept], ids: BatchIds) -> Span | None:
+def batch_span(number: int, members: Sequence[Kept], ring: Ring) -> Span | None:
     """Return the span of a batch, which links to its kept members; None where none of them is held any more."""
     for kept in members:
         for batch in kept.batches:
             if batch and batch[0] == number:
                 _, requests, rows, started_ns, finished_ns = batch
-                own = ids.link(number)
+                own = ring.batch_link(number)
                 return Span(
                     name=f"batch {kept.model}",
                     trace_id=own.trace_id,
@@ -291,10 +278,9 @@ def batch_span(number: int, members: Sequence[Kept], ids: BatchIds) -> Span | No
 
 
 class _Maker:
-    def __init__(self, kept: Kept, ids: BatchIds, in_batch: Callable[[int], Sequence[Kept]]) -> None:
+    def __init__(self, kept: Kept, ring: Ring) -> None:
         self._kept = kept
-        self._ids = ids
-        self._in_batch = in_batch
+        self._ring = ring
         self._trace_id = f"{kept.trace.trace_id:032x}"
         self._span_id = f"{kept.trace.span_id:016x}"
 
@@ -360,11 +346,11 @@ class _Maker:
         links: list[Link] = []
         for number, requests, *_ in batches:
             if requests > 1:
-                links.append(self._ids.link(number))
-                mates = [each for each in self._in_batch(number) if each.trace is not self._kept.trace]
+                links.append(self._ring.batch_link(number))
+                mates = [each for each in self._ring.in_batch(number) if each.trace is not self._kept.trace]
                 links += [_link(each, "neighbour") for each in mates]
         found: dict[str, Value] = {
-            "tailcut.batch.id": self._ids.link(batches[0][0]).span_id,
+            "tailcut.batch.id": self._ring.batch_link(batches[0][0]).span_id,
             "tailcut.batch.requests": max(batch[1] for batch in batches),
             "tailcut.batch.rows": sum(batch[2] for batch in batches),
         }
@@ -490,10 +476,10 @@ class FoundTrace(msgspec.Struct, frozen=True, kw_only=True):
     batch: tuple[BatchMate, ...]
 
 
-def found_trace(kept: Kept, ids: BatchIds, in_batch: Callable[[int], Sequence[Kept]]) -> FoundTrace:
+def found_trace(kept: Kept, ring: Ring) -> FoundTrace:
     """Make what is shown of a kept request."""
     batches = [batch for batch in kept.batches if batch]
-    mates = {id(each): each for batch in batches for each in in_batch(batch[0]) if each is not kept}
+    mates = {id(each): each for batch in batches for each in ring.in_batch(batch[0]) if each is not kept}
     return FoundTrace(
         trace_id=f"{kept.trace.trace_id:032x}",
         request_id=kept.request_id,
@@ -507,7 +493,7 @@ def found_trace(kept: Kept, ids: BatchIds, in_batch: Callable[[int], Sequence[Ke
         started_s=(kept.start_ns + kept.wall_ns) / 1e9,
         duration_ms=kept.total_ns / 1e6,
         stages_ms={name: took_ns / 1e6 for name, took_ns in zip(STAGE_NAMES, kept.ns, strict=True) if took_ns},
-        spans=tuple(spans_of(kept, ids, in_batch)),
+        spans=tuple(spans_of(kept, ring)),
         batch_requests=max((batch[1] for batch in batches), default=0),
         batch_rows=sum(batch[2] for batch in batches),
         batch=tuple(

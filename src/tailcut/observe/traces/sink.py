@@ -12,7 +12,7 @@ from tailcut.errors import RequestTimeout, Shed
 from tailcut.observe.outcomes import outcome_of
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedRequest, Sink, VariantSwitch
-from tailcut.observe.traces.kept import BatchIds, FoundTrace, Kept, Ring, copied, found_trace, release
+from tailcut.observe.traces.kept import FoundTrace, Kept, Ring, copied, found_trace, release
 from tailcut.observe.traces.trace_context import SAMPLED, RequestTrace, Tracer, parent_of
 
 NEVER_SLOW_NS = 2**63 - 1
@@ -61,11 +61,10 @@ class TraceSink(Sink):
     ) -> None:
         random = random or SystemRandom()
         self.tracer = Tracer(share, Random(random.getrandbits(128)))
-        self.ids = BatchIds(random.getrandbits(64))
         self.exporters: list[Callable[[Kept], None]] = []
         self.kept: Counter[str] = Counter()
         self.limited: Counter[str] = Counter()
-        self.ring = Ring(size)
+        self.ring = Ring(size, random.getrandbits(64))
         self._slow_ns = slow_ns
         self._clock_ns = clock_ns
         self._wall_ns = wall_ns
@@ -113,7 +112,7 @@ class TraceSink(Sink):
             with suppress(ValueError):
                 kept = self.ring.find(int(key, 16))
         kept = kept or self.ring.find(key)
-        return found_trace(kept, self.ids, self.ring.in_batch) if kept is not None else None
+        return found_trace(kept, self.ring) if kept is not None else None
 
     def recent(self, which: str, minutes: float, most: int = 20) -> list[FoundTrace]:
         """Return kept requests of the last minutes.
@@ -126,7 +125,7 @@ class TraceSink(Sink):
         wants_failed = which == "failed"
         held = [kept for kept in self.ring if kept.start_ns >= since_ns and kept.failed == wants_failed]
         held.sort(key=lambda kept: -kept.start_ns if wants_failed else -kept.total_ns)
-        return [found_trace(kept, self.ids, self.ring.in_batch) for kept in held[:most]]
+        return [found_trace(kept, self.ring) for kept in held[:most]]
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows of traces."""
