@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from tests.observe_kit import Ended, batch
+from tests.observe_kit import Ended
 
 from tailcut.common.histogram import Histogram
 from tailcut.common.timings import STAGE_NAMES, Timings
@@ -78,7 +78,7 @@ class Run:
             timings.last_ns = round(each * 1e6)
             ended.append(Ended(timings, route=route, variant=variant, code=code))
         self.recorder.on_requests("risk", ended)
-        self.recorder.on_batch("risk", batch(len(ms), 1_000_000))
+        self.recorder.count_batch(len(ms), 1_000_000)
 
     def pass_s(self, seconds: float = 60.0) -> None:
         """Let time pass, and take a snapshot.

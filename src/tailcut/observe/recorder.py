@@ -1,4 +1,4 @@
-"""The metrics of one model: the first of the sinks (``sinks.Sink``), which counts everything that /metrics shows.
+"""The metrics of one model, which count everything that /metrics shows of it, and what hands requests to the sinks.
 
 Owned by the event loop: written and read on it, without a lock.
 """
@@ -98,20 +98,12 @@ class Recorder:
             earlier = self._totals[ended[1]]
             self._totals[ended[1]] = earlier[0] + count, earlier[1] + total_ns
 
-    def on_batch(self, model: str, batch: FinishedBatch) -> None:
-        """Count one batch that ran."""
-        self.count_batch(batch.rows, batch.duration_ns)
-
     def count_batch(self, rows: int, duration_ns: int) -> None:
-        """Count one batch by its rows and duration, as ``on_batch`` does."""
+        """Count one batch that ran."""
         self.batch_ns.add(duration_ns)
         counted = self.by_rows[rows]
         counted[0] += 1
         counted[1] += duration_ns
-
-    def on_switch(self, model: str, switch: VariantSwitch) -> None:
-        """Show the variant from now on."""
-        self.serve(switch.variant)
 
     @property
     def last_ns(self) -> int:
@@ -205,13 +197,13 @@ class ModelSinks:
 
     def batch(self, batch: FinishedBatch) -> None:
         """Take a batch that ran."""
-        self.metrics.on_batch(self._model, batch)
+        self.metrics.count_batch(batch.rows, batch.duration_ns)
         self._others.batch(self._model, batch)
 
     def switch(self, switch: VariantSwitch) -> None:
         """Take a switch; requests that ended before are handed over first."""
         self.flush()
-        self.metrics.on_switch(self._model, switch)
+        self.metrics.serve(switch.variant)
         self._others.switch(self._model, switch)
 
     def flush(self) -> None:
