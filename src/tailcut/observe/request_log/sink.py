@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any
 
 from tailcut.common.extras import install
 from tailcut.errors import MissingExtra
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest import RequestLogSettings as Section
-from tailcut.observe.request_log.capture import Capture, Sampler
+from tailcut.observe.request_log.capture import Sampler
 from tailcut.observe.request_log.record import EndedRequest, RecordWriter, Redaction, read_key
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.observe.sinks import FinishedRequest, Sink
@@ -352,21 +352,6 @@ _CONVERT_S = 1.0
 _SECTIONS = ("inputs", "rows", "entities", "outputs", "predictions", "tenant", "request_id", "trace")
 
 
-class _Served(Protocol):
-    version: str
-
-
-class _Logged(FinishedRequest, Protocol):
-    """The part of ``RequestContext`` that is written."""
-
-    logged: Capture
-    served: _Served | None
-    priority: int
-    request_id: str
-    deadline_ns: int
-    asked_ns: int
-
-
 class RequestLog(Sink):
     """Writes the sampled requests of one model; nothing of it blocks the event loop.
 
@@ -438,7 +423,7 @@ class RequestLog(Sink):
             return
         for each in requests:
             if getattr(each, "logged", None) is not None:
-                ended = _ended(cast(_Logged, each))
+                ended = _ended(each)
                 self.dropped["queue"] += not self._worker.put(ended, size_bytes=ended.capture.size_bytes)
 
     def samples(self) -> Iterator[Sample]:
@@ -481,7 +466,8 @@ class RequestLog(Sink):
             return b""
 
 
-def _ended(request: _Logged) -> EndedRequest:
+def _ended(request: Any) -> EndedRequest:
+    """Return what is logged of a ``RequestContext``."""
     timings = request.timings
     return EndedRequest(
         route=request.route,
