@@ -16,7 +16,7 @@ from tailcut.common.slo import LatencyObjective
 from tailcut.common.timings import STAGE_NAMES
 from tailcut.errors import ClientGone
 from tailcut.observe.fine_histogram import PLACES, Counts, FineHistogram, percentiles_ns, places_of
-from tailcut.observe.outcomes import is_clients
+from tailcut.observe.outcomes import CLIENT_CODES
 from tailcut.observe.sample import Sample, counter, gauge
 
 LATENCY = gauge(
@@ -154,7 +154,7 @@ class LatencyFigures:
         return [*latency, (ERRORS, round(1 - self._errors, 12), None)] if self._latency or self._errors else []
 
     def _judge(self, totals_ns: Counts, answered: np.ndarray, codes: Sequence[str]) -> None:
-        asked = answered | np.array([not is_clients(code) for code in codes])
+        asked = answered | np.array([code not in CLIENT_CODES for code in codes])
         left = np.array([code == ClientGone.code for code in codes])
         for key in self._keys():
             limit_s, tally = key[2], self._tallies[key]
