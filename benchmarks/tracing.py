@@ -23,11 +23,10 @@ from tailcut.features.entry import Entry
 from tailcut.features.group_times import GroupTimes, Want
 from tailcut.features.groups import Group
 from tailcut.features.line import Lookup
-from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.recorder import ModelSinks
 from tailcut.observe.sinks import Sinks
-from tailcut.observe.traces.identity import TraceOrigin
 from tailcut.observe.traces.sink import TraceSink
-from tailcut.observe.traces.trace_context import format_traceparent
+from tailcut.observe.traces.trace_context import TraceOrigin, format_traceparent
 from tailcut.pipeline.request_context import RequestContext
 
 LIMIT_US = 2.0

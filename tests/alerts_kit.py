@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tailcut.observe.alerts.minute_counts import ANSWERED, STAGE_NS, CounterKey, MinuteCounts
+from tailcut.observe.alerts.evaluation import ANSWERED, STAGE_NS, MinuteCounts
 from tailcut.observe.alerts.probes import Figures
 from tailcut.observe.alerts.rules import AlertFinding
 from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.fine_histogram import PLACES, Counts, places_of
-from tailcut.observe.history.tables import HistorySnapshot, Series
+from tailcut.observe.history import HistorySnapshot, Series
 from tailcut.observe.latency_figures import SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import FEATURE_LOOKUPS, FEATURE_SOURCE_SECONDS, FEATURE_STALE
+from tailcut.observe.sample import Metric
 
 P95 = {"slo": "p95", "objective": "0.95", "limit": "0.05"}
 QUIET = Figures(memory_bytes=10**8, periods=0, throttled=0)
@@ -46,26 +46,29 @@ class Traffic:
         return self
 
 
-def _growth(of: Mapping[str, float]) -> list[tuple[CounterKey, float]]:
+def _counter(metric: Metric, labels: Mapping[str, str]) -> Series:
+    return Series.of("counter", "m", metric.series[0], labels)
+
+
+def _growth(of: Mapping[str, float]) -> list[tuple[Series, float]]:
     requests, bad = of.get("requests", 0.0), of.get("bad", 0.0)
     ends = {"ok": requests - of.get("failed", 0.0) - of.get("shed", 0.0)}
     ends |= {"feature_unavailable": of.get("failed", 0.0), "shed": of.get("shed", 0.0)}
     outcome = {"ok": "ok", "feature_unavailable": "5xx", "shed": "4xx"}
     group = {"group": "weather", "entity_type": "origin+hour"}
-    found = [
-        (CounterKey.of("m", REQUESTS.series[0], {"code": code, "outcome": outcome[code]}), n)
-        for code, n in ends.items()
-    ]
-    found += [(CounterKey.of("m", SLO_REQUESTS.series[0], P95), requests)]
-    found += [(CounterKey.of("m", SLO_GOOD.series[0], P95), requests - bad)]
+    found = [(_counter(REQUESTS, {"code": code, "outcome": outcome[code]}), n) for code, n in ends.items()]
+    found += [(_counter(SLO_REQUESTS, P95), requests)]
+    found += [(_counter(SLO_GOOD, P95), requests - bad)]
     for result, name in (("hit", "hits"), ("miss", "misses")):
-        found.append((CounterKey.of("m", FEATURE_LOOKUPS.series[0], group | {"result": result}), of.get(name, 0.0)))
-    found.append((CounterKey.of("m", FEATURE_STALE.series[0], group), of.get("stale", 0.0)))
+        found.append((_counter(FEATURE_LOOKUPS, group | {"result": result}), of.get(name, 0.0)))
+    found.append((_counter(FEATURE_STALE, group), of.get("stale", 0.0)))
     source_s = requests * of.get("features_ms", 0.0) / 1e3
-    found.append((CounterKey.of("m", FEATURE_SOURCE_SECONDS.series[0], group), source_s))
+    found.append((_counter(FEATURE_SOURCE_SECONDS, group), source_s))
     stages = {name.removesuffix("_ms"): ms for name, ms in of.items() if name.endswith("_ms")}
-    found += [(CounterKey("m", STAGE_NS, (("stage", stage),)), requests * ms * 1e6) for stage, ms in stages.items()]
-    found.append((CounterKey("m", ANSWERED), requests))
+    found += [
+        (Series("counter", "m", STAGE_NS, (("stage", stage),)), requests * ms * 1e6) for stage, ms in stages.items()
+    ]
+    found.append((Series("counter", "m", ANSWERED), requests))
     return [(key, value) for key, value in found if value]
 
 
@@ -74,13 +77,7 @@ def bad(findings: Sequence[AlertFinding]) -> list[AlertFinding]:
     return [each for each in findings if each.level == "bad"]
 
 
-def snapshot(minute: int, numbers: Mapping[tuple[str, str, str], float]) -> HistorySnapshot:
-    """A snapshot of model "m"; labels as JSON text."""
-    made = [(Series("counter", model, name, labels), value) for (model, name, labels), value in numbers.items()]
-    return HistorySnapshot(minute, minute, 0, [], made)
-
-
 def slo_snapshot(minute: int, requests: float, good: float) -> HistorySnapshot:
     """A minute of an objective of model "m"."""
-    labels = json.dumps(P95, sort_keys=True)
-    return snapshot(minute, {("m", SLO_REQUESTS.series[0], labels): requests, ("m", SLO_GOOD.series[0], labels): good})
+    numbers = [(_counter(metric, P95), value) for metric, value in ((SLO_REQUESTS, requests), (SLO_GOOD, good))]
+    return HistorySnapshot(minute, minute, 0, [], numbers)

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from tests.observe_kit import Ended, batch
+from tests.observe_kit import Ended
 
 from tailcut.common.histogram import Histogram
 from tailcut.common.timings import STAGE_NAMES, Timings
 from tailcut.observe.exposition import Exposition, ModelSeries
-from tailcut.observe.history.recorder import DROPPED, PENDING, HistoryRecorder
+from tailcut.observe.history import HistorySnapshot
+from tailcut.observe.history_recorder import DROPPED, ROWS, HistoryRecorder
 from tailcut.observe.recorder import Recorder
-from tailcut.observe.sample import Sample
+from tailcut.observe.sample import Metric, Sample
 
 DAY_S = 86_400
 START_S = 1_800_000_000 // DAY_S * DAY_S
@@ -58,6 +59,15 @@ class Run:
             monotonic_s=lambda: self.monotonic_s,
         )
         self.history = self.writing.history
+        self._rows = 0
+        self.writing.listeners.append(self)
+
+    def receive(self, snapshot: HistorySnapshot) -> None:
+        """Count the rows that the writer is given."""
+        self._rows += snapshot.rows
+
+    def end_minute(self) -> None:
+        """Nothing ends with a minute here."""
 
     def ask(self, *ms: float, code: str = "ok", variant: str = "onnx", route: str = "infer") -> None:
         """Answer requests that took so long, in the model only."""
@@ -68,7 +78,7 @@ class Run:
             timings.last_ns = round(each * 1e6)
             ended.append(Ended(timings, route=route, variant=variant, code=code))
         self.recorder.on_requests("risk", ended)
-        self.recorder.on_batch("risk", batch(len(ms), 1_000_000))
+        self.recorder.count_batch(len(ms), 1_000_000)
 
     def pass_s(self, seconds: float = 60.0) -> None:
         """Let time pass, and take a snapshot.
@@ -79,17 +89,17 @@ class Run:
         self.monotonic_s += seconds
         self.writing.take()
         until_s = time.monotonic() + 30.0
-        while self._pending() > _MOST_PENDING:
+        while self._rows - self._figure(ROWS) - self.dropped > _MOST_PENDING:
             assert time.monotonic() < until_s, "the disk is too slow for this test"
             time.sleep(0.01)
 
     @property
     def dropped(self) -> float:
         """Rows that are missing in the history."""
-        return next(each.value for each in self.writing.samples() if each.name == DROPPED.name)
+        return self._figure(DROPPED)
 
-    def _pending(self) -> float:
-        return next((each.value for each in self.writing.samples() if each.name == PENDING.name), 0.0)
+    def _figure(self, metric: Metric) -> float:
+        return next(each.value for each in self.writing.samples() if each.name == metric.name)
 
     def end(self) -> None:
         """Write everything."""

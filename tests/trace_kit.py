@@ -11,10 +11,9 @@ from typing import Any
 from tests import observe_kit
 
 from tailcut.common.timings import Stage, Timings
-from tailcut.observe.traces.identity import TraceOrigin, Tracer
+from tailcut.observe.traces.kept import Span
 from tailcut.observe.traces.sink import TraceSink
-from tailcut.observe.traces.spans import Span
-from tailcut.observe.traces.trace_context import RequestTrace, format_traceparent
+from tailcut.observe.traces.trace_context import RequestTrace, TraceOrigin, Tracer, format_traceparent
 
 MS = 1_000_000
 SLOW_MS = 50

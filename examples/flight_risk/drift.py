@@ -18,12 +18,10 @@ import numpy as np
 
 from flight_risk.columns import CATEGORICAL, NUMERIC
 from flight_risk.settings import HOLDOUT_FROM, LEAD_S, TRAIN_FROM, home
-from tailcut.common.tensors import Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.manifest import TensorSpec
-from tailcut.observe.drift.columns import columns_of
-from tailcut.observe.drift.detector import Detector, DriftSettings
-from tailcut.observe.drift.reference import sketches_of
-from tailcut.observe.drift.state import DriftAlarm
+from tailcut.observe.drift.detector import Detector, DriftAlarm, DriftSettings
+from tailcut.observe.drift.sketch import columns_of, sketches_of
 
 INPUTS = (
     TensorSpec(name="numeric", datatype="FP32", shape=(-1, len(NUMERIC)), columns=NUMERIC),
@@ -103,14 +101,13 @@ def _detector(reference: Rows, window_s: float, *, days: bool) -> Detector:
 def _alarms(detector: Detector, rows: Rows) -> Iterator[DriftAlarm]:
     for begin in range(0, len(rows.at_s), BLOCK):
         block = rows.at(np.arange(begin, min(begin + BLOCK, len(rows.at_s))))
-        columns = [column for spec in INPUTS for column in columns_of("input", spec, block.inputs[spec.name])]
-        columns += [
-            column
-            for spec in OUTPUTS
-            if spec.name in block.outputs
-            for column in columns_of("output", spec, block.outputs[spec.name])
-        ]
-        alarm = detector.update([column.values for column in columns], float(block.at_s[-1]))
+        columns: list[Array] = []
+        for spec in INPUTS:
+            columns += columns_of("input", spec, block.inputs[spec.name]).values()
+        for spec in OUTPUTS:
+            if spec.name in block.outputs:
+                columns += columns_of("output", spec, block.outputs[spec.name]).values()
+        alarm = detector.update(columns, float(block.at_s[-1]))
         if alarm is not None:
             yield alarm
 

@@ -19,7 +19,7 @@ from tailcut.manifest import Features, Model, TensorSpec
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.executors import InlineExecutor
-from tailcut.observe.model_sinks import ModelSinks, VariantBatches
+from tailcut.observe.recorder import ModelSinks, VariantBatches
 from tailcut.pipeline.pipeline import Pipeline, Stores
 from tailcut.pipeline.prediction_cache import Caches, Name, PredictionStore, json_bytes, size_bytes
 from tailcut.pipeline.request_context import RequestContext, ServedVariant

@@ -14,7 +14,7 @@ from tests.features_kit import features, group
 from tailcut.errors import NotReady, Shed, TailcutError
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import Dispatcher
-from tailcut.observe.model_sinks import ModelSinks, VariantBatches
+from tailcut.observe.recorder import ModelSinks, VariantBatches
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.pipeline.request_context import ServedVariant
 from tailcut.pipeline.row_transform import encode_answer

@@ -76,9 +76,9 @@ async def minute(app: ASGIApplication) -> None:
     host = app.host
     assert host.observed.history is not None
     assert host.observed.alerts is not None
-    before = host.observed.alerts.state.evaluations
+    before = host.observed.alerts.evaluations
     host.observed.history.take()
-    await until(lambda: host.observed.alerts is not None and host.observed.alerts.state.evaluations > before)
+    await until(lambda: host.observed.alerts is not None and host.observed.alerts.evaluations > before)
 
 
 def test_a_source_that_fails_is_alarmed_with_its_stage_and_sent_once(
@@ -168,7 +168,7 @@ def test_a_slow_query_is_found_in_a_real_history_and_named(tmp_path: Path) -> No
     )
     alerts.restore()
     assert [[alarm.state for alarm in alerts.evaluate()] for _ in range(2)] == [[], ["firing"]]
-    (alarm,) = alerts.state.active
+    (alarm,) = alerts.active
     found = alarm.finding
     assert (found.alert, found.model, found.place) == ("p95_growth", "risk", "features/weather")
 

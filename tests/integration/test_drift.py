@@ -14,7 +14,7 @@ from tests.wait_kit import block_until
 
 from tailcut.build import Holdout
 from tailcut.cli.app import run
-from tailcut.observe.drift.reference import NAME, decode
+from tailcut.observe.drift.sketch import NAME, decode
 from tailcut.registry import Registry
 from tailcut.registry.documents import encode
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.history_kit import START_S, Run
 
 from tailcut.observe.fine_histogram import PLACES
-from tailcut.observe.history.tables import from_bytes, to_bytes
+from tailcut.observe.history import from_bytes, to_bytes
 
 COUNTS = st.dictionaries(st.integers(0, PLACES - 1), st.integers(1, 2**32 - 1), max_size=12)
 

@@ -13,11 +13,9 @@ from tailcut.cli.console import ExitCode, check_files, save_json, usage, write
 from tailcut.cli.options import JsonFile, ManifestPaths, Seed, Settings, examples, load_host, manifest_paths, seconds
 from tailcut.common.units import UnitError, format_duration, parse_share
 from tailcut.errors import LoadTestError, StoreError
-from tailcut.observe.comparison.compare import compare as run
-from tailcut.observe.comparison.records import HistoryComparison
-from tailcut.observe.comparison.stages import ComparisonTerms
-from tailcut.observe.history import History
-from tailcut.observe.history.rows import MINUTE_S
+from tailcut.observe.comparison import ComparisonTerms, HistoryComparison
+from tailcut.observe.comparison import compare as run
+from tailcut.observe.history import MINUTE_S, History
 from tailcut.report.comparison import comparison_document
 from tailcut.report.document import terminal
 

@@ -29,7 +29,7 @@ from tailcut.errors import (
 from tailcut.report.document import Document
 from tailcut.report.files import write_json
 from tailcut.report.html import html
-from tailcut.system.whole_files import write_file
+from tailcut.system.atomic_files import write_file
 
 
 class ExitCode(IntEnum):

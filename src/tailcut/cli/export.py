@@ -13,7 +13,7 @@ from tailcut.cli.options import ManifestPaths, Settings, examples, load_host, ma
 from tailcut.observe.latency_figures import LatencyFigures, Objective
 from tailcut.report.monitoring.grafana import dashboard
 from tailcut.report.monitoring.prometheus_rules import rules_text
-from tailcut.system.whole_files import write_file
+from tailcut.system.atomic_files import write_file
 
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", show_default="stdout", help="File to write.")

@@ -190,7 +190,8 @@ def _values_check(name: str, datatype: str, bound: Bound, allow_nan: bool) -> Ca
             return
         at = first_beyond(part)
         if at is not None:
-            said = _said(part.ravel()[at])
+            value = part.ravel()[at]
+            said = shown(value) if isinstance(value, str | bytes) else str(value)
             raise BadRequest(
                 f"input {name!r} holds {said} in {_place(array, at, columns)}, "
                 + allowed(bound.min, bound.max, bound.values, bound.why),
@@ -240,10 +241,6 @@ def _place(array: Array, at: int, columns: Sequence[int]) -> str:
     present = [column for column in columns if column < width] or range(width)
     row, position = at // len(present), present[at % len(present)]
     return f"row {row}" if width == 1 else f"row {row}, position {position}"
-
-
-def _said(value: Any) -> str:
-    return shown(value) if isinstance(value, str | bytes) else str(value)
 
 
 # -- Scans -------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil
 
 LATENCY_BOUNDS_NS: tuple[int, ...] = (
@@ -25,16 +25,19 @@ class Histogram:
 
     Args:
         bounds: ascending upper bounds (inclusive, as Prometheus has them).
+        counts, total: of values that were counted elsewhere.
     """
 
     __slots__ = ("bounds", "counts", "total")
 
-    def __init__(self, bounds: tuple[int, ...] = LATENCY_BOUNDS_NS) -> None:
+    def __init__(
+        self, bounds: tuple[int, ...] = LATENCY_BOUNDS_NS, counts: list[int] | None = None, total: int = 0
+    ) -> None:
         if any(low >= high for low, high in pairwise(bounds)):
             raise ValueError(f"bounds must ascend, got {bounds}")
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0
+        self.counts = counts or [0] * (len(bounds) + 1)
+        self.total = total
 
     def add(self, value: int, times: int = 1) -> None:
         """Count a value, so many times."""
@@ -60,8 +63,7 @@ class Histogram:
 
     def cumulative(self) -> list[int]:
         """Return, per bound and then for infinity, how many values were at or below it."""
-        running = 0
-        return [running := running + count for count in self.counts]
+        return list(accumulate(self.counts))
 
 
 def quantile_of(counts: Sequence[int], bounds: Sequence[int], share: float) -> int:
@@ -71,9 +73,5 @@ def quantile_of(counts: Sequence[int], bounds: Sequence[int], share: float) -> i
         counts: per bound, not cumulative, and one more for what lies above every bound: such count as the last bound.
     """
     wanted = ceil(sum(counts) * share)
-    running = 0
-    for bound, count in zip(bounds, counts, strict=False):
-        running += count
-        if running >= wanted > 0:
-            return bound
-    return bounds[-1] if wanted > 0 else 0
+    place = bisect_left(list(accumulate(counts)), wanted)
+    return bounds[min(place, len(bounds) - 1)] if wanted else 0

@@ -10,7 +10,7 @@ from tailcut.common.redaction import LEFT_OUT, without_secrets
 from tailcut.common.slo import SloFinding
 from tailcut.common.statistics import Percentiles
 from tailcut.load.plan import LoadPlan
-from tailcut.system.whole_files import write_file
+from tailcut.system.atomic_files import write_file
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):

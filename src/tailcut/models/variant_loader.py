@@ -39,8 +39,8 @@ from tailcut.models.warm_up import (
     warm_up,
 )
 from tailcut.observe.drift.detector import DriftSettings
-from tailcut.observe.drift.reference import NAME as SKETCHES
-from tailcut.observe.drift.reference import decode
+from tailcut.observe.drift.sketch import NAME as SKETCHES
+from tailcut.observe.drift.sketch import decode
 from tailcut.observe.drift_sink import Watch
 from tailcut.registry import Registry, Variant
 from tailcut.scheduler.executor_placement import BatchTime

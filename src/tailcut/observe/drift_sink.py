@@ -7,9 +7,7 @@ looks every quarter of a second.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -19,12 +17,11 @@ from msgspec.structs import replace
 
 from tailcut.common.tensors import Array, Arrays, Keys
 from tailcut.manifest import TensorSpec
-from tailcut.observe.drift.columns import columns_of
-from tailcut.observe.drift.detector import NONE, Detector, DriftSettings
-from tailcut.observe.drift.sketch import Role, Sketch
-from tailcut.observe.drift.state import DriftAlarm, State
+from tailcut.observe.drift.detector import NONE, Detector, DriftAlarm, DriftSettings, State
+from tailcut.observe.drift.sketch import Role, Sketch, columns_of
 from tailcut.observe.sample import Sample, counter, gauge
-from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
+from tailcut.observe.sinks import FinishedBatch, Sink
+from tailcut.system.worker_thread import WorkerThread
 
 log = logging.getLogger("tailcut.drift")
 
@@ -101,43 +98,38 @@ class Watch(NamedTuple):
     keeps_outputs: bool = False
 
 
-class _QueuedBatch(NamedTuple):
-    model: _Model
-    at_s: float
-    rows: int
-    size_bytes: int
-    inputs: Sequence[Arrays]
-    outputs: Sequence[Arrays]
-    entities: Sequence[Keys | None]
+_TimedBatch = tuple[float, FinishedBatch]
+"""A batch, and when it ended."""
 
 
-class DriftSink:
-    """A ``Sink`` with one detector per model that has a reference.
+class DriftSink(Sink):
+    """One detector per model that has a reference.
 
     Args:
         clock_s: never goes back.
         wall_s: for people: seconds since the epoch.
 
     Attributes:
-        dropped: rows that found no room in the queue.
         arrays_are_lent: whether callers in this process give inputs and get outputs that they may change at any time;
             both are then copied.
         alarm_level: of the line of an alarm: lower where alerts tell of drift, too.
-        errors: of the thread, besides those of a model, which its metrics count.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic, wall_s: Callable[[], float] = time.time) -> None:
-        self.dropped = 0
         self.arrays_are_lent = False
         self.alarm_level = logging.WARNING
-        self.errors = 0
         self._clock_s, self._wall_s = clock_s, wall_s
         self._models: dict[str, _Model] = {}
-        self._queue: deque[_QueuedBatch] = deque()
-        # Put is written by the event loop, taken by the thread: what waits is the difference, and needs no lock.
-        self._put_rows = self._put_bytes = self._taken_rows = self._taken_bytes = 0
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._worker: WorkerThread[tuple[_Model, _TimedBatch]] = WorkerThread(
+            "tailcut-drift",
+            self._compare_all,
+            "what waited is not watched for drift",
+            most=_MOST_ROWS,
+            most_bytes=_MOST_BYTES,
+            at_once=_MOST_ROWS,
+            every_s=_EVERY_S,
+            wakes_at=_MOST_ROWS,
+        )
 
     # -- Of the event loop -------------------------------------------------------------------------------------------
 
@@ -153,43 +145,34 @@ class DriftSink:
 
     def start(self) -> None:
         """Start the thread; without one, ``work`` does what it would do."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="tailcut-drift", daemon=True)
-            self._thread.start()
+        self._worker.start()
+
+    def work(self) -> None:
+        """Compare what waits with the references, and tell alarms."""
+        self._worker.run_once()
 
     def close(self, timeout_s: float) -> None:
         """End the thread after the block that it compares, and drop the queue; it blocks, for at most ``timeout_s``."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-
-    def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
-        """See ``Sink``; drift is of batches."""
-
-    def on_switch(self, model: str, switch: VariantSwitch) -> None:
-        """See ``Sink``; who serves a variant says with ``watch`` what its reference is."""
+        self._worker.close(timeout_s, flush=False)
 
     def on_batch(self, model: str, batch: FinishedBatch) -> None:
         """Put a batch of the watched variant into the queue, where there is room."""
         found = self._models.get(model)
         if found is None or not batch.outputs:
             return
-        variant, version, rows, _, inputs, outputs, entities = batch
+        variant, version, rows, duration_ns, inputs, outputs, entities = batch
         watched = found.watch
         if version != watched.version or variant != watched.variant:
             return
         size_bytes = rows * found.row_bytes
-        put_rows, put_bytes = self._put_rows + rows, self._put_bytes + size_bytes
-        if put_rows - self._taken_rows > _MOST_ROWS or put_bytes - self._taken_bytes > _MOST_BYTES:
-            self.dropped += rows
+        if not self._worker.has_room(rows, size_bytes):
             found.dropped += rows
             return
-        self._put_rows, self._put_bytes = put_rows, put_bytes
         if self.arrays_are_lent:
-            inputs, outputs = _copied(inputs), _copied(outputs)
+            batch = FinishedBatch(variant, version, rows, duration_ns, _copied(inputs), _copied(outputs), entities)
         elif not watched.keeps_outputs:
-            outputs = _copied(outputs)
-        self._queue.append(_QueuedBatch(found, self._clock_s(), rows, size_bytes, inputs, outputs, entities))
+            batch = FinishedBatch(variant, version, rows, duration_ns, inputs, _copied(outputs), entities)
+        self._worker.put((found, (self._clock_s(), batch)), rows, size_bytes)
 
     def state(self, model: str) -> State | None:
         """Return a model's snapshot, a second old or so; times are seconds since the epoch. None: it is not watched."""
@@ -210,24 +193,20 @@ class DriftSink:
         for column in shown.columns:
             labels = column.role, column.name
             yield PSI(column.psi, *labels)
-            yield EVIDENCE(column.evidence, *labels)
+            yield EVIDENCE(float("-inf") if column.evidence is None else column.evidence, *labels)
             yield ACTIVE(float(column.drifting), *labels)
             yield MISSING(column.missing, *labels)
             yield UNSEEN(column.unseen, *labels)
 
     # -- Of the thread -----------------------------------------------------------------------------------------------
 
-    def work(self) -> None:
-        """Compare what waits with the references, and tell alarms."""
-        blocks: dict[_Model, list[_QueuedBatch]] = {}
-        taken = [self._queue.popleft() for _ in range(len(self._queue))]
-        self._taken_rows += sum([each.rows for each in taken])
-        self._taken_bytes += sum([each.size_bytes for each in taken])
-        for each in taken:
-            blocks.setdefault(each.model, []).append(each)
+    def _compare_all(self, taken: Sequence[tuple[_Model, _TimedBatch]]) -> None:
+        blocks: dict[_Model, list[_TimedBatch]] = {}
+        for model, batch in taken:
+            blocks.setdefault(model, []).append(batch)
         for model, waiting in blocks.items():
             for block in _in_blocks(waiting):
-                if self._ended.is_set():
+                if self._worker.closing.is_set():
                     return
                 self._compare(model, block)
         now_s = self._clock_s()
@@ -237,23 +216,14 @@ class DriftSink:
             except Exception:
                 model.fail(0)
 
-    def _compare(self, model: _Model, block: Sequence[_QueuedBatch]) -> None:
+    def _compare(self, model: _Model, block: Sequence[_TimedBatch]) -> None:
         try:
             alarm = model.take(block)
             if alarm is not None:
                 model.alarms += 1
                 _tell(self.alarm_level, model.name, alarm, self._wall_s() - self._clock_s())
         except Exception:
-            model.fail(sum(each.rows for each in block))
-
-    def _run(self) -> None:
-        while not self._ended.wait(_EVERY_S):
-            try:
-                self.work()
-            except Exception:
-                self.errors += 1
-                if self.errors == 1:
-                    log.exception("what waited is not watched for drift; later errors are only counted")
+            model.fail(sum(batch.rows for _, batch in block))
 
 
 class _Model:
@@ -271,24 +241,24 @@ class _Model:
         self.row_bytes = 0
         self.shown: State = self._detector.state()
 
-    def take(self, block: Sequence[_QueuedBatch]) -> DriftAlarm | None:
+    def take(self, block: Sequence[_TimedBatch]) -> DriftAlarm | None:
         """Compare a block of batches with the reference."""
         whole = len(self.watch.outputs)
         inputs: list[Arrays] = []
         outputs: list[Arrays] = []
         entities: list[Keys | None] = []
-        for each in block:
-            known = each.entities or [None] * len(each.inputs)
-            for place, found in enumerate(each.outputs):
+        for _, batch in block:
+            known = batch.entities or [None] * len(batch.inputs)
+            for place, found in enumerate(batch.outputs):
                 if len(found) == whole:  # a request may have asked for some of the outputs only
-                    inputs.append(each.inputs[place])
+                    inputs.append(batch.inputs[place])
                     outputs.append(found)
                     entities.append(known[place])
         if not inputs:
             return None
         self.row_bytes = _row_bytes(inputs[0]) + _row_bytes(outputs[0])
         self._new = True
-        return self._detector.update(self._values(inputs, outputs), block[-1].at_s, _entities(inputs, entities))
+        return self._detector.update(self._values(inputs, outputs), block[-1][0], _entities(inputs, entities))
 
     def fail(self, rows: int) -> None:
         """Note rows that could not be compared; call it where the exception is handled."""
@@ -310,9 +280,11 @@ class _Model:
             *(("output", spec, outputs) for spec in self.watch.outputs),
         ]
         for role, spec, arrays in tensors:
-            for array in _joined([each[spec.name] for each in arrays], spec):
-                for column in columns_of(role, spec, array):
-                    found.setdefault((role, column.name), []).append(column.values)
+            of_requests = [each[spec.name] for each in arrays]
+            # Rows of requests are put together where their shapes allow it.
+            for array in of_requests if -1 in spec.shape[1:] else [np.concatenate(of_requests)]:
+                for name, values in columns_of(role, spec, array).items():
+                    found.setdefault((role, name), []).append(values)
         wanted = [found[each] for each in self._wanted]
         return [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in wanted]
 
@@ -332,11 +304,6 @@ def _copied(requests: Sequence[Arrays]) -> list[Arrays]:
     return [{name: array.copy() for name, array in each.items()} for each in requests]
 
 
-def _joined(arrays: Sequence[Array], spec: TensorSpec) -> list[Array]:
-    """Put the rows of requests together, where their shapes allow it."""
-    return list(arrays) if -1 in spec.shape[1:] else [np.concatenate(arrays)]
-
-
 def _entities(inputs: Sequence[Arrays], given: Sequence[Keys | None]) -> Keys | None:
     """Return (rows,) of the rows' entities; None where none is known."""
     if all(each is None for each in given):
@@ -354,12 +321,12 @@ def _row_bytes(arrays: Arrays) -> int:
     return sum(array.nbytes for array in arrays.values()) // max(rows, 1)
 
 
-def _in_blocks(waiting: Sequence[_QueuedBatch]) -> Iterator[list[_QueuedBatch]]:
-    block: list[_QueuedBatch] = []
+def _in_blocks(waiting: Sequence[_TimedBatch]) -> Iterator[list[_TimedBatch]]:
+    block: list[_TimedBatch] = []
     rows = 0
-    for each in waiting:
-        block.append(each)
-        rows += each.rows
+    for at_s, batch in waiting:
+        block.append((at_s, batch))
+        rows += batch.rows
         if rows >= _AT_ONCE:
             yield block
             block, rows = [], 0
@@ -370,7 +337,8 @@ def _in_blocks(waiting: Sequence[_QueuedBatch]) -> Iterator[list[_QueuedBatch]]:
 def _tell(level: int, model: str, alarm: DriftAlarm, to_wall_s: float) -> None:
     """Write the one line of an alarm."""
     named = [
-        f"{each.role} {each.name} (PSI {each.psi:.2f}, since {_time(each.since_s + to_wall_s)})"
+        f"{each.role} {each.name} (PSI {each.psi:.2f}, "
+        f"since {datetime.fromtimestamp(each.since_s + to_wall_s, UTC):%Y-%m-%dT%H:%MZ})"
         for each in alarm.columns[:_NAMED]
     ]
     more = len(alarm.columns) - _NAMED
@@ -384,7 +352,3 @@ def _tell(level: int, model: str, alarm: DriftAlarm, to_wall_s: float) -> None:
         f" and {more} more" if more > 0 else "",
         extra={"model": model},
     )
-
-
-def _time(wall_s: float) -> str:
-    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="minutes").replace("+00:00", "Z")

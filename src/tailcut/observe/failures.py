@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from secrets import token_hex
 
 log = logging.getLogger("tailcut.server")
@@ -11,10 +12,6 @@ log = logging.getLogger("tailcut.server")
 _INTERVAL_NS = 5_000_000_000
 _MOST_KINDS = 64
 """Kinds that are kept apart: so many tracebacks are written at once."""
-
-
-def _new_id() -> str:
-    return token_hex(4)
 
 
 _Key = tuple[str, str]
@@ -27,7 +24,7 @@ class FailureLog:
     Where there are more kinds than it keeps apart, further ones count as one for each first word.
     """
 
-    def __init__(self, interval_ns: int = _INTERVAL_NS, new_id: Callable[[], str] = _new_id) -> None:
+    def __init__(self, interval_ns: int = _INTERVAL_NS, new_id: Callable[[], str] = lambda: token_hex(4)) -> None:
         self._interval_ns = interval_ns
         self._new_id = new_id
         self._kinds: dict[_Key, _Kind] = {}
@@ -119,12 +116,10 @@ class ModelFailures:
         return self._log.failed(kind, text, cause, now_ns, request_id, self._model)
 
 
+@dataclass(slots=True)
 class _Kind:
-    __slots__ = ("incident", "more", "request_id", "text", "written_ns")
-
-    def __init__(self, written_ns: int, incident: str) -> None:
-        self.incident = incident
-        self.more = 0
-        self.text = ""
-        self.request_id = ""
-        self.written_ns = written_ns
+    written_ns: int
+    incident: str
+    more: int = 0
+    text: str = ""
+    request_id: str = ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, log
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,42 @@ BOUNDS_NS: Counts = np.unique(
 
 PLACES = len(BOUNDS_NS) + 1
 """Counts of a histogram: one per bound, and one for what lies above the last."""
+
+
+class FineHistogram(NamedTuple):
+    """One histogram, or several along the first axes.
+
+    Attributes:
+        places: counts, shape (..., ``PLACES``).
+        total_ns: sum of the values, shape (...).
+    """
+
+    places: Counts
+    total_ns: Counts
+
+    @classmethod
+    def empty(cls, *shape: int) -> FineHistogram:
+        """Return histograms without a value."""
+        return cls(np.zeros((*shape, PLACES), np.int64), np.zeros(shape, np.int64))
+
+    @property
+    def counted(self) -> Counts:
+        """How many values were counted, shape (...)."""
+        return np.asarray(self.places.sum(-1))
+
+    def copy(self) -> FineHistogram:
+        """Return counts that do not change any more."""
+        return FineHistogram(self.places.copy(), self.total_ns.copy())
+
+    def plus(self, other: FineHistogram) -> FineHistogram:
+        """Return both together."""
+        return FineHistogram(self.places + other.places, self.total_ns + other.total_ns)
+
+    def since(self, before: FineHistogram | None) -> FineHistogram:
+        """Return what was counted since ``before``, an earlier copy; None: all of it."""
+        if before is None:
+            return self.copy()
+        return FineHistogram(self.places - before.places, self.total_ns - before.total_ns)
 
 
 def places_of(values_ns: Counts) -> Counts:
@@ -49,18 +86,9 @@ def percentiles_ns(counts: Counts, shares: Sequence[float]) -> npt.NDArray[np.fl
     Returns:
         (histograms, shares).
     """
-    found = np.full((len(counts), len(shares)), np.nan)
-    totals = counts.sum(1)
-    rows = np.flatnonzero(totals)
-    if len(rows):
-        found[rows] = _of_counted(counts[rows], totals[rows, None], np.asarray(shares))
-    return found
-
-
-def _of_counted(counts: Counts, totals: Counts, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """As ``percentiles_ns``, of histograms that have a count."""
     running = np.cumsum(counts, axis=1)
-    wanted = np.maximum(totals * shares, 1.0)
+    totals = running[:, -1:]
+    wanted = np.maximum(totals * np.asarray(shares), 1.0)
     at_least = np.ceil(wanted).astype(np.int64)  # which is as good, and compares faster
     place = np.array([row.searchsorted(each) for row, each in zip(running, at_least, strict=True)])
     place = np.minimum(place, len(BOUNDS_NS) - 1)
@@ -69,4 +97,4 @@ def _of_counted(counts: Counts, totals: Counts, shares: npt.NDArray[np.float64])
     low = np.where(place > 0, BOUNDS_NS[under], high / RATIO)
     before = np.where(place > 0, running[rows, under], 0)
     within = np.clip((wanted - before) / np.maximum(running[rows, place] - before, 1), 0.0, 1.0)
-    return np.asarray(np.exp(np.log(low) + (np.log(high) - np.log(low)) * within))
+    return np.where(totals > 0, np.exp(np.log(low) + (np.log(high) - np.log(low)) * within), np.nan)

@@ -15,8 +15,8 @@ import numpy as np
 from tailcut.common.slo import LatencyObjective
 from tailcut.common.timings import STAGE_NAMES
 from tailcut.errors import ClientGone
-from tailcut.observe.fine_histogram import PLACES, Counts, percentiles_ns, places_of
-from tailcut.observe.outcomes import is_clients
+from tailcut.observe.fine_histogram import PLACES, Counts, FineHistogram, percentiles_ns, places_of
+from tailcut.observe.outcomes import CLIENT_CODES
 from tailcut.observe.sample import Sample, counter, gauge
 
 LATENCY = gauge(
@@ -53,22 +53,6 @@ ERRORS = "errors"
 _OFFSETS = np.arange(len(STAGES)) * PLACES
 
 
-class StageCounts(NamedTuple):
-    """Answered requests of a variant since the start, by their time in each stage of ``STAGES``.
-
-    Attributes:
-        places: counts of a fine histogram per stage, shape (stages, ``PLACES``).
-        total_ns: sum per stage, shape (stages,).
-    """
-
-    places: Counts
-    total_ns: Counts
-
-    def copy(self) -> StageCounts:
-        """Return counts that do not change any more."""
-        return StageCounts(self.places.copy(), self.total_ns.copy())
-
-
 class Objective(NamedTuple):
     """An objective of the SLO, and the counts that say whether it is met.
 
@@ -94,16 +78,16 @@ class LatencyFigures:
         monotonic_s: the clock that windows are measured by.
 
     Attributes:
-        counts: by variant.
+        counts: answered requests since the start by variant: a histogram of their time in each stage of ``STAGES``.
     """
 
     def __init__(self, window_s: float = 60.0, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        self.counts: dict[str, StageCounts] = {}
+        self.counts: dict[str, FineHistogram] = {}
         self._window_s = window_s
         self._monotonic_s = monotonic_s
         self._began_s = monotonic_s()
-        self._window_began: dict[str, StageCounts] = {}
-        self._last_began: dict[str, StageCounts] = {}
+        self._window_began: dict[str, FineHistogram] = {}
+        self._last_began: dict[str, FineHistogram] = {}
         self._latency: tuple[LatencyObjective, ...] = ()
         self._errors = 0.0
         self._tallies: dict[tuple[str, float, float | None], list[int]] = {}
@@ -139,14 +123,11 @@ class LatencyFigures:
         if self._tallies:
             self._judge(rows_ns[:, -1], answered, codes)
 
-    def recent(self, variant: str) -> StageCounts:
+    def recent(self, variant: str) -> FineHistogram:
         """Return the counts of the last window and the running one."""
         self._turn()
-        now = self.counts.get(variant) or _none()
-        before = self._last_began.get(variant)
-        if before is None:
-            return now.copy()
-        return StageCounts(now.places - before.places, now.total_ns - before.total_ns)
+        now = self.counts.get(variant) or FineHistogram.empty(len(STAGES))
+        return now.since(self._last_began.get(variant))
 
     @property
     def objectives(self) -> list[Objective]:
@@ -173,7 +154,7 @@ class LatencyFigures:
         return [*latency, (ERRORS, round(1 - self._errors, 12), None)] if self._latency or self._errors else []
 
     def _judge(self, totals_ns: Counts, answered: np.ndarray, codes: Sequence[str]) -> None:
-        asked = answered | np.array([not is_clients(code) for code in codes])
+        asked = answered | np.array([code not in CLIENT_CODES for code in codes])
         left = np.array([code == ClientGone.code for code in codes])
         for key in self._keys():
             limit_s, tally = key[2], self._tallies[key]
@@ -185,7 +166,7 @@ class LatencyFigures:
     def _count(self, variant: str, rows_ns: Counts) -> None:
         counts = self.counts.get(variant)
         if counts is None:
-            counts = self.counts[variant] = _none()
+            counts = self.counts[variant] = FineHistogram.empty(len(STAGES))
         # A stage that a request did not meet is not counted as one that took no time.
         places = (places_of(rows_ns) + _OFFSETS)[rows_ns != 0]
         np.add.at(counts.places.reshape(-1), places, 1)
@@ -200,10 +181,6 @@ class LatencyFigures:
         self._last_began = self._window_began if passed_s < 2 * self._window_s else now
         self._window_began = now
         self._began_s += self._window_s * (passed_s // self._window_s)
-
-
-def _none() -> StageCounts:
-    return StageCounts(np.zeros((len(STAGES), PLACES), np.int64), np.zeros(len(STAGES), np.int64))
 
 
 def objective_label(share: float) -> str:

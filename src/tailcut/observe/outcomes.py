@@ -24,12 +24,8 @@ CODES: dict[str, int] = _codes(TailcutError)
 """Every code that a request can end with, and its HTTP status."""
 
 
-_CLIENTS = frozenset(code for code, status in CODES.items() if status in CLIENT_STATUSES) | {Unauthorized.code}
-
-
-def is_clients(code: str) -> bool:
-    """Whether a request was itself wrong, so that no objective is about it; see ``common.slo``."""
-    return code in _CLIENTS
+CLIENT_CODES = frozenset(code for code, status in CODES.items() if status in CLIENT_STATUSES) | {Unauthorized.code}
+"""Codes of requests that were themselves wrong, so that no objective is about them; see ``common.slo``."""
 
 
 def outcome_of(code: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tailcut.common.tensors import Arrays, Keys
 from tailcut.common.timings import Timings
-from tailcut.observe.traces.identity import RequestHeaders, TraceOrigin
+from tailcut.observe.traces.trace_context import RequestHeaders, TraceOrigin
 
 log = logging.getLogger("tailcut.server")
 
@@ -67,23 +67,20 @@ class VariantSwitch(NamedTuple):
     before: tuple[str, str] = ("", "")
 
 
-class Sink(Protocol):
-    """Receives finished requests, batches and switches, on the event loop.
+class Sink:
+    """Receives finished requests, batches and switches, on the event loop; here it does nothing with them.
 
     It must not block: a sink with more work than counting puts it into a bounded queue, and counts what it drops.
     """
 
     def on_requests(self, model: str, requests: Sequence[FinishedRequest]) -> None:
         """Receive requests after their replies: some 64 together, at the latest 0.1 s after they ended."""
-        ...
 
     def on_batch(self, model: str, batch: FinishedBatch) -> None:
         """Receive a batch that ran; its arrays must not be changed."""
-        ...
 
     def on_switch(self, model: str, switch: VariantSwitch) -> None:
         """Receive a switch of variants, the first variant included."""
-        ...
 
 
 class Sinks:
@@ -130,11 +127,8 @@ class Sinks:
             try:
                 hand_over(sink)
             except (Exception, asyncio.CancelledError) as error:  # one that reads a cancelled future cancels no request
-                self._failed(sink, error)
-
-    def _failed(self, sink: Sink, error: BaseException) -> None:
-        """Count an error of a sink, which must not hurt requests; it is logged once."""
-        self.errors += 1
-        if id(sink) not in self._logged:
-            self._logged.add(id(sink))
-            log.error("the sink %s failed; its later errors are only counted", type(sink).__name__, exc_info=error)
+                self.errors += 1
+                if id(sink) not in self._logged:
+                    self._logged.add(id(sink))
+                    what = type(sink).__name__
+                    log.error("the sink %s failed; its later errors are only counted", what, exc_info=error)

@@ -13,7 +13,7 @@ from tailcut.errors import TailcutError
 from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.value_limits import PathLimits
 from tailcut.observe.request_log.capture import Capture
-from tailcut.observe.traces.identity import RequestHeaders, TraceOrigin, Tracer
+from tailcut.observe.traces.trace_context import RequestHeaders, TraceOrigin, Tracer
 
 
 class ServedVariant:

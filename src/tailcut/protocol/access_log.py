@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import random
 import re
 import sys
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from time import perf_counter_ns
 from typing import Any, BinaryIO
@@ -23,10 +21,11 @@ import msgspec
 from tailcut.errors import StartError
 from tailcut.manifest.host import HostManifest
 from tailcut.protocol.http import REQUEST_ID, Body, Chunks, HeaderMap, Reply, clipped, request_id, traceparent
+from tailcut.system.worker_thread import WorkerThread
 
 log = logging.getLogger("tailcut.server")
 
-_WAITING_LINES = 10_000
+_WAITING_LINES, _LINES_AT_ONCE = 10_000, 100
 _CLOSE_S = 2.0
 _MODEL = re.compile(r"/(?:v2(?:/repository)?/models|predict)/([^/]+)")
 _SLOW_NS = 1_000_000_000
@@ -68,13 +67,17 @@ class AccessLog:
         }
         self._usual_slow_ns = max(self._slow_ns.values(), default=_SLOW_NS)
         self._encode = msgspec.json.Encoder().encode
-        self._lines: queue.Queue[bytes | None] = queue.Queue(_WAITING_LINES)
         self._dropped = 0
         file = _opened(manifest, server.access_log)
-        self._thread = threading.Thread(
-            target=_Writer(file).run, args=(self._lines,), name="tailcut-access-log", daemon=True
+        self._lines: WorkerThread[bytes] = WorkerThread(
+            "tailcut-access-log",
+            _Writer(file).write,
+            "lines of the access log are lost",
+            most=_WAITING_LINES,
+            at_once=_LINES_AT_ONCE,
+            end=file.close,
         )
-        self._thread.start()
+        self._lines.start()
 
     async def handle(self, method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
         """Answer one request and log it, if it is one of those; one that is answered in parts when it ends."""
@@ -121,11 +124,7 @@ class AccessLog:
 
     def close(self) -> None:
         """Write what waits, for a bounded time."""
-        try:
-            self._lines.put(None, timeout=_CLOSE_S)
-        except queue.Full:
-            return
-        self._thread.join(_CLOSE_S)
+        self._lines.close(_CLOSE_S)
 
     def write(
         self,
@@ -168,11 +167,7 @@ class AccessLog:
             line["error"] = error
         if self._dropped:
             line["dropped_before"] = self._dropped
-        try:
-            self._lines.put_nowait(self._encode(line) + b"\n")
-            self._dropped = 0
-        except queue.Full:
-            self._dropped += 1
+        self._dropped = 0 if self._lines.put(self._encode(line) + b"\n") else self._dropped + 1
 
 
 class _Counted:
@@ -243,11 +238,10 @@ class _Writer:
         self._lost = 0
         self._cut = False
 
-    def run(self, lines: queue.Queue[bytes | None]) -> None:
-        """Write until a None comes."""
-        with self._file:
-            while (line := lines.get()) is not None:
-                self._write(line)
+    def write(self, lines: Sequence[bytes]) -> None:
+        """Write lines, one by one: a pipe takes each whole or not at all."""
+        for line in lines:
+            self._write(line)
 
     def _write(self, line: bytes) -> None:
         reason = "it takes a part of a line only"

@@ -11,8 +11,7 @@ import msgspec
 from tailcut.common.json_values import decode
 from tailcut.common.timings import Stage
 from tailcut.errors import TailcutError
-from tailcut.observe.traces.identity import TraceOrigin
-from tailcut.observe.traces.trace_context import CallerSpan
+from tailcut.observe.traces.trace_context import CallerSpan, TraceOrigin
 from tailcut.pipeline.request_context import RequestContext
 from tailcut.pipeline.row_transform import encode_answer
 from tailcut.protocol.http import HeaderMap

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from tailcut.common.units import format_duration
-from tailcut.observe.comparison.records import (
+from tailcut.observe.comparison import (
     FigureChange,
     HistoryComparison,
     MetricChange,

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from tailcut.errors import LoadTestError
-from tailcut.system.whole_files import write_file
+from tailcut.system.atomic_files import write_file
 
 R = TypeVar("R", bound=msgspec.Struct)
 

@@ -25,7 +25,7 @@ from tailcut.models.shed_errors import unavailable
 from tailcut.models.value_limits import PathLimits
 from tailcut.models.variant_loader import Warm, artifact_bytes, held_bytes, open_variant
 from tailcut.models.warm_up import BRIEF, THOROUGH
-from tailcut.observe.model_sinks import ModelSinks, VariantBatches
+from tailcut.observe.recorder import ModelSinks, VariantBatches
 from tailcut.pipeline.hook_loading import HookCode, import_code, place_hooks
 from tailcut.pipeline.pipeline import Pipeline, Stores
 from tailcut.pipeline.prediction_cache import open_caches

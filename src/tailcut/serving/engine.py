@@ -14,9 +14,8 @@ from tailcut.common.timings import Stage
 from tailcut.errors import NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.failures import ModelFailures
-from tailcut.observe.model_sinks import DEVICE_BUSY, ModelSinks
 from tailcut.observe.path_metrics import IN_FLIGHT, READY, SERVED
-from tailcut.observe.recorder import Recorder
+from tailcut.observe.recorder import DEVICE_BUSY, ModelSinks, Recorder
 from tailcut.observe.request_log import RequestLog, Sampler
 from tailcut.observe.sample import Sample
 from tailcut.pipeline.pipeline import Pipeline

@@ -15,7 +15,7 @@ from tailcut.models.variant_loader import artifact_bytes
 from tailcut.observe.drift_sink import DriftSink, Watch
 from tailcut.observe.failures import FailureLog
 from tailcut.observe.sinks import Sinks
-from tailcut.observe.traces.identity import Tracer
+from tailcut.observe.traces.trace_context import Tracer
 from tailcut.pipeline.request_context import Arrivals
 from tailcut.registry import Variant
 from tailcut.scheduler.core_budget import CoreBudget

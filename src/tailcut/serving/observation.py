@@ -20,10 +20,9 @@ from tailcut.observe.alerts.probes import SystemProbes
 from tailcut.observe.alerts.webhook import Webhook, WebhookTarget, read_secret
 from tailcut.observe.drift_sink import DriftSink
 from tailcut.observe.exposition import Exposition, ModelSeries, process_samples
-from tailcut.observe.history.recorder import HistoryRecorder
+from tailcut.observe.history_recorder import HistoryRecorder
 from tailcut.observe.live.figures import KeptRequest, ModelAbout, RequestDetail
-from tailcut.observe.live.live import LiveFigures
-from tailcut.observe.live.providers import alert_figures, drift_figures, kept_requests, request_detail
+from tailcut.observe.live.live import LiveFigures, alert_figures, drift_figures, kept_requests, request_detail
 from tailcut.observe.sample import Source
 from tailcut.observe.traces.kept import Ring
 from tailcut.serving.engine import Engine
@@ -232,7 +231,7 @@ class Observation:
         recorder.listeners.append(alerts)
         if "drift" not in settings.off:
             self.drift.alarm_level = logging.INFO
-        self.live.alerts = lambda: alert_figures(alerts.state.active)
+        self.live.alerts = lambda: alert_figures(alerts.active)
         self.exposition.add(alerts.samples)
 
     def _request(self, key: str) -> RequestDetail | None:

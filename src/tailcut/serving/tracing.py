@@ -13,7 +13,7 @@ from tailcut.common.extras import install
 from tailcut.errors import MissingExtra
 from tailcut.manifest.host import HostManifest
 from tailcut.observe.sample import Sample, counter
-from tailcut.observe.traces.found import FoundTrace
+from tailcut.observe.traces.kept import FoundTrace
 from tailcut.observe.traces.settings import ExportSettings, export_settings
 from tailcut.observe.traces.sink import NEVER_SLOW_NS, TraceSink
 from tailcut.observe.traces.trace_context import format_traceparent
@@ -142,9 +142,9 @@ class HostTraces:
         from tailcut.observe.traces.exporter import Exporter
 
         most = self._manifest.observe.traces.queue
-        exporter = Exporter(target, sink.ids, sink.in_batch, most=most)
+        exporter = Exporter(target, sink.ring, most=most)
         self._exporters.append(exporter)
-        sink.exporters.append(exporter)
+        sink.exporters.append(exporter.offer)
 
     def find(self, key: str) -> FoundTrace | None:
         """Return the last kept request with a trace id or a request id; None where none is held."""

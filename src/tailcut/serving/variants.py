@@ -15,7 +15,7 @@ from tailcut.models.background_loading import abandon, close_later, foreseen, in
 from tailcut.models.deployment_version import is_live, opening_references
 from tailcut.models.variant_loader import Warm, close_warm, open_variant
 from tailcut.models.warm_up import BRIEF
-from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.recorder import ModelSinks
 from tailcut.observe.sample import Sample, gauge
 from tailcut.observe.sinks import VariantSwitch
 from tailcut.pipeline.request_context import RequestContext

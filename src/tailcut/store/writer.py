@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import queue
 import sqlite3
-from collections.abc import Callable
-from contextlib import suppress
-from threading import Thread
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tailcut.errors import StoreError
 from tailcut.store.sqlite_file import DAMAGED, SqliteFile, primary_code
+from tailcut.system.worker_thread import WorkerThread
 
 log = logging.getLogger("tailcut.server")
 
@@ -53,58 +51,39 @@ class StoreWriter:
     def __init__(self, file: SqliteFile, *, most_pending: int = _MOST_PENDING) -> None:
         self._file = file
         self._most_pending = most_pending
-        self._arriving: queue.Queue[tuple[Work, int] | None] = queue.Queue(_MOST_ARRIVING)
         self._pending: list[tuple[Work, int]] = []
-        self._closing = False
-        self._thread: Thread | None = None
+        self._worker: WorkerThread[tuple[Work, int]] = WorkerThread(
+            "tailcut-store",
+            self._take,
+            f"rows of the {file.schema.what} are not written",
+            most=_MOST_ARRIVING,
+            at_once=_MOST_ARRIVING,
+            end=file.close,
+        )
         self.figures = WriterFigures()
 
     def submit(self, work: Work, rows: int) -> None:
         """Have some rows written soon; returns at once. After ``close``, and while the disk hangs, they are dropped."""
-        if self._thread is None:
-            self._thread = Thread(target=self._run, name="tailcut-store", daemon=True)
-            self._thread.start()
-        try:
-            if self._closing:
-                raise queue.Full
-            self._arriving.put_nowait((work, rows))
-        except queue.Full:
+        self._worker.start()
+        if not self._worker.put((work, rows)):
             self._count(dropped=rows)
 
     def close(self, timeout_s: float) -> None:
         """Write what waits, for at most ``timeout_s``, and end; what could not be written counts as dropped."""
-        self._closing = True
-        if self._thread is not None:
-            with suppress(queue.Full):  # the disk hangs
-                self._arriving.put_nowait(None)
-            self._thread.join(timeout_s)
+        self._worker.close(timeout_s)
         if self._pending:
             lost = sum(rows for _, rows in self._pending)
             self._count(dropped=lost)
             what, path = self._file.schema.what, self._file.path
             log.warning("the %s at %s: %d rows were not written before the stop", what, path, lost)
 
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until what was submitted has been tried; whether it has within ``timeout_s``. For tests."""
-        with self._arriving.all_tasks_done:
-            return self._arriving.all_tasks_done.wait_for(lambda: not self._arriving.unfinished_tasks, timeout_s)
-
-    def _run(self) -> None:
-        is_over = False
-        while not is_over:
-            arrived = [self._arriving.get()]
-            while not self._arriving.empty():
-                arrived.append(self._arriving.get())
-            is_over = arrived[-1] is None
-            self._pending += [each for each in arrived if each is not None]
-            while sum(rows for _, rows in self._pending) > self._most_pending:
-                self._count(dropped=self._pending.pop(0)[1])
-            if self._pending:
-                self._write()
-            self.figures = self.figures._replace(pending=sum(rows for _, rows in self._pending))
-            for _ in arrived:
-                self._arriving.task_done()
-        self._file.close()
+    def _take(self, arrived: Sequence[tuple[Work, int]]) -> None:
+        self._pending += arrived
+        while sum(rows for _, rows in self._pending) > self._most_pending:
+            self._count(dropped=self._pending.pop(0)[1])
+        if self._pending:
+            self._write()
+        self.figures = self.figures._replace(pending=sum(rows for _, rows in self._pending))
 
     def _write(self) -> None:
         """Write what waits in one transaction."""

@@ -8,23 +8,20 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from tailcut.errors import ArtifactError
+from tailcut.errors import ArtifactError, LoadTestError
 
 _CHUNK_BYTES = 1 << 20
 
 
 def digest(path: Path) -> str:
     """SHA-256 of a file, as hex, read in pieces."""
-    sha = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            sha.update(chunk)
-    return sha.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 _AGAIN = "run `tailcut build` again, or promote another version"
@@ -122,42 +119,17 @@ class Staging:
             folder = folder.parent
             yield folder
 
-    def _open(self, target: Path, size_bytes: int) -> _Guarded:
+    @contextmanager
+    def _open(self, target: Path, size_bytes: int) -> Iterator[BinaryIO]:
+        """Open a staged file; what the system refuses becomes an error with the sizes in it."""
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
         self._staged.append((temporary, target))
-        return _Guarded(temporary, target, size_bytes, self._hint)
-
-
-class _Guarded:
-    """Opens a staged file; what the system refuses becomes an error with the sizes in it."""
-
-    def __init__(self, temporary: Path, target: Path, size_bytes: int, hint: str) -> None:
-        self._temporary = temporary
-        self._target = target
-        self._size_bytes = size_bytes
-        self._hint = hint
-
-    def __enter__(self) -> BinaryIO:
         try:
-            self._target.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._temporary.open("xb")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("xb") as file:
+                yield file
         except OSError as error:
-            raise self._refused(error) from error
-        return self._file
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._file.close()
-        except OSError as unwritten:
-            if error is None:
-                raise self._refused(unwritten) from unwritten
-        if isinstance(error, OSError):
-            raise self._refused(error) from error
-
-    def _refused(self, error: OSError) -> ArtifactError:
-        return _refused(self._target, self._size_bytes, error, self._hint)
+            raise _refused(target, size_bytes, error, self._hint) from error
 
 
 def _refused(target: Path, size_bytes: int, error: OSError, hint: str) -> ArtifactError:
@@ -193,3 +165,37 @@ def _free(path: Path) -> str:
     while not folder.exists():
         folder = folder.parent
     return f"{shutil.disk_usage(folder).free} bytes are free"
+
+
+# -- Files of reports --------------------------------------------------------------------------------------------------
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all; its folders are made. What is no regular file, such as a pipe, is written to.
+
+    Raises:
+        LoadTestError: it cannot be written.
+    """
+    scratch = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_bytes(content)
+            return
+        scratch.write_bytes(content)
+        scratch.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        raise LoadTestError(
+            f"cannot write {path}: {error.strerror}", hint=_way_out(path, len(content), error)
+        ) from error
+
+
+def _way_out(path: Path, size_bytes: int, error: OSError) -> str:
+    if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        return "choose a writable folder"
+    with suppress(OSError):
+        free = shutil.disk_usage(path.parent).free
+        return f"it has {size_bytes} bytes, {free} are free: free space there, or choose a folder on another disk"
+    return "free space there, or choose a folder on another disk"

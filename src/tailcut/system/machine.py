@@ -38,7 +38,7 @@ def read_machine(root: Path = Path("/"), environment: Mapping[str, str] | None =
         environment: variables to read instead of the process's own (CUDA_VISIBLE_DEVICES).
     """
     environment = os.environ if environment is None else environment
-    processor = _first_processor(root)
+    processor = _fields(read_text(root / "proc/cpuinfo").partition("\n\n")[0])
     flags = set(processor.get("flags", processor.get("Features", "")).split())
     gpus = visible_gpus(root, environment)
     return Machine(
@@ -78,14 +78,14 @@ def visible_gpus(root: Path = Path("/"), environment: Mapping[str, str] | None =
         return ()
     folder = root / "proc/driver/nvidia/gpus"
     try:
-        texts = [_text(entry / "information") for entry in sorted(folder.iterdir())]
+        texts = [read_text(entry / "information") for entry in sorted(folder.iterdir())]
     except OSError:
         return ()
     return tuple(fields["Model"] for fields in map(_fields, texts) if fields.get("Model"))
 
 
 def _driver(root: Path) -> str:
-    first = _text(root / "proc/driver/nvidia/version").partition("\n")[0]
+    first = read_text(root / "proc/driver/nvidia/version").partition("\n")[0]
     found = re.search(r"\b\d+\.\d+(\.\d+)?\b", first)
     return found[0] if found else ""
 
@@ -96,17 +96,13 @@ def _capability(gpus: Collection[str]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _first_processor(root: Path) -> dict[str, str]:
-    return _fields(_text(root / "proc/cpuinfo").partition("\n\n")[0])
-
-
 def memory_bytes(root: Path = Path("/")) -> int:
     """Memory of the machine, or the control groups' limit where that is less; 0 where nothing tells."""
-    total = _fields(_text(root / "proc/meminfo")).get("MemTotal", "").removesuffix("kB").strip()
+    total = _fields(read_text(root / "proc/meminfo")).get("MemTotal", "").removesuffix("kB").strip()
     limits = [int(total) * 1024] if total.isdigit() else []
     for folder in control_groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
-            text = _text(folder / name).strip()
+            text = read_text(folder / name).strip()
             limits += [int(text)] if text.isdigit() else []
     return min(limits, default=0)
 
@@ -116,16 +112,16 @@ def free_bytes(root: Path = Path("/")) -> int | None:
 
     What a group holds of files that nobody uses counts as free, as MemAvailable has it: the kernel gives it back.
     """
-    available = _fields(_text(root / "proc/meminfo")).get("MemAvailable", "").removesuffix("kB").strip()
+    available = _fields(read_text(root / "proc/meminfo")).get("MemAvailable", "").removesuffix("kB").strip()
     free = [int(available) * 1024] if available.isdigit() else []
     for folder in control_groups(root, "memory"):
         for most, used, cached in (
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         ):
-            limit, taken = _text(folder / most).strip(), _text(folder / used).strip()
+            limit, taken = read_text(folder / most).strip(), read_text(folder / used).strip()
             if limit.isdigit() and taken.isdigit():
-                held = re.search(rf"^{cached} (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
+                held = re.search(rf"^{cached} (\d+)$", read_text(folder / "memory.stat"), re.MULTILINE)
                 free.append(int(limit) - int(taken) + (int(held[1]) if held else 0))
     return max(min(free), 0) if free else None
 
@@ -137,9 +133,9 @@ def _cores() -> int:
 def _quota_cores(root: Path) -> float | None:
     quotas = []
     for folder in control_groups(root, "cpu"):
-        parts = _text(folder / "cpu.max").split() or [
-            _text(folder / "cpu.cfs_quota_us").strip(),
-            _text(folder / "cpu.cfs_period_us").strip(),
+        parts = read_text(folder / "cpu.max").split() or [
+            read_text(folder / "cpu.cfs_quota_us").strip(),
+            read_text(folder / "cpu.cfs_period_us").strip(),
         ]
         # "max" (v2) and -1 (v1) say that there is no limit.
         if len(parts) == 2 and all(part.isdigit() for part in parts) and int(parts[1]):
@@ -153,7 +149,7 @@ def control_groups(root: Path, controller: str) -> Iterator[Path]:
     Inside a container the path may be the host's; what is not there is passed over on the way up.
     """
     mounted = root / "sys/fs/cgroup"
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         if names and controller not in names.split(","):
@@ -169,7 +165,8 @@ def _fields(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in lines}
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return a file's text; empty where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

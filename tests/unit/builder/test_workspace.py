@@ -14,7 +14,7 @@ import pytest
 from tailcut.errors import ArtifactError, LoadTestError
 from tailcut.manifest import TensorSpec
 from tailcut.registry import NewVariant, Registry
-from tailcut.system.whole_files import write_file
+from tailcut.system.atomic_files import write_file
 
 MIB = 1 << 20
 

@@ -26,7 +26,7 @@ from tailcut.models.deployment_version import version_of
 from tailcut.models.row_coupling import rows_alone, with_row_coupling
 from tailcut.models.runtimes import Runtime, open_runtime, row_coupling
 from tailcut.models.runtimes.row_coupling import coupling_operators
-from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.recorder import ModelSinks
 from tailcut.pipeline.hook_loading import import_code
 from tailcut.registry import NewVariant, Registry
 from tailcut.serving import deployment_loader

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from tests.observe_kit import batch, record
+from tests.observe_kit import record
 
 from tailcut.common.histogram import LATENCY_BOUNDS_NS, Histogram
 from tailcut.common.timings import Stage, Timings
@@ -29,7 +29,7 @@ def one_request() -> Recorder:
     timings.lap(Stage.RECEIVE, 3_000)
     timings.lap(Stage.INFER, 20_000_003_000)
     record(recorder, timings, "infer", "onnx", "ok", "miss")
-    recorder.on_batch("m", batch(3, 2_000_000))
+    recorder.count_batch(3, 2_000_000)
     return recorder
 
 

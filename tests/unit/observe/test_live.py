@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.observe_kit import Ended, batch
+from tests.observe_kit import Ended
 
 from tailcut.common.histogram import Histogram
 from tailcut.common.slo import LatencyObjective
@@ -149,7 +149,7 @@ def test_look_ups_batches_variants_and_gauges_come_from_the_samples() -> None:
     server.take()
     looked(190, 110)
     for rows in (1, 3, 3, 8):
-        server.recorders["m"].on_batch("m", batch(rows, rows * 1_000_000))
+        server.recorders["m"].count_batch(rows, rows * 1_000_000)
     server.end(*[ended(1)] * 6, *[ended(9, variant="int8")] * 2)
     found = server.take(10.0)
     for looked_up in (*found.features, *found.caches):
@@ -244,7 +244,7 @@ def test_a_snapshot_that_fails_is_logged_once_and_the_next_one_is_made(caplog: p
 
     async def main() -> None:
         for broken in (True, True, False):
-            server.live.drift = (lambda model: fail()) if broken else None
+            server.live.drift = (lambda model: fail()) if broken else (lambda model: None)
             server.now_s += 20
             server.live.tick()
             for _ in range(5):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace as Made
 from typing import Any
 
-from tailcut.observe.live.providers import alert_figures, drift_figures, kept_requests, request_detail
+from tailcut.observe.live.figures import DriftColumn
+from tailcut.observe.live.live import alert_figures, drift_figures, kept_requests, request_detail
 
 NOW_S = 1_700_000_000.0
 
@@ -63,11 +63,10 @@ def test_steps_stand_below_what_they_are_a_part_of_in_the_order_of_their_begin()
 
 
 def test_columns_that_drift_come_first_with_both_distributions() -> None:
-    def column(name: str, psi: float, drifting: bool) -> Any:
-        shares = Made(labels=("low", "high"), shares=(0.25, 0.75))
-        return Made(
-            role="input", name=name, psi=psi, evidence=-math.inf, drifting=drifting, since_s=None, missing=0.1,
-            unseen=0.0, reference=shares, current=shares,
+    def column(name: str, psi: float, drifting: bool) -> DriftColumn:
+        return DriftColumn(
+            role="input", name=name, psi=psi, evidence=None, drifting=drifting, since_s=None, missing=0.1,
+            unseen=0.0, labels=("low", "high"), reference=(0.5, 0.5), current=(0.25, 0.75),
         )  # fmt: skip
 
     state = Made(rows=9, alarms=1, columns=[column("a", 0.1, False), column("b", 0.3, False), column("c", 0.2, True)])

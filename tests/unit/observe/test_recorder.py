@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.observe_kit import Ended, batch, record
+from tests.observe_kit import Ended, record
 
 from tailcut.common.histogram import ROW_BOUNDS, Histogram
 from tailcut.common.slo import LatencyObjective
 from tailcut.common.timings import STAGE_NAMES, Stage, Timings
-from tailcut.observe.model_sinks import ModelSinks
 from tailcut.observe.outcomes import CODES, OUTCOMES, outcome_of
-from tailcut.observe.recorder import Recorder
+from tailcut.observe.recorder import ModelSinks, Recorder
 
 
 def timings(**stages_ns: int) -> Timings:
@@ -122,7 +121,7 @@ def test_batches_are_counted_by_rows_and_by_how_long_they_took(batches: list[tup
     recorder = Recorder()
     rows, took = Histogram(ROW_BOUNDS), Histogram()
     for size, ns in batches:
-        recorder.on_batch("m", batch(size, ns))
+        recorder.count_batch(size, ns)
         rows.add(size)
         took.add(ns)
     assert (recorder.batch_rows.counts, recorder.batch_rows.total) == (rows.counts, rows.total)

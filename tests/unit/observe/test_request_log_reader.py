@@ -32,8 +32,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"probability": 1.5}, "probability is 1.5"),
     ({"probability": float("nan")}, "JSON"),
     (tensor([1.0, "abc"]), "tensor 'x': 'abc' is none of NaN"),
-    (tensor([1.0]), "tensor 'x' has 1 values for the shape"),
-    (tensor([1.0, 2.0], (-1, -2)), "tensor 'x' has 2 values for the shape"),
+    (tensor([1.0]), "tensor 'x': 1 values for the shape"),
+    (tensor([1.0, 2.0], (-1, -2)), "tensor 'x': 2 values for the shape"),
     (tensor([1.0, 2.0], datatype="FP99"), "unknown datatype 'FP99'"),
     (tensor([{"$bytes": "?"}, "b"], datatype="BYTES"), "tensor 'x': .* is no base64"),
 ]

@@ -9,7 +9,7 @@ import pytest
 from tests.observe_kit import Ended, batch
 
 from tailcut.common.timings import Timings
-from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.recorder import ModelSinks
 from tailcut.observe.sinks import FinishedBatch, FinishedRequest, Sinks, VariantSwitch
 
 

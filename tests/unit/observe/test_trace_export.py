@@ -16,9 +16,9 @@ from tests.trace_kit import MS, SLOW_MS, Clock, ended, parent
 from tailcut.errors import StartError
 from tailcut.manifest.schema.observe import Traces
 from tailcut.observe.traces.exporter import Collector, Exporter, SpanTarget
+from tailcut.observe.traces.kept import Span
 from tailcut.observe.traces.settings import ExportSettings, export_settings
 from tailcut.observe.traces.sink import TraceSink
-from tailcut.observe.traces.spans import Span
 
 
 class Script(SpanTarget):
@@ -45,8 +45,8 @@ def exporters() -> Iterator[list[Exporter]]:
 @pytest.fixture
 def exporting(exporters: list[Exporter]) -> Any:
     def make(target: SpanTarget, sink: TraceSink, most: int = 2048) -> Exporter:
-        found = Exporter(target, sink.ids, sink.in_batch, most=most)
-        sink.exporters.append(found)
+        found = Exporter(target, sink.ring, most=most)
+        sink.exporters.append(found.offer)
         exporters.append(found)
         return found
 
@@ -55,8 +55,8 @@ def exporting(exporters: list[Exporter]) -> Any:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread of the processor looks at its queue by itself: tests flush it."""
-    monkeypatch.setattr("tailcut.observe.traces.exporter._INTERVAL_MS", 1e9)
+    """No thread looks at its queue by itself: tests do its work."""
+    monkeypatch.setattr("tailcut.observe.traces.exporter._EVERY_S", 1e9)
 
 
 def keep(sink: TraceSink, count: int) -> None:
@@ -71,7 +71,7 @@ def test_a_collector_that_is_down_costs_traces_and_both_changes_are_told_once(
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             keep(sink, 2)
-            exporter.flush()
+            exporter._worker.run_once()
     assert (exporter.exported, exporter.errors, exporter.dropped["collector"]) == (4, 3, 6)
     assert [record.getMessage() for record in caplog.records] == [
         "traces cannot be exported to http://collector: ConnectionRefusedError: refused; 2 were dropped, further ones "
@@ -91,7 +91,7 @@ def test_a_target_that_raises_does_not_end_the_export(exporting: Any) -> None:
     exporter = exporting(Broken("raise"), sink)
     for _ in range(2):
         keep(sink, 1)
-        exporter.flush()
+        exporter._worker.run_once()
     assert (exporter.exported, exporter.dropped["collector"]) == (1, 1)
 
 
@@ -101,7 +101,7 @@ def test_counts_of_dropped_traces_can_be_read_while_the_thread_counts(exporting:
     reading = iter(exporter.dropped.items())
     next(reading)
     keep(sink, 2)
-    exporter.flush()
+    exporter._worker.run_once()
     assert dict(reading) | {"queue": 1} == dict(exporter.dropped) == {"queue": 1, "collector": 1, "stop": 0}
 
 
@@ -140,7 +140,7 @@ def test_a_batch_is_exported_once_and_its_members_link_to_it(exporting: Any) -> 
         for first in (1, 3):
             batches = [(9, 4, 4, start_ns + 20 * MS, start_ns + 50 * MS)]
             sink.on_requests("m", [ended(SLOW_MS + 1, parent=parent(first + n), batches=batches) for n in range(2)])
-            exporter.flush()
+            exporter._worker.run_once()
         (batch,) = collector.named("batch m")
         members = collector.named("batch")
         assert len(members) == 4
@@ -163,7 +163,7 @@ def test_spans_reach_a_collector_as_they_are(monkeypatch: pytest.MonkeyPatch, ex
     with collecting() as collector:
         exporter = exporting(collector_of(collector.url, authorization="Bearer x"), sink)
         sink.on_requests("m", [request])
-        exporter.flush()
+        exporter._worker.run_once()
         assert exporter.exported == 1
         assert (collector.headers["authorization"], collector.headers["x-key"]) == ("Bearer x", "a b")
         assert collector.headers["content-encoding"] == "gzip"
@@ -192,7 +192,7 @@ def test_the_compression_is_the_environments(compression: str, monkeypatch: pyte
     with collecting() as collector:
         exporter = exporting(collector_of(collector.url), sink)
         keep(sink, 1)
-        exporter.flush()
+        exporter._worker.run_once()
         exporter.close(5.0)
         assert collector.spans
         assert collector.headers.get("content-encoding", "none") == compression
@@ -205,7 +205,7 @@ def test_spans_that_a_collector_rejects_are_counted_and_told(caplog: pytest.LogC
         rejected = collector.answer.partial_success
         for rejected.rejected_spans, rejected.error_message in ((0, ""), (1, "quota"), (1000, "quota"), (0, "a hint")):
             keep(sink, 2)
-            exporter.flush()
+            exporter._worker.run_once()
         assert (exporter.exported, exporter.dropped["collector"], exporter.errors) == (5, 3, 2)
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
         "it rejected 1 spans: quota; 1 were dropped, further ones are counted",
@@ -219,7 +219,7 @@ def test_an_answer_that_is_none_of_otlp_is_a_success(exporting: Any) -> None:
         collector.answer = SimpleNamespace(SerializeToString=lambda: b'{"partialSuccess":{}}')
         exporter = exporting(collector_of(collector.url), sink)
         keep(sink, 1)
-        exporter.flush()
+        exporter._worker.run_once()
         assert (exporter.exported, exporter.errors) == (1, 0)
 
 
@@ -230,7 +230,7 @@ def test_a_collector_that_was_busy_is_asked_again_when_it_says(exporting: Any) -
         exporter = exporting(collector_of(collector.url), sink)
         collector.status_of = {2: 200}
         keep(sink, 1)
-        exporter.flush()
+        exporter._worker.run_once()
         exporter.close(5.0)
         assert (collector.asked, exporter.exported, exporter.errors) == (2, 1, 0)
 
@@ -254,7 +254,7 @@ def test_a_collector_that_fails_is_given_up_after_the_time_out(
         began_s = time.monotonic()
         for _ in range(2):
             keep(sink, 1)
-            exporter.flush()
+            exporter._worker.run_once()
         assert time.monotonic() - began_s < 5.0
         assert (exporter.dropped["collector"], exporter.errors) == (2, 2)
         (told,) = [record.getMessage() for record in caplog.records]  # and none of each try

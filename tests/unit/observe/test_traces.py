@@ -10,8 +10,7 @@ from tests.trace_kit import MS, SLOW_MS, WALL_NS, Clock, Ended, check_nesting, e
 
 from tailcut.common.timings import STAGE_NAMES, Stage, Timings
 from tailcut.observe.sinks import VariantSwitch
-from tailcut.observe.traces.identity import Tracer
-from tailcut.observe.traces.trace_context import RequestTrace
+from tailcut.observe.traces.trace_context import RequestTrace, Tracer
 
 
 def reasons(requests: list[Ended], **options: Any) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.app_kit import GOOD, INFER, Client, running
 from tests.app_kit import deployment as sources
-from tests.observe_kit import batch, record
+from tests.observe_kit import record
 from tests.promotion_kit import Promotions, deployment, save_model
 
 from tailcut.common.slo import LatencyObjective
@@ -246,9 +246,9 @@ def test_figures_are_those_of_the_version_that_was_served() -> None:
     request(recorder, 0, receive=1, queue=20, infer=300)
     request(recorder, 0, receive=1, outcome="shed")
     request(recorder, 0, tensor_cache=7, cache="hit")
-    recorder.on_batch("m", batch(2, 300))
-    recorder.on_batch("m", batch(2, 500))
-    recorder.on_batch("m", batch(8, 900))
+    recorder.count_batch(2, 300)
+    recorder.count_batch(2, 500)
+    recorder.count_batch(8, 900)
     (figures,) = statistics.describe("a")
     assert (figures["inference_count"], figures["execution_count"]) == (12, 3)
     assert figures["last_inference"] == 1_700_000_000_000 - 5_000 + 0
@@ -269,7 +269,7 @@ def test_figures_are_those_of_the_version_that_was_served() -> None:
     statistics.begin("a")
     assert statistics.describe() == [figures]
     statistics.begin("b")
-    recorder.on_batch("m", batch(1, 10))
+    recorder.count_batch(1, 10)
     served, earlier = statistics.describe()
     assert earlier == figures
     assert (served["version"], served["inference_count"], served["inference_stats"]["success"]["count"]) == ("b", 1, 0)

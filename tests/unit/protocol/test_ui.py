@@ -207,7 +207,7 @@ def test_a_kept_request_is_found_by_its_trace(tmp_path: Path) -> None:
 
     async def test(client: Client) -> None:
         path = f"/ui/requests/{'a' * 32}/data"
-        client.app.host.observed.live.request = None
+        client.app.host.observed.live.request = {}.get
         assert (await client.get(path, headers=bearer("secret"))).status == 404
         client.app.host.observed.live.request = {"a" * 32: detail}.get
         assert (await client.get(path, headers=bearer("secret"))).json["spans"][0]["duration_s"] == 0.9

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tailcut.observe.comparison.records import (
+from tailcut.observe.comparison import (
     FigureChange,
     HistoryComparison,
     MetricChange,

@@ -18,7 +18,7 @@ from tests.host_kit import serve as serve_host
 from tests.trace_kit import check_nesting, parent
 
 from tailcut.errors import MissingExtra
-from tailcut.observe.traces.found import FoundTrace
+from tailcut.observe.traces.kept import FoundTrace
 
 TRACED = """
 seen = []

@@ -22,7 +22,7 @@ from tailcut.manifest import load
 from tailcut.models import variant_loader
 from tailcut.models import warm_up as warming
 from tailcut.models.example_rows import Examples
-from tailcut.observe.model_sinks import ModelSinks
+from tailcut.observe.recorder import ModelSinks
 from tailcut.pipeline import hook_loading
 from tailcut.registry import Variant
 from tailcut.serving import deployment_loader

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.store.test_sqlite_file import SCHEMA, rows
+from tests.wait_kit import block_until
 
 from tailcut.store import SqliteFile, StoreWriter
 
@@ -16,6 +17,11 @@ def adding(text: str) -> Callable[[sqlite3.Connection], int]:
         return 0
 
     return work
+
+
+def wait_tried(writer: StoreWriter, rows: int) -> None:
+    """Wait until so many rows have been tried."""
+    block_until(lambda: sum(writer.figures[:3]) == rows)
 
 
 def test_rows_are_written_by_a_thread_and_none_is_lost_at_the_end(tmp_path: Path) -> None:
@@ -38,7 +44,7 @@ def test_what_cannot_be_written_waits_and_is_written_later(tmp_path: Path, caplo
     writer = StoreWriter(SqliteFile(folder / "history.sqlite", SCHEMA), most_pending=3)
     for number in range(5):
         writer.submit(adding(str(number)), 1)
-        assert writer.wait_idle(10.0)
+        wait_tried(writer, number + 1)
     figures = writer.figures
     assert (figures.written, figures.dropped, figures.pending) == (0, 2, 3)
     assert figures.failure
@@ -64,12 +70,12 @@ def test_a_file_that_is_locked_for_long_makes_nobody_wait(tmp_path: Path, caplog
     path = tmp_path / "history.sqlite"
     writer = StoreWriter(SqliteFile(path, SCHEMA, busy_s=0.01))
     writer.submit(adding("one"), 1)
-    assert writer.wait_idle(10.0)
+    wait_tried(writer, 1)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    for _ in range(3):
+    for number in range(3):
         writer.submit(adding("more"), 1)
-        assert writer.wait_idle(10.0)
+        wait_tried(writer, 2 + number)
     assert writer.figures[:3] == (1, 0, 3)
     assert "database is locked" in caplog.text
     holder.execute("COMMIT")
@@ -88,9 +94,9 @@ def test_rows_that_the_disk_refuses_in_the_middle_of_a_transaction_are_written_l
         return adding("two")(connection)
 
     writer = StoreWriter(SqliteFile(path, SCHEMA))
-    for work in (adding("one"), refused_once):
+    for number, work in enumerate((adding("one"), refused_once), start=1):
         writer.submit(work, 1)
-        assert writer.wait_idle(10.0)
+        wait_tried(writer, number)
     writer.submit(adding("three"), 1)
     writer.close(10.0)
     assert (rows(path), writer.figures[:3]) == (3, (3, 0, 0))

@@ -34,7 +34,7 @@ from tailcut.errors import (
 )
 from tailcut.models import variant_loader
 from tailcut.observe.drift.detector import DriftSettings
-from tailcut.observe.drift.reference import sketches_of
+from tailcut.observe.drift.sketch import sketches_of
 from tailcut.observe.drift_sink import Watch
 from tailcut.pipeline.pipeline import Pipeline
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime

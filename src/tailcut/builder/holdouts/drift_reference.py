@@ -14,8 +14,7 @@ import msgspec
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.common.tensors import Array, Arrays
 from tailcut.manifest import Deployment, TensorSpec
-from tailcut.observe.drift.reference import NAME, Reference, encode, sketches_of
-from tailcut.observe.drift.sketch import Role, Sketch
+from tailcut.observe.drift.sketch import NAME, Reference, Role, Sketch, encode, sketches_of
 
 FILE = f"{NAME}.json"
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal
 
 import msgspec
 
 from tailcut.errors import StoreError, TailcutError
 from tailcut.manifest.schema.observe import Alerts as Settings
-from tailcut.observe.alerts.alarms import Alarm, Alarms
 from tailcut.observe.alerts.evaluation import (
+    ANSWERED,
+    STAGE_NS,
     WEEK_S,
     MemoryGrowth,
+    MinuteCounts,
     MovedColumns,
     find_burn_rates,
     find_growth,
@@ -28,7 +29,6 @@ from tailcut.observe.alerts.evaluation import (
     find_shares,
     read_hour,
 )
-from tailcut.observe.alerts.minute_counts import ANSWERED, STAGE_NS, CounterKey, MinuteCounts
 from tailcut.observe.alerts.probes import Figures
 from tailcut.observe.alerts.rules import (
     ALERTS,
@@ -44,12 +44,12 @@ from tailcut.observe.alerts.rules import (
     RULE,
     RULES,
     AlertFinding,
+    Severity,
 )
 from tailcut.observe.alerts.webhook import Message, Webhook
 from tailcut.observe.exposition import REQUESTS
 from tailcut.observe.failures import NewErrors
-from tailcut.observe.history import History
-from tailcut.observe.history.tables import HistorySnapshot
+from tailcut.observe.history import History, HistorySnapshot, Series
 from tailcut.observe.latency_figures import REQUEST, SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import (
     FEATURE_LOOKUPS,
@@ -60,8 +60,115 @@ from tailcut.observe.path_metrics import (
 )
 from tailcut.observe.sample import Sample
 from tailcut.system.atomic_files import Staging
+from tailcut.system.worker_thread import WorkerThread
 
 log = logging.getLogger("tailcut.server")
+
+PENDING = 2
+QUIET = 10
+UNJUDGED: dict[Severity, int] = {"page": 6 * 60, "ticket": 2 * 24 * 60}
+"""A page ends after its longest window, 6 hours: a model without requests for so long wakes no one."""
+
+
+class Alarm(msgspec.Struct, kw_only=True):
+    """One condition that is or was bad.
+
+    Attributes:
+        id: the same over restarts.
+        finding: the latest bad one.
+        since_s: Unix seconds of its first bad evaluation.
+        resolved_s: Unix seconds; 0 before it is resolved.
+        bad, quiet: evaluations in a row, of those that judged it.
+        unjudged: evaluations in a row that did not.
+    """
+
+    id: str
+    finding: AlertFinding
+    since_s: float
+    state: Literal["pending", "firing", "resolved"] = "pending"
+    resolved_s: float = 0.0
+    bad: int = 0
+    quiet: int = 0
+    unjudged: int = 0
+
+
+class Alarms:
+    """The alarms of a server: a state machine. For one thread.
+
+        absent -> pending    a finding is bad
+        pending -> firing    it was bad in ``PENDING`` evaluations in a row
+        pending -> absent    it was not bad, or not judged
+        firing -> resolved   it was good, or its model is gone, in ``QUIET`` evaluations that judged it, in a row
+        firing -> resolved   it was not judged in ``UNJUDGED`` evaluations in a row: a page sooner than a ticket
+
+    Evaluations are counted, not seconds: a clock that is set, and a server that was down, end no alarm. A rule that has
+    too little to judge by, as after a restart, finds nothing: a pending alarm is over then, one that fires goes on for
+    long.
+
+    Args:
+        server: identifies this server in alarm ids, so that two servers never share one.
+
+    Attributes:
+        alarms: those that are pending or fire, by the key of their finding.
+    """
+
+    def __init__(self, server: str = "") -> None:
+        self._server = server
+        self.alarms: dict[str, Alarm] = {}
+
+    @property
+    def active(self) -> list[Alarm]:
+        """The alarms that fire, the oldest first, as copies."""
+        firing = [msgspec.structs.replace(each) for each in self.alarms.values() if each.state == "firing"]
+        return sorted(firing, key=lambda alarm: alarm.since_s)
+
+    def update(
+        self,
+        findings: Iterable[AlertFinding],
+        now_s: float,
+        is_gone: Callable[[AlertFinding], bool] = lambda finding: False,
+    ) -> list[Alarm]:
+        """Take the findings of one evaluation; return the alarms that begin to fire or are resolved by it.
+
+        Args:
+            is_gone: whether what an alarm is about is no longer there to be judged.
+        """
+        found = {finding.key: finding for finding in findings}
+        for key, finding in found.items():
+            if finding.level == "bad" and key not in self.alarms:
+                digest = sha256(f"{self._server}\0{key}".encode()).hexdigest()[:8]
+                name = f"{finding.alert}-{int(now_s):x}-{digest}"
+                self.alarms[key] = Alarm(id=name, finding=finding, since_s=now_s)
+        changed = []
+        for key, alarm in list(self.alarms.items()):
+            before = alarm.state
+            is_over = _step(alarm, found.get(key), key not in found and is_gone(alarm.finding))
+            if is_over:
+                del self.alarms[key]
+            if is_over and before == "firing":
+                alarm.state, alarm.resolved_s = "resolved", now_s
+            if alarm.state != before:
+                changed.append(alarm)
+        return changed
+
+
+def _step(alarm: Alarm, finding: AlertFinding | None, is_gone: bool) -> bool:
+    """Count an evaluation; return whether the alarm is over."""
+    if finding is not None and finding.level == "bad":
+        alarm.finding = finding
+        alarm.bad, alarm.quiet, alarm.unjudged = alarm.bad + 1, 0, 0
+        if alarm.bad >= PENDING:
+            alarm.state = "firing"
+        return False
+    alarm.bad = 0
+    if finding is None and not is_gone:
+        alarm.unjudged += 1
+    else:
+        is_quiet = finding is None or finding.level == "good"
+        alarm.quiet, alarm.unjudged = alarm.quiet + 1 if is_quiet else 0, 0
+    is_over = alarm.quiet >= QUIET or alarm.unjudged >= UNJUDGED[alarm.finding.severity]
+    return is_over or alarm.state == "pending"
+
 
 _SHORT_MINUTES = 125
 """Minutes for which counters are kept that burn rates are not about."""
@@ -77,18 +184,6 @@ _MOST_SNAPSHOTS = 1_000
 _MOST_STATE_BYTES = 1 << 20
 
 
-class AlertsState(NamedTuple):
-    """An immutable view of the alerts for the page and ``tailcut top``.
-
-    Attributes:
-        active: alarms that fire, the oldest first.
-    """
-
-    active: tuple[Alarm, ...] = ()
-    evaluations: int = 0
-    failures: int = 0
-
-
 class AlertEvaluator:
     """The alerts of one server: receives snapshots on the event loop, and does all else in its thread.
 
@@ -101,6 +196,10 @@ class AlertEvaluator:
         webhook: None: alarms are logged and shown only.
         labels: of the server, in messages of the webhook.
         memory_bytes: that the process may have; 0: no limit is known.
+
+    Attributes:
+        active: alarms that fire, the oldest first, as of the last evaluation.
+        evaluations, failures: so far; these, as ``active``, are for any thread to read.
     """
 
     def __init__(
@@ -126,7 +225,7 @@ class AlertEvaluator:
         self._has_past = False
         self._counts = MinuteCounts(_LONG, _SHORT_MINUTES)
         self._models: dict[str, None] = {}
-        self._cache_bytes: dict[tuple[str, str], float] = {}
+        self._cache_bytes: dict[Series, float] = {}
         self._part = -1
         self._minutes = 0
         self._memory = MemoryGrowth(memory_bytes or float("inf"))
@@ -135,20 +234,20 @@ class AlertEvaluator:
         self._alarms = Alarms("\0".join(self._labels.values()))
         self._kept = b""
         self._has_warned = False
-        self._state = AlertsState()
+        self.active: tuple[Alarm, ...] = ()
+        self.evaluations = self.failures = 0
         self._new_errors = NewErrors()
         self._served: Collection[str] = ()
         self._snapshots: deque[HistorySnapshot] = deque(maxlen=_MOST_SNAPSHOTS)
-        self._awake = threading.Event()
-        self._closing = False
-        self._thread: threading.Thread | None = None
+        self._worker: WorkerThread[None] = WorkerThread(
+            "tailcut-alerts", self._work, "the alerts were not evaluated", most=1, begin=self._begin
+        )
 
     # -- On the event loop -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to evaluate; what was kept is read in the thread."""
-        self._thread = threading.Thread(target=self._run, name="tailcut-alerts", daemon=True)
-        self._thread.start()
+        self._worker.start()
 
     def receive(self, snapshot: HistorySnapshot) -> None:
         """Take what a model, or the process, has counted in a minute; returns at once."""
@@ -157,16 +256,11 @@ class AlertEvaluator:
     def end_minute(self) -> None:
         """Have a minute evaluated, all of whose snapshots have been received; returns at once."""
         self._served = tuple(self._names())
-        self._awake.set()
-
-    @property
-    def state(self) -> AlertsState:
-        """As of the last evaluation; from any thread."""
-        return self._state
+        self._worker.put(None)
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows."""
-        firing = {(each.finding.alert, each.finding.model, each.finding.severity) for each in self._state.active}
+        firing = {(each.finding.alert, each.finding.model, each.finding.severity) for each in self.active}
         for model in (*self._names(), ""):
             for rule in RULES:
                 for severity in rule.severities if rule.in_server and rule.of_process != bool(model) else ():
@@ -179,18 +273,15 @@ class AlertEvaluator:
         yield GPU_BYTES(figures.gpu.used_bytes)
         yield GPU_CELSIUS(figures.gpu.celsius)
         yield GPU_SLOWED(figures.gpu.slowed)
-        for outcome, count in (("ok", self._state.evaluations), ("failed", self._state.failures)):
+        for outcome, count in (("ok", self.evaluations), ("failed", self.failures)):
             yield EVALUATIONS(count, outcome)
         if self._webhook is not None:
-            for outcome, count in self._webhook.figures._asdict().items():
+            for outcome, count in self._webhook.figures.items():
                 yield MESSAGES(count, outcome)
 
     def close(self, timeout_s: float) -> None:
         """End the threads."""
-        self._closing = True
-        self._awake.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        self._worker.close(timeout_s, flush=False)
         if self._webhook is not None:
             self._webhook.close(timeout_s)
 
@@ -207,7 +298,7 @@ class AlertEvaluator:
             log.warning("the state of the alerts in %s cannot be read (%s); it begins anew", self._state_file, error)
             return
         self._alarms.alarms = {alarm.finding.key: alarm for alarm in kept}
-        self._state = self._state._replace(active=tuple(self._alarms.active))
+        self.active = tuple(self._alarms.active)
 
     def evaluate(self) -> list[Alarm]:
         """Take the snapshots that were received and evaluate; return the alarms that fire from now on or are over."""
@@ -219,19 +310,17 @@ class AlertEvaluator:
         changed = self._alarms.update(self._findings(now_s), now_s, self._is_gone)
         for alarm in changed:
             self._tell(alarm, now_s)
-        active = tuple(self._alarms.active)
-        self._keep(active)
-        self._state = self._state._replace(active=active, evaluations=self._state.evaluations + 1)
+        self.active = tuple(self._alarms.active)
+        self._keep()
+        self.evaluations += 1
         return changed
 
-    def _run(self) -> None:
+    def _begin(self) -> None:
         self._guarded(self.restore)
         self._guarded(self._sample)
-        while True:
-            self._awake.wait()
-            self._awake.clear()
-            if self._closing:
-                return
+
+    def _work(self, minutes: Sequence[None]) -> None:
+        if minutes:
             self._guarded(self.evaluate)
 
     def _guarded(self, work: Callable[..., object], *given: object) -> None:
@@ -239,7 +328,7 @@ class AlertEvaluator:
         try:
             work(*given)
         except Exception as error:
-            self._state = self._state._replace(failures=self._state.failures + 1)
+            self.failures += 1
             if self._new_errors.has(error):
                 log.error("the alerts could not be evaluated; it is tried every minute", exc_info=error)
 
@@ -254,7 +343,7 @@ class AlertEvaluator:
                 since_s = now_s - 60 * _LONG.get(name, _SHORT_MINUTES) // _STEP_S * _STEP_S
                 for row in history.counts(since_s, self._start_s, name=name, bucket_s=_STEP_S):
                     self._models.setdefault(row.model)
-                    key = CounterKey.of(row.model, row.name, row.labels)
+                    key = Series.of("counter", row.model, row.name, row.labels)
                     self._counts.add(key, row.value, max(int(now_s - row.start_s) // 60 - 1, 0))
 
     def _sample(self) -> None:
@@ -272,15 +361,15 @@ class AlertEvaluator:
         for series, count, total_ns, _ in snapshot.latencies:
             self._models.setdefault(series.model)
             if series.name == REQUEST:
-                self._counts.add(CounterKey(series.model, ANSWERED), count)
+                self._counts.add(Series("counter", series.model, ANSWERED), count)
             else:
-                self._counts.add(CounterKey(series.model, STAGE_NS, (("stage", series.name),)), total_ns)
+                self._counts.add(Series("counter", series.model, STAGE_NS, (("stage", series.name),)), total_ns)
         for series, value in snapshot.numbers:
             if series.name in _WANTED:
                 self._models.setdefault(series.model)
-                self._counts.add(CounterKey.of(series.model, series.name, json.loads(series.labels or "{}")), value)
+                self._counts.add(series, value)
             elif series.name == PREDICTION_CACHE_BYTES.name:
-                self._cache_bytes[series.model, series.labels] = value
+                self._cache_bytes[series] = value
 
     def _findings(self, now_s: float) -> list[AlertFinding]:
         settings, counts, models = self._settings, self._counts, tuple(self._models)
@@ -342,9 +431,9 @@ class AlertEvaluator:
             body = {"type": f"alarm.{alarm.state}", "timestamp": _time(now_s), "data": data}
             self._webhook.submit(Message(f"msg_{alarm.id}_{alarm.state}", msgspec.json.encode(body)))
 
-    def _keep(self, active: Sequence[Alarm]) -> None:
+    def _keep(self) -> None:
         """Write the alarms that fire; the first failure is logged."""
-        content = msgspec.json.encode(active)
+        content = msgspec.json.encode(self.active)
         if self._state_file is None or content == self._kept:
             return
         try:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tailcut.system.machine import control_groups
+from tailcut.system.machine import control_groups, read_text
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SLOWED = ("SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
@@ -120,18 +120,11 @@ def _children(process: Path) -> Iterator[int]:
 def _cpu_stats(root: Path) -> Iterator[Path]:
     """Yield the control groups' files, this process's own first, that say how often a quota was enforced."""
     for folder in control_groups(root, "cpu"):
-        if "nr_periods" in _text(folder / "cpu.stat"):
+        if "nr_periods" in read_text(folder / "cpu.stat"):
             yield folder / "cpu.stat"
 
 
 def _throttling(path: Path) -> tuple[int, int]:
     """Return in how many periods a quota was used up, and of how many; version 1 and 2 have the same names."""
-    fields = dict(re.findall(r"^(nr_periods|nr_throttled) (\d+)$", _text(path), re.MULTILINE))
+    fields = dict(re.findall(r"^(nr_periods|nr_throttled) (\d+)$", read_text(path), re.MULTILINE))
     return int(fields.get("nr_throttled", 0)), int(fields.get("nr_periods", 0))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

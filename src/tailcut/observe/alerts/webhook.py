@@ -8,12 +8,11 @@ import hashlib
 import hmac
 import http.client
 import logging
-import queue
 import re
 import socket
 import ssl
-import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 
 from tailcut.errors import ManifestError
 from tailcut.system.public_address import checked_addresses
+from tailcut.system.worker_thread import WorkerThread
 from tailcut.version import version
 
 log = logging.getLogger("tailcut.server")
@@ -58,70 +58,58 @@ Post = Callable[[WebhookTarget, Message, int], str]
 """Sends one request at a time in Unix seconds; returns why it failed, or nothing, or raises."""
 
 
-class WebhookFigures(NamedTuple):
-    """Messages so far: delivered, given up after the last try, and dropped because too many waited."""
-
-    delivered: int = 0
-    failed: int = 0
-    dropped: int = 0
-
-
 class Webhook:
     """Delivers messages in order, each with up to three tries. Its thread begins with the first message.
 
     Args:
         post: sends one request.
         waits_s: before each try.
+
+    Attributes:
+        figures: messages so far: delivered, failed (given up after the last try), and dropped (too many waited).
     """
 
     def __init__(self, target: WebhookTarget, post: Post | None = None, *, waits_s: Sequence[float] = _WAITS_S) -> None:
         self._target = target
         self._post = post or post_once
         self._waits_s = waits_s
-        self._pending: queue.Queue[Message | None] = queue.Queue(_MOST_PENDING)
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.figures = WebhookFigures()
+        self._worker = WorkerThread("tailcut-webhook", self._deliver, "an alarm is not sent", most=_MOST_PENDING)
+        # With all keys from the start: another thread iterates it while this one counts.
+        self.figures: Counter[str] = Counter(delivered=0, failed=0, dropped=0)
 
     def submit(self, message: Message) -> None:
         """Have a message sent soon; returns at once. One for which there is no room is dropped and counted."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="tailcut-webhook", daemon=True)
-            self._thread.start()
-        try:
-            self._pending.put_nowait(message)
-        except queue.Full:
-            self.figures = self.figures._replace(dropped=self.figures.dropped + 1)
+        self._worker.start()
+        if not self._worker.put(message):
+            self.figures["dropped"] += 1
             log.error("the alarm %s is not sent: %d messages wait for the webhook already", message.id, _MOST_PENDING)
 
     def close(self, timeout_s: float) -> None:
         """Send what waits, trying each once, for at most ``timeout_s``."""
-        self._closing.set()
-        if self._thread is not None:
-            with suppress(queue.Full):  # the thread looks at ``_closing``, too
-                self._pending.put_nowait(None)
-            self._thread.join(timeout_s)
+        self._worker.close(timeout_s)
 
-    def _run(self) -> None:
-        while not (self._closing.is_set() and self._pending.empty()):
-            message = self._pending.get()
-            if message is not None:
-                self._deliver(message)
+    def _deliver(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            why = self._why_not_delivered(message)
+            if why:
+                self.figures["failed"] += 1
+                log.error("the alarm %s was not delivered: %s; it is given up", message.id, why)
+            else:
+                self.figures["delivered"] += 1
 
-    def _deliver(self, message: Message) -> None:
+    def _why_not_delivered(self, message: Message) -> str:
+        """Send a message, again where that fails; return why the last try failed."""
         why = ""
         for wait_s in self._waits_s:
-            if self._closing.wait(wait_s) and why:
+            if self._worker.closing.wait(wait_s) and why:
                 break
             try:
                 why = self._post(self._target, message, int(time.time()))
-            except Exception as error:  # the thread must go on: without it no alarm is sent any more
+            except Exception as error:
                 why = f"{type(error).__name__}: {error}"
             if not why:
-                self.figures = self.figures._replace(delivered=self.figures.delivered + 1)
-                return
-        self.figures = self.figures._replace(failed=self.figures.failed + 1)
-        log.error("the alarm %s was not delivered: %s; it is given up", message.id, why)
+                break
+        return why
 
 
 def read_secret(text: str, where: str) -> bytes:

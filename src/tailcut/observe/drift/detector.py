@@ -18,16 +18,62 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tailcut.common.tensors import Array, Bools, Doubles, Keys
-from tailcut.observe.drift.sketch import LARGEST, Sketch, plain_category
-from tailcut.observe.drift.state import ColumnState, DriftAlarm, DriftHistogram, Moved, State
+from tailcut.observe.drift.sketch import LARGEST, Role, Sketch, plain_category
+from tailcut.observe.live.figures import DriftColumn
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """A column that has drifted.
+
+    Attributes:
+        role, name: of the column.
+        psi: its population stability index in the current window.
+        evidence: log10 of its evidence as a share of what an alarm needs.
+        since_s: estimate of when it began to differ.
+    """
+
+    role: Role
+    name: str
+    psi: float
+    evidence: float
+    since_s: float
+
+
+class DriftAlarm(msgspec.Struct, frozen=True):
+    """Columns whose drift is shown, the largest effect first."""
+
+    at_s: float
+    columns: tuple[Moved, ...]
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """A detector's snapshot.
+
+    Attributes:
+        rows: rows that were given since it began.
+        counted: of them, those that counted: the first of each entity in a window.
+        alarms: how many there were.
+        window_rows: rows that counted in the current window.
+        columns: of inputs and outputs.
+        is_judged: whether a whole window has been seen, before which there is no alarm.
+    """
+
+    rows: int
+    counted: int
+    alarms: int
+    window_rows: int
+    columns: tuple[DriftColumn, ...]
+    is_judged: bool = False
+
 
 MONTH_S = 30 * 86_400.0
 """What a month is in ``false_alarms_per_month``."""
@@ -442,23 +488,23 @@ class Detector:
             self._drifting[place], self._since_s[place] = False, None
             self._wealth[place] = -np.inf
 
-    def _column(self, place: int, current: npt.NDArray[np.int64], psi: float, evidence: float) -> ColumnState:
+    def _column(self, place: int, current: npt.NDArray[np.int64], psi: float, evidence: float) -> DriftColumn:
         sketch = self.sketches[place]
         counts, before = current[: sketch.cells], np.array([*sketch.counts, sketch.missing])
         shares, expected = counts / max(int(counts.sum()), 1), before / sketch.rows
         outside = [0, -2] if sketch.is_numeric else [-2]
-        return ColumnState(
+        return DriftColumn(
             role=sketch.role,
             name=sketch.name,
             psi=psi,
-            evidence=evidence,
+            evidence=evidence if isfinite(evidence) else None,
             drifting=bool(self._drifting[place]),
             since_s=self._since_s[place],
             missing=float(shares[-1]),
-            missing_reference=float(expected[-1]),
             unseen=float(shares[outside].sum()),
-            reference=DriftHistogram(sketch.labels(), tuple(expected.tolist())),
-            current=DriftHistogram(sketch.labels(), tuple(shares.tolist())),
+            labels=sketch.labels(),
+            reference=tuple(expected.tolist()),
+            current=tuple(shares.tolist()),
         )
 
 
@@ -513,8 +559,8 @@ class Bets:
 
     def __init__(self, sketches: Sequence[Sketch], min_effect: float) -> None:
         width = max(each.cells for each in sketches)
-        payoffs = [_both_ways(payoffs_of(each)) for each in sketches]
-        z = _quantile(sum(map(len, payoffs)))
+        payoffs = [np.concatenate([payoff, -payoff]) for payoff in map(payoffs_of, sketches)]
+        z = NormalDist().inv_cdf(1 - REFERENCE_ERROR / max(sum(map(len, payoffs)), 1))
         tables = [_increments(each, found, z, min_effect) for each, found in zip(sketches, payoffs, strict=True)]
         most = max(table.shape[1] for table in tables)
         self.table = np.zeros((len(sketches), width, most))
@@ -568,14 +614,6 @@ def band(sketch: Sketch, payoff: Doubles, z: float, min_effect: float) -> float:
     reach = float(payoff.max() - payoff.min())
     n = sketch.effective_rows
     return mean + z * sqrt(variance / n) + z**2 * reach / (3 * n) + min_effect * reach
-
-
-def _both_ways(payoffs: Doubles) -> Doubles:
-    return np.concatenate([payoffs, -payoffs])
-
-
-def _quantile(bets: int) -> float:
-    return NormalDist().inv_cdf(1 - REFERENCE_ERROR / max(bets, 1))
 
 
 def _increments(sketch: Sketch, payoffs: Doubles, z: float, min_effect: float) -> Doubles:

@@ -7,6 +7,8 @@ rest, those never seen. The last cell is what is missing (NaN, an empty text).
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import isnan
 from typing import Literal
@@ -15,6 +17,8 @@ import msgspec
 import numpy as np
 
 from tailcut.common.tensors import Array, Doubles
+from tailcut.errors import ArtifactError
+from tailcut.manifest import TensorSpec
 
 QUANTILES = 20
 """Ranges of equal share that the values of a column of numbers are parted into."""
@@ -143,10 +147,11 @@ def _edges(known: Doubles) -> Doubles:
 
 
 def _of_categories(role: Role, name: str, values: Array, effective: float) -> Sketch:
-    counted: dict[int | str, int] = {}
-    for value, times in zip(*_counted(values), strict=True):
-        plain = plain_category(value)
-        counted[plain] = counted.get(plain, 0) + times
+    # Unsigned numbers beyond INT64 wrap, here as in ``cells``: a category is compared, not calculated with.
+    plain = values.astype(np.int64) if values.dtype.kind == "u" else values
+    counted: Counter[int | str] = Counter()
+    for value, times in Counter(plain.tolist()).items():
+        counted[plain_category(value)] += times
     missing = counted.pop("", 0)
     ordered = sorted(counted, key=lambda each: (-counted[each], str(each)))
     top, others = ordered[:TOP], ordered[TOP:]
@@ -163,18 +168,6 @@ def _of_categories(role: Role, name: str, values: Array, effective: float) -> Sk
     )
 
 
-def _counted(values: Array) -> tuple[list[object], list[int]]:
-    if values.dtype.hasobject:
-        found: dict[object, int] = {}
-        for value in values.tolist():
-            found[value] = found.get(value, 0) + 1
-        return list(found), list(found.values())
-    # Unsigned numbers beyond INT64 wrap, here as in ``cells``: a category is compared, not calculated with.
-    plain = values.astype(np.int64) if values.dtype.kind == "u" else values
-    different, times = np.unique(plain, return_counts=True)
-    return different.tolist(), times.tolist()
-
-
 def effective_rows(groups: Array | None, rows: int) -> float:
     """Return what a reference is worth whose rows hang together, in rows that do not.
 
@@ -188,3 +181,107 @@ def effective_rows(groups: Array | None, rows: int) -> float:
         return float(rows)
     _, sizes = np.unique(groups, return_counts=True)
     return rows**2 / float(np.square(sizes, dtype=np.float64).sum())
+
+
+# -- Columns of tensors, and the reference of a version ----------------------------------------------------------------
+
+
+MOST = 256
+"""Columns of one tensor that are watched one by one."""
+
+
+def columns_of(role: Role, spec: TensorSpec, array: Array) -> dict[str, Array]:
+    """Return the columns of one tensor of a batch, (rows,) each, by name: what is watched.
+
+    A tensor of (rows,) is one column, one of (rows, d) is d columns; one with more columns than are watched is summed
+    up per row, by mean and standard deviation. With a free dimension (tokens) padding is in the values, and differs
+    from batch to batch: of integers it is watched how many elements of a row are not zero, of other values nothing.
+
+    Args:
+        role: whether it goes into the model or comes out.
+        spec: of the tensor.
+        array: (rows, ...).
+    """
+    flat = array.reshape(len(array), -1)
+    width = flat.shape[1]
+    if -1 in spec.shape[1:]:
+        if role == "output" or flat.dtype.kind not in "iu":
+            return {}
+        # As a float: a length is a number, however few different ones there are.
+        return {f"{spec.name}.nonzero": np.count_nonzero(flat, axis=1).astype(np.float64)}
+    if width > MOST:
+        wide = None if flat.dtype.hasobject else flat.astype(np.float64)
+        return {} if wide is None else {f"{spec.name}.mean": wide.mean(1), f"{spec.name}.std": wide.std(1)}
+    names: Sequence[str] = spec.columns
+    if len(names) != width:
+        names = [spec.name] if width == 1 else [f"{spec.name}[{place}]" for place in range(width)]
+    return dict(zip(names, flat.T, strict=True))
+
+
+NAME = "drift"
+"""Name of the file beside a version's artifacts; see ``Registry.file``."""
+
+FORM = 1
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """What a version's inputs and outputs were like on the holdout.
+
+    Attributes:
+        form: number of the form; a reader refuses a later one.
+        inputs: sketches of input columns.
+        outputs: variant -> sketches of its output columns.
+    """
+
+    form: int = FORM
+    inputs: tuple[Sketch, ...]
+    outputs: dict[str, tuple[Sketch, ...]] = {}
+
+    def of(self, variant: str) -> tuple[Sketch, ...]:
+        """Return the sketches of inputs and of one variant's outputs."""
+        return (*self.inputs, *self.outputs.get(variant, ()))
+
+
+def sketches_of(
+    role: Role, specs: Sequence[TensorSpec], arrays: Mapping[str, Array], groups: Array | None = None
+) -> tuple[Sketch, ...]:
+    """Sketch every column of tensors.
+
+    Args:
+        role: whether they go into the model or come out.
+        specs: of the tensors; those without an array are left out.
+        arrays: name -> (rows, ...).
+        groups: (rows,) of what rows belong to that hang together; None where each row stands for itself.
+    """
+    found = []
+    for spec in specs:
+        if spec.name not in arrays:
+            continue
+        array = arrays[spec.name]
+        worth = effective_rows(None if groups is None else groups[: len(array)], len(array))
+        found += [sketch(role, name, values, worth) for name, values in columns_of(role, spec, array).items()]
+    return tuple(found)
+
+
+def encode(reference: Reference) -> bytes:
+    """Write a reference as JSON; the same one gives the same bytes."""
+    return msgspec.json.encode(reference)
+
+
+def decode(content: bytes) -> Reference:
+    """Read what ``encode`` wrote.
+
+    Raises:
+        ArtifactError: it is something else, or of a later form.
+    """
+    hint = "run `tailcut build` again, which sketches the holdout anew"
+    try:
+        found = msgspec.json.decode(content, type=Reference)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"the drift reference cannot be read: {error}", hint=hint) from error
+    if found.form > FORM:
+        raise ArtifactError(
+            f"the drift reference has form {found.form}, but this tailcut reads up to {FORM}",
+            hint=f"upgrade tailcut, or {hint}",
+        )
+    return found

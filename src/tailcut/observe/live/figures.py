@@ -135,11 +135,18 @@ class VariantFigures(FigureRecord, frozen=True, kw_only=True):
 
 
 class DriftColumn(FigureRecord, frozen=True, kw_only=True):
-    """A column and its two distributions, as shares per cell.
+    """A column now, and its two distributions.
 
     Attributes:
+        role, name: of the column.
+        psi: population stability index of the current window against the reference.
         evidence: log10 of its share of what an alarm needs; None before the first row.
-        since_s: of the epoch; None where it does not drift.
+        drifting: whether an alarm named it and it has not come back.
+        since_s: of one that drifts, when it began to differ; on the page of the epoch.
+        missing: share of the window's rows without a value.
+        unseen: share of the window's rows with a category, or beyond the smallest or largest number, that the
+            reference has not.
+        reference, current: share of the rows per cell, as ``labels`` name them; in all 1, or 0 without rows.
     """
 
     role: str

@@ -18,12 +18,16 @@ from prometheus_client import ProcessCollector
 
 from tailcut.common.histogram import ROW_BOUNDS, Histogram
 from tailcut.errors import NotReady
+from tailcut.observe.alerts.evaluator import Alarm
+from tailcut.observe.alerts.rules import RULE
+from tailcut.observe.drift.detector import State
 from tailcut.observe.exposition import ModelSeries
 from tailcut.observe.latency_figures import Objective
 from tailcut.observe.live.figures import (
     AlertFigures,
     DriftFigures,
     KeptRequest,
+    LiveSpan,
     ModelAbout,
     ModelFigures,
     ProcessFigures,
@@ -31,6 +35,8 @@ from tailcut.observe.live.figures import (
     Snapshot,
 )
 from tailcut.observe.live.model_figures import BURN_S, CounterSnapshot, mark, model_figures, point
+from tailcut.observe.traces.kept import FoundTrace, Kept
+from tailcut.observe.traces.kept import Span as TraceSpan
 from tailcut.version import version
 
 log = logging.getLogger("tailcut.server")
@@ -73,7 +79,7 @@ class LiveFigures:
         drift: finds the drift of a model.
         kept: finds the kept requests, by model.
         request: finds the kept request with a trace id.
-        alerts: finds the alerts that fire. Each of these is None where there is no such part.
+        alerts: finds the alerts that fire. Each of these finds None where there is no such part.
     """
 
     def __init__(
@@ -99,10 +105,10 @@ class LiveFigures:
         self.viewers = 0
         self.on_snapshot: list[Callable[[Snapshot], object]] = []
         self.on_stop: list[Callable[[], object]] = []
-        self.drift: Callable[[str], DriftFigures | None] | None = None
-        self.kept: Callable[[], Mapping[str, Sequence[KeptRequest]]] | None = None
-        self.alerts: Callable[[], Sequence[AlertFigures]] | None = None
-        self.request: Callable[[str], RequestDetail | None] | None = None
+        self.drift: Callable[[str], DriftFigures | None] = lambda model: None
+        self.kept: Callable[[], Mapping[str, Sequence[KeptRequest]] | None] = lambda: None
+        self.alerts: Callable[[], Sequence[AlertFigures] | None] = lambda: None
+        self.request: Callable[[str], RequestDetail | None] = lambda trace: None
 
     @property
     def is_watched(self) -> bool:
@@ -150,13 +156,13 @@ class LiveFigures:
         series = {each.model: each for each in self._models()}
         for name in self._tracks.keys() - about.keys():
             del self._tracks[name]
-        kept = None if self.kept is None else self.kept()
+        kept = self.kept()
         for name, its in about.items():
             found = self._of_model(name, its, series.get(name), now_s, wall_s)
             figures.append(found if kept is None else msgspec.structs.replace(found, kept=kept.get(name, ())))
             await asyncio.sleep(0)
         process = self._process.figures(now_s, self._state(), self.viewers)
-        alerts = None if self.alerts is None else self.alerts()
+        alerts = self.alerts()
         self._taken_s = now_s
         self.latest = Snapshot(at_s=wall_s, version=self._version, process=process, models=figures, alerts=alerts)
         for tell in self.on_snapshot:
@@ -164,20 +170,21 @@ class LiveFigures:
 
     def points(self, name: str) -> bytes:
         """Return a model's points of the last minutes as JSON, oldest first; see ``model_figures.POINT``."""
-        found = self._tracks.get(name)
-        return b"[" + b",".join(found.points if found is not None else ()) + b"]"
+        return b"[" + b",".join(self._track(name).points) + b"]"
 
     def last_point(self, name: str) -> bytes:
         """Return the latest of them."""
-        found = self._tracks.get(name)
-        return (found.points.last if found is not None else None) or b"null"
+        return self._track(name).points.last or b"null"
 
     def sparks(self, name: str) -> bytes:
         """Return some of a model's points as JSON: [at, rate, p95, share of requests not answered]."""
-        found = self._tracks.get(name)
-        return b"[" + b",".join(found.sparks if found is not None else ()) + b"]"
+        return b"[" + b",".join(self._track(name).sparks) + b"]"
 
     # -- Inside ------------------------------------------------------------------------------------------------------
+
+    def _track(self, name: str) -> _Track:
+        """Return what is remembered of a model; an empty one of a model that is not known."""
+        return self._tracks.get(name) or _Track()
 
     def _begin(self) -> asyncio.Task[None]:
         """Return the snapshot that is being made; begin one where there is none."""
@@ -198,15 +205,11 @@ class LiveFigures:
     def _of_model(
         self, name: str, about: ModelAbout, series: ModelSeries | None, now_s: float, wall_s: float
     ) -> ModelFigures:
-        track = self._tracks.get(name)
-        if track is None:
-            track = self._tracks[name] = _Track()
+        track = self._tracks[name] = self._track(name)
         last = track.marks.last
         new = _NOTHING._replace(at_s=now_s) if series is None else mark(now_s, series.recorder, series.source(), last)
         old, burn = track.marks.ago(now_s, WINDOW_S, new), track.burn.ago(now_s, BURN_S, ())
-        found = model_figures(name, about, old, new, burn)
-        if self.drift is not None:
-            found = msgspec.structs.replace(found, drift=self.drift(name))
+        found = msgspec.structs.replace(model_figures(name, about, old, new, burn), drift=self.drift(name))
         track.add(new, found, now_s, wall_s)
         return found
 
@@ -294,3 +297,137 @@ class _Process:
             loop_lag_s=(now[3] - old[3]) / woke / 1e9 if woke else None,
             viewers=viewers,
         )
+
+
+# -- What traces, drift and alerts know, as the page shows it ----------------------------------------------------------
+
+
+KEPT_S = 600.0
+"""That kept requests are shown for."""
+
+_MOST_KEPT = 10
+"""Slow ones, and as many failed ones, of each model."""
+_MOST_COLUMNS = 24
+_MOST_FACTS = 8
+_OWN = "tailcut."
+_LEFT_OUT = frozenset({"model", "variant", "version", "route", "code", "kept", "stage", "request_id", "batch.id"})
+"""Attributes that the page shows elsewhere."""
+
+
+def kept_requests(held: Iterable[Kept], now_s: float) -> dict[str, list[KeptRequest]]:
+    """Return the slowest and the latest failed of the kept requests of the last minutes, by model.
+
+    Args:
+        now_s: seconds since the epoch.
+    """
+    by_model: dict[tuple[str, bool], list[Kept]] = {}
+    since_ns = (now_s - KEPT_S) * 1e9
+    for each in held:
+        if each.start_ns + each.wall_ns >= since_ns and each.code:
+            by_model.setdefault((each.model, each.code == "ok"), []).append(each)
+    found: dict[str, list[KeptRequest]] = {}
+    for (model, is_answered), kept in by_model.items():
+        kept.sort(key=lambda each: -each.total_ns if is_answered else -(each.start_ns + each.wall_ns))
+        found.setdefault(model, []).extend(map(_kept, kept[:_MOST_KEPT]))
+    return found
+
+
+def _kept(kept: Kept) -> KeptRequest:
+    return KeptRequest(
+        trace=f"{kept.trace.trace_id:032x}",
+        model=kept.model,
+        route=kept.route,
+        code=kept.code,
+        variant=kept.variant,
+        why=kept.reason,
+        total_s=kept.total_ns / 1e9,
+        ended_s=(kept.start_ns + kept.total_ns + kept.wall_ns) / 1e9,
+    )
+
+
+def request_detail(found: FoundTrace) -> RequestDetail:
+    """Return a kept request with its steps in the order of their begin, each below what it is a part of."""
+    total_s = found.duration_ms / 1e3
+    request = KeptRequest(
+        trace=found.trace_id,
+        model=found.model,
+        route=found.route,
+        code=found.code,
+        variant=found.variant,
+        why=found.reason,
+        total_s=total_s,
+        ended_s=found.started_s + total_s,
+    )
+    spans = [_span(each, depth, found.spans[0].start_ns) for each, depth in _in_order(found.spans)]
+    batch = [
+        KeptRequest(
+            trace=each.trace_id,
+            model=found.model,
+            route="",
+            code="",
+            variant=found.variant,
+            why=each.reason,
+            total_s=each.duration_ms / 1e3,
+            ended_s=0.0,
+        )
+        for each in found.batch
+    ]
+    return RequestDetail(request=request, spans=spans, batch=batch)
+
+
+def _in_order(spans: Sequence[TraceSpan]) -> list[tuple[TraceSpan, int]]:
+    """Return spans with their depths, parts behind their whole."""
+    known = {each.span_id for each in spans}
+    parts: dict[str, list[TraceSpan]] = {}
+    for each in spans:
+        parts.setdefault(each.parent_id if each.parent_id in known else "", []).append(each)
+    found: list[tuple[TraceSpan, int]] = []
+    waiting = [(each, 0) for each in reversed(parts.pop("", []))]
+    while waiting:
+        span, depth = waiting.pop()
+        found.append((span, depth))
+        below = sorted(parts.pop(span.span_id, []), key=lambda each: each.start_ns)
+        waiting += [(each, depth + 1) for each in reversed(below)]
+    return found
+
+
+def _span(span: TraceSpan, depth: int, begin_ns: int) -> LiveSpan:
+    own = {
+        name.rpartition(".")[2].replace("_", " "): str(value)
+        for name, value in span.attributes.items()
+        if name.startswith(_OWN) and name.removeprefix(_OWN) not in _LEFT_OUT
+    }
+    return LiveSpan(
+        name=span.name,
+        depth=depth,
+        start_s=max(span.start_ns - begin_ns, 0) / 1e9,
+        duration_s=span.duration_ns / 1e9,
+        failed=bool(span.error),
+        facts=dict(list(own.items())[:_MOST_FACTS]),
+    )
+
+
+def drift_figures(state: State | None) -> DriftFigures | None:
+    """Return the state of a detector, the columns that moved most first; None of a model that is not watched."""
+    if state is None:
+        return None
+    columns = sorted(state.columns, key=lambda each: (not each.drifting, -each.psi))
+    return DriftFigures(rows=state.rows, alarms=state.alarms, columns=columns[:_MOST_COLUMNS])
+
+
+def alert_figures(active: Iterable[Alarm]) -> list[AlertFigures]:
+    """Return alarms, those that page first."""
+    found = [
+        AlertFigures(
+            name=each.finding.alert,
+            severity=each.finding.severity,
+            model=each.finding.model,
+            subject=each.finding.subject,
+            text=each.finding.text,
+            hint=RULE[each.finding.alert].hint,
+            since_s=each.since_s,
+            stage=each.finding.place,
+        )
+        for each in active
+    ]
+    return sorted(found, key=lambda each: (each.severity != "page", each.since_s))

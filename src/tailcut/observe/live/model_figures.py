@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
 from typing import NamedTuple
@@ -10,8 +11,8 @@ import numpy as np
 
 from tailcut.common.histogram import ROW_BOUNDS
 from tailcut.observe import path_metrics as known
-from tailcut.observe.fine_histogram import PLACES, percentiles_ns
-from tailcut.observe.latency_figures import SHARES, STAGES, Objective, StageCounts
+from tailcut.observe.fine_histogram import FineHistogram, percentiles_ns
+from tailcut.observe.latency_figures import SHARES, STAGES, Objective
 from tailcut.observe.live.figures import (
     BatchFigures,
     Count,
@@ -24,13 +25,16 @@ from tailcut.observe.live.figures import (
     StageFigures,
     VariantFigures,
 )
-from tailcut.observe.model_sinks import DEVICE_BUSY
 from tailcut.observe.outcomes import SHED_CODES, outcome_of
-from tailcut.observe.recorder import Recorder
+from tailcut.observe.recorder import DEVICE_BUSY, Recorder
 from tailcut.observe.sample import Metric, Sample
 
 Labels = tuple[str, ...]
 """Values of a sample's labels, in its order."""
+
+
+_VARIANT, _CODE = 1, 2
+"""Places in the keys of requests."""
 
 
 class CounterSnapshot(NamedTuple):
@@ -45,7 +49,7 @@ class CounterSnapshot(NamedTuple):
 
     at_s: float
     requests: Mapping[tuple[str, str, str, str], int]
-    latency: Mapping[str, StageCounts]
+    latency: Mapping[str, FineHistogram]
     batches: Mapping[int, tuple[int, int]]
     batch_sizes: Sequence[int]
     objectives: Sequence[Objective]
@@ -79,24 +83,21 @@ def mark(
     return CounterSnapshot(at_s, requests, latency, batches, sizes, recorder.latency.objectives, by_name)
 
 
-def _copy(counts: StageCounts, known: StageCounts | None) -> StageCounts:
+def _copy(counts: FineHistogram, known: FineHistogram | None) -> FineHistogram:
     """Return counts that do not change any more; a variant that answers nothing costs nothing."""
     if known is not None and np.array_equal(known.total_ns, counts.total_ns):
         return known
     return counts.copy()
 
 
-def latency_between(old: CounterSnapshot, new: CounterSnapshot, variant: str | None = None) -> StageCounts:
+def latency_between(old: CounterSnapshot, new: CounterSnapshot, variant: str | None = None) -> FineHistogram:
     """Return the difference of two marks, of one variant or of all together."""
-    places = np.zeros((len(STAGES), PLACES), np.int64)
-    total_ns = np.zeros(len(STAGES), np.int64)
+    found = FineHistogram.empty(len(STAGES))
     for name in new.latency if variant is None else [variant] if variant in new.latency else []:
         now, then = new.latency[name], old.latency.get(name)
-        if then is now:
-            continue
-        places += now.places if then is None else now.places - then.places
-        total_ns += now.total_ns if then is None else now.total_ns - then.total_ns
-    return StageCounts(places, total_ns)
+        if then is not now:
+            found = found.plus(now.since(then))
+    return found
 
 
 BURN_S = 300.0
@@ -134,16 +135,11 @@ def model_figures(
 
 
 def _requests(old: CounterSnapshot, new: CounterSnapshot, window_s: float) -> Requests:
-    totals: dict[str, int] = {}
-    before: dict[str, int] = {}
-    for counts, by_code in ((new.requests, totals), (old.requests, before)):
-        for (_, _, code, _), count in counts.items():
-            if count:
-                by_code[code] = by_code.get(code, 0) + count
+    by_code = [_summed(each.requests, _CODE) for each in (new, old)]
 
     def of(wanted: Callable[[str], bool]) -> Count:
-        total = sum(count for code, count in totals.items() if wanted(code))
-        return Count(total=total, rate=(total - sum(n for code, n in before.items() if wanted(code))) / window_s)
+        now, then = (sum(count for code, count in each.items() if wanted(code)) for each in by_code)
+        return _count(now, then, window_s)
 
     return Requests(
         all=of(lambda code: True),
@@ -151,13 +147,13 @@ def _requests(old: CounterSnapshot, new: CounterSnapshot, window_s: float) -> Re
         shed=of(lambda code: code in SHED_CODES),
         failed=of(lambda code: code not in SHED_CODES and outcome_of(code) == "5xx"),
         refused=of(lambda code: code not in SHED_CODES and outcome_of(code) == "4xx"),
-        codes={code: of(code.__eq__) for code in totals if code != "ok"},
+        codes={code: of(code.__eq__) for code, count in by_code[0].items() if count and code != "ok"},
     )
 
 
 def _stages(old: CounterSnapshot, new: CounterSnapshot) -> list[StageFigures]:
     change = latency_between(old, new)
-    counts = change.places.sum(1).tolist()
+    counts = change.counted.tolist()
     answered = counts[-1]
     found = []
     for name, count, total_ns, shares in zip(
@@ -281,15 +277,15 @@ def _batches(old: CounterSnapshot, new: CounterSnapshot, window_s: float) -> Bat
 def _variants(
     about: ModelAbout, served: str, old: CounterSnapshot, new: CounterSnapshot, window_s: float
 ) -> list[VariantFigures]:
-    totals, before = _by_variant(new.requests), _by_variant(old.requests)
-    asked = sum(totals.values()) - sum(before.values())
+    totals, before = _summed(new.requests, _VARIANT), _summed(old.requests, _VARIANT)
+    asked = totals.total() - before.total()
     busy, versions = _busy(new), {name: version for name, version in new.samples.get(known.SERVED.name, {})}
     found = []
     for name in dict.fromkeys([*([served] if served else []), *totals]):
-        if not name or not (totals.get(name) or name == served):
+        if not name or not (totals[name] or name == served):
             continue
         share = percentiles_ns(latency_between(old, new, name).places[-1:], SHARES)[0] / 1e9
-        requests = _count(totals.get(name, 0), before.get(name, 0), window_s)
+        requests = _count(totals[name], before[name], window_s)
         version, busy_s = busy.get(name, ("", None))
         cost, currency = about.costs.get(name, (None, ""))
         found.append(
@@ -298,7 +294,7 @@ def _variants(
                 version=version or versions.get(name, ""),
                 served=name == served,
                 requests=requests,
-                share=(totals.get(name, 0) - before.get(name, 0)) / asked if asked else None,
+                share=(totals[name] - before[name]) / asked if asked else None,
                 p50_s=_known(share[0]),
                 p95_s=_known(share[1]),
                 p99_s=_known(share[2]),
@@ -310,10 +306,11 @@ def _variants(
     return found
 
 
-def _by_variant(requests: Mapping[tuple[str, str, str, str], int]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for (_, variant, _, _), count in requests.items():
-        found[variant] = found.get(variant, 0) + count
+def _summed(requests: Mapping[tuple[str, str, str, str], int], place: int) -> Counter[str]:
+    """Sum counts of requests by what their keys have at a place."""
+    found: Counter[str] = Counter()
+    for key, count in requests.items():
+        found[key[place]] += count
     return found
 
 

@@ -12,8 +12,8 @@ import msgspec
 
 from tailcut.common.extras import install
 from tailcut.errors import LoadTestError, MissingExtra
-from tailcut.observe.request_log.files import names_of
 from tailcut.observe.request_log.record import FIRST, FORM, Record, decode_line
+from tailcut.observe.request_log.sink import names_of
 
 log = logging.getLogger("tailcut.request_log")
 

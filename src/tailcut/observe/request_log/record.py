@@ -1,22 +1,266 @@
-"""One logged request, as a line of JSON: made from what has ended, and read back."""
+"""One logged request, as a line of JSON: made from what has ended, with fields hashed or dropped, and read back.
+
+Values lose nothing: NaN, infinities, integers of any size, bytes that are no text. JSON has no word for these. Among
+the values of rows, entities and predictions each stands as an object with one key: ``{"$float": "NaN"}``,
+``{"$bytes": base64}``, ``{"$hmac": hex}`` of a value that was hashed; and ``{"$object": {...}}`` around an object of
+the client's whose only key begins with "$". In a tensor's flat data, whose datatype is known, NaN and infinities are
+the texts "NaN", "Infinity" and "-Infinity", as in the JSON mapping of protobuf
+(https://protobuf.dev/programming-guides/json/). Numbers are written with the fewest digits that read back as the same
+double; those of FP16 and FP32 are doubles without loss.
+
+A field is named by its path: the keys from a row down, joined by dots, or an input's or output's name, and behind it a
+column's. A name of the manifest means every field whose path is the name, or ends with a dot and the name: "email" is
+every field of that name, "user.email" only the one under "user". What lies under a field goes with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import hashlib
+import hmac
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from tailcut.common.json_values import UNREADABLE, decode
-from tailcut.common.tensors import NUMPY_OF, Array, Arrays
+from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
 from tailcut.common.timings import STAGE_NAMES
+from tailcut.errors import StartError
 from tailcut.manifest import Deployment
 from tailcut.observe.outcomes import CODES
 from tailcut.observe.request_log.capture import Capture
-from tailcut.observe.request_log.redaction import DROPPED, Redaction
-from tailcut.observe.request_log.values import array_of, data_of, datatype_of, from_json, not_number
+
+NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+HASHED = "$hmac"
+_FLOAT, _BYTES, _OBJECT = "$float", "$bytes", "$object"
+
+
+def scalar_to_json(value: Any) -> Any:
+    """Return a text, a number or bytes as a value that JSON has; see the module. Others stay as they are."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {_FLOAT: _word(value)}
+    if isinstance(value, str):
+        with suppress(UnicodeEncodeError):
+            value.encode()
+            return value
+        value = value.encode("utf-8", "surrogatepass")
+    return {_BYTES: base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def from_json(value: Any) -> Any:
+    """Return a value as it was before it was written by ``Redaction.apply``; a hashed value stays as it is written.
+
+    Raises:
+        ValueError: an object of this module's own holds something else than it says.
+    """
+    if isinstance(value, list):
+        return [from_json(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        (key, only), *_ = value.items()
+        if key == _FLOAT:
+            return not_number(only)
+        if key == _BYTES:
+            return _bytes(only)
+        if key == _OBJECT:
+            if not isinstance(only, dict):
+                raise ValueError(f"{{{_OBJECT!r}: {only!r}}} holds no object")
+            return {name: from_json(each) for name, each in only.items()}
+    return {name: from_json(each) for name, each in value.items()}
+
+
+def data_of(array: Array) -> list[Any]:
+    """Return a tensor's values, flat in row-major order, as values that JSON has."""
+    flat: list[Any] = array.ravel().tolist()
+    if array.dtype.hasobject:
+        return [scalar_to_json(each) for each in flat]
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return [each if math.isfinite(each) else _word(each) for each in flat]
+    return flat
+
+
+def array_of(datatype: str, shape: Sequence[int], data: Sequence[Any]) -> Array:
+    """Return the tensor that ``data_of`` was given; texts stay texts.
+
+    Raises:
+        ValueError: the data does not fit datatype or shape.
+    """
+    if datatype not in NUMPY_OF:
+        raise ValueError(f"unknown datatype {datatype!r}")
+    if min(shape, default=0) < 0 or len(data) != prod(shape):
+        raise ValueError(f"{len(data)} values for the shape {list(shape)}")
+    dtype = NUMPY_OF[datatype]
+    if datatype == "BYTES":
+        texts = np.empty(len(data), dtype=object)
+        texts[:] = [from_json(each) for each in data]
+        return texts.reshape(shape)
+    if dtype.kind == "f":
+        data = [not_number(each) if isinstance(each, str) else each for each in data]
+        with np.errstate(over="ignore"):
+            return np.array(data, np.float64).astype(dtype).reshape(shape)
+    return np.array(data, dtype).reshape(shape)
+
+
+def not_number(word: Any) -> float:
+    """Return NaN or an infinity; raises ValueError for another word."""
+    if not isinstance(word, str) or word not in NOT_NUMBERS:
+        raise ValueError(f"{word!r} is none of {', '.join(NOT_NUMBERS)}")
+    return NOT_NUMBERS[word]
+
+
+def datatype_of(array: Array) -> str:
+    """Return the Open Inference Protocol's name of an array's type."""
+    return "BYTES" if array.dtype.kind in "OSU" else DATATYPE_OF.get(array.dtype, str(array.dtype))
+
+
+def _word(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _bytes(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (ValueError, TypeError):
+        raise ValueError(f"{{{_BYTES!r}: {text!r}}} is no base64") from None
+
+
+# -- Fields that are hashed or dropped ---------------------------------------------------------------------------------
+
+
+LEAST_KEY_BYTES = 16
+_ENVIRONMENT = "env:"
+_DIGEST_BYTES = 16
+"""Of the 32: equal hashes of different values are expected after some 2**64 values only."""
+
+DROPPED = object()
+"""Stands for a value that is not written."""
+
+
+class Redaction:
+    """Hashes and drops fields by name; remembers nothing.
+
+    Args:
+        hashed, dropped: names; see the module.
+        key: of the hashes.
+    """
+
+    def __init__(self, hashed: Sequence[str], dropped: Sequence[str], key: bytes = b"") -> None:
+        self._hashed, self._dropped = tuple(hashed), tuple(dropped)
+        self._key = key
+        self._known: dict[str, str] = {}
+
+    def of(self, path: str) -> str:
+        """Return "hash", "drop" or "" for a field's path."""
+        found = self._known.get(path)
+        if found is None:
+            if len(self._known) > 10_000:  # keys of rows may be data
+                self._known.clear()
+            drop, hashes = _named(path, self._dropped), _named(path, self._hashed)
+            found = self._known[path] = "drop" if drop else "hash" if hashes else ""
+        return found
+
+    def apply(self, value: Any, path: str, found: Mapping[str, set[str]]) -> Any:
+        """Return a value of rows, entities or predictions as it is written, or ``DROPPED``.
+
+        Args:
+            value: of Python's own types.
+            path: of the value.
+            found: "hash" and "drop" to the paths of the fields that were; added to.
+        """
+        if what := self.of(path):
+            found[what].add(path)
+            return DROPPED if what == "drop" else self.hashed(value)
+        if isinstance(value, list | tuple):
+            return [self.apply(each, path, found) for each in value]
+        if isinstance(value, dict):
+            kept = {str(key): self.apply(each, f"{path}.{key}", found) for key, each in value.items()}
+            kept = {key: each for key, each in kept.items() if each is not DROPPED}
+            return {_OBJECT: kept} if len(kept) == 1 and next(iter(kept)).startswith("$") else kept
+        return scalar_to_json(value)
+
+    def hashed(self, value: Any) -> dict[str, str]:
+        """Return what stands for a value that is hashed; see ``digest``."""
+        return {HASHED: self.digest(value)}
+
+    def digest(self, value: Any) -> str:
+        """Return the keyed hash of a value, 32 hexadecimal digits; equal values have equal ones.
+
+        Values are equal as JSON's are: 1 and 1.0, a text and its UTF-8 bytes; true is no 1, and the text "1" is no 1.
+        """
+        return hmac.new(self._key, canonical(value), hashlib.sha256).digest()[:_DIGEST_BYTES].hex()
+
+
+def canonical(value: Any) -> bytes:
+    """Return bytes that are equal where values are, and differ where they do."""
+    found = _of_one(value)
+    if found is not None:
+        return found
+    if isinstance(value, dict):
+        parts = [
+            canonical(str(key)) + canonical(each) for key, each in sorted(value.items(), key=lambda item: str(item[0]))
+        ]
+        return b"o%d:" % len(parts) + b"".join(parts)
+    parts = [canonical(each) for each in value]
+    return b"l%d:" % len(parts) + b"".join(parts)
+
+
+def _of_one(value: Any) -> bytes | None:
+    """Return ``canonical`` of a single value; None of an object or a list."""
+    if value is None or isinstance(value, bool):
+        return {None: b"n", True: b"t", False: b"f"}[value]
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int | float):
+        return f"{'i' if isinstance(value, int) else 'd'}{value!r};".encode()
+    if isinstance(value, str):
+        value = value.encode("utf-8", "surrogatepass")
+    return b"s%d:" % len(value) + value if isinstance(value, bytes) else None
+
+
+def read_key(where: str, directory: Path, environment: Callable[[str], str | None] = os.environ.get) -> bytes:
+    """Read the key of the hashes; see ``request_log.hash_key``.
+
+    Raises:
+        StartError: it is not there, or too short.
+    """
+    if where.startswith(_ENVIRONMENT):
+        name = where.removeprefix(_ENVIRONMENT)
+        found = environment(name)
+        if found is None:
+            raise StartError(
+                f"request_log.hash_key: the environment variable {name} is not set",
+                hint=f"export {name}=..., with at least {LEAST_KEY_BYTES} random characters",
+            )
+        key = found.encode()
+    else:
+        try:
+            key = (directory / where).read_bytes().strip()
+        except OSError as error:
+            raise StartError(
+                f"request_log.hash_key: {directory / where} cannot be read: {error.strerror}",
+                hint="make one: head -c 32 /dev/urandom | base64 > FILE; or write 'env:NAME'",
+            ) from error
+    if len(key) < LEAST_KEY_BYTES:
+        raise StartError(
+            f"request_log.hash_key has {len(key)} bytes, the minimum is {LEAST_KEY_BYTES}: values could be guessed",
+            hint="make one: head -c 32 /dev/urandom | base64 > FILE",
+        )
+    return key
+
+
+def _named(path: str, names: Sequence[str]) -> bool:
+    return any(path == name or path.endswith(f".{name}") for name in names)
+
 
 FORM = 1
 """Of the records; a reader refuses one that it does not know."""
@@ -38,25 +282,12 @@ class LoggedTensor(msgspec.Struct, omit_defaults=True):
     shape: list[int]
     data: list[Any] | None = None
 
-    def check(self) -> None:
-        """Refuse values of a whole tensor that are not as shape and datatype say; raises ValueError."""
-        data = self.data or ()
-        if self.datatype not in NUMPY_OF:
-            raise ValueError(f"the tensor {self.name!r} has the unknown datatype {self.datatype!r}")
-        if any(each < 0 for each in self.shape) or len(data) != prod(self.shape):
-            raise ValueError(f"the tensor {self.name!r} has {len(data)} values for the shape {self.shape}")
-        try:
-            for each in data:
-                if isinstance(each, str) and self.datatype.startswith("FP"):
-                    not_number(each)
-                elif isinstance(each, dict):
-                    from_json(each)
-        except ValueError as error:
-            raise ValueError(f"the tensor {self.name!r}: {error}") from None
-
     def array(self) -> Array:
-        """Return it as an array; raises ValueError where it was hashed or dropped."""
-        return array_of(self.datatype, self.shape, self.data or ())
+        """Return it as an array; raises ValueError where it was hashed or dropped, or is not as its datatype says."""
+        try:
+            return array_of(self.datatype, self.shape, self.data or ())
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ValueError(f"the tensor {self.name!r}: {error}") from None
 
 
 class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -131,8 +362,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
             except ValueError as error:
                 raise ValueError(f"{what}: {error}") from None
         if not self.hashed and not self.dropped:
-            for tensor in self.inputs or ():
-                tensor.check()
+            self.arrays()
 
     def values(self) -> tuple[str, list[Any]]:
         """Return "rows" or "entities" and what the client sent as such."""

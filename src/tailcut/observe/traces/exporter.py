@@ -1,4 +1,4 @@
-"""Exports kept requests with OpenTelemetry's SDK, off the event loop: its batch processor has the queue and the thread.
+"""Exports kept requests with OpenTelemetry's SDK, off the event loop.
 
 Imported only where traces are exported: the SDK is of the extra ``otel``.
 """
@@ -11,24 +11,24 @@ import socket
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from google.protobuf.message import DecodeError
-from opentelemetry import trace
+from opentelemetry import context, trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, Tracer, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from tailcut.observe.traces.kept import Kept
+from tailcut.observe.traces.kept import Kept, Ring, Span, batch_span, spans_of
 from tailcut.observe.traces.settings import ExportSettings
-from tailcut.observe.traces.spans import BatchIds, Span, batch_span, spans_of
 from tailcut.observe.traces.trace_context import SAMPLED
+from tailcut.system.worker_thread import WorkerThread
 from tailcut.version import version
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailcut.server")
 
-_INTERVAL_MS = 500
-"""Between two looks at the queue: waking a thread for each trace would cost the event loop more than the trace."""
+_EVERY_S = 0.5
+"""Between two looks at a short queue: waking a thread for each trace would cost the event loop more than the trace."""
 _AT_ONCE = 128
 _MAX_BATCHES = 4096
 """Batches whose spans were exported that are remembered, so that each is exported once."""
@@ -194,21 +194,11 @@ class _GivenIds(IdGenerator):
         return True
 
 
-class _Queued(ReadableSpan):
-    """A kept request in the queue of the batch processor, which takes spans: they are made off the event loop."""
-
-    context = trace.SpanContext(1, 1, False, trace.TraceFlags(SAMPLED))
-    """All that the processor looks at."""
-
-    def __init__(self, kept: Kept) -> None:
-        self.kept = kept
-
-
-class Exporter(SpanExporter):
-    """Hands kept requests to a target. ``offer`` is the event loop's; all else happens in the processor's thread.
+class Exporter:
+    """Hands kept requests to a target. ``offer`` is the event loop's; all else happens in a thread.
 
     Args:
-        in_batch: returns the kept requests of a batch; called from the thread.
+        ring: has the other requests of a batch.
         most: traces that wait; further ones are dropped.
 
     Attributes:
@@ -217,65 +207,52 @@ class Exporter(SpanExporter):
         errors: batches of traces that were not taken whole.
     """
 
-    def __init__(
-        self, target: SpanTarget, ids: BatchIds, in_batch: Callable[[int], Sequence[Kept]], *, most: int
-    ) -> None:
+    def __init__(self, target: SpanTarget, ring: Ring, *, most: int) -> None:
         self.exported = self.errors = 0
         # With all keys from the start: another thread iterates it while this one counts.
         self.dropped: Counter[str] = Counter(queue=0, collector=0, stop=0)
         self._target = target
-        self._ids = ids
-        self._in_batch = in_batch
-        self._most = most
-        self._offered = self._taken = 0
+        self._ring = ring
+        self._offered = 0
         self._batches: OrderedDict[int, None] = OrderedDict()
         self._is_failing = self._is_stopped = False
         self._dropped_before = 0
-        self._processor = BatchSpanProcessor(self, most, _INTERVAL_MS, min(_AT_ONCE, most), 1000)
-
-    @property
-    def waiting(self) -> int:
-        """Traces that wait."""
-        return self._offered - self._taken
+        self._worker: WorkerThread[Kept] = WorkerThread(
+            "tailcut-traces",
+            self._export,
+            "traces are not exported",
+            most=most,
+            at_once=_AT_ONCE,
+            every_s=_EVERY_S,
+            wakes_at=min(_AT_ONCE, most),
+            begin=_trace_no_requests,
+            end=target.close,
+        )
+        self._worker.start()
 
     def offer(self, kept: Kept) -> None:
         """Take a kept request, or drop and count it."""
-        if self.waiting >= self._most:
-            self.dropped["queue"] += 1
-        else:
+        if self._worker.put(kept):
             self._offered += 1
-            self._processor.on_end(_Queued(kept))
-
-    def flush(self) -> None:
-        """Export what waits; blocks."""
-        self._processor.force_flush()
+        else:
+            self.dropped["queue"] += 1
 
     def close(self, timeout_s: float) -> None:
         """Export what waits, for at most ``timeout_s``, which blocks; what is left is dropped and counted."""
-        # The processor's own bound is 30 s, and neither it nor a request in flight can be interrupted.
-        stopping = threading.Thread(target=self._processor.shutdown, name="tailcut-traces", daemon=True)
-        stopping.start()
-        stopping.join(timeout_s)
+        self._worker.close(timeout_s)
         self._is_stopped = True
         self.dropped["stop"] = self._offered - self.exported - self.dropped["collector"]
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send what the processor took from the queue."""
-        self._taken += len(spans)
-        if self._is_stopped:
-            return SpanExportResult.FAILURE
+    def _export(self, traces: Sequence[Kept]) -> None:
+        if self._is_stopped or not traces:
+            return
         try:
-            lost, why = self._target.send([self._spans(cast(_Queued, span).kept) for span in spans])
+            lost, why = self._target.send([self._spans(kept) for kept in traces])
         except Exception as error:  # what it was about must not end the export
             log.exception("traces could not be exported")
-            lost, why = len(spans), f"{type(error).__name__}: {error}"
+            lost, why = len(traces), f"{type(error).__name__}: {error}"
         if not self._is_stopped:
-            self._count(len(spans), lost, why)
-        return SpanExportResult.FAILURE if lost else SpanExportResult.SUCCESS
-
-    def shutdown(self) -> None:
-        """Free what the target holds."""
-        self._target.close()
+            self._count(len(traces), lost, why)
 
     def _count(self, traces: int, lost: int, why: str) -> None:
         self.dropped["collector"] += lost
@@ -291,16 +268,21 @@ class Exporter(SpanExporter):
         self._is_failing = bool(lost)
 
     def _spans(self, kept: Kept) -> list[Span]:
-        found = spans_of(kept, self._ids, self._in_batch)
+        found = spans_of(kept, self._ring)
         for number, requests, *_ in filter(None, kept.batches):
             if requests > 1 and number not in self._batches:
                 self._batches[number] = None
                 if len(self._batches) > _MAX_BATCHES:
                     self._batches.popitem(last=False)
-                members = self._in_batch(number) or (kept,)
-                if (of_batch := batch_span(number, members, self._ids)) is not None:
+                members = self._ring.in_batch(number) or (kept,)
+                if (of_batch := batch_span(number, members, self._ring)) is not None:
                     found.append(of_batch)
         return found
+
+
+def _trace_no_requests() -> None:
+    """Have an instrumentation of the application leave out the thread's requests to the collector."""
+    context.attach(context.set_value(context._SUPPRESS_INSTRUMENTATION_KEY, True))
 
 
 def _readable(span: Span, resource: Resource) -> ReadableSpan:

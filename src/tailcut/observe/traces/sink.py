@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from random import Random, SystemRandom
 from time import perf_counter_ns, time_ns
-from typing import Protocol
 
 from tailcut.errors import RequestTimeout, Shed
 from tailcut.observe.outcomes import outcome_of
 from tailcut.observe.sample import Sample, counter, gauge
-from tailcut.observe.sinks import FinishedBatch, FinishedRequest, VariantSwitch
-from tailcut.observe.traces.found import FoundTrace, found_trace
-from tailcut.observe.traces.identity import Tracer, parent_of
-from tailcut.observe.traces.kept import Kept, Ring, WallClock, copied, release
-from tailcut.observe.traces.spans import BatchIds
-from tailcut.observe.traces.trace_context import SAMPLED, RequestTrace
+from tailcut.observe.sinks import FinishedRequest, Sink, VariantSwitch
+from tailcut.observe.traces.kept import FoundTrace, Kept, Ring, copied, found_trace, release
+from tailcut.observe.traces.trace_context import SAMPLED, RequestTrace, Tracer, parent_of
 
 NEVER_SLOW_NS = 2**63 - 1
 REASONS = ("slow", "failed", "shed", "stale", "parent", "sample")
@@ -37,15 +34,7 @@ _PER_S, _BURST = 100.0, 500.0
 """Most traces a second, and at once, of each reason but of those sampled: an overload sheds thousands a second."""
 
 
-class TraceExporter(Protocol):
-    """Takes kept requests; it never blocks."""
-
-    def offer(self, kept: Kept) -> None:
-        """Take a kept request, or drop and count it."""
-        ...
-
-
-class TraceSink:
+class TraceSink(Sink):
     """Keeps traces of requests. Owned by the event loop.
 
     Args:
@@ -55,7 +44,7 @@ class TraceSink:
     Attributes:
         tracer: gives requests their places in traces.
         ring: the last that are kept.
-        exporters: take all that are kept.
+        exporters: take all that are kept, and never block.
         kept: how many, by reason.
         limited: how many were dropped because there were too many of their reason.
     """
@@ -72,14 +61,13 @@ class TraceSink:
     ) -> None:
         random = random or SystemRandom()
         self.tracer = Tracer(share, Random(random.getrandbits(128)))
-        self.ids = BatchIds(random.getrandbits(64))
-        self.exporters: list[TraceExporter] = []
+        self.exporters: list[Callable[[Kept], None]] = []
         self.kept: Counter[str] = Counter()
         self.limited: Counter[str] = Counter()
-        self.ring = Ring(size)
+        self.ring = Ring(size, random.getrandbits(64))
         self._slow_ns = slow_ns
         self._clock_ns = clock_ns
-        self._wall = WallClock(clock_ns, wall_ns)
+        self._wall_ns = wall_ns
         self._limits = {reason: _RateLimit() for reason in REASONS[:4]}
         self._versions: dict[tuple[str, str], str] = {}
 
@@ -113,9 +101,6 @@ class TraceSink:
             if reason:
                 self._keep(model, request, reason, drawn)
 
-    def on_batch(self, model: str, batch: FinishedBatch) -> None:
-        """Do nothing: requests know their batch."""
-
     def on_switch(self, model: str, switch: VariantSwitch) -> None:
         """Note the version of a variant."""
         self._versions[model, switch.variant] = switch.version
@@ -124,12 +109,10 @@ class TraceSink:
         """Return the last kept request with a trace id (32 hexadecimal digits) or a request id; None where none is."""
         kept: Kept | None = None
         if len(key) == 32:
-            try:
+            with suppress(ValueError):
                 kept = self.ring.find(int(key, 16))
-            except ValueError:
-                kept = None
         kept = kept or self.ring.find(key)
-        return found_trace(kept, self.ids, self.ring.in_batch) if kept is not None else None
+        return found_trace(kept, self.ring) if kept is not None else None
 
     def recent(self, which: str, minutes: float, most: int = 20) -> list[FoundTrace]:
         """Return kept requests of the last minutes.
@@ -139,16 +122,10 @@ class TraceSink:
             most: how many.
         """
         since_ns = self._clock_ns() - int(minutes * 60e9)
-        held = [kept for kept in self.ring if kept.start_ns >= since_ns and (kept.failed or which == "slowest")]
-        if which == "slowest":
-            held = sorted((kept for kept in held if not kept.failed), key=lambda kept: -kept.total_ns)
-        else:
-            held.sort(key=lambda kept: -kept.start_ns)
-        return [found_trace(kept, self.ids, self.ring.in_batch) for kept in held[:most]]
-
-    def in_batch(self, number: int) -> Sequence[Kept]:
-        """Return the kept requests of a batch; callable from any thread."""
-        return self.ring.in_batch(number)
+        wants_failed = which == "failed"
+        held = [kept for kept in self.ring if kept.start_ns >= since_ns and kept.failed == wants_failed]
+        held.sort(key=lambda kept: -kept.start_ns if wants_failed else -kept.total_ns)
+        return [found_trace(kept, self.ring) for kept in held[:most]]
 
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows of traces."""
@@ -184,11 +161,13 @@ class TraceSink:
             trace.is_closed = True
             if origin is not None:
                 origin.trace = trace  # for a source that is still asked, and asks for it only now
-        kept = copied(request, model, reason, trace, self._wall.difference_ns(), self._versions)
+        # One difference for a whole trace: a step of the clock moves it, and does not tear it apart.
+        to_wall_ns = self._wall_ns() - self._clock_ns()
+        kept = copied(request, model, reason, trace, to_wall_ns, self._versions)
         self.kept[reason] += 1
         self.ring.add(kept)
         for exporter in self.exporters:
-            exporter.offer(kept)
+            exporter(kept)
 
 
 class _RateLimit:

@@ -23,7 +23,7 @@ from tailcut.observe.path_metrics import (
     GROUP,
 )
 from tailcut.observe.sample import Sample, counter, gauge
-from tailcut.observe.traces.identity import TraceOrigin
+from tailcut.observe.traces.trace_context import TraceOrigin
 from tailcut.pipeline.hook_loading import HookCode
 from tailcut.pipeline.prediction_cache import STALE
 from tailcut.pipeline.request_context import RequestContext

@@ -217,7 +217,7 @@ class UI:
         return Reply(200, safe(*EVENT_STREAM), b"", viewer)
 
     async def _request(self, trace: str, headers: HeaderMap, body: Body) -> Reply:
-        found = self._live.request(trace) if self._live.request is not None else None
+        found = self._live.request(trace)
         if found is None:
             raise NotFound(
                 f"request {clipped(trace)} is not kept (any more)",

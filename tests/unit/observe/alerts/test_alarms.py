@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.observe.alerts.alarms import QUIET, Alarm, Alarms
+from tailcut.observe.alerts.evaluator import QUIET, Alarm, Alarms
 from tailcut.observe.alerts.rules import AlertFinding, Severity
 
 

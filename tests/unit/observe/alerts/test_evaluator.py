@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,13 @@ from tests.alerts_kit import P95, QUIET, histogram, slo_snapshot
 
 from tailcut.errors import StoreError
 from tailcut.manifest.schema.observe import Alerts as Settings
-from tailcut.observe.alerts.alarms import QUIET as QUIET_EVALUATIONS
 from tailcut.observe.alerts.evaluation import WEEK_S, MovedColumns
+from tailcut.observe.alerts.evaluator import QUIET as QUIET_EVALUATIONS
 from tailcut.observe.alerts.evaluator import AlertEvaluator
 from tailcut.observe.alerts.probes import GpuFigures
 from tailcut.observe.alerts.rules import ALERTS, RULES
 from tailcut.observe.alerts.webhook import Message, Webhook, WebhookTarget
-from tailcut.observe.history import CountRow, LatencyRow
-from tailcut.observe.history.tables import HistorySnapshot, Series
+from tailcut.observe.history import CountRow, HistorySnapshot, LatencyRow, Series
 from tailcut.observe.latency_figures import SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import FEATURE_SOURCE_SECONDS, PREDICTION_CACHE_BYTES
 
@@ -91,7 +91,7 @@ def firing(alerts: AlertEvaluator) -> set[tuple[str, str, str]]:
 
 def active(alerts: AlertEvaluator) -> set[tuple[str, str]]:
     """Alert and model of what fires."""
-    return {(alarm.finding.alert, alarm.finding.model) for alarm in alerts.state.active}
+    return {(alarm.finding.alert, alarm.finding.model) for alarm in alerts.active}
 
 
 class Hook(Webhook):
@@ -174,7 +174,7 @@ def test_a_restart_sends_no_alarm_again_and_goes_on_with_the_counts(tmp_path: Pa
         minute(alerts, clock, 100, 0)
     alerts.close(1.0)
     rows = [
-        CountRow(int(NOW_S) + 60 * n, "m", metric.series[0], P95, "counter", value)
+        CountRow(int(NOW_S) + 60 * n, "m", metric.series[0], P95, value)
         for n in range(3)
         for metric, value in ((SLO_REQUESTS, 100.0), (SLO_GOOD, 0.0))
     ]
@@ -183,7 +183,7 @@ def test_a_restart_sends_no_alarm_again_and_goes_on_with_the_counts(tmp_path: Pa
     assert firing(again) == {("burn_rate", "m", "page")}
     assert [minute(again, clock, 100, 0) for _ in range(3)] == [[], [], []]
     assert hook.sent == []
-    assert "600 bad requests in 1 h" in again.state.active[0].finding.text
+    assert "600 bad requests in 1 h" in again.active[0].finding.text
 
 
 def test_the_past_is_read_once_the_history_is_this_servers_and_no_row_since_the_start() -> None:
@@ -194,13 +194,13 @@ def test_the_past_is_read_once_the_history_is_this_servers_and_no_row_since_the_
     for _ in range(5):
         assert minute(alerts, clock, 0, 0) == [], "another server writes it, which has an outage"
     rows = [
-        CountRow(int(started_s) + 60 * n, "m", metric.series[0], P95, "counter", value)
+        CountRow(int(started_s) + 60 * n, "m", metric.series[0], P95, value)
         for n in range(-10, 5)
         for metric, value in ((SLO_REQUESTS, 100.0), (SLO_GOOD, 0.0))
     ]
     own.append(Past(counts=rows))
     assert [minute(alerts, clock, 100, 0) for _ in range(2)] == [[], ["firing"]]
-    assert "1200 bad requests in 1 h" in alerts.state.active[0].finding.text
+    assert "1200 bad requests in 1 h" in alerts.active[0].finding.text
 
 
 def test_a_restart_without_evidence_resolves_nothing_but_what_is_gone(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def slow_week(clock: Clock, factor: float, week_s: int = WEEK_S) -> Past:
             for group, seconds in (("weather", 1.6 * times), ("routes", 0.4)):
                 labels = {"group": group, "entity_type": "origin"}
                 name = FEATURE_SOURCE_SECONDS.series[0]
-                counts.append(CountRow(start_s, "m", name, labels, "counter", seconds))
+                counts.append(CountRow(start_s, "m", name, labels, seconds))
     return Past(latency, counts)
 
 
@@ -261,7 +261,7 @@ def test_a_slow_query_makes_the_week_over_week_alert_name_the_feature_stage_and_
     past = slow_week(clock, 1.5)
     alerts = made(clock, history=past)
     assert [minute(alerts, clock, 0, 0) for _ in range(2)] == [[], ["firing"]]
-    (alarm,) = alerts.state.active
+    (alarm,) = alerts.active
     assert (alarm.finding.alert, alarm.finding.place) == ("p95_growth", "features/weather")
     asked = len(past.asked)
     for _ in range(5):
@@ -308,7 +308,7 @@ def test_a_history_and_probes_that_fail_do_not_stop_the_other_alerts(caplog: pyt
         alerts._guarded(alerts.evaluate)
         clock.now_s += 60
     assert firing(alerts)
-    assert (alerts.state.evaluations, alerts.state.failures) == (2, 2)
+    assert (alerts.evaluations, alerts.failures) == (2, 2)
     assert caplog.text.count("could not be evaluated") == 1
 
 
@@ -319,7 +319,7 @@ def test_a_rule_that_raises_stops_no_other(caplog: pytest.LogCaptureFixture) -> 
     clock = Clock()
     alerts = made(clock, moved=broken)
     assert [minute(alerts, clock, 100, 0) for _ in range(2)] == [[], ["firing"]]
-    assert (alerts.state.evaluations, alerts.state.failures) == (2, 2)
+    assert (alerts.evaluations, alerts.failures) == (2, 2)
     assert caplog.text.count("could not be evaluated") == 1
 
 
@@ -327,7 +327,7 @@ def test_memory_is_watched_on_after_a_model_with_a_large_cache_is_gone() -> None
     clock = Clock()
     memory_mib = [600.0]
     alerts = made(clock, probe=lambda: QUIET._replace(memory_bytes=int(memory_mib[0] * 2**20)))
-    gauge = Series("gauge", "other", PREDICTION_CACHE_BYTES.name, '{"cache":"a"}')
+    gauge = Series("gauge", "other", PREDICTION_CACHE_BYTES.name, (("cache", "a"),))
 
     def minutes(count: int, cache_mib: float, mib_per_s: float) -> set[str]:
         found = set()
@@ -356,7 +356,7 @@ def test_a_clock_that_is_set_ends_no_alarm() -> None:
     assert [minute(alerts, clock, 100, 0) for _ in range(3)] == [[], [], []]
     clock.now_s += 7200
     assert [minute(alerts, clock, 100, 0) for _ in range(QUIET_EVALUATIONS)] == [[]] * QUIET_EVALUATIONS
-    assert len(alerts.state.active) == 1
+    assert len(alerts.active) == 1
 
 
 def test_its_thread_evaluates_what_it_receives_and_ends() -> None:
@@ -367,8 +367,7 @@ def test_its_thread_evaluates_what_it_receives_and_ends() -> None:
     for number in range(2):
         alerts.receive(slo_snapshot(29_000_000 + number, 100, 0))
         alerts.end_minute()
-        block_until(lambda number=number: alerts.state.evaluations == number + 1)
-    assert len(alerts.state.active) == 1
+        block_until(lambda number=number: alerts.evaluations == number + 1)
+    assert len(alerts.active) == 1
     alerts.close(5.0)
-    assert alerts._thread is not None
-    assert not alerts._thread.is_alive()
+    assert "tailcut-alerts" not in {thread.name for thread in threading.enumerate()}

@@ -17,9 +17,10 @@ from tailcut.observe.alerts.evaluation import (
     find_growth,
     find_moved,
     find_shares,
+    most_grown,
 )
-from tailcut.observe.alerts.minute_counts import CounterKey, most_grown
 from tailcut.observe.alerts.rules import RULES, AlertFinding, windows_for
+from tailcut.observe.history import Series
 from tailcut.observe.latency_figures import SLO_GOOD, SLO_REQUESTS
 from tailcut.observe.path_metrics import FEATURE_SOURCE_ERRORS
 
@@ -54,7 +55,7 @@ def shares(traffic: Traffic, uptime: int = 1440) -> list[AlertFinding]:
 def add(traffic: Traffic, labels: Mapping[str, str], requests: float, good: float) -> None:
     """Count requests of an objective."""
     for metric, value in ((SLO_REQUESTS, requests), (SLO_GOOD, good)):
-        traffic.counts.add(CounterKey.of("m", metric.series[0], labels), value)
+        traffic.counts.add(Series.of("counter", "m", metric.series[0], labels), value)
 
 
 # -- p95 week over week ----------------------------------------------------------------------------------------------
@@ -201,7 +202,9 @@ def test_where_nothing_grew_the_largest_is_named() -> None:
 def test_where_requests_fail_burn_rates_name_the_group_that_fails_whatever_else_grew() -> None:
     traffic = Traffic().minutes(60, requests=100, features_ms=5)
     traffic.minutes(5, requests=100, bad=100, failed=100, features_ms=80)
-    traffic.counts.add(CounterKey.of("m", FEATURE_SOURCE_ERRORS.series[0], {"group": "zone", "entity_type": "id"}), 40)
+    traffic.counts.add(
+        Series.of("counter", "m", FEATURE_SOURCE_ERRORS.series[0], {"group": "zone", "entity_type": "id"}), 40
+    )
     add(traffic, ERRORS, 500, 0)
     (found,) = bad(burning(traffic))
     assert found.place == "features/zone"

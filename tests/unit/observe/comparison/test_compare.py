@@ -8,9 +8,14 @@ from tests.history_kit import DAY_S, START_S, Run, drive
 from tests.observe_kit import Ended
 
 from tailcut.common.timings import Stage, Timings
-from tailcut.observe.comparison.compare import bucket_of, compare
-from tailcut.observe.comparison.records import HistoryComparison
-from tailcut.observe.comparison.stages import ComparisonTerms, change_of, draw_weights
+from tailcut.observe.comparison import (
+    ComparisonTerms,
+    HistoryComparison,
+    bucket_of,
+    change_of,
+    compare,
+    draw_weights,
+)
 from tailcut.observe.latency_figures import REQUEST
 from tailcut.observe.sample import Sample
 from tailcut.report.comparison import comparison_document

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.history_kit import DAY_S, START_S, Run
+from tests.wait_kit import block_until
 
 from tailcut.errors import StoreError
 from tailcut.observe.exposition import ModelSeries
-from tailcut.observe.history import History
-from tailcut.observe.history.recorder import HistoryRecorder
-from tailcut.observe.history.tables import MOST_SERIES, SCHEMA, HistorySnapshot, Series, Tables
+from tailcut.observe.fine_histogram import percentile_ns
+from tailcut.observe.history import MOST_SERIES, SCHEMA, History, HistorySnapshot, Series, Tables
+from tailcut.observe.history_recorder import HistoryRecorder
 from tailcut.observe.sample import Sample
 from tailcut.store import SqliteFile
 
@@ -36,7 +37,7 @@ def test_a_minute_has_latencies_by_variant_and_stage_and_counts_by_label(tmp_pat
     run.end()
     whole = run.history.latency(START_S, TO_S, model="risk", stage="request", variant="onnx", bucket_s=3600)
     assert [(row.start_s, row.requests, row.total_ns) for row in whole] == [(START_S, 3, 60_000_000)]
-    assert whole[0].percentile_ns(0.99) == pytest.approx(30e6, rel=0.02)
+    assert percentile_ns(whole[0].histogram, 0.99) == pytest.approx(30e6, rel=0.02)
     minutes = run.history.latency(START_S, TO_S, stage="infer")
     assert [(row.start_s - START_S, row.variant, row.requests) for row in minutes] == [
         (0, "int8", 1),
@@ -46,7 +47,7 @@ def test_a_minute_has_latencies_by_variant_and_stage_and_counts_by_label(tmp_pat
     shed = [
         row for row in run.history.counts(START_S, TO_S, name="tailcut_requests_total") if row.labels["code"] == "shed"
     ]
-    assert [(row.start_s, row.model, row.kind, row.value) for row in shed] == [(START_S, "risk", "counter", 1.0)]
+    assert [(row.start_s, row.model, row.value) for row in shed] == [(START_S, "risk", 1.0)]
     gauges = run.history.counts(START_S, TO_S, name="tailcut_queue_rows")
     assert [row.value for row in gauges] == [3.5, 3.5]
     host = {row.name for row in run.history.counts(START_S, TO_S, model="")}
@@ -97,17 +98,16 @@ def test_a_second_server_waits_until_the_first_one_has_ended(tmp_path: Path, cap
         run.samples = [Sample("tailcut_queue_rows", "", "gauge", {}, float(value))]
         run.ask(*[1.0] * value)
         run.pass_s()
-        assert run.writing._writer is not None
-        assert run.writing._writer.wait_idle(30.0)
+        writer = run.writing._writer
+        assert writer is not None
+        block_until(lambda writer=writer: writer.figures.written or writer.figures.failure)
     assert "cannot be written: another server that runs writes it" in caplog.text
     assert "name a file for each server with observe.history.path" in caplog.text
     assert one.writing.own_history() is one.history
     assert two.writing.own_history() is None, "its rows are of another server"
     one.end()
     two.pass_s()
-    assert two.writing._writer is not None
-    assert two.writing._writer.wait_idle(30.0)
-    assert two.writing.own_history() is two.history
+    block_until(lambda: two.writing.own_history() is two.history)
     two.end()
     rows = one.history.latency(START_S, TO_S, stage="request")
     assert [(row.start_s, row.requests) for row in rows] == [(START_S, 3)]
@@ -185,7 +185,7 @@ def test_series_beyond_the_limit_are_left_out_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Run(path_of(tmp_path))
-    monkeypatch.setattr("tailcut.observe.history.recorder.MOST_SERIES", 100)
+    monkeypatch.setattr("tailcut.observe.history_recorder.MOST_SERIES", 100)
     run.samples = [Sample("tailcut_x", "", "counter", {"value": str(number)}, 1.0) for number in range(100_000)]
     run.pass_s()
     run.end()
@@ -198,7 +198,7 @@ def test_series_beyond_the_limit_are_left_out_and_counted(
 def test_what_was_never_counted_takes_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each way in which a request of a route and a variant can end is a series, and most never count."""
     run = Run(path_of(tmp_path), process=False)
-    monkeypatch.setattr("tailcut.observe.history.recorder.MOST_SERIES", 10)
+    monkeypatch.setattr("tailcut.observe.history_recorder.MOST_SERIES", 10)
     for counted in (0.0, 3.0, 5.0):
         quiet = [Sample("tailcut_x", "", "counter", {"value": str(number)}, 0.0) for number in range(1000)]
         run.samples = [*quiet, Sample("tailcut_y", "", "counter", {}, counted)]
@@ -209,7 +209,7 @@ def test_what_was_never_counted_takes_no_place(tmp_path: Path, monkeypatch: pyte
 
 def test_names_in_a_file_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_SERIES >= 10_000
-    monkeypatch.setattr("tailcut.observe.history.tables.MOST_SERIES", 5)
+    monkeypatch.setattr("tailcut.observe.history.MOST_SERIES", 5)
     run = Run(path_of(tmp_path))
     run.ask(1.0)
     run.pass_s()
@@ -220,9 +220,7 @@ def test_names_in_a_file_are_bounded_too(tmp_path: Path, monkeypatch: pytest.Mon
 
 def numbers(*names: str, minute: int = 1, part: int = 1, keep_from: int = 0) -> HistorySnapshot:
     """Of gauges, each of which has its name as its value."""
-    return HistorySnapshot(
-        minute, part, keep_from, [], [(Series("gauge", "m", name, ""), float(name)) for name in names]
-    )
+    return HistorySnapshot(minute, part, keep_from, [], [(Series("gauge", "m", name), float(name)) for name in names])
 
 
 def kept_values(path: Path) -> dict[str, set[float]]:
@@ -241,7 +239,7 @@ def test_series_without_rows_are_removed_where_there_are_too_many(
     def write(snapshot: HistorySnapshot) -> int:
         return file.write(lambda connection: tables.write(connection, snapshot))
 
-    monkeypatch.setattr("tailcut.observe.history.tables.MOST_SERIES", 3)
+    monkeypatch.setattr("tailcut.observe.history.MOST_SERIES", 3)
     assert write(numbers("0", "1", "2", minute=1)) == 0
     assert write(numbers("0", "3", minute=2)) == 1
     # The next day, when the others have no rows any more:
@@ -333,7 +331,7 @@ def test_a_source_that_fails_ends_the_minute_for_nobody_and_loses_no_count(
 
 
 def test_counters_that_are_gone_give_their_places_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailcut.observe.history.recorder.MOST_SERIES", 300)
+    monkeypatch.setattr("tailcut.observe.history_recorder.MOST_SERIES", 300)
     run = Run(path_of(tmp_path), process=False)
     for generation in range(4):  # versions come and go
         run.samples = [Sample("tailcut_x", "", "counter", {"at": f"{generation}-{n}"}, 5.0) for n in range(150)]

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from prometheus_client import Metric as Family
 
+from tailcut.observe.alerts.evaluator import AlertEvaluator
 from tailcut.observe.exposition import REQUEST_SECONDS, STAGE_SECONDS, ModelSeries
-from tailcut.observe.history.history import History
-from tailcut.observe.history.rows import MINUTE_S
-from tailcut.observe.history.tables import SCHEMA, HistorySnapshot, Series, Tables, labels_text, to_bytes
-from tailcut.observe.latency_figures import LATENCY, STAGES, StageCounts
+from tailcut.observe.fine_histogram import FineHistogram
+from tailcut.observe.history import MINUTE_S, SCHEMA, History, HistorySnapshot, Series, Tables, to_bytes
+from tailcut.observe.latency_figures import LATENCY, STAGES
 from tailcut.observe.sample import Sample, counter, gauge
 from tailcut.store import SqliteFile, StoreWriter
 
@@ -54,9 +55,8 @@ class Differences:
 
     def __init__(self) -> None:
         self.left_out = 0
-        self._latencies: dict[tuple[str, str], StageCounts] = {}
+        self._latencies: dict[tuple[str, str], FineHistogram] = {}
         self._counters: dict[Series, _Counter] = {}
-        self._texts: dict[tuple[tuple[str, str], ...], tuple[str, str]] = {}
 
     def take(
         self, minute: int, part: int, keep_from: int, model: ModelSeries | None, families: Sequence[Family] | None
@@ -91,11 +91,11 @@ class Differences:
             self._latencies[key] = now
             if before is not None and (now.places < before.places).any():
                 before = None  # the model was removed and came again: another recorder counts from 0
-            places = now.places if before is None else now.places - before.places
-            totals = now.total_ns if before is None else now.total_ns - before.total_ns
-            for stage, found, total_ns in zip(STAGES, places, totals.tolist(), strict=True):
+            grown = now.since(before)
+            for stage, found, total_ns in zip(STAGES, grown.places, grown.total_ns.tolist(), strict=True):
                 if requests := int(found.sum()):
-                    yield Series("latency", model.model, stage, variant), requests, total_ns, to_bytes(found)
+                    series = Series("latency", model.model, stage, (("variant", variant),))
+                    yield series, requests, total_ns, to_bytes(found)
 
     def _numbers(self, families: Iterable[Family], part: int, source: str) -> Iterator[tuple[Series, float]]:
         gauges = 0
@@ -106,7 +106,7 @@ class Differences:
             for name, labels, value, *_ in family.samples if wanted else ():
                 if name not in wanted or not isfinite(value):
                     continue
-                series = Series(kind, *self._named(name, labels))
+                series = Series.of(kind, labels.get("model", ""), name, labels)
                 if kind == "counter":
                     grown = self._growth(series, _Counter(value, part, source))
                     if grown:
@@ -138,17 +138,6 @@ class Differences:
             )
         self.left_out += 1
 
-    def _named(self, name: str, labels: Mapping[str, str]) -> tuple[str, str, str]:
-        """Return the model, the name and the labels' text; the same few labels come every minute."""
-        key = tuple(labels.items())
-        found = self._texts.get(key)
-        if found is None:
-            rest = {label: value for label, value in key if label != "model"}
-            found = labels.get("model", ""), labels_text(rest)
-            if len(self._texts) < MOST_SERIES:
-                self._texts[key] = found
-        return found[0], name, found[1]
-
 
 ROWS = counter("tailcut_history_rows", "Rows written to the history.", of_host=True)
 DROPPED = counter(
@@ -165,26 +154,12 @@ FAILURES = counter(
 )
 BYTES = gauge("tailcut_history_bytes", "Size of the history's file.", of_host=True)
 
-log = logging.getLogger("tailcut.server")
-
 _AFTER_S = 0.01
 """Behind the full minute, so that a timer that fires early does not fire twice."""
 
 
 _TRUSTED_AT_START_S, _TRUSTED_AFTER_STEP_S = 3600.0, 86_400.0
 """For which the wall clock has to run like the monotonic one before rows are removed for their age."""
-
-
-class SnapshotListener(Protocol):
-    """Receives snapshots as they are taken, on the event loop; it must not block."""
-
-    def receive(self, snapshot: HistorySnapshot) -> None:
-        """Receive what one model, or the process, has counted."""
-        ...
-
-    def end_minute(self) -> None:
-        """Note that all of a minute's snapshots have been received."""
-        ...
 
 
 class HistoryRecorder:
@@ -239,7 +214,7 @@ class HistoryRecorder:
         self._pieces: Iterator[None] = iter(())
         self._failures = 0
         self._told: set[str] = set()
-        self.listeners: list[SnapshotListener] = []
+        self.listeners: list[AlertEvaluator] = []
 
     def own_history(self) -> History | None:
         """Return ``history`` while the file is this server's; None while another one writes it. From any thread."""
@@ -253,9 +228,7 @@ class HistoryRecorder:
 
     def take(self) -> None:
         """Hand what has been counted since the last call to the writer."""
-        for _ in self._pieces:
-            pass
-        for _ in self._in_pieces():
+        for _ in chain(self._pieces, self._in_pieces()):
             pass
 
     def _in_pieces(self) -> Iterator[None]:
@@ -283,7 +256,11 @@ class HistoryRecorder:
         with self._guarded(f"{what}, by one of its sources"):
             families = list(self._families(model))
         with self._guarded(what):
-            self._write(self._differences.take(*key, model, families))
+            snapshot = self._differences.take(*key, model, families)
+            if self._writer is not None:
+                self._writer.submit(lambda connection: self._tables.write(connection, snapshot), snapshot.rows)
+            for listener in self.listeners:
+                listener.receive(snapshot)
 
     @contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
@@ -299,12 +276,6 @@ class HistoryRecorder:
                     "failures are counted in tailcut_history_failures_total",
                     what,
                 )
-
-    def _write(self, snapshot: HistorySnapshot) -> None:
-        if self._writer is not None:
-            self._writer.submit(lambda connection: self._tables.write(connection, snapshot), snapshot.rows)
-        for listener in self.listeners:
-            listener.receive(snapshot)
 
     def stop(self) -> None:
         """Take the running minute, if it was started; ``close`` follows, off the event loop."""

@@ -1,1 +1,0 @@
-"""Compares two spans of the history: which stage grew, by how much, and what is noise."""
