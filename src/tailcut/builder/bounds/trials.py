@@ -138,8 +138,7 @@ def run(call: Call, arrays: Arrays) -> Arrays:
     Raises:
         Exception: whatever the object raises.
     """
-    with warnings.catch_warnings(), np.errstate(all="ignore"), _limited_memory(), _quiet():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"), _limited_memory(), _quiet():
         return call(arrays)
 
 

@@ -123,7 +123,7 @@ def matrix(graph: Graph, table: ColumnTable, dtype: Any, *, through: Any = None)
     common = np.dtype(through if through is not None else table.dtype)
     common = DOUBLE if common == TEXT else common
     parts = [graph.cast(graph.cast(block.name, block.dtype, common), common, dtype) for block in table.blocks]
-    return parts[0] if len(parts) == 1 else graph.add("Concat", parts, axis=1)
+    return graph.concat(parts)
 
 
 def floats(graph: Graph, table: ColumnTable, *, nan: bool = True) -> tuple[str, np.dtype[Any]]:
@@ -155,9 +155,14 @@ def guard(graph: Graph, name: str, dtype: Any, *, nan: bool) -> None:
     graph.guards.append(graph.cast(spoiled, dtype, DOUBLE))
 
 
+def sklearn_kind(model: Any) -> str:
+    """Name the class of an estimator or a step of scikit-learn; empty for those of other packages."""
+    return type(model).__name__ if type(model).__module__.startswith("sklearn.") else ""
+
+
 def takes_nan(model: Any) -> bool:
     """Tell whether an estimator or a step takes NaN; those of other packages than scikit-learn do."""
-    if not type(model).__module__.startswith("sklearn."):
+    if not sklearn_kind(model):
         return True
     from sklearn.utils import get_tags
 

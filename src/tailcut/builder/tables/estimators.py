@@ -10,10 +10,10 @@ import numpy as np
 from tailcut.builder import ensembles
 from tailcut.builder.ensembles.base import LEAF, Ensemble, Tree, down
 from tailcut.builder.tables import double_trees, fallback
-from tailcut.builder.tables.columns import ColumnTable, Unconvertible, floats, guard, matrix, takes_nan
+from tailcut.builder.tables.columns import ColumnTable, Unconvertible, floats, guard, matrix, sklearn_kind, takes_nan
 from tailcut.builder.tables.features import projected
 from tailcut.builder.tables.nodes import DOMAIN, DOUBLE, FLOAT, TEXT, Graph
-from tailcut.builder.tables.steps import Walk, transform
+from tailcut.builder.tables.steps import transform
 from tailcut.errors import BuildError
 
 
@@ -35,12 +35,11 @@ class Answer:
 
 
 def answer(
-    walk: Walk, graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...] = (), *, double: bool
+    graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...] = (), *, double: bool
 ) -> Answer | None:
     """Add a model, with the steps before it.
 
     Args:
-        walk: takes what cannot be converted.
         graph: to add to.
         model: an estimator, a Pipeline or a booster.
         table: what it gets, in the graph.
@@ -51,24 +50,24 @@ def answer(
     Returns:
         None where a step cannot be converted.
     """
-    kind = type(model).__name__ if type(model).__module__.startswith("sklearn.") else ""
+    kind = sklearn_kind(model)
     if kind == "Pipeline":
         for name, step in model.steps[:-1]:
-            table, given = transform(walk, graph, step, table, given, (*path, name))
+            table, given = transform(graph, step, table, given, (*path, name))
         name, last = model.steps[-1]
-        return answer(walk, graph, last, table, given, (*path, name), double=double)
+        return answer(graph, last, table, given, (*path, name), double=double)
     if kind in _WRAPPERS:
-        return answer(walk, graph, getattr(model, _WRAPPERS[kind]), table, given, path, double=double)
+        return answer(graph, getattr(model, _WRAPPERS[kind]), table, given, path, double=double)
     try:
         if kind in {"VotingClassifier", "VotingRegressor"}:
-            return _vote(walk, graph, model, table, given, path)
+            return _vote(graph, model, table, given, path)
         if kind == "TransformedTargetRegressor":
-            return _transformed(walk, graph, model, table, given, path)
+            return _transformed(graph, model, table, given, path)
         return _single(graph, model, table, given, double=double)
     except Unconvertible as error:
-        walk.fail(path, model, str(error))
+        graph.fail(path, model, str(error))
     except BuildError as error:
-        walk.fail(path, model, error.message)
+        graph.fail(path, model, error.message)
     return None
 
 
@@ -146,14 +145,14 @@ def _trees(graph: Graph, model: Any, table: ColumnTable, *, double: bool) -> Ans
     return Answer(found, held.targets, DOUBLE if wide else FLOAT, classes)
 
 
-def _vote(walk: Walk, graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...]) -> Answer | None:
+def _vote(graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...]) -> Answer | None:
     if getattr(model, "voting", "soft") == "hard":
         raise Unconvertible("voting='hard' gives classes without probabilities")
     weights = model._weights_not_none
     weights = np.ones(len(model.estimators_)) if weights is None else np.asarray(weights, dtype=np.float64)
     found: list[Answer] = []
     for number, each in enumerate(model.estimators_):
-        part = answer(walk, graph, each, table, given, (*path, str(number)), double=True)
+        part = answer(graph, each, table, given, (*path, str(number)), double=True)
         if part is None:
             return None
         found.append(part)
@@ -172,16 +171,14 @@ def _second(graph: Graph, part: Answer) -> str:
     return part.name
 
 
-def _transformed(
-    walk: Walk, graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
-) -> Answer | None:
+def _transformed(graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...]) -> Answer | None:
     """TransformedTargetRegressor whose inverse is a NumPy function."""
     from tailcut.builder.tables import features
 
     inverse = getattr(model.transformer_, "inverse_func", None)
     if type(model.transformer_).__name__ != "FunctionTransformer":
         raise Unconvertible(f"its target goes through a {type(model.transformer_).__name__}")
-    inner = answer(walk, graph, model.regressor_, table, given, (*path, "regressor"), double=True)
+    inner = answer(graph, model.regressor_, table, given, (*path, "regressor"), double=True)
     if inner is None or inverse is None:
         return inner
     found = features.apply(graph, graph.cast(inner.name, inner.dtype, DOUBLE), inverse)
@@ -336,7 +333,7 @@ def linear_answer(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, An
     Raises:
         Unconvertible: its classes have no probabilities, or its link is not known.
     """
-    kind = type(model).__name__ if type(model).__module__.startswith("sklearn.") else ""
+    kind = sklearn_kind(model)
     if kind in _REGRESSORS:
         return _scores(graph, model, table)
     if kind in _GENERAL:

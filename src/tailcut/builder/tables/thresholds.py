@@ -17,7 +17,6 @@ from tailcut.builder.tables.comparing import wrong_rows
 from tailcut.builder.tables.live import is_frame, is_sparse
 from tailcut.builder.tables.nodes import DOUBLE, FLOAT, Graph, model_of, run, value_info
 from tailcut.builder.tables.reference import as_given, column_order, tensor_columns
-from tailcut.builder.tables.steps import Walk
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import TensorSpec
@@ -62,8 +61,7 @@ def compare(
     if end is model:
         return {**found, "thresholds": _direct(end, trees, tensors, background, expected, given, single)}
     rows: Any = as_given(model, tensors)(background)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for step in before:
             rows = rows if step is None or isinstance(step, str) else step.transform(rows)
     if is_sparse(rows) and not type(end).__module__.startswith("xgboost"):
@@ -108,13 +106,12 @@ def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: TensorSpec) -> 
     matrix = made.rows.astype(rows.dtype)
     graph = Graph()
     table = ColumnTable((Block("given", rows.shape[1], rows.dtype),))
-    answer = estimators.answer(Walk(), graph, last, table, matrix, double=output.datatype == "FP64")
+    answer = estimators.answer(graph, last, table, matrix, double=output.datatype == "FP64")
     assert answer is not None
     end = graph.add("Identity", [answer.name])
     inputs = [value_info("given", rows.dtype, [-1, rows.shape[1]])]
     other = run(model_of(graph, inputs, [value_info(end, answer.dtype, [-1, answer.columns])]), {"given": matrix})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         source = np.asarray(last.predict_proba(matrix) if hasattr(last, "predict_proba") else last.predict(matrix))
     if source.ndim == 2 and source.shape[1] == 2 and answer.columns == 1:
         source = source[:, 1]
