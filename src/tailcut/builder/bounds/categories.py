@@ -34,7 +34,7 @@ class Known(msgspec.Struct, frozen=True):
 def known(model: Any) -> list[Known]:
     """Return the lists of categories of all encoders inside an estimator, whatever step they are in."""
     found: list[Known] = []
-    for part in _parts(model, {}):
+    for part in parts(model, {}):
         lists = getattr(part, "categories_", None)
         if isinstance(lists, list) and all(isinstance(each, np.ndarray) for each in lists):
             found += [Known(type(part).__name__, _values(each)) for each in lists]
@@ -46,7 +46,7 @@ def has_own_code(model: Any) -> bool:
     return any(
         # A FunctionTransformer without a function stands for columns that pass through.
         not type(part).__module__.startswith(_LIBRARIES) or getattr(part, "func", None) is not None
-        for part in _parts(model, {})
+        for part in parts(model, {})
     )
 
 
@@ -125,7 +125,7 @@ def _values(array: Any) -> tuple[Value, ...]:
     )
 
 
-def _parts(model: Any, seen: dict[int, Any]) -> Iterator[Any]:
+def parts(model: Any, seen: dict[int, Any]) -> Iterator[Any]:
     """Yield an estimator and everything of its kind inside it."""
     if id(model) in seen:
         return
@@ -133,9 +133,9 @@ def _parts(model: Any, seen: dict[int, Any]) -> Iterator[Any]:
     seen[id(model)] = model
     if isinstance(model, (list, tuple)):
         for each in model:
-            yield from _parts(each, seen)
+            yield from parts(each, seen)
     elif isinstance(model, dict):
-        yield from _parts(list(model.values()), seen)
+        yield from parts(list(model.values()), seen)
     elif any(hasattr(model, name) for name in ("transform", "predict")) and hasattr(model, "__dict__"):
         yield model
-        yield from _parts(list(vars(model).values()), seen)
+        yield from parts(list(vars(model).values()), seen)

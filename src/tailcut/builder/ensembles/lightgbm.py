@@ -5,11 +5,13 @@ Source: LightGBM, include/LightGBM/tree.h (NumericalDecision, CategoricalDecisio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tailcut.builder.ensembles import is_booster
 from tailcut.builder.ensembles.base import LEAF, Doubles, Ensemble, Link, Tree
 from tailcut.errors import BuildError
 
@@ -32,9 +34,26 @@ def booster_of(model: Any) -> Any:
     """Return the Booster of an estimator, or the Booster itself, with the trees that it predicts with only."""
     import lightgbm
 
-    booster = model if isinstance(model, lightgbm.Booster) else model.booster_
     # The text form keeps the best iteration's trees, where early stopping found one, and frees the training data.
-    return lightgbm.Booster(model_str=booster.model_to_string())
+    return lightgbm.Booster(model_str=_booster(model).model_to_string())
+
+
+def save(booster: Any, path: Path) -> dict[str, int]:
+    """Write LightGBM's own text; returns the size of the model, for the evidence."""
+    booster.save_model(str(path))
+    return {"trees": booster.num_trees()}
+
+
+def categories(model: Any) -> list[tuple[str, Sequence[Any]]]:
+    """Return the categories of each pandas column of categories that the model was fitted on.
+
+    LightGBM keeps the lists in the order of the columns, but not which columns they are: their names are empty.
+    """
+    return [("", list(values)) for values in _booster(model).pandas_categorical or ()]
+
+
+def _booster(model: Any) -> Any:
+    return model if is_booster(model) else model.booster_
 
 
 def is_binary(booster: Any) -> bool:

@@ -11,12 +11,11 @@ from tailcut.builder import limits
 from tailcut.builder.calling import call
 from tailcut.builder.quality import folder_answers, reference
 from tailcut.builder.sources.base import Found, SourceKind, SourceWork
+from tailcut.builder.sources.boosters import BoosterSource
 from tailcut.builder.sources.huggingface import HuggingFaceSource
-from tailcut.builder.sources.lightgbm import LightGBMSource
 from tailcut.builder.sources.onnx import OnnxSource
 from tailcut.builder.sources.sklearn import SklearnSource
 from tailcut.builder.sources.torch import TorchSource
-from tailcut.builder.sources.xgboost import XGBoostSource
 from tailcut.common.bounds import Bound
 from tailcut.common.fingerprint import LIVE
 from tailcut.errors import BuildError, ManifestError
@@ -31,8 +30,8 @@ SOURCES: tuple[SourceKind, ...] = (
     OnnxSource(),
     HuggingFaceSource(),
     TorchSource(),
-    LightGBMSource(),
-    XGBoostSource(),
+    BoosterSource("lightgbm", ".txt"),
+    BoosterSource("xgboost", ".ubj"),
     SklearnSource(),
 )
 """Every kind; LightGBM's and XGBoost's estimators are scikit-learn estimators too, so theirs stand before it."""

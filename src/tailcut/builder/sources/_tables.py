@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources.base import SourceWork
 from tailcut.common.scalars import Scalar, scalar_of
 from tailcut.errors import ArtifactError, BuildError
@@ -46,21 +45,6 @@ def check(work: SourceWork, runtime: str, artifact: Path, settings: dict[str, An
             "regressor [-1]",
         )
     return {"output_columns": found.shape[1] if found.ndim == 2 else 1}
-
-
-def booster_result(work: SourceWork, runtime: str, artifact: Path, size: dict[str, int], *, binary: bool) -> Result:
-    """Check the source variant of a booster; return its evidence and settings.
-
-    Args:
-        size: of the model, for the evidence.
-        binary: whether the booster itself gives the probability of one of two classes.
-
-    Raises:
-        BuildError: see ``check``.
-    """
-    found = classes(work.model)
-    settings = {"classes": True} if found or binary else {}
-    return Result({**size, "classes": found, **check(work, runtime, artifact, settings)}, settings)
 
 
 def _fits(tensor: TensorSpec, shape: tuple[int, ...]) -> bool:

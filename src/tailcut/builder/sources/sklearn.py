@@ -21,7 +21,7 @@ from tailcut.builder.calling import said
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources import _tables
 from tailcut.builder.sources._categories import check_categories, check_missing_texts
-from tailcut.builder.sources.base import SourceWork
+from tailcut.builder.sources.base import SourceKind, SourceWork
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, BuildError, TailcutError
 from tailcut.manifest import TensorSpec
@@ -34,7 +34,7 @@ _COMPARED_ROWS = 4096
 """Rows on which the stored estimator must give the same bits as the user's object."""
 
 
-class SklearnSource:
+class SklearnSource(SourceKind):
     """A callable that gives a fitted estimator or pipeline."""
 
     kind = "sklearn"

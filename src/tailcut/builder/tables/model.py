@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tailcut.builder.ensembles import is_booster
 from tailcut.builder.tables import estimators
 from tailcut.builder.tables.columns import Block, ColumnTable, matrix, select
 from tailcut.builder.tables.estimators import Answer
@@ -18,7 +19,6 @@ from tailcut.builder.tables.reference import (
     as_given,
     column_names,
     column_order,
-    is_booster,
     tensor_columns,
 )
 from tailcut.common.tensors import NUMPY_OF, Arrays
