@@ -69,11 +69,13 @@ def bounds_of(trials: Trials, tensor: TensorSpec, columns: Sequence[int], lists:
                 if _proven(trials, tensor, column, each, lists):
                     groups.setdefault(each, []).append(column)
                     break
+    # The empty text stands for a missing value.
+    takes_missing = tensor.datatype == "BYTES" and tensor.allow_nan
     return [
         Bound(
             input=tensor.name,
             columns=() if len(places) == trials.columns(tensor) else tuple(places),
-            values=each.values + (("",) if _takes_missing(trials, tensor, places) else ()),
+            values=each.values + (("",) if takes_missing and trials.takes(tensor, places, [""]) else ()),
             why=f"{each.encoder} knows {len(each.values)} values",
         )
         for each, places in groups.items()
@@ -87,11 +89,6 @@ def _proven(trials: Trials, tensor: TensorSpec, column: int, one: Known, lists: 
         return False
     foreign = [value for other in lists if _of_kind(tensor, other) for value in other.values if value not in one.values]
     return trials.refuses(tensor, [column], foreign[:_FOREIGN])
-
-
-def _takes_missing(trials: Trials, tensor: TensorSpec, places: Sequence[int]) -> bool:
-    """Tell whether the empty text, which stands for a missing value where ``allow_nan`` is set, is answered."""
-    return tensor.datatype == "BYTES" and tensor.allow_nan and trials.takes(tensor, places, [""])
 
 
 def _of_kind(tensor: TensorSpec, one: Known) -> bool:

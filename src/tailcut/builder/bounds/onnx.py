@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,7 +65,7 @@ def seen(path: Path, trials: Trials) -> Seen:
     return found
 
 
-class IndexTable:
+class IndexTable(NamedTuple):
     """A constant that a node indexes.
 
     Attributes:
@@ -75,11 +75,10 @@ class IndexTable:
         part: place in the index's last dimension, of GatherND; else None.
     """
 
-    def __init__(self, name: str, size: int, index: str, part: int | None = None) -> None:
-        self.name = name
-        self.size = size
-        self.index = index
-        self.part = part
+    name: str
+    size: int
+    index: str
+    part: int | None = None
 
 
 class OnnxGraph:
@@ -192,12 +191,7 @@ class OnnxGraph:
     def _part(self, index: str, path: set[str], inputs: Sequence[str]) -> Any:
         from onnx import TensorProto, helper
 
-        wanted, waiting = set(), [index]
-        while waiting:
-            name = waiting.pop()
-            if name not in wanted:
-                wanted.add(name)
-                waiting += self._made_by[name].input if name in self._made_by else []
+        wanted = self._walk([index], lambda node: node.input)
         nodes = [
             helper.make_node("Identity", node.input, node.output)
             if node.op_type == "Cast" and node.output[0] in path

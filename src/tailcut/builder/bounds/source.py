@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from tailcut.builder.bounds import categories, indices, lengths, onnx, ranges
-from tailcut.builder.bounds.indices import Index, Seen
+from tailcut.builder.bounds.indices import Seen
 from tailcut.builder.bounds.trials import MOST_COLUMNS, OutOfTime, Trials
 from tailcut.builder.objects import is_module
 from tailcut.common.bounds import Bound
@@ -138,34 +138,17 @@ def seen(module: Any, trials: Trials) -> Seen:
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     module.eval()
     call = in_order(module, [tensor.name for tensor in trials.inputs])
-    tracking = Tracking(named)
-    places: list[tuple[str, int]] = []
+    free = any(-1 in tensor.shape[1:] for tensor in trials.inputs)
+    tracking = Tracking(named, free=free, rows=trials.count)
     with torch.inference_mode():
         tensors = []
         for tensor in trials.inputs:
-            array = np.array(trials.rows[tensor.name])
-            columns = trials.columns(tensor)
-            origins = torch.arange(len(places), len(places) + columns).reshape((1, *array.shape[1:]))
-            places += [(tensor.name, column) for column in range(columns)]
-            tensors.append(torch.from_numpy(array))
-            tracking.follow(tensors[-1], origins.expand(array.shape).clone())
+            tensors.append(torch.from_numpy(np.array(trials.rows[tensor.name])))
+            tracking.follow(tensor.name, tensors[-1])
         try:
             with tracking, OneHot(tracking):
                 call(*tensors)
         except Exception:
             # The user's code, on tensors that are followed: what does not run so is not analysed.
             return Seen()
-    free = any(-1 in tensor.shape[1:] for tensor in trials.inputs)
-    found = Seen(lengths=tracking.sliced, sizes={reached.size for reached in tracking.reached})
-    for reached in tracking.reached:
-        if not reached.origins:
-            found.lengths.add(reached.size)
-        elif reached.named or not (free or reached.size == trials.count):
-            # Of a table that the module makes anew, the size may be that of a free dimension.
-            for origin, shift in reached.origins.items():
-                name, column = places[origin]
-                index = Index(
-                    input=name, column=column, size=reached.size, table=reached.table, wraps=reached.wraps, shift=shift
-                )
-                found.indices.append(index)
-    return found
+    return tracking.seen

@@ -43,7 +43,7 @@ class Patience:
         self._spent_s = 0.0
 
     def run(self, call: Call, arrays: Arrays) -> Arrays:
-        """Run rows as ``run`` does.
+        """Run rows without warnings of overflow and native error logs, and with a limit on memory.
 
         Raises:
             OutOfTime: there is no time left; nothing was run.
@@ -53,7 +53,8 @@ class Patience:
             raise OutOfTime
         started_s = perf_counter()
         try:
-            return run(call, arrays)
+            with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"), _limited_memory(), _quiet():
+                return call(arrays)
         finally:
             self._spent_s += perf_counter() - started_s
 
@@ -65,39 +66,30 @@ class Trials:
         call: runs it on arrays by name; raises where the object raises.
         inputs: the tensors of ``model.inputs``.
         rows: a few holdout rows that it answers.
-        patience: its methods raise ``OutOfTime`` where a trial is needed and there is no time left.
+
+    Its methods raise ``OutOfTime`` where a trial is needed and there is no time left.
     """
 
-    def __init__(
-        self, call: Call, inputs: Sequence[TensorSpec], rows: Arrays, patience: Patience | None = None
-    ) -> None:
+    def __init__(self, call: Call, inputs: Sequence[TensorSpec], rows: Arrays) -> None:
         self.inputs = tuple(inputs)
         self.rows = {name: array.astype(object) if array.dtype.kind in "US" else array for name, array in rows.items()}
         self._call = call
-        self._patience = patience or Patience()
+        self._patience = Patience()
 
     @property
     def count(self) -> int:
         """Number of holdout rows."""
         return len(next(iter(self.rows.values())))
 
-    def error(self, arrays: Arrays) -> str:
-        """Return what the object raises on these rows; empty where it answers.
-
-        Raises:
-            OutOfTime: there is no time left for this trial.
-        """
+    def answers(self, arrays: Arrays) -> bool:
+        """Tell whether the object answers all these rows."""
         try:
             self._patience.run(self._call, arrays)
         except OutOfTime:
             raise
-        except Exception as error:
-            return said(error)
-        return ""
-
-    def answers(self, arrays: Arrays) -> bool:
-        """Tell whether the object answers all these rows."""
-        return not self.error(arrays)
+        except Exception:
+            return False
+        return True
 
     def columns(self, tensor: TensorSpec) -> int:
         """Return the number of values in a row of an input, as the holdout has them."""
@@ -130,16 +122,6 @@ class Trials:
             for base in {0, self.count - 1}
             for column in columns
         )
-
-
-def run(call: Call, arrays: Arrays) -> Arrays:
-    """Run rows without warnings of overflow and native error logs, and with a limit on memory.
-
-    Raises:
-        Exception: whatever the object raises.
-    """
-    with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"), _limited_memory(), _quiet():
-        return call(arrays)
 
 
 def changed(rows: Arrays, name: str, columns: Sequence[int], values: Sequence[Any], base: int = 0) -> Arrays:
