@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tailcut.builder.holdouts.arrays import save as save_arrays
 from tailcut.builder.holdouts.labels import Coding, checked, numbered, strata
 from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
@@ -246,9 +247,7 @@ class Holdout:
             arrays["padding"] = np.array(self.padding)
         if self.numbers is not None:
             arrays["numbers"] = self.numbers
-        plain = {name: array.astype("U") if array.dtype.kind == "O" else array for name, array in arrays.items()}
-        with path.open("wb") as file:
-            np.savez(file, **plain)  # type: ignore[arg-type]  # the stub takes any keyword for allow_pickle
+        save_arrays(path, arrays)
 
     @staticmethod
     def load(path: Path) -> Holdout:
