@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
@@ -50,14 +49,12 @@ class FeatureSet:
 class FeatureService:
     """All feature groups of a deployment. Owned by the event loop that opened it."""
 
-    def __init__(
-        self, features: Features, groups: list[Group], opener: Opener, cache: EntryCache, seed: int, clock: _Clock
-    ) -> None:
+    def __init__(self, features: Features, groups: list[Group], opener: Opener, cache: EntryCache, seed: int) -> None:
         self._features = features
         self._types = opener.field_types
         self._opener = opener
         self._cache = cache
-        self._monotonic_s = clock.monotonic_s
+        self._monotonic_s = opener.monotonic_s
         self._groups = groups
         self._levels = levels_of(features, groups)
         self._by_models = [group for group in groups if not group.is_fixed]
@@ -70,13 +67,13 @@ class FeatureService:
             timeout_s=features.timeout_s,
             jitter=features.ttl_jitter,
             random=random,
-            monotonic_s=clock.monotonic_s,
-            clock=clock.now_s,
+            monotonic_s=opener.monotonic_s,
+            clock=opener.clock,
             keep=cache.keep,
             told=self._told,
             outages=Outages(features.database),
         )
-        self._fetcher = LevelFetcher(cache, self._calls, self._usages, shared=on, monotonic_s=clock.monotonic_s)
+        self._fetcher = LevelFetcher(cache, self._calls, self._usages, shared=on, monotonic_s=opener.monotonic_s)
         self._refresher: Refresher | None = None
         if self._usages is not None:
             self._refresher = Refresher(
@@ -85,9 +82,8 @@ class FeatureService:
                 cache,
                 tick_s=tick_s(group.ttl if isinstance(group.ttl, float) else UNKNOWN_TTL_S for group in groups),
                 random=random,
-                monotonic_s=clock.monotonic_s,
+                monotonic_s=opener.monotonic_s,
             )
-        self._background: list[asyncio.Task[None]] = []
 
     @classmethod
     async def open(
@@ -116,8 +112,8 @@ class FeatureService:
         Raises:
             StartError: what could not be opened, and where in the manifest.
         """
-        clock = _Clock(monotonic_s, _seconds(features.clock, resolve) if features.clock else wall_s)
-        opener = Opener(features, resolve, monotonic_s, clock.now_s, declared or {}, code_of, models)
+        clock = _seconds(features.clock, resolve) if features.clock else wall_s
+        opener = Opener(features, resolve, monotonic_s, clock, declared or {}, code_of, models)
         remote: BypassedStore[StoredEntry] | None = None
         try:
             groups = await opener.groups()
@@ -128,7 +124,7 @@ class FeatureService:
             memory: MemoryStore[Entry] | None = None
             if features.cache != "off":
                 memory = MemoryStore(features.max_bytes, monotonic_s)
-            service = cls(features, groups, opener, EntryCache(memory, remote, monotonic_s, wall_s), seed, clock)
+            service = cls(features, groups, opener, EntryCache(memory, remote, monotonic_s, wall_s), seed)
         except BaseException as error:
             await opener.close()
             if remote is not None:
@@ -225,13 +221,6 @@ class FeatureService:
 
     async def close(self) -> None:
         """Stop the background work, tell whoever waits, close connections. Calling it twice is allowed."""
-        for task in self._background:
-            task.cancel()
-        if self._background:
-            await asyncio.wait(self._background)
-        self._background.clear()
-        if self._refresher is not None:
-            await self._refresher.close()
         await self._calls.close()
         await self._cache.close()
         await self._opener.close()
@@ -264,23 +253,15 @@ class FeatureService:
         return entry.fresh_until_s
 
     def _start(self) -> None:
-        loops: list[Coroutine[Any, Any, None]] = [
-            group.table.keep_fresh() for group in self._groups if group.table is not None
-        ]
+        for group in self._groups:
+            if group.table is not None:
+                self._calls.own(group.table.keep_fresh())
         if self._refresher is not None and any(group.table is None for group in self._groups):
-            loops.append(self._refresher.run())
-        self._background = [asyncio.get_running_loop().create_task(loop) for loop in loops]
+            self._calls.own(self._refresher.run())
 
     def _told(self, group: Group, lookup: Lookup, outcome: Outcome) -> None:
         if self._refresher is not None:
             self._refresher.told(group, lookup, outcome)
-
-
-@dataclass(slots=True)
-class _Clock:
-    monotonic_s: Callable[[], float]
-    now_s: Callable[[], float]
-    """Seconds since the epoch for ``:now``."""
 
 
 def _seconds(reference: str, resolve: Resolve) -> Callable[[], float]:

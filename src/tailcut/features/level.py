@@ -225,7 +225,10 @@ class LevelFetcher:
                 key, store_key = want.lookup.key, want.lookup.store_key
                 self._usages.note(group, key, store_key, group.tenant_of(tenant), entry, now_s)
             if entry.row is None:
-                raise _unknown(group, want.lookup.key)
+                raise UnknownEntity(
+                    f'feature group "{group.name}" has no row for {_describe(group, want.lookup.key)}',
+                    hint="check the entity, or give the group defaults for entities without a row",
+                )
             counters = group.counters
             if group.table is not None:
                 counters.hits += 1
@@ -315,14 +318,6 @@ def _error_of(group: Group, key: Key, failure: FetchFailure) -> TailcutError:
 def _describe(group: Group, key: Key) -> str:
     """A key with the names of its columns."""
     return ", ".join(f"{column}={value!r}" for column, value in zip(group.spec.key, key, strict=True))
-
-
-def _unknown(group: Group, key: Key) -> UnknownEntity:
-    """The error for a key without a row."""
-    return UnknownEntity(
-        f'feature group "{group.name}" has no row for {_describe(group, key)}',
-        hint="check the entity, or give the group defaults for entities without a row",
-    )
 
 
 def _unavailable(group: Group, reason: str, detail: str = "", hint: str = "") -> FeatureUnavailable:

@@ -154,7 +154,6 @@ class Refresher:
         self._random = random
         self._monotonic_s = monotonic_s
         self._under_way: dict[Group, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Tick forever."""
@@ -185,22 +184,13 @@ class Refresher:
         elif (usage := group.usages.get(lookup.store_key)) is not None:
             self._retry_later(usage)
 
-    async def close(self) -> None:
-        """Stop what is under way."""
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
     def _start(self, group: Group, tenant: str, due: list[Usage], now_s: float) -> None:
         if self._under_way.get(group, 0) >= MAX_CALLS_PER_GROUP:
             for usage in due:
                 self._usages.postpone(usage, now_s + self._tick_s)
             return
         self._under_way[group] = self._under_way.get(group, 0) + 1
-        task = asyncio.get_running_loop().create_task(self._refresh(group, tenant, due))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._calls.own(self._refresh(group, tenant, due))
 
     async def _refresh(self, group: Group, tenant: str, due: list[Usage]) -> None:
         due_before = [usage.due_s for usage in due]

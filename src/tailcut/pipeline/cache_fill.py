@@ -96,7 +96,7 @@ class CacheFill(Generic[V]):
         led: list[Flight[V]] = []
         joined: list[Flight[V]] = []
         for key in missing:
-            flight = flights.of(key) if join else None
+            flight = flights.get(key) if join else None
             # A request of lower priority would hold this one up.
             if flight is not None and flight.level <= level:
                 joined.append(flight)

@@ -225,11 +225,10 @@ class SqliteSource(QueriedSource[SqliteDatabase]):
 
 
 def _existing(path: str) -> str:
+    path = os.path.abspath(path)
     if not os.path.isfile(path):
-        raise StartError(
-            f"features.database: there is no file {os.path.abspath(path)}", hint="create it, or correct the path"
-        )
-    return os.path.abspath(path)
+        raise StartError(f"features.database: there is no file {path}", hint="create it, or correct the path")
+    return path
 
 
 # -- The type of each key --
