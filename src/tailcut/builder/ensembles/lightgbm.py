@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder.ensembles import is_booster
-from tailcut.builder.ensembles.base import LEAF, Doubles, Ensemble, Link, Tree
+from tailcut.builder.ensembles.base import LEAF, Ensemble, Link, Tree
+from tailcut.common.tensors import Doubles
 from tailcut.errors import BuildError
 
 _LINKS: dict[str, Link] = {

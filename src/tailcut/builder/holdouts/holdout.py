@@ -12,16 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.builder.holdouts.arrays import save as save_arrays
 from tailcut.builder.holdouts.labels import Coding, checked, numbered, strata
-from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
+from tailcut.common.tensors import DATATYPE_OF, Array, Arrays, Bools
 from tailcut.errors import BuildError
 from tailcut.manifest import TensorSpec
 from tailcut.registry.padding import trimmed
-
-Bools = npt.NDArray[np.bool_]
 
 LEAST_ROWS = 10
 """A holdout of fewer rows is not split: neither part could say anything."""

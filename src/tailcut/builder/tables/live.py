@@ -57,7 +57,12 @@ def columns(value: Any) -> list[Array]:
         table = np.asarray(value)
         return [table[:, at] for at in range(table.shape[1])] if table.ndim == 2 else [table]
     series = [value.iloc[:, at] for at in range(value.shape[1])] if hasattr(value, "columns") else [value]
-    return [each.to_numpy() if _plain(each.dtype) else each.to_numpy(dtype=object, na_value=np.nan) for each in series]
+    return [
+        each.to_numpy()
+        if isinstance(each.dtype, np.dtype) and each.dtype != TEXT
+        else each.to_numpy(dtype=object, na_value=np.nan)
+        for each in series
+    ]
 
 
 def table_of(value: Any, prefix: str = "given") -> tuple[ColumnTable, dict[str, Array]]:
@@ -103,12 +108,3 @@ def typed(column: Array) -> tuple[Array, bool]:
 def is_nan(value: Any) -> bool:
     """Tell NaN, of any float type; None is none."""
     return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
-
-
-def lost(out: Any) -> ColumnTable:
-    """Return a table for what a step gives that could not be converted, so that the steps behind it are tried too."""
-    return table_of(out, "lost")[0]
-
-
-def _plain(dtype: Any) -> bool:
-    return isinstance(dtype, np.dtype) and dtype != TEXT

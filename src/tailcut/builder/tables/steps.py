@@ -24,7 +24,7 @@ from tailcut.builder.tables.columns import (
     single_columns,
     sklearn_kind,
 )
-from tailcut.builder.tables.live import Live, dense, is_frame, is_nan, is_sparse, lost, names, width
+from tailcut.builder.tables.live import Live, dense, is_frame, is_nan, is_sparse, names, table_of, width
 from tailcut.builder.tables.nodes import BOOL, DOMAIN, DOUBLE, FLOAT, TEXT, WHOLE, Graph
 from tailcut.builder.tables.scalers import one_hot
 from tailcut.common.tensors import Array
@@ -334,7 +334,8 @@ def transform(
         return as_live(graph, made, out), out
     except Unconvertible as error:
         graph.fail(path, step, str(error))
-        return lost(out), out
+        # The steps behind it are tried too.
+        return table_of(out, "lost")[0], out
 
 
 def converter_of(step: Any) -> Converter:

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder import ensembles
-from tailcut.builder.ensembles.base import Bools, Doubles, Ensemble, Ints, Tree, down
+from tailcut.builder.ensembles.base import Ensemble, Ints, Tree, down
 from tailcut.builder.tables import estimators
 from tailcut.builder.tables.columns import Block, ColumnTable, takes_nan
 from tailcut.builder.tables.comparing import wrong_rows
 from tailcut.builder.tables.live import is_frame, is_sparse
 from tailcut.builder.tables.nodes import DOUBLE, FLOAT, Graph, model_of, run, value_info
 from tailcut.builder.tables.reference import as_given, column_order, tensor_columns
-from tailcut.common.tensors import NUMPY_OF, Array, Arrays
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays, Bools, Doubles
 from tailcut.errors import BuildError
 from tailcut.manifest import TensorSpec
 
@@ -121,19 +121,16 @@ def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: TensorSpec) -> 
 def _judged(made: Probes, trees: Ensemble, source: Array, other: Array, *, single: bool) -> dict[str, Any]:
     wrong, worst = wrong_rows(source, other, single=single)
     if wrong.any():
-        raise BuildError(_said(made, wrong, worst, trees), hint="serve the source variant; and please report the model")
+        first = int(np.flatnonzero(wrong)[0])
+        tree, node, feature = int(made.tree[first]), int(made.node[first]), int(made.feature[first])
+        value, threshold = float(made.rows[first, feature]), float(trees.trees[tree].threshold[node])
+        raise BuildError(
+            f"{int(wrong.sum())} of {len(wrong)} rows at the trees' thresholds get other answers than from the source "
+            f"model, by up to {worst:.3g}; the first: column {feature} = {value!r} at threshold {threshold!r} "
+            f"(tree {tree})",
+            hint="serve the source variant; and please report the model",
+        )
     return {"splits": made.splits, "looked_at": made.looked, "rows": len(made.rows), "wrong": 0, "max_abs": worst}
-
-
-def _said(made: Probes, wrong: Bools, worst: float, trees: Ensemble) -> str:
-    first = int(np.flatnonzero(wrong)[0])
-    tree, node = int(made.tree[first]), int(made.node[first])
-    value, threshold = float(made.rows[first, made.feature[first]]), float(trees.trees[tree].threshold[node])
-    return (
-        f"{int(wrong.sum())} of {len(wrong)} rows at the trees' thresholds get other answers than from the source "
-        f"model, by up to {worst:.3g}; the first: column {int(made.feature[first])} = "
-        f"{value!r} at threshold {threshold!r} (tree {tree})"
-    )
 
 
 def _columns(tensors: Sequence[TensorSpec], takes_nan: bool) -> tuple[Bools, Bools]:
