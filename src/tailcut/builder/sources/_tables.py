@@ -1,56 +1,12 @@
-"""What the sources for tables share: the source variant must take and give the manifest's tensors."""
+"""What the sources for tables share: estimators that are fitted, their last step and their classes."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
-from tailcut.builder.sources.base import SourceWork
 from tailcut.common.scalars import Scalar, scalar_of
-from tailcut.errors import ArtifactError, BuildError
-from tailcut.manifest import TensorSpec
-from tailcut.models.runtimes import open_runtime
-from tailcut.models.runtimes.base import OpenSpec
-from tailcut.models.runtimes.live import source_of
-
-_ROWS = 3
-
-
-def check(work: SourceWork, runtime: str, artifact: Path, settings: dict[str, Any] | None = None) -> dict[str, int]:
-    """Open the source variant as serving will, and run a few rows.
-
-    Args:
-        settings: of the runtime.
-
-    Returns:
-        columns of its output: 1 where it is (rows,).
-
-    Raises:
-        BuildError: other inputs or another output than the manifest's.
-    """
-    model = work.manifest.deployment.model
-    variant = OpenSpec(runtime, runtime, artifact, model.inputs, model.outputs, settings or {})
-    try:
-        opened = open_runtime(variant, threads=1, source=source_of(work.manifest, runtime))
-    except ArtifactError as error:
-        raise BuildError(error.message, hint=error.hint) from error
-    output = model.outputs[0]
-    found = opened.run(work.selection.take(_ROWS), [output.name])[output.name]
-    opened.close()
-    if not _fits(output, found.shape):
-        raise BuildError(
-            f"the model gives {[-1, *found.shape[1:]]}, model.outputs say {list(output.shape)} for {output.name!r}",
-            hint="two classes give the probability of the second, [-1], or both, [-1, 2]; more give [-1, classes]; a "
-            "regressor [-1]",
-        )
-    return {"output_columns": found.shape[1] if found.ndim == 2 else 1}
-
-
-def _fits(tensor: TensorSpec, shape: tuple[int, ...]) -> bool:
-    return len(tensor.shape) == len(shape) and all(
-        wanted in (-1, size) for wanted, size in zip(tensor.shape[1:], shape[1:], strict=True)
-    )
+from tailcut.errors import BuildError
 
 
 def check_fitted(model: Any) -> None:

@@ -53,8 +53,7 @@ class BoosterSource(SourceKind):
         classes = _tables.classes(work.model)
         # Of two classes a booster itself may give the probability of one.
         settings = {"classes": True} if classes or library.is_binary(booster) else {}
-        checked = _tables.check(work, self.runtime, artifact, settings)
-        return Result({**size, "classes": classes, **checked}, settings)
+        return Result({**size, "classes": classes}, settings)
 
 
 def _refuse_rounded(booster: Any, tensors: Sequence[TensorSpec]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.recipes.base import Result
-from tailcut.builder.sources import _tables
 from tailcut.builder.sources.base import SourceKind, SourceWork
 from tailcut.errors import BuildError, TailcutError
 
@@ -54,7 +53,6 @@ class HuggingFaceSource(SourceKind):
                 **({"prompt": folder.texts.prompt} if folder.texts.prompt else {}),
                 **({"warnings": list(folder.warnings)} if folder.warnings else {}),
                 **_classes(folder.head.labels if folder.head else (), work.selection),
-                **_tables.check(work, self.runtime, artifact),
             }
         )
 

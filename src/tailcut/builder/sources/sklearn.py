@@ -91,7 +91,6 @@ class SklearnSource(SourceKind):
                 "not_stored": why_not,
                 "probe_rows": len(answered),
                 "classes": classes,
-                **_tables.check(work, runtime, artifact),
             },
             runtime=runtime,
             code=tuple(code),
