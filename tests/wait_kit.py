@@ -7,6 +7,8 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable
 
+from tailcut.store import StoreWriter
+
 PERIOD_S = 0.002
 PATIENCE_S = 30.0
 
@@ -36,3 +38,12 @@ def block_until(holds: Callable[[], object], within_s: float = PATIENCE_S) -> No
         if time.monotonic() > give_up_s:
             raise TimeoutError(f"the condition did not hold within {within_s:g} s")
         time.sleep(PERIOD_S)
+
+
+def wait_written(writer: StoreWriter, within_s: float = PATIENCE_S) -> None:
+    """Block this thread until a writer has tried to write all that was submitted.
+
+    Raises:
+        TimeoutError: it had not in time.
+    """
+    block_until(lambda: not writer._arriving.unfinished_tasks, within_s)

@@ -84,11 +84,6 @@ class StoreWriter:
             what, path = self._file.schema.what, self._file.path
             log.warning("the %s at %s: %d rows were not written before the stop", what, path, lost)
 
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until what was submitted has been tried; whether it has within ``timeout_s``. For tests."""
-        with self._arriving.all_tasks_done:
-            return self._arriving.all_tasks_done.wait_for(lambda: not self._arriving.unfinished_tasks, timeout_s)
-
     def _run(self) -> None:
         is_over = False
         while not is_over:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.store.test_sqlite_file import SCHEMA, rows
+from tests.wait_kit import wait_written
 
 from tailcut.store import SqliteFile, StoreWriter
 
@@ -38,7 +39,7 @@ def test_what_cannot_be_written_waits_and_is_written_later(tmp_path: Path, caplo
     writer = StoreWriter(SqliteFile(folder / "history.sqlite", SCHEMA), most_pending=3)
     for number in range(5):
         writer.submit(adding(str(number)), 1)
-        assert writer.wait_idle(10.0)
+        wait_written(writer)
     figures = writer.figures
     assert (figures.written, figures.dropped, figures.pending) == (0, 2, 3)
     assert figures.failure
@@ -64,12 +65,12 @@ def test_a_file_that_is_locked_for_long_makes_nobody_wait(tmp_path: Path, caplog
     path = tmp_path / "history.sqlite"
     writer = StoreWriter(SqliteFile(path, SCHEMA, busy_s=0.01))
     writer.submit(adding("one"), 1)
-    assert writer.wait_idle(10.0)
+    wait_written(writer)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     for _ in range(3):
         writer.submit(adding("more"), 1)
-        assert writer.wait_idle(10.0)
+        wait_written(writer)
     assert writer.figures[:3] == (1, 0, 3)
     assert "database is locked" in caplog.text
     holder.execute("COMMIT")
@@ -90,7 +91,7 @@ def test_rows_that_the_disk_refuses_in_the_middle_of_a_transaction_are_written_l
     writer = StoreWriter(SqliteFile(path, SCHEMA))
     for work in (adding("one"), refused_once):
         writer.submit(work, 1)
-        assert writer.wait_idle(10.0)
+        wait_written(writer)
     writer.submit(adding("three"), 1)
     writer.close(10.0)
     assert (rows(path), writer.figures[:3]) == (3, (3, 0, 0))

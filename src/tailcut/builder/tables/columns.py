@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -81,16 +83,9 @@ def one(name: str, width: int, dtype: Any, like: ColumnTable) -> ColumnTable:
 def select(graph: Graph, table: ColumnTable, columns: Sequence[int]) -> ColumnTable:
     """Return some columns, in the order given."""
     places = [(number, at) for number, block in enumerate(table.blocks) for at in range(block.width)]
-    groups: list[tuple[int, list[int]]] = []
-    for column in columns:
-        number, at = places[column]
-        if groups and groups[-1][0] == number:
-            groups[-1][1].append(at)
-        else:
-            groups.append((number, [at]))
     blocks = []
-    for number, inside in groups:
-        block = table.blocks[number]
+    for number, neighbours in groupby([places[column] for column in columns], key=itemgetter(0)):
+        block, inside = table.blocks[number], [at for _, at in neighbours]
         if inside != list(range(block.width)):
             name = graph.add("Gather", [block.name, graph.whole(inside)], axis=1)
             block = replace(block, name=name, width=len(inside))

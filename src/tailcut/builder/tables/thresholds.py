@@ -80,9 +80,16 @@ def _direct(
     given: Run,
     single: bool,
 ) -> dict[str, Any]:
-    integral, nan = _columns(tensors, takes_nan(model))
+    widths = [len(tensor_columns(tensor)) for tensor in tensors]
+    floats = np.array([tensor.datatype.startswith("FP") for tensor in tensors])
+    integral = np.repeat(~floats, widths)
+    nan = np.repeat(floats & [takes_nan(model) and tensor.allow_nan for tensor in tensors], widths)
     side = np.concatenate(
-        [background[tensor.name].reshape(-1, len(tensor_columns(tensor))).astype(np.float64) for tensor in tensors], 1
+        [
+            background[tensor.name].reshape(-1, size).astype(np.float64)
+            for tensor, size in zip(tensors, widths, strict=True)
+        ],
+        axis=1,
     )
     order = column_order(model, tensors)
     places = np.arange(side.shape[1]) if order is None else np.array(order)
@@ -91,7 +98,7 @@ def _direct(
     made = probes(trees, side[:, places], integral[places], nan=nan[places], dtype=dtype)
     if not len(made.rows):
         return {"splits": made.splits, "rows": 0, "wrong": 0}
-    inputs = split(made.rows[:, np.argsort(places)], tensors)
+    inputs = _split(made.rows[:, np.argsort(places)], tensors, widths)
     return _judged(made, trees, expected(inputs), given(inputs), single=single)
 
 
@@ -133,32 +140,18 @@ def _judged(made: Probes, trees: Ensemble, source: Array, other: Array, *, singl
     return {"splits": made.splits, "looked_at": made.looked, "rows": len(made.rows), "wrong": 0, "max_abs": worst}
 
 
-def _columns(tensors: Sequence[TensorSpec], takes_nan: bool) -> tuple[Bools, Bools]:
-    """Return which columns hold whole numbers only, and which may be NaN."""
-    integral: list[bool] = []
-    nan: list[bool] = []
-    for tensor in tensors:
-        width = len(tensor_columns(tensor))
-        integral += [not tensor.datatype.startswith("FP")] * width
-        nan += [takes_nan and tensor.allow_nan and tensor.datatype.startswith("FP")] * width
-    return np.array(integral), np.array(nan)
-
-
-def split(rows: Doubles, tensors: Sequence[TensorSpec]) -> Arrays:
+def _split(rows: Doubles, tensors: Sequence[TensorSpec], widths: Sequence[int]) -> Arrays:
     """Cut a matrix into the input tensors that stand side by side; whole numbers stay within their datatype."""
     found: Arrays = {}
-    at = 0
-    for tensor in tensors:
-        width = len(tensor_columns(tensor))
+    for tensor, given in zip(tensors, np.split(rows, np.cumsum(widths)[:-1], axis=1), strict=True):
         dtype: Any = NUMPY_OF[tensor.datatype]
-        part = rows[:, at : at + width]
+        part: Any = given
         if dtype.kind in "iu":
             limits = np.iinfo(dtype)
             # The greatest double below 2^63, which is no int64.
             part = np.clip(part, limits.min, np.nextafter(float(limits.max), 0) if dtype.itemsize == 8 else limits.max)
         part = part.astype(dtype)
         found[tensor.name] = np.ascontiguousarray(part if len(tensor.shape) == 2 else part[:, 0])
-        at += width
     return found
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.history_kit import DAY_S, START_S, Run
+from tests.wait_kit import wait_written
 
 from tailcut.errors import StoreError
 from tailcut.observe.exposition import ModelSeries
@@ -98,7 +99,7 @@ def test_a_second_server_waits_until_the_first_one_has_ended(tmp_path: Path, cap
         run.ask(*[1.0] * value)
         run.pass_s()
         assert run.writing._writer is not None
-        assert run.writing._writer.wait_idle(30.0)
+        wait_written(run.writing._writer)
     assert "cannot be written: another server that runs writes it" in caplog.text
     assert "name a file for each server with observe.history.path" in caplog.text
     assert one.writing.own_history() is one.history
@@ -106,7 +107,7 @@ def test_a_second_server_waits_until_the_first_one_has_ended(tmp_path: Path, cap
     one.end()
     two.pass_s()
     assert two.writing._writer is not None
-    assert two.writing._writer.wait_idle(30.0)
+    wait_written(two.writing._writer)
     assert two.writing.own_history() is two.history
     two.end()
     rows = one.history.latency(START_S, TO_S, stage="request")
