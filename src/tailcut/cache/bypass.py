@@ -11,10 +11,9 @@ import logging
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tailcut.cache.freshness import retry_delay_s
-from tailcut.cache.store import Store
 from tailcut.system.cancellation import is_being_cancelled
 
 T = TypeVar("T")
@@ -24,6 +23,26 @@ FAILURES_TO_BYPASS = 3
 """In a row. One alone may be our own stalled event loop; each costs a request the time-out at most."""
 
 _log = logging.getLogger("tailcut.cache")
+
+
+class Store(Protocol[T]):
+    """Keys to values over a network. Any method may fail or hang: ``BypassedStore`` makes that harmless."""
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[T | None]:
+        """Look all keys up in one round trip; None for each that is missing or cannot be read."""
+        ...
+
+    async def put_many(self, items: Sequence[tuple[bytes, T, float]]) -> None:
+        """Keep (key, value, seconds to live) for each item, in one round trip."""
+        ...
+
+    async def probe(self) -> None:
+        """Return if the store answers, else raise."""
+        ...
+
+    async def close(self) -> None:
+        """Free connections. Calling it twice is allowed."""
+        ...
 
 
 @dataclass(slots=True)

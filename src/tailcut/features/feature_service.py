@@ -10,11 +10,10 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
-from tailcut.cache.bypass import BypassedStore
+from tailcut.cache.bypass import BypassedStore, Store
 from tailcut.cache.keys import feature_key
 from tailcut.cache.memory import MemoryStore
 from tailcut.cache.redis import open_redis
-from tailcut.cache.store import Store
 from tailcut.errors import BadRequest, ManifestError, StartError
 from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls

@@ -11,7 +11,6 @@ import numpy as np
 from tailcut.builder import ensembles
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources import _tables
-from tailcut.builder.sources._categories import check_categories
 from tailcut.builder.sources.base import SourceKind, SourceWork
 from tailcut.common.tensors import NUMPY_OF
 from tailcut.errors import BuildError
@@ -44,7 +43,7 @@ class BoosterSource(SourceKind):
                 count as missing, or other tensors than the manifest's.
         """
         _tables.check_fitted(work.model)
-        check_categories(work.model)
+        _tables.check_categories(work.model)
         library = ensembles.library(self.kind)
         booster = library.booster_of(work.model)
         if self.kind == "lightgbm":

@@ -20,7 +20,6 @@ from tailcut.builder import ensembles
 from tailcut.builder.calling import said
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources import _tables
-from tailcut.builder.sources._categories import check_categories, check_missing_texts
 from tailcut.builder.sources.base import SourceKind, SourceWork
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, BuildError, TailcutError
@@ -109,8 +108,8 @@ def _fails(model: Any, rows: Arrays, error: Exception) -> BuildError:
 
 
 def _check_model(model: Any, inputs: Sequence[TensorSpec]) -> None:
-    check_categories(_tables.final(model))
-    check_missing_texts(model, inputs)
+    _tables.check_categories(_tables.final(model))
+    _tables.check_missing_texts(model, inputs)
     name = type(_tables.final(model)).__name__
     if hasattr(model, "classes_") and not hasattr(model, "predict_proba"):
         raise BuildError(

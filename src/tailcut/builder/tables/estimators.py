@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from tailcut.builder import ensembles
 from tailcut.builder.ensembles.base import LEAF, Ensemble, Tree, down
-from tailcut.builder.tables import double_trees, fallback
+from tailcut.builder.tables import fallback
 from tailcut.builder.tables.columns import ColumnTable, Unconvertible, floats, guard, matrix, sklearn_kind, takes_nan
 from tailcut.builder.tables.features import projected
 from tailcut.builder.tables.nodes import DOMAIN, DOUBLE, FLOAT, TEXT, Graph
@@ -204,7 +205,7 @@ def add_trees(graph: Graph, ensemble: Ensemble, matrix: str, *, double: bool) ->
     """
     matrix = _whole_categories(graph, ensemble, matrix, DOUBLE if double else FLOAT)
     if double:
-        found = double_trees.add(graph, ensemble, matrix)
+        found = _double_trees(graph, ensemble, matrix)
         if ensemble.link == "softmax":
             return graph.add("Softmax", [found], axis=1)
     else:
@@ -290,6 +291,99 @@ def _node(table: dict[str, list[Any]], *values: Any) -> None:
         table[name].append(int(value) if isinstance(value, bool) else value)
 
 
+# Modes of nodes, of TreeEnsemble.
+_LEQ, _LT, _MEMBER = 0, 1, 6
+_SUM, _NONE = 1, 0
+
+_DOUBLE_NODE = (
+    "nodes_featureids",
+    "nodes_modes",
+    "nodes_splits",
+    "nodes_missing_value_tracks_true",
+    "nodes_truenodeids",
+    "nodes_trueleafs",
+    "nodes_falsenodeids",
+    "nodes_falseleafs",
+)
+_MEMBERS = "membership_values"
+_DOUBLE_OTHERS = ("tree_roots", "leaf_targetids", "leaf_weights", _MEMBERS)
+_DOUBLE_TENSORS: dict[str, Any] = {
+    "nodes_modes": np.uint8,
+    "nodes_splits": np.float64,
+    "leaf_weights": np.float64,
+    _MEMBERS: np.float64,
+}
+"""Attributes that are tensors, with their dtypes; the others are lists of whole numbers."""
+
+_Columns = dict[str, list[Any]]
+"""Columns of the operator's attributes, by name."""
+
+
+def _double_trees(graph: Graph, ensemble: Ensemble, matrix: str) -> str:
+    """Add trees and sum in double, scaled, without the link; returns (rows, targets).
+
+    A leaf of TreeEnsemble adds to one target only, so that a tree whose leaves add to several (a forest's classes) is
+    written once per target.
+    """
+    from onnx import numpy_helper
+
+    table: _Columns = {name: [] for name in (*_DOUBLE_NODE, *_DOUBLE_OTHERS)}
+    for tree in ensemble.trees:
+        for place in range(len(tree.targets)):
+            _add_double(table, tree, place, _LT if ensemble.less == "<" else _LEQ)
+    attributes = {
+        name: numpy_helper.from_array(np.array(values, _DOUBLE_TENSORS[name])) if name in _DOUBLE_TENSORS else values
+        for name, values in table.items()
+        if values or name != _MEMBERS
+    }
+    attributes |= {"n_targets": ensemble.targets, "aggregate_function": _SUM, "post_transform": _NONE}
+    found = graph.add("TreeEnsemble", [matrix], domain=DOMAIN, **attributes)
+    if ensemble.base.any():
+        found = graph.add("Add", [found, graph.constant(ensemble.base, DOUBLE)])
+    if ensemble.scale != 1.0:
+        found = graph.add("Mul", [found, graph.constant(ensemble.scale, DOUBLE)])
+    return found
+
+
+def _add_double(table: _Columns, tree: Tree, place: int, mode: int) -> None:
+    start = len(table["nodes_modes"])
+    table["tree_roots"].append(start)
+    splits = [int(node) for node in tree.splits]
+    if not splits:
+        leaf = _leaf(table, tree, 0, place)
+        # A root that is a leaf: a split both of whose sides are that leaf.
+        _double_node(table, 0, mode, 0.0, False, (leaf, 1), (leaf, 1))
+        return
+    where = {node: start + number for number, node in enumerate(splits)}
+
+    def child(node: int) -> tuple[int, int]:
+        return (_leaf(table, tree, node, place), 1) if tree.left[node] == LEAF else (where[node], 0)
+
+    for node in splits:
+        inside = tree.categories.get(node)
+        threshold = 0.0 if inside is not None else float(tree.threshold[node])
+        missing = inside is None and bool(tree.missing_left[node])
+        kind = mode if inside is None else _MEMBER
+        left, right = child(int(tree.left[node])), child(int(tree.right[node]))
+        _double_node(table, int(tree.feature[node]), kind, threshold, missing, left, right)
+        if inside is not None:
+            table[_MEMBERS] += [*(float(value) for value in inside), float("nan")]
+
+
+def _leaf(table: _Columns, tree: Tree, node: int, place: int) -> int:
+    table["leaf_targetids"].append(tree.targets[place])
+    table["leaf_weights"].append(float(tree.value[node, place]))
+    return len(table["leaf_weights"]) - 1
+
+
+def _double_node(
+    table: _Columns, feature: int, mode: int, split: float, missing: bool, true: tuple[int, int], false: tuple[int, int]
+) -> None:
+    """Add a node; of each side its number, and whether that is a leaf's."""
+    for name, value in zip(_DOUBLE_NODE, (feature, mode, split, int(missing), *true, *false), strict=True):
+        table[name].append(value)
+
+
 # -- Linear models -----------------------------------------------------------------------------------------------------
 
 
@@ -334,14 +428,8 @@ def linear_answer(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, An
         Unconvertible: its classes have no probabilities, or its link is not known.
     """
     kind = sklearn_kind(model)
-    if kind in _REGRESSORS:
-        return _scores(graph, model, table)
-    if kind in _GENERAL:
-        return _general(graph, model, table)
-    if kind in _LOGISTIC:
-        return _logistic(graph, model, table)
-    if kind in {"MLPClassifier", "MLPRegressor"}:
-        return _perceptron(graph, model, table)
+    if kind in _FORMS:
+        return _FORMS[kind](graph, model, table)
     if hasattr(model, "classes_") and not hasattr(model, "predict_proba"):
         raise Unconvertible("it has no predict_proba")
     return None
@@ -416,3 +504,11 @@ def _perceptron(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, Any]
     if hasattr(model, "classes_") and len(model.classes_) == 2:
         name = graph.add("Concat", [graph.add("Sub", [graph.constant(1.0, dtype), name]), name], axis=1)
     return name, dtype
+
+
+_FORMS: dict[str, Callable[[Graph, Any, ColumnTable], tuple[str, Any]]] = {
+    **dict.fromkeys(_REGRESSORS, _scores),
+    **dict.fromkeys(_GENERAL, _general),
+    **dict.fromkeys(_LOGISTIC, _logistic),
+    **dict.fromkeys(("MLPClassifier", "MLPRegressor"), _perceptron),
+}

@@ -235,22 +235,26 @@ def _existing(path: str) -> str:
 
 
 _PARAMETER = re.compile(r"\?\d+")
+_TYPES = (
+    ("INT", BIGINT),
+    ("CHAR", TEXT),
+    ("CLOB", TEXT),
+    ("TEXT", TEXT),
+    ("BLOB", MIXED),
+    ("REAL", DOUBLE),
+    ("FLOA", DOUBLE),
+    ("DOUB", DOUBLE),
+    ("BOOL", BOOLEAN),
+    ("NUM", NUMERIC),
+    ("DEC", NUMERIC),
+)
+"""Types by a part of the declared one, in the order of SQLite's rules."""
 
 
 def type_of_declared(declared: str) -> KeyType:
     """Type of keys in a column, by its declared type."""
     name = declared.upper()
-    if "INT" in name:
-        return BIGINT
-    if "CHAR" in name or "CLOB" in name or "TEXT" in name:
-        return TEXT
-    if "BLOB" in name or not name:
-        return MIXED
-    if "REAL" in name or "FLOA" in name or "DOUB" in name:
-        return DOUBLE
-    if "BOOL" in name:
-        return BOOLEAN
-    return NUMERIC if "NUM" in name or "DEC" in name else NUMERIC_OR_TEXT
+    return next((kind for part, kind in _TYPES if part in name), NUMERIC_OR_TEXT) if name else MIXED
 
 
 def key_types(path: str, text: str, values: Sequence[Any], key: Sequence[str], sql: str = "") -> tuple[KeyType, ...]:
