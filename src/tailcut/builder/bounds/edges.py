@@ -18,8 +18,8 @@ from tailcut.builder.bounds.trials import (
     Call,
     OutOfTime,
     Patience,
+    Trials,
     Value,
-    changed,
     each_row,
     fits,
     sample,
@@ -114,8 +114,7 @@ class Edges:
     ) -> None:
         self._source = source
         self._outputs = tuple(outputs)
-        self._inputs = tuple(inputs)
-        self._rows = {name: array.astype(object) if array.dtype.kind in "US" else array for name, array in rows.items()}
+        self._trials = Trials(source, inputs, rows)
         self._bounds = {tensor.name: bounds_of(tensor, bounds) for tensor in inputs}
         self._sizes = sorted(set(sizes))[:_MOST_SIZES]
         self._cases = [case for tensor in inputs for case in self._of_values(tensor)] + list(self._of_lengths())
@@ -203,23 +202,22 @@ class Edges:
         return ""
 
     def _of_values(self, tensor: TensorSpec) -> Iterator[_Case]:
-        columns = int(np.prod(self._rows[tensor.name].shape[1:]))
         bounds = self._bounds[tensor.name]
         limits = Limits(tensor.name, tensor.datatype, tensor.shape, bounds, allow_nan=tensor.allow_nan)
-        for column in sample(columns, _FREE_COLUMNS if -1 in tensor.shape[1:] else MOST_COLUMNS):
+        for column in sample(self._trials.columns(tensor), _FREE_COLUMNS if -1 in tensor.shape[1:] else MOST_COLUMNS):
             own = [bound for bound in bounds if not bound.columns or column in bound.columns]
             for value in _values(tensor, own, self._sizes):
-                row = changed(self._rows, tensor.name, [column], [value])
+                row = self._trials.changed(tensor.name, [column], [value])
                 if _is_allowed(limits, row[tensor.name]):
                     yield _Case(tensor.name, column, value, row)
 
     def _of_lengths(self) -> Iterator[_Case]:
-        for group in lengths.together(self._inputs, self._rows):
+        for group in lengths.together(self._trials.inputs, self._trials.rows):
             bounds = [bound for tensor in group for bound in self._bounds[tensor.name]]
             most = [bound.max_length for bound in bounds if bound.max_length is not None]
             for wanted in sorted({length for size in self._sizes for length in (size, size + 1)} | {1}):
                 if wanted <= min([*most, lengths.LONGEST + 1]):
-                    row = lengths.lengthened(self._rows, group, wanted, 0)
+                    row = lengths.lengthened(self._trials.rows, group, wanted, 0)
                     yield _Case(group[0].name, None, wanted, row)
 
 

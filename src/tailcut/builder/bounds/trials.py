@@ -104,7 +104,13 @@ class Trials:
 
     def changed(self, name: str, columns: Sequence[int], values: Sequence[Any], base: int = 0) -> Arrays:
         """Return the holdout row ``base`` once per value, with that value in all of ``columns`` of input ``name``."""
-        return changed(self.rows, name, columns, values, base)
+        found = {each: np.repeat(array[base : base + 1], len(values), axis=0) for each, array in self.rows.items()}
+        flat = found[name].reshape(len(values), -1)
+        encode = flat.dtype.kind == "O" and isinstance(flat.ravel()[0], bytes)
+        for place, value in enumerate(values):
+            flat[place, list(columns)] = value.encode() if encode and isinstance(value, str) else value
+        found[name] = flat.reshape(found[name].shape)
+        return found
 
     def refuses(self, tensor: TensorSpec, columns: Sequence[int], values: Sequence[Any]) -> bool:
         """Tell whether every value in every single one of ``columns``, in the first and the last row, raises."""
@@ -122,17 +128,6 @@ class Trials:
             for base in {0, self.count - 1}
             for column in columns
         )
-
-
-def changed(rows: Arrays, name: str, columns: Sequence[int], values: Sequence[Any], base: int = 0) -> Arrays:
-    """Return the row ``base`` once per value, with that value in all of ``columns`` of input ``name``."""
-    found = {each: np.repeat(array[base : base + 1], len(values), axis=0) for each, array in rows.items()}
-    flat = found[name].reshape(len(values), -1)
-    encode = flat.dtype.kind == "O" and isinstance(flat.ravel()[0], bytes)
-    for place, value in enumerate(values):
-        flat[place, list(columns)] = value.encode() if encode and isinstance(value, str) else value
-    found[name] = flat.reshape(found[name].shape)
-    return found
 
 
 def each_row(call: Call, rows: Sequence[Arrays], patience: Patience) -> list[Arrays | str | None]:

@@ -119,7 +119,7 @@ def _tree(root: Mapping[str, Any], target: int, share: float) -> Tree:
     thresholds = [node["threshold"] if is_number else 0.0 for node, is_number in zip(nodes, numeric, strict=True)]
     return Tree(
         feature=np.array([node.get("split_feature", 0) for node in nodes]),
-        threshold=_past_zero(_infinite(np.array(thresholds, dtype=np.float64))),
+        threshold=_compared(np.array(thresholds, dtype=np.float64)),
         left=np.array(left),
         right=np.array(right),
         missing_left=np.array([is_number and _nan_left(node) for node, is_number in zip(nodes, numeric, strict=True)]),
@@ -137,19 +137,19 @@ _LARGEST = 1e300
 """What a dump says of thresholds beyond it, infinity above all (Common::AvoidInf, include/LightGBM/utils/common.h)."""
 
 
-def _infinite(thresholds: Doubles) -> Doubles:
-    """Give back the infinity that parts NaN from all numbers."""
-    return np.where(np.abs(thresholds) >= _LARGEST, np.copysign(np.inf, thresholds), thresholds)
-
-
 _ZERO = float(np.float32(1e-35))
 """Values up to here count as zero in every prediction (kZeroThreshold, include/LightGBM/meta.h)."""
 
 
-def _past_zero(thresholds: Doubles) -> Doubles:
-    """Move thresholds between -_ZERO and _ZERO to where zero's whole neighbourhood goes the way that zero goes."""
-    moved = np.where(thresholds < 0, np.nextafter(-_ZERO, -np.inf), _ZERO)
-    return np.where(np.abs(thresholds) <= _ZERO, moved, thresholds)
+def _compared(thresholds: Doubles) -> Doubles:
+    """Return the thresholds of a dump as LightGBM compares with them.
+
+    Infinity, which parts NaN from all numbers, is given back; those between -_ZERO and _ZERO are moved to where zero's
+    whole neighbourhood goes the way that zero goes.
+    """
+    whole = np.where(np.abs(thresholds) >= _LARGEST, np.copysign(np.inf, thresholds), thresholds)
+    moved = np.where(whole < 0, np.nextafter(-_ZERO, -np.inf), _ZERO)
+    return np.where(np.abs(whole) <= _ZERO, moved, whole)
 
 
 def _nan_left(node: Mapping[str, Any]) -> bool:

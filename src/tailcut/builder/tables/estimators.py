@@ -389,37 +389,6 @@ def _double_node(
 
 # Linear models and perceptrons as products and sums, in the dtype that NumPy takes.
 
-_LOGISTIC = {"LogisticRegression", "LogisticRegressionCV", "LinearDiscriminantAnalysis", "SGDClassifier"}
-_GENERAL = {"PoissonRegressor", "GammaRegressor", "TweedieRegressor"}
-_REGRESSORS = {
-    "ARDRegression",
-    "BayesianRidge",
-    "ElasticNet",
-    "ElasticNetCV",
-    "HuberRegressor",
-    "Lars",
-    "LarsCV",
-    "Lasso",
-    "LassoCV",
-    "LassoLars",
-    "LassoLarsCV",
-    "LassoLarsIC",
-    "LinearRegression",
-    "LinearSVR",
-    "MultiTaskElasticNet",
-    "MultiTaskElasticNetCV",
-    "MultiTaskLasso",
-    "MultiTaskLassoCV",
-    "OrthogonalMatchingPursuit",
-    "OrthogonalMatchingPursuitCV",
-    "PassiveAggressiveRegressor",
-    "QuantileRegressor",
-    "Ridge",
-    "RidgeCV",
-    "SGDRegressor",
-    "TheilSenRegressor",
-}
-
 
 def linear_answer(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, Any] | None:
     """Add a linear model or a perceptron; returns its answers and their dtype, None where it is something else.
@@ -507,8 +476,40 @@ def _perceptron(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, Any]
 
 
 _FORMS: dict[str, Callable[[Graph, Any, ColumnTable], tuple[str, Any]]] = {
-    **dict.fromkeys(_REGRESSORS, _scores),
-    **dict.fromkeys(_GENERAL, _general),
-    **dict.fromkeys(_LOGISTIC, _logistic),
+    **dict.fromkeys(
+        (
+            "ARDRegression",
+            "BayesianRidge",
+            "ElasticNet",
+            "ElasticNetCV",
+            "HuberRegressor",
+            "Lars",
+            "LarsCV",
+            "Lasso",
+            "LassoCV",
+            "LassoLars",
+            "LassoLarsCV",
+            "LassoLarsIC",
+            "LinearRegression",
+            "LinearSVR",
+            "MultiTaskElasticNet",
+            "MultiTaskElasticNetCV",
+            "MultiTaskLasso",
+            "MultiTaskLassoCV",
+            "OrthogonalMatchingPursuit",
+            "OrthogonalMatchingPursuitCV",
+            "PassiveAggressiveRegressor",
+            "QuantileRegressor",
+            "Ridge",
+            "RidgeCV",
+            "SGDRegressor",
+            "TheilSenRegressor",
+        ),
+        _scores,
+    ),
+    **dict.fromkeys(("PoissonRegressor", "GammaRegressor", "TweedieRegressor"), _general),
+    **dict.fromkeys(
+        ("LogisticRegression", "LogisticRegressionCV", "LinearDiscriminantAnalysis", "SGDClassifier"), _logistic
+    ),
     **dict.fromkeys(("MLPClassifier", "MLPRegressor"), _perceptron),
 }

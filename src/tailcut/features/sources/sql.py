@@ -11,7 +11,6 @@ from tailcut.errors import StartError
 
 Dialect = Literal["postgresql", "sqlite"]
 
-PARAMETERS = ("now", "tenant")
 _POSTGRES_TYPES = {"now": "double precision", "tenant": "text"}
 
 # What must be left alone comes first: text, quoted names, comments, dollar quotes, casts. Then what is ours.
@@ -74,7 +73,7 @@ def compile_query(sql: str, dialect: Dialect, first_parameter: int, where: str) 
                 hint="write :now or :tenant; keys come from the relation `keys`",
             )
         name = match["name"]
-        if name not in PARAMETERS:
+        if name not in _POSTGRES_TYPES:
             raise StartError(
                 f"{where} uses the parameter :{name}, which does not exist",
                 hint="the parameters are :now and :tenant; keys come from the relation `keys`",

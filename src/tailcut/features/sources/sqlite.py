@@ -17,8 +17,8 @@ import asyncio
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
@@ -353,7 +353,5 @@ def check_equality(path: str, group: GroupQueries, values: Sequence[Any]) -> Non
                 raise group.unequal_text(name, "has another collation than BINARY", f"lower({name})")
 
 
-@contextmanager
-def _opened(path: str) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
-        yield connection
+def _opened(path: str) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True))
