@@ -19,7 +19,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
-from tailcut.cache.flights import Flights
+from tailcut.cache.flights import land
 from tailcut.cache.freshness import blend_source_s, effective_ttl_s, negative_ttl_s, retry_delay_s
 from tailcut.cache.keys import feature_key
 from tailcut.features.entry import Entry, FetchFailure, Outcome, Row, StaleEntry
@@ -82,7 +82,7 @@ class Calls:
         self._keep = keep
         self._told = told
         self._outages = outages
-        self._flights: Flights[KeyFlight] = Flights()
+        self._flights: dict[bytes, KeyFlight] = {}
         self._lines: dict[tuple[Group, str], KeyQueue] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._with_bad_rows: set[Group] = set()
@@ -113,7 +113,7 @@ class Calls:
         for lookup in lookups:
             flight = self._flights.get(lookup.store_key)
             if flight is None:
-                flight = self._flights.begin(KeyFlight(lookup, loop.create_future(), until_s, caller))
+                flight = self._flights[lookup.store_key] = KeyFlight(lookup, loop.create_future(), until_s, caller)
                 new.append(flight)
             else:
                 flight.until_s = max(flight.until_s, until_s)
@@ -215,7 +215,7 @@ class Calls:
             if not flight.future.done():
                 flight.future.set_result(outcome)
             if isinstance(outcome, FetchFailure):
-                self._flights.land(flight)
+                land(self._flights, flight.lookup.store_key, flight)
         if leave is not None:
             leave()
             pairs = zip(lookups, outcomes, strict=True)
@@ -227,7 +227,7 @@ class Calls:
         for flight in flights:
             if not flight.future.done():
                 flight.future.set_result(FetchFailure(why))
-            self._flights.land(flight)
+            land(self._flights, flight.lookup.store_key, flight)
 
     async def _outcomes(
         self, group: Group, lookups: list[Lookup], tenant: str, until_s: float, caller: CallerSpan | None
