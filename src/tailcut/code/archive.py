@@ -8,8 +8,8 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from tailcut.code.data_files import data_files
 from tailcut.code.digest import SOURCE_FILES, Code, few
+from tailcut.code.files import data_files
 from tailcut.errors import ArtifactError, ManifestError
 from tailcut.manifest import Manifest
 

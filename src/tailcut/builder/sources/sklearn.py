@@ -158,7 +158,9 @@ def store(model: Any, probes: Arrays, answers: Answers, artifact: Path, own: Own
         listed = ", ".join(map(reference_of, unknown))
         return [], f"it holds {listed}; to store it, name your own types in model.trusted"
     expected = answers(model)
-    artifact.write_bytes(_numbered(content, {PROBES: _probes(probes, expected)}))
+    kept = BytesIO()
+    write_probes(kept, probes, expected[: len(next(iter(probes.values())))])
+    artifact.write_bytes(_numbered(content, {PROBES: kept.getvalue()}))
     try:
         given = answers(load(artifact, own))
     except Exception as error:
@@ -166,13 +168,6 @@ def store(model: Any, probes: Arrays, answers: Answers, artifact: Path, own: Own
     if given.shape != expected.shape or not np.array_equal(given, expected, equal_nan=given.dtype.kind == "f"):
         return [], "the file written by skops gives other answers than the estimator on holdout rows"
     return [reference_of(name) for name in names if name in own], ""
-
-
-def _probes(rows: Arrays, answered: Array) -> bytes:
-    count = len(next(iter(rows.values())))
-    file = BytesIO()
-    write_probes(file, rows, answered[:count])
-    return file.getvalue()
 
 
 def _numbered(content: bytes, more: dict[str, bytes]) -> bytes:
