@@ -11,11 +11,11 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
-from tailcut.cache.bypass import BypassedStore, Store
+from tailcut.cache.bypass import BypassedStore, BypassStatistics, Store
 from tailcut.cache.flights import wait_all
 from tailcut.cache.freshness import is_usable_stale, retry_delay_s, stale_wait_s
 from tailcut.cache.keys import feature_key
-from tailcut.cache.memory import MemoryStore
+from tailcut.cache.memory import MemoryStatistics, MemoryStore
 from tailcut.cache.redis import open_redis
 from tailcut.errors import (
     BadRequest,
@@ -32,15 +32,30 @@ from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls
 from tailcut.features.entry import Entry, FetchFailure, Outcome, Row, StoredEntry
 from tailcut.features.group_times import GroupTimes, Want
-from tailcut.features.groups import Group, KeyProblem, has_no_row, levels_of
+from tailcut.features.groups import Group, GroupStatistics, KeyProblem, has_no_row, levels_of
 from tailcut.features.key_types import KeyType
 from tailcut.features.line import NOBODY_WAITS, Lookup
 from tailcut.features.outages import DATABASE, Outages
 from tailcut.features.refresh import UNKNOWN_TTL_S, Refresher, UsageTable, tick_s
 from tailcut.features.source_opener import CodeOf, Models, Opener, Resolve
 from tailcut.features.sources.base import Key, SourceError
-from tailcut.features.statistics import FeatureStatistics
 from tailcut.manifest.schema import Features
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureStatistics:
+    """A snapshot of all groups and of the store."""
+
+    groups: tuple[GroupStatistics, ...]
+    memory: MemoryStatistics | None
+    """The store in memory, where that is used."""
+    store: BypassStatistics | None
+    """The store outside this process, where one is used."""
+
+    @property
+    def bypasses(self) -> int:
+        """Store calls skipped because the store was failing."""
+        return self.store.bypasses if self.store is not None else 0
 
 
 @dataclass(slots=True)

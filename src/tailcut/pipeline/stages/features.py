@@ -13,8 +13,8 @@ import numpy as np
 from tailcut.common.timings import Stage
 from tailcut.features import EntityKey, FeatureService, FeatureSet
 from tailcut.features.group_times import GroupTimes
+from tailcut.features.groups import GroupStatistics
 from tailcut.features.source_opener import Models
-from tailcut.features.statistics import GroupStatistics
 from tailcut.manifest import Features, Manifest, resolve
 from tailcut.observe.path_metrics import (
     FEATURE_LOOKUPS,
