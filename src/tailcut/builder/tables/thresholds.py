@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder import ensembles
+from tailcut.builder.bounds.trials import sample
 from tailcut.builder.ensembles.base import Ensemble, Ints, Tree, down
 from tailcut.builder.tables import estimators
 from tailcut.builder.tables.columns import Block, ColumnTable, takes_nan
@@ -162,7 +163,7 @@ def _split(rows: Doubles, tensors: Sequence[TensorSpec], widths: Sequence[int]) 
 # Rows of a holdout seldom lie on a threshold, and never on most of them; production rows do (counts, rounded prices).
 
 MOST_SPLITS = 4000
-"""Splits that are looked at; of larger ensembles a seeded sample."""
+"""Splits that are looked at; of larger ensembles as many at even distances."""
 
 
 @dataclass(frozen=True)
@@ -229,15 +230,13 @@ def probes(
         integral: (features,) columns that hold whole numbers only.
         nan: (features,) columns that may be NaN: such splits get a NaN probe as well.
         dtype: of the matrix that the library is given, np.float32 or np.float64.
-        seed: of the sample.
+        seed: of the draw of rows.
     """
     rng = np.random.default_rng(seed)
     compared = np.float32 if ensemble.rounds or dtype is np.float32 else np.float64
     numbers = _Numbers(dtype, compared, ensemble.less, integral, nan)
     every = [(number, int(node)) for number, tree in enumerate(ensemble.trees) for node in tree.splits]
-    chosen = every
-    if len(every) > MOST_SPLITS:
-        chosen = [every[place] for place in sorted(rng.choice(len(every), MOST_SPLITS, replace=False))]
+    chosen = [every[place] for place in sample(len(every), MOST_SPLITS)]
     rows, where = [], []
     parents = {number: _parents(ensemble.trees[number]) for number in {number for number, _ in chosen}}
     for number, node in chosen:
