@@ -199,7 +199,7 @@ def _seen_in_graph(path: Path, trials: Trials) -> Seen:
     found = Seen()
     for table in graph.tables():
         found.sizes.add(table.size)
-        columns = graph.columns(table.index, trials, table.part)
+        columns = graph.columns(table.indexed_by, trials, table.part)
         if not columns:
             found.lengths.add(table.size)
         for name, column in columns:
@@ -216,13 +216,13 @@ class IndexTable(NamedTuple):
     Attributes:
         name: of the constant.
         size: of the indexed dimension.
-        index: name of the tensor that holds the index.
+        indexed_by: name of the tensor that holds the index.
         part: place in the index's last dimension, of GatherND; else None.
     """
 
     name: str
     size: int
-    index: str
+    indexed_by: str
     part: int | None = None
 
 
