@@ -192,16 +192,15 @@ class Opener:
         features = self._features
         named = [spec.function, spec.ttl if ":" in spec.ttl else "", features.clock]
         sources = self._code_of([name for name in named if name])
-        definition: tuple[Any, ...] = (
+        definition = (
             spec.name,
             spec.key,
             spec.columns,
             spec.sql,
             spec.function,
+            spec.model,
             sorted(spec.defaults.items()),
         )
-        if spec.model:
-            definition = (*definition, spec.model)
         settings = (features.database, features.clock, spec.per_tenant, sources)
         return blake2b(msgspec.msgpack.encode((definition, settings)), digest_size=16).digest()
 

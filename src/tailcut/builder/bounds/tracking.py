@@ -152,9 +152,11 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return parts
         given = func(*args, **kwargs)
         self._note_index(func, args)
+        touched = any(self._touched(tensor) for tensor in [*_tensors(args), *_tensors(list(kwargs.values()))])
         if func._schema.is_mutable:
-            self._forget(func, args, kwargs)
-        self._carry(func, args, kwargs, _tensors(given))
+            self._forget(func, args, kwargs, touched)
+        if touched:
+            self._carry(func, args, kwargs, _tensors(given))
         return given
 
     def _note_index(self, func: Any, args: tuple[Any, ...]) -> None:
@@ -179,10 +181,8 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return True
         return bool(self._written) and isinstance(value, torch.Tensor) and _memory(value) in self._written
 
-    def _forget(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _forget(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], touched: bool) -> None:
         """Stop following whatever shares memory with a tensor that the operator writes to."""
-        everything = [*_tensors(args), *_tensors(list(kwargs.values()))]
-        touched = any(self._touched(tensor) for tensor in everything)
         for place, argument in enumerate(func._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
@@ -197,9 +197,6 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         self._derived[tensor] = True
 
     def _carry(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Sequence[torch.Tensor]) -> None:
-        everything = [*_tensors(args), *_tensors(list(kwargs.values()))]
-        if not any(self._touched(tensor) for tensor in everything):
-            return
         moved = self._moved(func, args, kwargs)
         for place, tensor in enumerate(given):
             if moved is None:
