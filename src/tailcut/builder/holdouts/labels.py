@@ -309,14 +309,12 @@ def _type_of(label: Any) -> str:
 
 
 def _text(labels: Sequence[Any]) -> Array:
-    found = np.empty(len(labels), np.object_)
     try:
-        found[:] = [scalar_of(each) for each in labels]
+        return np.array([scalar_of(each) for each in labels], dtype=np.object_)
     except UnicodeDecodeError as error:
         raise BuildError(
             f"the holdout's labels hold {error.object!r}, which is not UTF-8", hint="decode the labels to text"
         ) from error
-    return found
 
 
 def _numeric(labels: Sequence[Any]) -> Array:

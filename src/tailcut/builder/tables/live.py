@@ -94,10 +94,9 @@ def typed(column: Array) -> tuple[Array, bool]:
         return np.ascontiguousarray(column.reshape(-1, 1)), False
     values = column.tolist()
     present = [value for value in values if not is_nan(value)]
-    found = np.empty((len(values), 1), object)
     if all(isinstance(value, str) for value in present):
-        found[:, 0] = ["" if is_nan(value) else value for value in values]
-        return found, len(present) < len(values)
+        texts = ["" if is_nan(value) else value for value in values]
+        return np.array(texts, dtype=object).reshape(-1, 1), len(present) < len(values)
     if all(isinstance(value, (bool, int, np.integer, np.bool_)) for value in values):
         return np.array(values, dtype=WHOLE).reshape(-1, 1), False
     if all(isinstance(value, (int, float, np.number)) for value in present):

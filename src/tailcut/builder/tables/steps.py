@@ -109,11 +109,8 @@ def _transform(step: Any, place: int, values: Sequence[Any], live: Live) -> Arra
 
 
 def _column(values: Sequence[Any]) -> Array:
-    if any(isinstance(value, str) or value is None for value in values):
-        found = np.empty(len(values), object)
-        found[:] = list(values)
-        return found
-    return np.array(values)
+    has_text = any(isinstance(value, str) or value is None for value in values)
+    return np.array(values, dtype=object if has_text else None)
 
 
 def _unknown(categories: Sequence[Any]) -> Any:
