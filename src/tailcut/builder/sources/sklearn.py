@@ -129,10 +129,10 @@ _SCHEMA = "schema.json"
 _VALUES = frozenset({"JsonNode", "TypeNode", "FunctionNode", "TupleNode"})
 """Nodes of values that never change: Python may keep equal ones once or twice, and neither is of consequence."""
 
-Answers = Callable[[Any], Array]
 
-
-def store(model: Any, probes: Arrays, answers: Answers, artifact: Path, own: OwnTypes) -> tuple[list[str], str]:
+def store(
+    model: Any, probes: Arrays, answers: Callable[[Any], Array], artifact: Path, own: OwnTypes
+) -> tuple[list[str], str]:
     """Write an estimator.
 
     Args:

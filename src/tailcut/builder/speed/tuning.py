@@ -56,7 +56,6 @@ _FASTER_ROUNDS = 7
 """Slices are taken only if they win every one: by chance one pair of equals in 128 does."""
 
 Found = dict[str, Any]
-Open = Callable[[Setting], Runtime]
 
 Block = tuple[float, float, float]
 """Of one setting in one round: milliseconds of a lone row, its processor time in milliseconds, rows per second."""
@@ -125,7 +124,7 @@ def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budg
 class _Bench(NamedTuple):
     """What settings of one variant are measured with."""
 
-    open_with: Open
+    open_with: Callable[[Setting], Runtime]
     runtime: str
     samples: _Timings
     outputs: Sequence[str]
