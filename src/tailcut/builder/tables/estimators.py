@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -233,8 +233,12 @@ def _whole_categories(graph: Graph, ensemble: Ensemble, matrix: str, dtype: Any)
     return graph.add("Where", [mask, category, matrix])
 
 
+_Columns = dict[str, list[Any]]
+"""Columns of an operator's attributes, by name."""
+
+
 def _attributes(ensemble: Ensemble) -> dict[str, Any]:
-    table: dict[str, list[Any]] = {name: [] for name in (*_NODE, *_TARGET)}
+    table: _Columns = {name: [] for name in (*_NODE, *_TARGET)}
     for number, tree in enumerate(ensemble.trees):
         _add(table, number, tree, ensemble)
     return {
@@ -259,23 +263,22 @@ _NODE = (
 _TARGET = ("target_treeids", "target_nodeids", "target_ids", "target_weights")
 
 
-def _add(table: dict[str, list[Any]], number: int, tree: Tree, ensemble: Ensemble) -> None:
+def _add(table: _Columns, number: int, tree: Tree, ensemble: Ensemble) -> None:
     split = "BRANCH_LT" if ensemble.less == "<" else "BRANCH_LEQ"
     # XGBoost's thresholds are float32 already.
     thresholds = down(tree.threshold)
     free = len(tree.left)
     for node in range(len(tree.left)):
         if tree.left[node] == LEAF:
-            _node(table, number, node, 0, "LEAF", 0.0, 0, 0, False)
+            _append(table, _NODE, number, node, 0, "LEAF", 0.0, 0, 0, 0)
             for place, target in enumerate(tree.targets):
                 weight = float(np.float32(tree.value[node, place] * ensemble.scale))
-                for name, value in zip(_TARGET, (number, node, target, weight), strict=True):
-                    table[name].append(value)
+                _append(table, _TARGET, number, node, target, weight)
             continue
         feature, left, right = int(tree.feature[node]), int(tree.left[node]), int(tree.right[node])
         if node not in tree.categories:
-            missing = bool(tree.missing_left[node])
-            _node(table, number, node, feature, split, float(thresholds[node]), left, right, missing)
+            missing = int(tree.missing_left[node])
+            _append(table, _NODE, number, node, feature, split, float(thresholds[node]), left, right, missing)
             continue
         # A set is a chain of equalities that share the left child; onnxruntime makes one membership test of it.
         values = tree.categories[node]
@@ -283,12 +286,12 @@ def _add(table: dict[str, list[Any]], number: int, tree: Tree, ensemble: Ensembl
         free += len(values) - 1
         for place, value in zip(chain, values, strict=True):
             after = chain[chain.index(place) + 1] if place != chain[-1] else right
-            _node(table, number, place, feature, "BRANCH_EQ", float(value), left, after, False)
+            _append(table, _NODE, number, place, feature, "BRANCH_EQ", float(value), left, after, 0)
 
 
-def _node(table: dict[str, list[Any]], *values: Any) -> None:
-    for name, value in zip(_NODE, values, strict=True):
-        table[name].append(int(value) if isinstance(value, bool) else value)
+def _append(table: _Columns, names: Sequence[str], *values: Any) -> None:
+    for name, value in zip(names, values, strict=True):
+        table[name].append(value)
 
 
 # Modes of nodes, of TreeEnsemble.
@@ -314,9 +317,6 @@ _DOUBLE_TENSORS: dict[str, Any] = {
     _MEMBERS: np.float64,
 }
 """Attributes that are tensors, with their dtypes; the others are lists of whole numbers."""
-
-_Columns = dict[str, list[Any]]
-"""Columns of the operator's attributes, by name."""
 
 
 def _double_trees(graph: Graph, ensemble: Ensemble, matrix: str) -> str:
@@ -380,8 +380,7 @@ def _double_node(
     table: _Columns, feature: int, mode: int, split: float, missing: bool, true: tuple[int, int], false: tuple[int, int]
 ) -> None:
     """Add a node; of each side its number, and whether that is a leaf's."""
-    for name, value in zip(_DOUBLE_NODE, (feature, mode, split, int(missing), *true, *false), strict=True):
-        table[name].append(value)
+    _append(table, _DOUBLE_NODE, feature, mode, split, int(missing), *true, *false)
 
 
 # -- Linear models -----------------------------------------------------------------------------------------------------
