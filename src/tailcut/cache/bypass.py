@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 from tailcut.cache.freshness import retry_delay_s
@@ -165,16 +166,13 @@ class BypassedStore(Generic[T]):
             self._probe = asyncio.get_running_loop().create_task(self._probe_until_well())
 
     async def _probe_until_well(self) -> None:
-        tries = 0
-        while True:
-            tries += 1
+        for tries in count(1):
             await asyncio.sleep(retry_delay_s(tries))
             try:
                 await self._within(self._store.probe())
+                break
             except Exception as error:
                 _log.debug("store probe %d failed: %s", tries, error)
-                continue
-            break
         self._failures_in_row = 0
         self._counts.recoveries += 1
         self._probe = None

@@ -296,28 +296,22 @@ class FeatureService:
         self, groups: Sequence[Group], into: Rows, tenant: str, deadline_s: float, times: GroupTimes | None
     ) -> None:
         """Add the columns of groups to every row: from the cache, then sources, then stale where a source fails."""
-        if times is None:
-            await self._answer(self._wants(groups, into.rows, tenant), into, tenant, deadline_s, None)
-            return
-        times.begin(groups)
         wants: list[Want] = []
+        if times is not None:
+            times.begin(groups)
         try:
             wants = self._wants(groups, into.rows, tenant)
-            await self._answer(wants, into, tenant, deadline_s, times)
+            await self._from_cache([want for want in wants if want.entry is None], into, deadline_s)
+            missing: dict[Group, list[Want]] = {}
+            for want in wants:
+                if want.entry is None:
+                    missing.setdefault(want.group, []).append(want)
+            if missing:
+                await self._from_sources(missing, tenant, deadline_s, times)
+            self._fill(wants, into, tenant)
         finally:
-            times.end(wants)
-
-    async def _answer(
-        self, wants: list[Want], into: Rows, tenant: str, deadline_s: float, times: GroupTimes | None
-    ) -> None:
-        await self._from_cache([want for want in wants if want.entry is None], into, deadline_s)
-        missing: dict[Group, list[Want]] = {}
-        for want in wants:
-            if want.entry is None:
-                missing.setdefault(want.group, []).append(want)
-        if missing:
-            await self._from_sources(missing, tenant, deadline_s, times)
-        self._fill(wants, into, tenant)
+            if times is not None:
+                times.end(wants)
 
     def _wants(self, groups: Sequence[Group], rows: list[Row], tenant: str) -> list[Want]:
         """Distinct keys of all groups; those of preloaded tables, and those that can have no row, are answered."""

@@ -102,11 +102,8 @@ class PreloadedRows:
         """Read the table again shortly before each expiry, forever; retry with a growing pause while that fails."""
         failures = 0
         while True:
-            if failures:
-                await asyncio.sleep(retry_delay_s(failures))
-            else:
-                lead_s = refresh_lead_s(self.ttl_s, self.load_s)
-                await asyncio.sleep(max(0.0, self.fresh_until_s - lead_s - self._monotonic_s()))
+            left_s = self.fresh_until_s - refresh_lead_s(self.ttl_s, self.load_s) - self._monotonic_s()
+            await asyncio.sleep(retry_delay_s(failures) if failures else max(0.0, left_s))
             try:
                 await self.load()
             except Exception as error:
