@@ -59,8 +59,6 @@ class SourceCall:
 class KeyQueue:
     """Keys that wait for a call, and the calls under way."""
 
-    __slots__ = ("_calls", "_waiting")
-
     def __init__(self) -> None:
         self._waiting: list[KeyFlight] = []
         self._calls: set[SourceCall] = set()

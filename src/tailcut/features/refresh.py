@@ -184,8 +184,9 @@ class Refresher:
         due_before = [usage.due_s for usage in due]
         try:
             left = await self._not_refreshed_elsewhere(group, due)
-            lookups = [Lookup(usage.key, usage.store_key) for usage in left]
-            lookups = [lookup for lookup in lookups if not self._calls.in_flight(lookup.store_key)]
+            lookups = [
+                Lookup(usage.key, usage.store_key) for usage in left if not self._calls.in_flight(usage.store_key)
+            ]
             if lookups:
                 group.counters.refreshes += len(lookups)
                 await asyncio.wait(self._calls.share(group, lookups, tenant, NOBODY_WAITS))
